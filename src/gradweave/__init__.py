@@ -24,12 +24,14 @@ if TYPE_CHECKING:  # and when first used: they take an extra or a moment to impo
         lab,
         learning,
         marl,
+        ordering,
         placement,
         report,
         saddle,
         schedulers,
         simulate,
     )
+    from gradweave.ordering import order
     from gradweave.report.notebook import show
     from gradweave.schedulers import Solution, solve
     from gradweave.verify.calling import verify
@@ -50,6 +52,8 @@ __all__ = [
     "lab",
     "learning",
     "marl",
+    "order",
+    "ordering",
     "placement",
     "report",
     "saddle",

@@ -6,6 +6,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.simulate.runtime import Algorithm, Runtime
@@ -15,6 +16,7 @@ STRATEGIES: dict[str, Scheduler] = {
     "ring": Ring(),
     "recursive_doubling": RecursiveDoubling(),
     "halving_doubling": HalvingDoubling(),
+    "double_tree": DoubleTree(),
 }
 """What a profile may call a runtime's algorithm: servers in the order of ranks."""
 _GLOO_SEGMENTS = 2

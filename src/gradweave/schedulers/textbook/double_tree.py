@@ -55,7 +55,7 @@ class DoubleTree(Scheduler):
         """Makes the schedule; `schedule` verifies it."""
         chain = members_of_groups(topology) if self.chains else self._servers(topology)[:, None]
         heads = [chain[:, channel] for channel in range(chain.shape[1])]
-        orders = [each for head in heads for each in (head, _mirrored(head))]
+        orders = [each for head in heads for each in (head, mirrored(head))]
         trees = [_levels(order) for order in orders]
         steps: list[Step] = []
         if collective != "all_gather":
@@ -91,8 +91,12 @@ def parents(count: int) -> list[int]:
     return above
 
 
-def _mirrored(servers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The places of the second tree."""
+def mirrored(servers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The servers at the places of the second tree.
+
+    Args:
+        servers: [N] those of the first one.
+    """
     return np.roll(servers, -1) if len(servers) % 2 else servers[::-1]
 
 

@@ -68,10 +68,9 @@ def schedule_steps(
     source = np.concatenate([step.source for step in steps])
     target = np.concatenate([step.target for step in steps])
     ends, route = np.unique(
-        np.stack([source, target]).astype(np.int64), axis=1, return_inverse=True
+        source.astype(np.int64) * topology.num_nodes + target, return_inverse=True
     )
-    route = route.reshape(-1)
-    nodes, offsets = _routes(topology, *ends)
+    nodes, offsets = routes_between(topology, *np.divmod(ends, topology.num_nodes))
     links = topology.links_along(nodes, offsets)
     first_link = offsets - np.arange(len(offsets))
     rounds, begin, low = [], 0, 0
@@ -127,8 +126,17 @@ def _check_fits(topology: Topology, links: NDArray, offsets: NDArray) -> None:
         )
 
 
-def _routes(topology: Topology, source: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
-    """Routes between pairs: switches only where there is such a route, else through servers."""
+def routes_between(topology: Topology, source: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
+    """Routes between pairs: switches only where there is such a route, else through servers.
+
+    Args:
+        topology: the network.
+        source: [M] servers.
+        target: [M] servers.
+
+    Returns:
+        The routes' nodes, one route after the other, and their offsets [M+1].
+    """
     distinct, row = np.unique(target, return_inverse=True)
     direct, lengths = switch_only_trees(topology, distinct)
     has_direct = lengths[row, source] >= 0

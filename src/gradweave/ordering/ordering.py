@@ -1,0 +1,456 @@
+"""The front door: the order of ranks that makes a stock library quick on a network."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.errors import OptionError, TopologyError
+from gradweave.ordering.bound import OrderBound, any_bound, ring_bound
+from gradweave.ordering.libraries import OwnAllReduce, own_all_reduces
+from gradweave.ordering.mesh import Mesh
+from gradweave.ordering.pattern import Pattern, Routes, routes_of
+from gradweave.ordering.starts import by_nearness, twins
+from gradweave.simulate.runtime import Runtime
+from gradweave.stop import Stop, Why
+from gradweave.topology.spec import as_topology
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds
+
+MAX_SERVERS = 1024
+"""Servers up to which orders are searched: routes of that many squared pairs are kept."""
+EXACT_SERVERS = 12
+"""Servers up to which all rings are compared."""
+GRADIENT_BYTES = 25e6
+"""PyTorch's DDP reduces buckets of this size (``bucket_cap_mb``)."""
+_KEPT = 64
+"""Rings kept of all that are compared, to be played."""
+_PLAYED = 6_000
+"""Servers times orders that are played: some seconds."""
+_TRIES = 600
+"""Moves tried from each start for each server."""
+_VISITS = 1e9
+"""Links that their flows visit at most, all starts together a few seconds."""
+_WARMTH = (0.01, 0.1)
+"""Temperatures at first, relative to the cost: of a start that is nearly good, and of any."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Order:
+    """Which server has which rank, and what a library's all-reduce is predicted to take."""
+
+    topology: Topology
+    library: str
+    """``gloo``, ``nccl`` or ``openmpi``."""
+    gradient_bytes: float
+    """Size of the gradient; of a mesh, what all axes move together."""
+    ranks: tuple[int, ...]
+    """[N] node id of the server at each rank."""
+    seconds: float
+    """Predicted time of the library's own all-reduce; of a mesh, of all axes one after the
+    other."""
+    by_id_s: float
+    """The same with ranks in order of the servers' ids."""
+    by_name_s: float | None
+    """The same with ranks in order of the servers' names, as torchrun has them; None where servers
+    have no names."""
+    bound: OrderBound
+    """No order takes less."""
+    algorithm: str
+    """Which of its all-reduces the library is predicted to take: ``ring``, ``halving_doubling``,
+    ``recursive_doubling`` or ``double_tree``; ``mesh`` where it has groups."""
+    compared_all: bool
+    """Whether all orders were compared, in the steady state; the best of them were played."""
+    wall_s: float
+    """Of the search."""
+    stopped: Why
+    """Why the search ended early; empty where it did not."""
+    mesh: Mesh | None = None
+    axis_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Of a mesh: what each axis takes."""
+
+    @property
+    def gap(self) -> float:
+        """How far the time is above the bound: 0.05 is 5 %."""
+        return self.seconds / self.bound.seconds - 1
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the bound is met."""
+        return self.gap <= 1e-6
+
+    @property
+    def permutation(self) -> tuple[int, ...]:
+        """[N] the place in order of id of the server at each rank, for ``jax.make_mesh``."""
+        return tuple(self.topology.rank[list(self.ranks)].tolist())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """[N] names of the servers at each rank; their ids where they have none."""
+        return tuple(map(self.topology.id_name, self.ranks))
+
+    def as_object(self) -> dict[str, Any]:
+        """What was found as plain values, ready for JSON."""
+        mesh = None
+        if self.mesh is not None:
+            mesh = {
+                "axes": dict(self.mesh.axes),
+                "axis_bytes": dict(self.mesh.axis_bytes),
+                "axis_s": dict(self.axis_s),
+            }
+        return {
+            "topology": self.topology.name,
+            "servers": self.topology.num_servers,
+            "library": self.library,
+            "gradient_bytes": self.gradient_bytes,
+            "ranks": list(self.ranks),
+            "names": list(self.names) if self.topology.labels else None,
+            "permutation": list(self.permutation),
+            "algorithm": self.algorithm,
+            "seconds": self.seconds,
+            "by_id_s": self.by_id_s,
+            "by_name_s": self.by_name_s,
+            "bound_s": self.bound.seconds,
+            "bound_kind": self.bound.kind,
+            "gap": self.gap,
+            "compared_all": self.compared_all,
+            "wall_s": self.wall_s,
+            "stopped": self.stopped,
+            "mesh": mesh,
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Order({self.topology.name!r}, {self.library}: {format_seconds(self.seconds)}, by id "
+            f"{format_seconds(self.by_id_s)}, at least {format_seconds(self.bound.seconds)})"
+        )
+
+
+def order(
+    topology: Topology | str | os.PathLike[str],
+    library: str = "gloo",
+    gradient_bytes: float = GRADIENT_BYTES,
+    *,
+    mesh: Mapping[str, int] | None = None,
+    axis_bytes: Mapping[str, float] | None = None,
+    runtime: Runtime | str | Path | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Order:
+    """Finds the order of ranks with which a library's own all-reduce is quickest on a network.
+
+    gloo's and NCCL's rings follow the rank, NCCL's trees and Open MPI's exchanges too, so that the
+    order decides which links they load. Orders are searched by what they take in the steady state
+    (`gradweave.ordering.pattern`): the busiest link, or a piece's way round a ring. Of up to
+    `EXACT_SERVERS` servers all rings are compared, by branch and bound; of more, simulated
+    annealing begins with near servers beside each other. The best few are then played: the time of
+    an order is that of the library's own messages, event by event, with what they cost there.
+
+    The model is one rank a server, which is a host; switches forward, and each message takes its
+    shortest route. Inside a host libraries make their own order.
+
+    With a mesh, every group along an axis has its ring, all groups of an axis at once and axis
+    after axis; times are those of the steady state, not played.
+
+    Args:
+        topology: the network, a specification or the path of a file.
+        library: ``gloo``, ``nccl`` or ``openmpi``.
+        gradient_bytes: size of the whole gradient.
+        mesh: size of each axis, such as ``{"dp": 4, "tp": 8}``; the last one has consecutive ranks.
+        axis_bytes: what a step moves along each axis; see `Mesh.axis_bytes`.
+        runtime: what messages cost, as for `gradweave.solve`: a profile, its name or a TOML file;
+            that of the library if not given, ``ideal`` for nothing.
+        seed: every random choice depends on it alone.
+        time_limit: seconds for the search.
+        progress: told what is about to be done.
+
+    Returns:
+        The order, with its time, those by id and by name, and a bound that no order is below.
+
+    Raises:
+        OptionError: for an unknown library, a mesh of another size, or sizes that make no sense.
+        TopologyError: for more than `MAX_SERVERS` servers.
+
+    >>> import gradweave as gw
+    >>> racks = gw.topology.leaf_spine(2, 1, 4, oversubscription=4)
+    >>> found = gw.order(racks, "gloo", 25e6, runtime="ideal")
+    >>> found.ranks, found.optimal
+    ((0, 1, 2, 3, 4, 5, 6, 7), True)
+    """
+    topology = as_topology(topology)
+    _check(topology, gradient_bytes, time_limit)
+    begun = clock.now()
+    stop = Stop.after(time_limit)
+    if mesh is not None:
+        made = Mesh(mesh, axis_bytes or {})
+        found = _of_mesh(topology, library, made, runtime, seed, stop, progress)
+    elif axis_bytes:
+        raise OptionError("axis_bytes: expected a mesh with it, such as dp=4,tp=8")
+    else:
+        found = _of_all(topology, library, gradient_bytes, runtime, seed, stop, progress)
+    return dataclasses.replace(found, wall_s=clock.now() - begun)
+
+
+def _check(topology: Topology, gradient_bytes: float, time_limit: float | None) -> None:
+    if topology.num_servers > MAX_SERVERS:
+        raise TopologyError(
+            f"order: expected at most {MAX_SERVERS} servers, got {topology.num_servers}; order "
+            "racks, one server each, or a part of them"
+        )
+    if not 0 < gradient_bytes < math.inf:
+        raise OptionError(
+            f"order: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
+        )
+    if time_limit is not None and not time_limit > 0:
+        raise OptionError(f"order: time_limit: expected more than 0 seconds, got {time_limit:g}")
+
+
+def _of_all(
+    topology: Topology,
+    library: str,
+    gradient_bytes: float,
+    runtime: Runtime | str | Path | None,
+    seed: int,
+    stop: Stop,
+    progress: Callable[[str], None],
+) -> Order:
+    """One all-reduce of all ranks, played."""
+    count = topology.num_servers
+    reduces = own_all_reduces(library, count, gradient_bytes, runtime)
+    names = _by_name(topology)
+    found: list[tuple[float, bytes]] = []
+    bounds, compared_all = [], True
+    for reduce in reduces:
+        progress(f"ordering for {library}'s {reduce.name.replace('_', ' ')}")
+        routes, bound = _bounded(topology, reduce)
+        bounds.append(bound)
+        least = bound.seconds - reduce.start_s
+        search = _Search(topology, routes, reduce.pattern(count), least, seed, stop)
+        if reduce.is_ring and count <= EXACT_SERVERS:
+            every, complete = search.every_ring(reduce)
+            compared_all &= complete
+            found += every
+        else:
+            compared_all = False
+        if not (reduce.is_ring and count <= EXACT_SERVERS and compared_all):
+            found += search.improved([by_nearness(routes), np.arange(count), names])
+    seconds_of = _Played(topology, reduces)
+    best = _best_played(seconds_of, found, stop, progress)
+    if len(reduces) == 1 and reduces[0].is_ring:
+        best = np.roll(best, -int(np.argmin(best)))  # the ring is the same
+    seconds, algorithm = seconds_of(best)
+    return Order(
+        topology,
+        library,
+        float(gradient_bytes),
+        tuple(topology.servers[best].tolist()),
+        seconds,
+        seconds_of(np.arange(count))[0],
+        None if names is None else seconds_of(names)[0],
+        min(bounds, key=lambda bound: bound.seconds),
+        algorithm,
+        compared_all,
+        wall_s=0.0,
+        stopped=stop.reached(),
+    )
+
+
+def _bounded(topology: Topology, reduce: OwnAllReduce) -> tuple[Routes, OrderBound]:
+    """Routes with what messages cost, and what no order takes less than."""
+    network = reduce.network(topology)
+    routes = routes_of(network)
+    size, start_s = reduce.gradient_bytes, reduce.start_s
+    if not reduce.is_ring:
+        return routes, any_bound(network, size, start_s)
+    work_s = reduce.least_work_s(topology, topology.servers.tolist())
+    parts = reduce.algorithm.parts
+    return routes, ring_bound(topology, routes, size, parts=parts, work_s=work_s, start_s=start_s)
+
+
+def _by_name(topology: Topology) -> NDArray[np.int64] | None:
+    """[N] servers in order of their names, as text; None where they have none."""
+    if not topology.labels:
+        return None
+    labels = [topology.labels[server] for server in topology.servers.tolist()]
+    return np.array(sorted(range(len(labels)), key=labels.__getitem__), np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """Orders that take little in the steady state: pairs of seconds and the order's bytes."""
+
+    topology: Topology
+    routes: Routes
+    pattern: Pattern
+    least: float
+    seed: int
+    stop: Stop
+
+    def every_ring(self, reduce: OwnAllReduce) -> tuple[list[tuple[float, bytes]], bool]:
+        """The best of all rings, and whether all were compared."""
+        from gradweave.ordering.search_kernel import every_ring
+
+        with self.stop.watched() as stop:
+            seconds, rings, complete = every_ring(
+                self.routes,
+                float(self.pattern.size[0]),
+                float(self.pattern.piece[0]),
+                float(self.pattern.times[0]),
+                twins(self.topology),
+                _KEPT,
+                math.inf,
+                stop.flag,
+            )
+        ranks = [np.array(reduce.travel(ring.tolist()), np.int64) for ring in rings]
+        return list(zip(seconds.tolist(), map(_key, ranks), strict=True)), bool(complete)
+
+    def improved(self, starts: list[NDArray[np.int64] | None]) -> list[tuple[float, bytes]]:
+        """The best that annealing finds from each start; starts too."""
+        from gradweave.ordering.search_kernel import improve
+
+        rng = np.random.default_rng(self.seed)
+        given = [start for start in starts if start is not None]
+        found = [(self.seconds(start), _key(start)) for start in given]
+        runs = [(start, _WARMTH[0]) for start in given]
+        runs += [(given[0], _WARMTH[1]), (rng.permutation(len(given[0])), _WARMTH[1])]
+        mean_length = len(self.routes.links) / max(len(self.routes.first) - 1, 1)
+        visits = 5 * mean_length * len(self.pattern.source) * len(runs)
+        tries = int(min(_TRIES * len(given[0]), max(_VISITS / visits, 100)))
+        with self.stop.watched() as stop:
+            for number, (start, warmth) in enumerate(runs):
+                if stop.flag[0] or min(found)[0] <= self.least * (1 + 1e-9):
+                    break
+                order = improve(
+                    np.asarray(start, np.int64),
+                    self.routes,
+                    self.pattern,
+                    tries,
+                    warmth,
+                    self.seed + number,
+                    stop.flag,
+                )
+                found.append((self.seconds(order), _key(order)))
+        return found
+
+    def seconds(self, order: NDArray[np.int64]) -> float:
+        """In the steady state."""
+        from gradweave.ordering.search_kernel import steady_seconds
+
+        return steady_seconds(np.asarray(order, np.int64), self.routes, self.pattern)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Played:
+    """The time of orders, and which all-reduce takes it; remembered."""
+
+    topology: Topology
+    reduces: tuple[OwnAllReduce, ...]
+    known: dict[bytes, tuple[float, str]] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, order: NDArray[np.int64]) -> tuple[float, str]:
+        key = _key(order)
+        if key not in self.known:
+            ranks = self.topology.servers[order].tolist()
+            self.known[key] = min(
+                (one.seconds(self.topology, ranks), one.name) for one in self.reduces
+            )
+        return self.known[key]
+
+
+def _key(order: NDArray[np.int64]) -> bytes:
+    return np.asarray(order, np.int64).tobytes()
+
+
+def _order(key: bytes) -> NDArray[np.int64]:
+    return np.frombuffer(key, np.int64)
+
+
+def _best_played(
+    seconds_of: _Played,
+    found: list[tuple[float, bytes]],
+    stop: Stop,
+    progress: Callable[[str], None],
+) -> NDArray[np.int64]:
+    """The order that takes least, of those that take least in the steady state."""
+    count = seconds_of.topology.num_servers
+    candidates = list(dict.fromkeys(key for _, key in sorted(found, key=lambda one: one[0])))
+    best: NDArray[np.int64] | None = None
+    for key in candidates[: max(_PLAYED // count, 2)]:
+        progress("playing the best orders")
+        order = _order(key)
+        if best is None or seconds_of(order) < seconds_of(best):
+            best = order
+        if stop.reached():
+            break
+    assert best is not None
+    return best
+
+
+def _of_mesh(
+    topology: Topology,
+    library: str,
+    mesh: Mesh,
+    runtime: Runtime | str | Path | None,
+    seed: int,
+    stop: Stop,
+    progress: Callable[[str], None],
+) -> Order:
+    """Groups of ranks, in the steady state."""
+    count = topology.num_servers
+    if mesh.size != count:
+        raise OptionError(
+            f"mesh: expected as many ranks as servers, {count}, got "
+            f"{' × '.join(map(str, mesh.axes.values()))} = {mesh.size}"
+        )
+    moved = sum(mesh.axis_bytes.get(axis, 0.0) for axis in mesh.used)
+    reduce = own_all_reduces(library, count, moved, runtime)[0]
+    routes = routes_of(reduce.network(topology))
+    bound = _mesh_bound(mesh, routes)
+    progress("placing the groups of the mesh")
+    search = _Search(topology, routes, mesh.pattern(), bound.seconds, seed, stop)
+    names = _by_name(topology)
+    starts = [*mesh.layouts(by_nearness(routes))]
+    starts.sort(key=search.seconds)
+    found = search.improved([*starts[:2], np.arange(count), names])
+    best = _order(min(found)[1])
+    seconds = search.seconds
+    by_axis = {
+        axis: dataclasses.replace(search, pattern=mesh.pattern(axis)).seconds(best)
+        for axis in mesh.used
+    }
+    return Order(
+        topology,
+        library,
+        moved,
+        tuple(topology.servers[best].tolist()),
+        seconds(best),
+        seconds(np.arange(count)),
+        None if names is None else seconds(names),
+        bound,
+        "mesh",
+        compared_all=False,
+        wall_s=0.0,
+        stopped=stop.reached(),
+        mesh=mesh,
+        axis_s=by_axis,
+    )
+
+
+def _mesh_bound(mesh: Mesh, routes: Routes) -> OrderBound:
+    """What no order of a mesh takes less than in the steady state.
+
+    Along each axis every server sends to some other, over a route no wider than its widest, as much
+    as the flows of that axis have; what it receives alike.
+    """
+    off = np.where(np.eye(routes.servers, dtype=bool), np.inf, routes.slowest)
+    per_byte = max(float(off.min(axis=1).max()), float(off.min(axis=0).max()))
+    seconds = sum(float(mesh.phase(axis).size[0]) * per_byte for axis in mesh.used)
+    why = "along each axis every server sends to another, by its widest route"
+    return OrderBound(seconds, "any", why=why)
