@@ -446,6 +446,15 @@ def test_plays_by_time_where_rounds_do_not_tell_it(opened: Opened) -> None:
     assert 0 < under_way < 4
     assert len(browser.find_elements("css selector", ".tracks .transfer")) == under_way
     assert text(browser, "caption").startswith(f"{under_way} transfer")
+    for share in (0.2, 0.7, 0.9, 0.4):  # elements of transfers that are over are used again
+        now = share * float(end.max())
+        browser.execute_script(f"gradweave.goToTime({now})")
+        here = (begin <= now) & (now < end)
+        for op, kind in enumerate((".transfer:not(.copy)", ".transfer.copy")):
+            drawn = browser.find_elements("css selector", f".tracks {kind}")
+            assert len(drawn) == int((here & (schedule.op == op)).sum())
+        swatches = {f"{schedule.piece[t]}" for t in np.flatnonzero(here)}
+        assert {one.text for one in browser.find_elements("css selector", ".dot")} == swatches
     before = browser.execute_script("return gradweave.heldAt(0)")
     assert before == [1] * 16
     click(browser, "last")

@@ -270,7 +270,7 @@ function drawDot(drawing, t, label, parent) {
   if (copy) {
     svg("rect", { x: -r * 0.88, y: -r * 0.88, width: r * 1.76, height: r * 1.76, rx: r * 0.3, stroke: paint, "stroke-width": Math.max(1.6, r * 0.24) }, dot);
   } else svg("circle", { r, fill: paint }, dot);
-  svg("text", { "font-size": r * 1.15 }, dot).textContent = String(label);
+  if (label !== "") svg("text", { "font-size": r * 1.15 }, dot).textContent = String(label);
   return dot;
 }
 

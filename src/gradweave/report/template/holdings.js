@@ -14,9 +14,13 @@ function freshCanvas(canvas, width, height) {
   return context;
 }
 
+/** What the theme says, by name: to ask the browser takes long while a drawing changes. */
+const THEME = new Map();
+
 /** A colour of the theme. */
 function themed(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!THEME.has(name)) THEME.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return THEME.get(name);
 }
 
 /** The heat map: returns what draws it and what finds a cell. */

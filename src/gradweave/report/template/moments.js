@@ -92,6 +92,28 @@ function lanesInTime(schedule, geometry) {
   return { points, stroke };
 }
 
+/** Draws a transfer with the elements of one that is over: to make new ones takes longest. Returns whether there were any. */
+function redrawn(drawing, one, left, label) {
+  const { schedule, colour, stroke: width } = drawing;
+  const at = left.findLastIndex((other) => schedule.op[other.t] === schedule.op[one.t]);
+  if (at < 0) return false;
+  const [{ track, dot }] = left.splice(at, 1);
+  const [line, head] = track.children, paint = colour(schedule.piece[one.t]);
+  track.classList.remove("hot");
+  line.setAttribute("d", pathData(one.points));
+  line.setAttribute("stroke", paint);
+  head.setAttribute("d", arrowHead(one.points, width * 2.8 + 1));
+  head.setAttribute("fill", paint);
+  if (dot) {
+    const [shape, text] = dot.children;
+    dot.classList.remove("hot");
+    shape.setAttribute(schedule.op[one.t] ? "stroke" : "fill", paint);
+    if (text) text.textContent = String(label);
+  }
+  Object.assign(one, { track, dot });
+  return true;
+}
+
 /** Draws the transfers that are under way at a time, each where it is. Returns how many are left out. */
 function showMoment(drawing, now, piece) {
   const { schedule, tracks, dots } = drawing;
@@ -104,10 +126,10 @@ function showMoment(drawing, now, piece) {
   }
   const active = time.active(now);
   const carry = (t, change) => eachLink(schedule, schedule.routeOf(t), (link) => drawing.load.set(link, (drawing.load.get(link) ?? 0) + change));
+  const left = [[], []];
   for (const [t, one] of time.shown) {
     if (active.has(t)) continue;
-    one.track.remove();
-    one.dot?.remove();
+    left[one.dim ? 0 : 1].push(one);
     time.shown.delete(t);
     carry(t, -1);
   }
@@ -116,10 +138,17 @@ function showMoment(drawing, now, piece) {
     if (time.shown.has(t) || time.shown.size >= MAX_TRACKS) continue;
     const dim = piece !== null && schedule.piece[t] !== piece;
     const one = { t, dim, ...measured(time.lanes.points(t)) };
-    one.track = drawTrack(drawing, one, dim ? "dim" : "", tracks);
-    one.dot = dim ? null : drawDot(drawing, t, labelled ? schedule.piece[t] : "", dots);
+    const label = labelled ? schedule.piece[t] : "";
+    if (!redrawn(drawing, one, left[dim ? 0 : 1], label)) {
+      one.track = drawTrack(drawing, one, dim ? "dim" : "", tracks);
+      one.dot = dim ? null : drawDot(drawing, t, label, dots);
+    }
     time.shown.set(t, one);
     carry(t, 1);
+  }
+  for (const one of left.flat()) {
+    one.track.remove();
+    one.dot?.remove();
   }
   for (const { t, dot, at } of time.shown.values()) {
     if (!dot) continue;

@@ -178,7 +178,7 @@ function listen() {
   on("piece", "change", () => follow(byId("piece").value === "" ? null : Number(byId("piece").value)));
   document.addEventListener("keydown", onKey);
   new ResizeObserver(() => views.forEach(resizeView)).observe(byId("views"));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { views.forEach(redrawNetwork); showNow(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { THEME.clear(); views.forEach(redrawNetwork); showNow(); });
 }
 
 /** Keys of the page; controls that use a key themselves keep it. */

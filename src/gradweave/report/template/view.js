@@ -1,8 +1,8 @@
 /* One schedule on the page: its drawing, timeline, heat map and table. */
 
 const TABLE_ROWS = 400;
-/** While it plays by seconds, holdings are shown as often as that: the heat map of a large network takes long. */
-const HELD_MS = 100;
+/** While it plays by seconds, holdings and links' use are shown as often as that, or for one part in so many of the time: of large networks they take long. */
+const HELD_MS = 100, HELD_PART = 5;
 
 /** Makes the view of a schedule from the page's template; the first one's parts have ids, too. */
 function makeView(raw, index, several, page) {
@@ -16,7 +16,7 @@ function makeView(raw, index, several, page) {
   const held = contributions(schedule), load = linkLoad(schedule);
   const view = {
     root, part, schedule, held, load, colour, page, several,
-    name: raw.name || raw.scheduler, settled: null, heldShown: 0, server: null, enlarged: false,
+    name: raw.name || raw.scheduler, settled: null, heldNext: 0, server: null, enlarged: false,
   };
   view.matrix = holdingsMatrix(schedule, part("holdings"), colour);
   view.timeline = loadTimeline(schedule, part("timeline"), load, page.rounds);
@@ -98,13 +98,15 @@ function showMomentOf(view) {
   part("load").textContent = part("takes").textContent = "";
   part("transfers-of").textContent = "Transfers under way";
   if (part("details").open && !playing) showTable(view);
-  if (playing && !over && performance.now() - view.heldShown < HELD_MS) return;
-  view.heldShown = performance.now();
+  const started = performance.now();
+  if (playing && !over && started < view.heldNext) return;
   view.use.draw(START, now);
   const arrived = `${view.held.inTime().arrived(now)} arrived`;
-  if (view.settled === arrived) return;
-  view.settled = arrived;
-  showHoldings(view);
+  if (view.settled !== arrived) {
+    view.settled = arrived;
+    showHoldings(view);
+  }
+  view.heldNext = started + Math.max(HELD_MS, HELD_PART * (performance.now() - started));
 }
 
 /** Shows a round anew: words, drawing, table. */
