@@ -454,7 +454,7 @@ def test_plays_by_time_where_rounds_do_not_tell_it(opened: Opened) -> None:
             drawn = browser.find_elements("css selector", f".tracks {kind}")
             assert len(drawn) == int((here & (schedule.op == op)).sum())
         swatches = {f"{schedule.piece[t]}" for t in np.flatnonzero(here)}
-        assert {one.text for one in browser.find_elements("css selector", ".dot")} == swatches
+        assert {one.text for one in browser.find_elements("css selector", ".dots .dot")} == swatches
     before = browser.execute_script("return gradweave.heldAt(0)")
     assert before == [1] * 16
     click(browser, "last")
