@@ -74,14 +74,19 @@ def _move(order: Integers, kind: int, a: int, b: int, c: int) -> None:
     if kind == 0:
         order[a], order[b] = order[b], order[a]
     elif kind == 1:
-        while a < b:
-            order[a], order[b] = order[b], order[a]
-            a, b = a + 1, b - 1
+        _reverse(order, a, b)
     else:
         # Three reversals move a stretch: of a to b and b + 1 to c, then both together.
-        _move(order, 1, a, b, 0)
-        _move(order, 1, b + 1, c, 0)
-        _move(order, 1, a, c, 0)
+        _reverse(order, a, b)
+        _reverse(order, b + 1, c)
+        _reverse(order, a, c)
+
+
+@kernel(inner=True)
+def _reverse(order: Integers, a: int, b: int) -> None:
+    while a < b:
+        order[a], order[b] = order[b], order[a]
+        a, b = a + 1, b - 1
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Topology files: GraphML, JSON, YAML, CSV, edge lists, and those of NCCL, msccl-tools, SimAI."""
+"""Topology files: GraphML, JSON, YAML, CSV, edge lists, hosts; of NCCL, msccl-tools, SimAI."""
 
 import functools
 import io
@@ -15,10 +15,14 @@ from gradweave.topology.formats.attributes import reject_misspelt
 from gradweave.topology.formats.csv_links import parse_csv, write_csv
 from gradweave.topology.formats.edge_list import parse_edge_list, write_edge_list
 from gradweave.topology.formats.graph import from_networkx, to_networkx
+from gradweave.topology.formats.host_lines import are_host_lines, parse_host_lines
+from gradweave.topology.formats.host_tree import HostLinks, HostTree
 from gradweave.topology.formats.msccl_json import topology_from_msccl
 from gradweave.topology.formats.nccl_xml import parse_xml, topology_from_nccl_xml
 from gradweave.topology.formats.object import topology_from_object
 from gradweave.topology.formats.simai import is_simai, parse_simai
+from gradweave.topology.formats.slurm import is_slurm_yaml, parse_slurm_conf, slurm_tree
+from gradweave.topology.formats.topograph import is_topograph, topograph_tree
 from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
 from gradweave.topology.topology import LINK_PROPERTIES, Topology
 
@@ -38,13 +42,17 @@ SUFFIXES = {
     ".edgelist": "edges",
     ".txt": "edges",
     ".xml": "xml",
+    ".conf": "slurm",
+    ".hosts": "hosts",
 }
 """The format of a file by its suffix; for JSON, YAML, edge lists and XML, content decides
 further."""
 _NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
 
 
-def load(path: str | Path, format: str | None = None) -> Topology:
+def load(
+    path: str | Path, format: str | None = None, *, host_links: HostLinks | None = None
+) -> Topology:
     """Reads a network from a file.
 
     Args:
@@ -53,8 +61,12 @@ def load(path: str | Path, format: str | None = None) -> Topology:
             file, whose network it is, or msccl's), ``"yaml"`` (the same, written in YAML),
             ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
             `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
-            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"`` or ``"simai"``. If not given, by
-            suffix and content; SimAI's files may have any name.
+            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"``, ``"simai"``, ``"slurm"``
+            (topology.conf) or ``"hosts"`` (lines such as ``rack1:node7``). JSON and YAML may also
+            be topograph's and Slurm's topology.yaml. If not given, by suffix and content; SimAI's
+            files may have any name.
+        host_links: the links of hosts, which Slurm, topograph and lines of hosts do not tell; those
+            of `HostLinks` if not given.
 
     Raises:
         FileError: the file cannot be read, is larger than 64 MiB or does not describe a network;
@@ -69,7 +81,15 @@ def load(path: str | Path, format: str | None = None) -> Topology:
         raise FileError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
     try:
         # Bytes of a path that are no UTF-8 become escapes, since no schedule's file can hold them.
-        return reader(content, str(path).encode(errors="backslashreplace").decode())
+        name = str(path).encode(errors="backslashreplace").decode()
+        read = reader(content, name)
+        if isinstance(read, HostTree):
+            return read.topology(name, host_links or HostLinks())
+        if host_links is not None:
+            raise FileError(
+                "bandwidth and oversubscription are for lists of hosts; these links have their own"
+            )
+        return read
     except GradweaveError as error:
         raise FileError(f"{_shown(path)}: {error}") from error
     except InputWarning:  # where warnings are errors
@@ -180,17 +200,21 @@ def _read_xml(content: bytes, name: str) -> Topology:
     return (_read_graphml if is_graphml else topology_from_nccl_xml)(content, name)
 
 
-def _read_json(content: bytes, name: str) -> Topology:
+def _read_json(content: bytes, name: str) -> Topology | HostTree:
     return _from_data(_decoded(content), name)
 
 
-def _read_yaml(content: bytes, name: str) -> Topology:
+def _read_yaml(content: bytes, name: str) -> Topology | HostTree:
     return _from_data(parse_yaml(content), name)
 
 
-def _from_data(data: Any, name: str) -> Topology:
+def _from_data(data: Any, name: str) -> Topology | HostTree:
     import networkx as nx
 
+    if is_slurm_yaml(data):
+        return slurm_tree(data)
+    if is_topograph(data):
+        return topograph_tree(data)
     if isinstance(data, dict) and isinstance(data.get("topology"), dict):
         data = data["topology"]
     if isinstance(data, dict) and "msccl_type" in data:
@@ -232,8 +256,18 @@ def _read_csv(content: bytes, name: str) -> Topology:
     return from_networkx(parse_csv(_text(content)), name)
 
 
-def _read_edges(content: bytes, name: str) -> Topology:
+def _read_slurm(content: bytes, name: str) -> HostTree:
+    return parse_slurm_conf(_text(content))
+
+
+def _read_hosts(content: bytes, name: str) -> HostTree:
+    return parse_host_lines(_text(content))
+
+
+def _read_edges(content: bytes, name: str) -> Topology | HostTree:
     text = _text(content)
+    if are_host_lines(text):
+        return parse_host_lines(text)
     return parse_simai(text, name) if is_simai(text) else from_networkx(parse_edge_list(text), name)
 
 
@@ -274,7 +308,7 @@ def _node_link(graph: "nx.Graph") -> dict[str, Any]:
     return nx.node_link_data(graph, edges="links")
 
 
-_READERS: dict[str, Callable[[bytes, str], Topology]] = {
+_READERS: dict[str, Callable[[bytes, str], Topology | HostTree]] = {
     "graphml": _read_graphml,
     "json": _read_json,
     "yaml": _read_yaml,
@@ -286,6 +320,8 @@ _READERS: dict[str, Callable[[bytes, str], Topology]] = {
     "nccl_xml_nvlink_only": functools.partial(topology_from_nccl_xml, pcie=False),
     "msccl_json": _read_msccl,
     "simai": _read_simai,
+    "slurm": _read_slurm,
+    "hosts": _read_hosts,
 }
 _WRITERS: dict[str, Callable[[Topology, "nx.Graph"], str]] = {
     "graphml": _write_graphml,
