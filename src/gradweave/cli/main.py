@@ -61,7 +61,7 @@ class Verbs(click.Group):
 )
 @click.version_option(gradweave.__version__, prog_name="gradweave")
 def cli() -> None:
-    """AllReduce schedules for any network: found, proved, shown."""
+    """Find, prove and show AllReduce schedules for any network."""
 
 
 def main(arguments: list[str] | None = None) -> None:

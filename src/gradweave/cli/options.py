@@ -67,14 +67,14 @@ seed_option = click.option(
     type=click.IntRange(0, 2**31 - 1),
     default=0,
     show_default=True,
-    help="Seed of every random choice.",
+    help="Make every random choice from this seed.",
 )
 time_limit_option = click.option(
     "--time-limit",
     type=float,
     callback=positive(float),
     metavar="SECONDS",
-    help="Of the search.",
+    help="End the search after this time.",
 )
 
 
@@ -83,19 +83,19 @@ _FAULT_OPTIONS = (
         "--without-link",
         multiple=True,
         metavar="A-B",
-        help="A lost link of the network, by its nodes' names or ids; may be repeated.",
+        help="Take away this link, given by its nodes' names or ids; may be repeated.",
     ),
     click.option(
         "--without-server",
         multiple=True,
         metavar="NODE",
-        help="A lost server of the network; may be repeated.",
+        help="Take away this server; may be repeated.",
     ),
     click.option(
         "--slow",
         multiple=True,
         metavar="A-B=FACTOR",
-        help="A link with a fraction of its bandwidth left, such as 0-16=0.5; may be repeated.",
+        help="Leave this link a fraction of its bandwidth, as in 0-16=0.5; may be repeated.",
     ),
 )
 

@@ -47,19 +47,21 @@ _OPTIONS = (
         "number",
         type=click.IntRange(0),
         metavar="N",
-        help="The round of a picture or a film.  [default: a picture has the network alone]",
+        help="Draw only this round, as a picture or a film.  [default: a picture has the network "
+        "alone]",
     ),
     click.option(
         "--width",
         type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
         metavar="PIXELS",
-        help=f"Of a picture or a film.  [default: {STILL_WIDTH}; of a film {FILM_WIDTH}]",
+        help=f"Make it this wide.  [default: {STILL_WIDTH}; of a film {FILM_WIDTH}]",
     ),
     click.option(
         "--by",
         "clock",
         type=click.Choice(CLOCKS),
-        help="By what a film moves.  [default: seconds where rounds do not tell the time]",
+        help="Let a film move by rounds or by seconds.  [default: seconds where rounds do not tell "
+        "the time]",
     ),
     click.option("--print", "printed", is_flag=True, help="Draw it on the terminal."),
 )

@@ -12,18 +12,24 @@ _PLACEMENT_OPTIONS = (
         "--model",
         required=True,
         metavar="MODEL",
-        help="transformer:layers=24,width=2048,…, whose stages are estimated, or a JSON file of "
-        "stages.",
+        help="Place this model: transformer:layers=24,width=2048,…, whose stages are estimated, or "
+        "a JSON file of stages.",
     ),
     click.option(
-        "--pipeline", type=int, help="Stages.  [default: the file's; servers over --data]"
+        "--pipeline",
+        type=int,
+        help="Cut the model into this many stages.  [default: the file's; servers over --data]",
     ),
-    click.option("--data", type=int, help="Pipelines.  [default: servers over the stages]"),
+    click.option(
+        "--data",
+        type=int,
+        help="Run this many pipelines side by side.  [default: servers over the stages]",
+    ),
     click.option(
         "--strategy",
         default="annealing",
         show_default=True,
-        help="annealing, evolutionary, exact, rank_order or random, with options such as "
+        help="Search by annealing, evolutionary, exact, rank_order or random, with options such as "
         "annealing:restarts=16.",
     ),
     click.option(
@@ -31,7 +37,7 @@ _PLACEMENT_OPTIONS = (
         type=click.Choice(COSTS),
         default="exchange",
         show_default=True,
-        help="What to minimise: gradients sent directly, or by a schedule for each group, with "
+        help="Minimise the cost of gradients sent directly, or by a schedule for each group, with "
         "links that are shared.",
     ),
 )

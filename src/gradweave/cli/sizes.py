@@ -35,13 +35,15 @@ def sizes_option(
             help=f"{meaning} A list, or a sweep such as 1MB..64MB (each twice the last), makes a "
             "table.",
         ),
-        click.option("-b", "--min-bytes", type=size, help="First size of a sweep, such as 8."),
-        click.option("-e", "--max-bytes", type=size, help="Its last size at most, such as 1G."),
+        click.option("-b", "--min-bytes", type=size, help="Begin a sweep at this size, such as 8."),
+        click.option(
+            "-e", "--max-bytes", type=size, help="End a sweep at or below this size, such as 1G."
+        ),
         click.option(
             "-f",
             "--factor",
             type=click.IntRange(2, 1_000_000),
-            help="How many times the last each size is.  [default: 2]",
+            help="Make each size of the sweep this many times the last.  [default: 2]",
         ),
     )
 

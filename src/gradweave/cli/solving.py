@@ -50,7 +50,7 @@ class SearchOptions(FaultOptions):
     start_from: Path | None
 
 
-_MINIMISED = "What to minimise; seconds count latency and bandwidth, for the gradient's size."
+_MINIMISED = "Minimise rounds, or seconds, which latency, bandwidth and the gradient's size decide."
 objective_option = click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
@@ -71,9 +71,9 @@ runtime_option = click.option(
     metavar="NAME|FILE",
     default="ideal",
     show_default=True,
-    help=f"What messages cost where the schedule is to run: {', '.join(NAMES)}, or a TOML file "
-    "that gradweave run --write-runtime wrote. Its own all-reduce is the answer where no plan is "
-    "faster.",
+    help=f"Plan for what messages cost where the schedule is to run: {', '.join(NAMES)}, or a "
+    "TOML file that gradweave run --write-runtime wrote. If no plan is faster, the runtime's own "
+    "all-reduce is the answer.",
 )
 
 
@@ -108,14 +108,15 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             metavar="SCHEDULERS",
             multiple=True,
             callback=lambda _context, _option, given: ",".join(given) if given else None,
-            help="Comma-separated strategies, such as merged:rule=deepest; the best is kept.  "
-            "[default: all]",
+            help="Try these strategies, comma-separated, such as merged:rule=deepest; keep the "
+            "best.  [default: all]",
         ),
         click.option(
             "--collective",
             type=CollectiveType(COLLECTIVES),
             default="all_reduce",
             show_default=True,
+            help="Schedule this collective.",
         ),
         chosen_objective_option,
         runtime_option,
@@ -126,22 +127,22 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             type=click.IntRange(1, 1024),
             default=1,
             show_default=True,
-            help="Processes in which strategies are tried side by side.",
+            help="Try strategies side by side in this many processes.",
         ),
         fault_options,
         click.option(
             "--ready-at",
             multiple=True,
             metavar="SERVER=SECONDS",
-            help="A server whose own gradient is ready late, such as 3=50ms; may be repeated. With "
-            "--objective seconds.",
+            help="Take this server's own gradient to be ready late, as in 3=50ms; may be repeated. "
+            "Needs --objective seconds.",
         ),
         click.option(
             "--start-from",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Schedule of the network before a fault; the part that still works is kept. "
-            "Objective, size and runtime are its own where they are not given.",
+            help="Keep what still works of this schedule, made for the network before a fault. "
+            "Objective, size and runtime are its own if they are not given.",
         ),
     )
     return with_options(command, options)
@@ -152,7 +153,7 @@ gradient_option = click.option(
     type=SizeType(),
     default="100MB",
     show_default=True,
-    help="Size for the prediction, and for the objective, in seconds.",
+    help="Predict, and minimise, the seconds for a gradient of this size.",
 )
 
 

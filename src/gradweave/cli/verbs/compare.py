@@ -58,27 +58,29 @@ SEEDS = {"rounds": 20, "seconds": 1}
 @click.option(
     "--schedulers",
     metavar="SCHEDULERS",
-    help="Comma-separated strategies, such as ring,merged:rule=deepest; learned stands for three: "
-    "the mean of sampled episodes, the greedy one, the best of 17.  [default: all]",
+    help="Compare these strategies, comma-separated, such as ring,merged:rule=deepest; learned "
+    "stands for three: the mean of sampled episodes, the greedy one, the best of 17.  "
+    "[default: all]",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(1, 100_000),
-    help="Runs of each.  [default: 20; for seconds 1]",
+    help="Run each strategy with this many seeds.  [default: 20; for seconds 1]",
 )
 @click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
-    help="What to minimise; seconds count latency and bandwidth, for the gradient's size.  "
+    help="Minimise rounds, or seconds, which latency, bandwidth and the gradient's size decide.  "
     "[default: rounds, or seconds where several sizes are given]",
 )
-@sizes_option("100MB", "Size for the objective seconds.")
+@sizes_option("100MB", "Minimise the seconds for a gradient of this size.")
 @fault_options
 @time_limit_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Directory for comparison.csv, comparison.json and, with the extra plot, comparison.png.",
+    help="Write comparison.csv, comparison.json and, with the extra plot, comparison.png to this "
+    "directory.",
 )
 @json_option
 def compare(

@@ -20,8 +20,8 @@ def conformance(context: click.Context, target: str, as_json: bool) -> None:
     """Try a scheduler, family of networks, environment or placement strategy of yours.
 
     TARGET is module:object, which is imported, or the name of what an installed package brings;
-    after it a colon and parameters may stand, as in my.nets:snake:rows=3,columns=4. Exits with 1 if
-    a promise is broken, one line for each.
+    after it a colon and parameters may stand, as in my.nets:snake:rows=3,columns=4. It exits with 1
+    if a promise is broken, and says so in one line for each.
     """
     with Progress(f"importing {target}") as progress:
         kind, found = conform(target)

@@ -20,13 +20,13 @@ episodes_option = click.option(
     metavar="N",
     default=128,
     show_default=True,
-    help="Episodes to evaluate the policy by.",
+    help="Evaluate the policy by this many episodes.",
 )
 render_option = click.option(
     "--render",
     type=click.Path(path_type=Path),
     metavar="FILE.gif",
-    help="Draw an episode of the policy.",
+    help="Draw an episode of the policy to this file.",
 )
 
 

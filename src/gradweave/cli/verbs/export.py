@@ -40,60 +40,72 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    required=True,
+    help="Write the schedule in this format.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    help="File to write; for chakra-et, a prefix: OUTPUT.<rank>.et.",
+    help="Write this file; for chakra-et, the files OUTPUT.<rank>.et.",
 )
-@click.option("--name", help="Name of the algorithm or plan.")
-@click.option("--instances", type=int, help="Copies that run side by side.  [default: 1]")
+@click.option("--name", help="Give the algorithm or plan this name.")
+@click.option("--instances", type=int, help="Run this many copies side by side.  [default: 1]")
 @click.option(
     "--in-place/--out-of-place",
     "in_place",
     default=None,
-    help="Calls that it is used for.  [default: in place]",
+    help="Use it for calls in place, or for the others.  [default: in place]",
 )
-@click.option("--min-bytes", type=SizeType(least=0), help="Smallest message that it is used for.")
-@click.option("--max-bytes", type=SizeType(), help="Largest message that it is used for.")
-@click.option("--protocol", type=click.Choice(_PROTOCOLS), help="msccl-xml.  [default: Simple]")
+@click.option("--min-bytes", type=SizeType(least=0), help="Use it for messages from this size on.")
+@click.option("--max-bytes", type=SizeType(), help="Use it for messages up to this size.")
+@click.option(
+    "--protocol",
+    type=click.Choice(_PROTOCOLS),
+    help="Use this protocol (msccl-xml).  [default: Simple]",
+)
 @click.option(
     "--dialect",
     type=click.Choice(tuple(DIALECTS)),
-    help="msccl-xml; rccl is legacy only: RCCL 2.28.3 removed MSCCL.  [default: msccl]",
+    help="Write msccl-xml for MSCCL or for RCCL before 2.28.3, which removed it.  [default: msccl]",
 )
 @click.option(
     "--equal-pieces",
     is_flag=True,
     default=None,
-    help="msccl-xml, mscclpp-json: pieces of any share made pieces of one size; says what it "
-    "costs.",
+    help="Make pieces of any share pieces of one size, and say what that costs (msccl-xml, "
+    "mscclpp-json).",
 )
 @click.option(
     "--pieces",
     type=click.IntRange(min=1),
-    help="--equal-pieces: how many.  [default: as many as are worth it]",
+    help="Make this many pieces with --equal-pieces.  [default: as many as are worth it]",
 )
 @click.option(
     "--gradient-bytes",
     type=SizeType(),
-    help="chakra-et, perfetto: size of the gradient; required. --equal-pieces: the size to be "
-    "fast for.  "
+    help="Take the gradient to have this size; chakra-et and perfetto need it, --equal-pieces is "
+    "fast for it.  "
     "[default: that of the search, else 100MB]",
 )
-@click.option("--element-bytes", type=int, help="chakra-et: size of a number.  [default: 4]")
+@click.option(
+    "--element-bytes", type=int, help="Take a number to have this size (chakra-et).  [default: 4]"
+)
 @click.option(
     "--hosts",
     metavar="HOSTS",
-    help="rankfile: the hosts in the order of ranks, such as node1:8,node2:8.  "
+    help="Name the hosts in the order of ranks, as in node1:8,node2:8 (rankfile).  "
     "[default: the servers' names]",
 )
 @click.option(
     "--measured",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="perfetto: what 'gradweave run --json' printed, to stand beside the plan.",
+    help="Show what 'gradweave run --json' printed beside the plan (perfetto).",
 )
 @json_option
 def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:

@@ -56,7 +56,8 @@ BACKEND = "gloo"
     "--schedulers",
     default=f"{PORTFOLIO},ring,parameter_server,{BACKEND}",
     show_default=True,
-    help=f"Comma-separated strategies; {BACKEND} is the backend's native all-reduce.",
+    help=f"Measure these strategies, comma-separated; {BACKEND} is the backend's native "
+    "all-reduce.",
 )
 @click.option(
     "--schedule",
@@ -64,28 +65,38 @@ BACKEND = "gloo"
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A schedule file for NETWORK to measure too; may be repeated.",
+    help="Measure this schedule of NETWORK too, from a file; may be repeated.",
 )
 @click.option(
     "--gradient-bytes",
     type=SizesType(least=4),
     default="1MB,8MB",
     show_default=True,
-    help="Sizes of the gradient: a list, or a sweep such as 1MB..64MB (each twice the last).",
+    help="Measure gradients of these sizes: a list, or a sweep such as 1MB..64MB (each twice the "
+    "last).",
 )
 @click.option(
     "--bandwidth",
     default="100Mbit/s",
     show_default=True,
-    help="Bandwidth of the slowest link; the others keep their proportion to it.",
+    help="Give the slowest link this bandwidth; the others keep their proportion to it.",
 )
-@click.option("--latency", help="Latency of every link, such as 20ms.  [default: each link's own]")
-@click.option("--repetitions", type=click.IntRange(1, 10_000), default=5, show_default=True)
+@click.option(
+    "--latency", help="Give every link this latency, such as 20ms.  [default: each link's own]"
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1, 10_000),
+    default=5,
+    show_default=True,
+    help="Measure each schedule this many times.",
+)
 @chosen_objective_option
 @click.option(
     "--runtime",
     metavar="NAME|FILE",
-    help=f"For the objective seconds, what messages cost, as for schedule; ideal for nothing.  "
+    help=f"Plan for what messages cost, as for schedule, where seconds are minimised; ideal for "
+    f"nothing.  "
     f"[default: {BACKEND}, which runs them]",
 )
 @fault_options
@@ -93,7 +104,7 @@ BACKEND = "gloo"
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File for the figures (.json) or for the chart (.png); the other is written beside it.",
+    help="Write the figures (.json) or the chart (.png) to this file, and the other beside it.",
 )
 @json_option
 def lab(

@@ -32,7 +32,8 @@ _AGENTS = {
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML file with the training's configuration.  [default: that of the shipped weights]",
+    help="Read the training's configuration from this TOML file.  [default: that of the shipped "
+    "weights]",
 )
 @click.option(
     "--output",
@@ -40,21 +41,22 @@ _AGENTS = {
     metavar="FOLDER",
     default=Path("learned"),
     show_default=True,
-    help="Folder for weights, checkpoint and logs; a training that is there is resumed.",
+    help="Write weights, checkpoint and logs to this folder; a training that is there is resumed.",
 )
 @click.option(
     "--devices",
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="Devices to divide the episodes among.  [default: all accelerators, or else all cores]",
+    help="Divide the episodes among this many devices.  [default: all accelerators, or else all "
+    "cores]",
 )
 @click.option(
     "--aggregation",
     metavar="SPEC",
     default="mean",
     show_default=True,
-    help="How devices average gradients: mean, ring, parameter_server, or scheduled: and a "
-    "schedule's file or a network.",
+    help="Average gradients by mean, ring, parameter_server, or scheduled: and a schedule's file "
+    "or a network.",
 )
 @json_option
 def learn(

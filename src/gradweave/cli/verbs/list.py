@@ -29,9 +29,9 @@ class Entry:
 @click.argument("what", type=click.Choice(WHAT))
 @json_option
 def list_(what: str, as_json: bool) -> None:
-    """What there is, one line each, with what installed packages bring.
+    """List what there is, one line each, with what installed packages bring.
 
-    What of a package cannot be used is named on standard error, one line each.
+    Parts of packages that cannot be used are named on standard error, one line each.
     """
     entries, refused = [], []
     for one in _EACH[what]():

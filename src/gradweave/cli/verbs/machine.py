@@ -18,7 +18,7 @@ from gradweave.wording import counted
 
 @click.group()
 def machine() -> None:
-    """Reward machines: is a team's task divided rightly, and what does it look like?"""
+    """Check and draw reward machines: whether a team's task is divided rightly."""
 
 
 @machine.command("check")
@@ -27,7 +27,7 @@ def machine() -> None:
 @json_option
 @click.pass_context
 def check_(context: click.Context, file: Path, without_causal: bool, as_json: bool) -> None:
-    """Whether the agents of FILE are all done exactly when the team is.
+    """Check whether the agents of FILE are all done exactly when the team is.
 
     FILE has the team's machine, the events that each agent sees, and what never happens. Exit
     status 1 says that the division is wrong; a shortest trace shows it.
@@ -50,7 +50,7 @@ def check_(context: click.Context, file: Path, without_causal: bool, as_json: bo
 @machine.command("show")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Page to write.  [default: FILE.html]"
+    "--output", type=click.Path(path_type=Path), help="Write this page.  [default: FILE.html]"
 )
 @json_option
 def show(file: Path, output: Path | None, as_json: bool) -> None:

@@ -37,12 +37,18 @@ _MOST_SHOWN = 24
 
 @click.command()
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--backend", type=click.Choice(sorted(BACKENDS)), default="torch", show_default=True)
+@click.option(
+    "--backend",
+    type=click.Choice(sorted(BACKENDS)),
+    default="torch",
+    show_default=True,
+    help="Measure the messages of this backend.",
+)
 @click.option(
     "--servers",
     type=click.IntRange(2, 256),
     metavar="N",
-    help="Without a launcher: processes to start on this machine.",
+    help="Start this many processes on this machine, without a launcher.",
 )
 @click.option(
     "--slot",
@@ -51,7 +57,7 @@ _MOST_SHOWN = 24
     show_default=True,
     callback=positive(float),
     metavar="SECONDS",
-    help="How long a transfer is measured, beside the growth of its window.",
+    help="Measure a transfer for this long, beside the growth of its window.",
 )
 @click.option(
     "--timeout",
@@ -60,7 +66,7 @@ _MOST_SHOWN = 24
     show_default=True,
     callback=positive(float),
     metavar="SECONDS",
-    help="How long a server may be silent before the measurement is given up.",
+    help="Give the measurement up when a server has been silent for this long.",
 )
 @json_option
 def measure(
@@ -68,9 +74,9 @@ def measure(
 ) -> None:
     """Measure the network between processes, and write it to OUTPUT, a topology file.
 
-    Start it with mpirun or torchrun, one process per server. Round trips and bandwidths of all
-    pairs, both ways, then many at once: what is slower together shares a link. The file is taken by
-    all verbs that take a NETWORK.
+    Start it with mpirun or torchrun, one process per server. It measures round trips and bandwidths
+    of all pairs, both ways, and then of many pairs at once: those that are slower together share a
+    link. All verbs that take a NETWORK take the file.
     """
     with ended_at_once(complain):
         writable(output, ".json", ".yaml", ".yml")

@@ -35,15 +35,24 @@ _SHOWN = 16
 @click.command(name="place")
 @click.argument("network")
 @placement_options
-@click.option("--memory", type=SizeType(), help="Of each server; stages that need more do not fit.")
+@click.option(
+    "--memory",
+    type=SizeType(),
+    help="Give each server this much memory; stages that need more do not fit.",
+)
 @click.option(
     "--order",
     type=click.Choice(ORDERS),
     default="1f1b",
     show_default=True,
-    help="Of the micro-batches, for a step's time.",
+    help="Run the micro-batches in this order, for a step's time.",
 )
-@click.option("--chunks", type=int, default=1, help="Of the model on each server, if interleaved.")
+@click.option(
+    "--chunks",
+    type=int,
+    default=1,
+    help="Give each server this many chunks of the model, if interleaved.",
+)
 @click.option("--no-step", is_flag=True, help="Leave out the step's time and the schedules for it.")
 @seed_option
 @time_limit_option
@@ -51,7 +60,7 @@ _SHOWN = 16
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="Page to write, .html, with the placement beside it as .json; or .json alone.",
+    help="Write this page, .html, with the placement beside it as .json; or .json alone.",
 )
 @json_option
 def place_verb(
@@ -68,7 +77,7 @@ def place_verb(
 ) -> None:
     """Decide which server of NETWORK computes which stage of a model, and who averages with whom.
 
-    Says what the communication costs, how far from the least that is, and how long a step takes
+    It says what the communication costs, how far from the least that is, and how long a step takes
     with schedules made for each group of servers. NETWORK is a specification or a file.
     """
     writable(output, *_SUFFIXES)

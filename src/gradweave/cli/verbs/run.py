@@ -36,41 +36,58 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--backend", type=click.Choice(sorted(DTYPES)), default="torch", show_default=True)
-@sizes_option(
-    "8MB", "Size of the gradient, such as 400MB or 1GiB; the largest is checked.", least=0
+@click.option(
+    "--backend",
+    type=click.Choice(sorted(DTYPES)),
+    default="torch",
+    show_default=True,
+    help="Run on this backend.",
 )
-@click.option("--elements", type=click.IntRange(0, 10**15), help="Its length, instead of its size.")
+@sizes_option(
+    "8MB", "Run on a gradient of this size, such as 400MB or 1GiB; the largest is checked.", least=0
+)
+@click.option(
+    "--elements",
+    type=click.IntRange(0, 10**15),
+    help="Run on a gradient of this length, in place of a size.",
+)
 @click.option(
     "--dtype",
     type=click.Choice(sorted({name for names in DTYPES.values() for name in names})),
     default="float32",
     show_default=True,
+    help="Use numbers of this type.",
 )
-@click.option("--reduction", type=click.Choice(REDUCTIONS), default="sum", show_default=True)
+@click.option(
+    "--reduction",
+    type=click.Choice(REDUCTIONS),
+    default="sum",
+    show_default=True,
+    help="Combine gradients by this reduction.",
+)
 @click.option(
     "--repetitions",
     type=click.IntRange(1, 10**6),
     default=20,
     show_default=True,
-    help="Timed runs.",
+    help="Time this many runs.",
 )
 @click.option(
     "--warm-up",
     type=click.IntRange(0, 10**6),
     default=3,
     show_default=True,
-    help="Runs before the timed ones.",
+    help="Make this many runs before the timed ones.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(1),
-    help="jax: processes to divide the servers among.  [1]",
+    help="Divide the servers among this many processes (jax).  [default: 1]",
 )
 @click.option(
     "--devices",
     type=click.Choice(["cpu", "found"]),
-    help="jax: split the processor into devices, or take those that JAX finds.  [cpu]",
+    help="Split the processor into devices, or take those that JAX finds (jax).  [default: cpu]",
 )
 @click.option(
     "--timeout",
@@ -79,13 +96,13 @@ if TYPE_CHECKING:
     show_default=True,
     callback=positive(float),
     metavar="SECONDS",
-    help="Time without progress after which the run is given up.",
+    help="Give the run up after this time without progress.",
 )
 @click.option(
     "--logs",
     type=click.Path(path_type=Path),
     metavar="DIRECTORY",
-    help="Folder for the processes' logs.",
+    help="Keep the processes' logs in this folder.",
 )
 @click.option(
     "--write-runtime",

@@ -57,16 +57,18 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
 @click.command()
 @click.argument("network")
 @solving_options
-@sizes_option("100MB", "Size for the prediction, and for the objective, in seconds.")
+@sizes_option("100MB", "Predict, and minimise, the seconds for a gradient of this size.")
 @click.option(
     "--changed-at",
     metavar="SECONDS",
-    help="The schedule of --start-from was under way for so long, such as 50ms, when its network "
-    "became NETWORK: what has not begun is planned anew. With --objective seconds.",
+    help="Take the schedule of --start-from to have run for this time, such as 50ms, when its "
+    "network became NETWORK; plan anew what has not begun. Needs --objective seconds.",
 )
 @click.option("--fair", is_flag=True, help="Predict the seconds on fairly shared links as well.")
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Schedule file to write: .json or .json.gz."
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the schedule to this file, .json or .json.gz.",
 )
 @json_option
 def schedule(

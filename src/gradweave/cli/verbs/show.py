@@ -30,10 +30,10 @@ from gradweave.wording import counted
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write: a page (.html), a picture (.svg, .png, .pdf) or a film (.gif, .mp4).  "
+    help="Write a page (.html), a picture (.svg, .png, .pdf) or a film (.gif, .mp4).  "
     "[default: FILE with .html in place of .json; NETWORK.html]",
 )
-@click.option("--title", help="Heading of the page.  [default: the network's name]")
+@click.option("--title", help="Give the page this heading.  [default: the network's name]")
 @click.option(
     "--beside",
     metavar="SCHEDULERS",

@@ -19,62 +19,69 @@ from gradweave.training.pace import duration
 
 
 @click.command()
-@click.option("--env", metavar="ENV", help="The environment.  [default: MPE_simple_spread_v3]")
-@click.option("--algorithm", metavar="NAME", help="The algorithm.  [default: ippo]")
+@click.option(
+    "--env", metavar="ENV", help="Train in this environment.  [default: MPE_simple_spread_v3]"
+)
+@click.option("--algorithm", metavar="NAME", help="Train by this algorithm.  [default: ippo]")
 @click.option(
     "--aggregation",
     metavar="SPEC",
-    help="How devices combine what they learn: mean, ring, parameter_server, scheduled:NET, "
-    "d_psgd, dcd_psgd:bits=4, asynchronous:consistency=ssp,bound=3, ...  [default: mean]",
+    help="Combine what devices learn by mean, ring, parameter_server, scheduled:NET, d_psgd, "
+    "dcd_psgd:bits=4, asynchronous:consistency=ssp,bound=3 and others.  [default: mean]",
 )
 @click.option(
     "--devices",
     type=click.IntRange(1, 4096),
     metavar="N",
-    help="Devices, or workers of an asynchronous server, to divide the games among.  [default: 1]",
+    help="Divide the games among this many devices, or workers of an asynchronous server.  "
+    "[default: 1]",
 )
 @click.option(
     "--steps",
     type=click.IntRange(1),
     metavar="N",
-    help="Steps of all games together; more of them extend a training that is at its end.  "
+    help="Train for this many steps of all games together; more than before extend a training that "
+    "is at its end.  "
     "[default: 1000000]",
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", help="Seed of every random choice."
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="N",
+    help="Make every random choice from this seed.",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(1),
     metavar="N",
-    help="Independent learners to train side by side.",
+    help="Train this many independent learners side by side.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="One of the algorithm's settings.",
+    help="Change one of the algorithm's settings; may be repeated.",
 )
 @click.option(
     "--machine",
     metavar="FILE",
-    help="Reward machine for the agents of a world with events: they observe its state and get its "
-    "rewards; Q-learners learn from each step in its other states, too; episodes end where the "
-    "task is lost. `own` is the world's.",
+    help="Give the agents of a world with events this reward machine: they observe its state and "
+    "get its rewards; Q-learners learn from each step in its other states, too; episodes end "
+    "where the task is lost. `own` is the world's.",
 )
 @click.option(
     "--gossip",
     metavar="SPEC",
-    help="By which messages agents of FEN find the mean utility: ring, complete, a network, or "
-    "exact for none.",
+    help="Let agents of FEN find the mean utility by messages along a ring, complete, a network, "
+    "or exact, for none.",
 )
 @click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML file with any of these; options count more.",
+    help="Read any of these from this TOML file; options count more.",
 )
 @click.option(
     "--output",
@@ -82,7 +89,7 @@ from gradweave.training.pace import duration
     metavar="FOLDER",
     default=Path("trained"),
     show_default=True,
-    help="Folder for policy, checkpoint and logs; a training that is there is resumed.",
+    help="Write policy, checkpoint and logs to this folder; a training that is there is resumed.",
 )
 @episodes_option
 @render_option
@@ -93,7 +100,7 @@ from gradweave.training.pace import duration
     default=2.0,
     show_default=True,
     metavar="MINUTES",
-    help="Time between checkpoints.",
+    help="Write a checkpoint after every so many minutes.",
 )
 @click.option(
     "--distributed",

@@ -49,27 +49,36 @@ and an optimizer that divides by the gradient's size."""
 @placement_options
 @click.option(
     "--order", type=click.Choice(("gpipe", "1f1b")), default="1f1b", show_default=True,
-    help="Of the micro-batches.",
+    help="Run the micro-batches in this order.",
 )  # fmt: skip
-@click.option("--steps", type=click.IntRange(1, 100_000), default=6, show_default=True)
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 100_000),
+    default=6,
+    show_default=True,
+    help="Train for this many steps.",
+)
 @click.option(
     "--slept",
     is_flag=True,
     help="Compute nothing: a pass sleeps for its stage's seconds, as where this machine's cores "
     "stand for many devices.",
 )
-@click.option("--lab", "in_lab", is_flag=True, help="On NETWORK, emulated here; needs root.")
+@click.option("--lab", "in_lab", is_flag=True, help="Train on NETWORK, emulated here; needs root.")
 @click.option(
     "--bandwidth",
     default="20Mbit/s",
     show_default=True,
-    help="In the lab, of the slowest link; the others keep their proportion to it.",
+    help="Give the slowest link of the lab this bandwidth; the others keep their proportion to it.",
 )
-@click.option("--latency", help="In the lab, of every link.  [default: each link's own]")
+@click.option(
+    "--latency", help="Give every link of the lab this latency.  [default: each link's own]"
+)
 @click.option(
     "--against",
-    help="Comma-separated: other strategies of placement; gloo, whose all-reduce averages in place "
-    f"of schedules; pytorch, all by PyTorch's own.  [default: {_IN_LAB} in the lab]",
+    help="Compare with these, comma-separated: other strategies of placement; gloo, whose "
+    "all-reduce averages in place of schedules; pytorch, all by PyTorch's own.  [default: "
+    f"{_IN_LAB} in the lab]",
 )
 @click.option("--check", is_flag=True, help="Train in one process too, and compare the losses.")
 @seed_option
@@ -78,7 +87,7 @@ and an optimizer that divides by the gradient's size."""
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File for the figures (.json) or for the picture (.png); the other is written beside it.",
+    help="Write the figures (.json) or the picture (.png) to this file, and the other beside it.",
 )
 @json_option
 def train_pipeline(
@@ -99,11 +108,12 @@ def train_pipeline(
 ) -> None:
     """Train a model on NETWORK's servers, and time its steps.
 
-    Decides who computes which stage as gradweave place does, and trains a small GPT on the text of
-    Gradweave's own sources: its stages by torch.distributed.pipelining, each group's gradients by a
-    schedule for its links. Where MODEL is a file of stages, their passes sleep instead. Each server
-    is a process of this machine, or under torchrun and mpirun one of the launcher's. With --lab the
-    processes are on the emulated network, and measured steps stand beside the predicted one.
+    It decides who computes which stage as gradweave place does, and trains a small GPT on the text
+    of Gradweave's own sources: its stages by torch.distributed.pipelining, each group's gradients
+    by a schedule for its links. If MODEL is a file of stages, their passes sleep instead. Each
+    server is a process of this machine, or under torchrun and mpirun one of the launcher's. With
+    --lab the processes are on the emulated network, and measured steps stand beside the predicted
+    one.
     """
     with ended_at_once(complain):
         require("training a pipeline", "torch", extra="torch")

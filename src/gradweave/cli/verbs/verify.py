@@ -34,8 +34,8 @@ def verify(
 ) -> None:
     """Check the schedule in FILE: its routes, the links' capacities, the contribution counts.
 
-    Exits with 1 if it is invalid, and names the first violation. Of a valid one it also says how
-    few rounds such a schedule can have; what the file states of that is not taken for a proof.
+    It exits with 1 if the schedule is invalid, and names the first violation. Of a valid one it
+    also says how few rounds such a schedule can have; what the file states of that is no proof.
     """
     check_schedule_file(file, "verify")
     with Progress(f"reading {file}") as progress:
@@ -80,11 +80,12 @@ def verify(
 
 
 def _as_object(violation: Violation, topology: Topology) -> dict[str, Any]:
-    """A violation for JSON: nodes by id, and beside it by name."""
+    """A violation for JSON: nodes by id, and beside it by name; the server by rank as well."""
     link, server = violation.link, violation.server
     return dataclasses.asdict(violation) | {
         "link_names": None if link is None else [name_of(topology, node) for node in link],
         "server_name": None if server is None else name_of(topology, server),
+        "server_rank": None if server is None else int(topology.rank[server]),
     }
 
 
