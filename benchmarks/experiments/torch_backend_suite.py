@@ -4,9 +4,10 @@
 
 Runs `torch/testing/_internal/distributed/distributed_test.py` of the installed wheel on CPUs. Which
 tests are meant for a backend, decorators of that file decide by its name when it is loaded: it is
-loaded for gloo both times, and the second time ``gradweave`` is what makes the process groups. The
-processes are forked from one that has imported PyTorch, instead of starting Python for each test.
-Needs the package expecttest.
+loaded for gloo every time, and ``gradweave`` is what makes the process groups then: without plans,
+and with one, a ring, that runs all of the default group's all-reduces that a plan can run, from the
+first call on and without a trial. The processes are forked from one that has imported PyTorch,
+instead of starting Python for each test. Needs the package expecttest.
 """
 
 import fnmatch
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import parser_of
 from record import record
 
+import gradweave as gw
+from gradweave.schedulers import Ring
+
 LIBRARIES = ("torch",)
+GLOO, BARE, PLANS = "gloo", "gradweave", "gradweave with a plan"
 PROCESSES = (3, 4)
 
 
@@ -39,7 +45,9 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
 
         import gradweave.torch  # noqa: F401  # registers the backend
 
-        module.BACKEND = backend
+        module.BACKEND = backend.split()[0]
+        if backend == PLANS:
+            all_by_plan(processes, Path(folder, "plan.json"))
         torch.set_num_threads(1)
 
         class Case(module.TestDistBackend, module.DistributedTest._DistTestBase):
@@ -62,6 +70,28 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
                 written.flush()
 
 
+def all_by_plan(processes: int, plan: Path) -> None:
+    """Has a ring run all that a plan can run, from the first call on."""
+    from gradweave.torch import choice, offers
+
+    class Decided(choice.Trial):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.decided = True
+
+    state = offers.Offers.state
+
+    def ready(self: offers.Offers, size: int) -> int:
+        while not state(self, size):
+            time.sleep(0.01)
+        return state(self, size)
+
+    choice.VOTE_EVERY, choice.VOTE_FOR, choice.Trial = 1, 0, Decided
+    offers.Offers.state = ready
+    Ring().schedule(gw.topology.complete(processes)).save(plan)
+    os.environ["GRADWEAVE_PLAN"] = str(plan)
+
+
 def measured(processes: int, backend: str, only: str) -> dict[str, dict[str, Any]]:
     """The outcome of each test, by its name."""
     with tempfile.TemporaryDirectory() as folder:
@@ -73,22 +103,22 @@ def measured(processes: int, backend: str, only: str) -> dict[str, dict[str, Any
 
 
 def compared(processes: int, only: str) -> dict[str, Any]:
-    """Counts of both backends, and the tests that gloo alone passes."""
-    own, ours = (measured(processes, backend, only) for backend in ("gloo", "gradweave"))
-    row: dict[str, Any] = {"processes": processes, "tests": len(own)}
-    for name, of in (("gloo", own), ("gradweave", ours)):
-        row[name] = {
-            state: sum(test["state"] == state for test in of.values())
-            for state in ("passes", "fails", "skipped")
-        }
-    row["only_gloo_passes"] = sorted(
-        name for name in own if own[name]["state"] == "passes" != ours[name]["state"]
-    )
-    row["neither_passes"] = sorted(
-        name for name in own if own[name]["state"] == ours[name]["state"] == "fails"
-    )
-    for name in row["only_gloo_passes"]:
-        print(name, ours[name]["why"], sep="\n", file=sys.stderr)
+    """Counts of all, and the tests that pass under gloo alone."""
+    found = {name: measured(processes, name, only) for name in (GLOO, BARE, PLANS)}
+    row: dict[str, Any] = {"processes": processes, "tests": len(found[GLOO])}
+    row["outcomes"] = {
+        name: dict(sorted(Counter(test["state"] for test in tests.values()).items()))
+        for name, tests in found.items()
+    }
+    own = found[GLOO]
+    row["only_under_gloo"] = {
+        name: sorted(t for t in own if own[t]["state"] == "passes" != found[name][t]["state"])
+        for name in (BARE, PLANS)
+    }
+    row["nowhere"] = sorted(t for t in own if own[t]["state"] == "fails")
+    for name, tests in row["only_under_gloo"].items():
+        for test in tests:
+            print(f"{test} under {name}:", found[name][test]["why"], sep="\n", file=sys.stderr)
     return row
 
 

@@ -82,8 +82,8 @@ class Collective:
     Args:
         schedule: the schedule.
         group: the process group; the default one if not given.
-        channels: instead of one group, several pairs of gloo groups of the same processes, whose
-            connections take different routes, and for each transfer which of them carries it.
+        channels: instead of the group's own connections, those of pairs of gloo groups of the same
+            processes, which may take different routes, and for each transfer which carries it.
 
     Raises:
         OptionError: torch.distributed has not been initialised, or this process is not in the
@@ -98,7 +98,8 @@ class Collective:
         *,
         channels: Channels | None = None,
     ) -> None:
-        self._group: Group = channels[0][0][0] if channels else group or _world()
+        first = channels[0][0][0] if channels else None
+        self._group: Group = group or (first if isinstance(first, Group) else _world())
         self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
         if self._rank < 0:
             raise OptionError("group: this process is not in it")
@@ -107,12 +108,15 @@ class Collective:
         self.is_own = is_own(schedule, dist.get_backend(self._group))
         """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
-        if dist.get_backend(self._group) == "gloo":
-            self._run = Messages(schedule, channels or ([pair(self._group)], None))
-        elif channels is None:
+        if not isinstance(first, dist.ProcessGroupGloo):
+            if dist.get_backend(first or self._group) == "gloo":
+                channels = channels or ([pair(self._group)], None)
+            elif channels is not None:
+                raise OptionError("channels: only gloo groups can be channels")
+        if channels is None:
             self._run = Rounds(schedule, self._group)
         else:
-            raise OptionError("channels: only gloo groups can be channels")
+            self._run = Messages(schedule, channels, self._group)
 
     @property
     def sent_bytes(self) -> np.ndarray:

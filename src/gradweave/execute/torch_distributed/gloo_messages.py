@@ -25,7 +25,7 @@ from gradweave.execute.torch_distributed.store import group_store, group_timeout
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule.schedule import Schedule
 
-Pair = tuple[dist.ProcessGroup, dist.ProcessGroupGloo]
+Pair = tuple[dist.ProcessGroup | dist.ProcessGroupGloo, dist.ProcessGroupGloo]
 """Two groups of the same processes: for messages to higher ranks, and to lower ones.
 
 gloo sends the announcement "ready to receive" behind the data that already goes the same way over
@@ -39,32 +39,50 @@ Channels = tuple[Sequence[Pair], NDArray[np.int64] | None]
 def pair(group: dist.ProcessGroup) -> Pair:
     """A group and its twin; collective.
 
-    On a busy machine gloo may give a connection up and make another, and the other end takes the
-    first one for broken. So all report whether they are connected, and if one is not, all try
-    again.
-
     Raises:
         RunError: processes went away, or did not reach each other.
     """
     # dist.new_group would name it by how many groups a process is in, which differs among them.
     store, timeout = group_store(group), group_timeout(group)
     number = store.add(f"gradweave twins of {group.rank()}", 1)
-    answers = [f"connected {rank}" for rank in range(group.size())]
+    return group, connected(store, f"gradweave twin {number}", group.rank(), group.size(), timeout)
+
+
+def connected(
+    store: distributed_c10d.Store, name: str, rank: int, size: int, timeout: timedelta
+) -> dist.ProcessGroupGloo:
+    """A gloo group of so many processes; collective.
+
+    On a busy machine gloo may give a connection up and make another, and the other end takes the
+    first one for broken. So all report whether they are connected, and if one is not, all try
+    again.
+
+    Args:
+        store: by which they find each other.
+        name: of the group in it.
+        rank: of this process.
+        size: how many there are.
+        timeout: of the group.
+
+    Raises:
+        RunError: processes went away, or did not reach each other.
+    """
+    answers = [f"connected {other}" for other in range(size)]
     error: RuntimeError | None = None
     for attempt in range(_ATTEMPTS):
-        place = distributed_c10d.PrefixStore(f"gradweave twin {number}.{attempt}", store)
+        place = distributed_c10d.PrefixStore(f"{name}.{attempt}", store)
         try:
-            twin = dist.ProcessGroupGloo(place, group.rank(), group.size(), timeout)
+            made = dist.ProcessGroupGloo(place, rank, size, timeout)
         except RuntimeError as failure:
-            twin, error = None, failure
-        place.set(answers[group.rank()], "no" if twin is None else "yes")
+            made, error = None, failure
+        place.set(answers[rank], "no" if made is None else "yes")
         try:
             place.wait(answers, min(timeout, _CONNECTING))
         except RuntimeError as failure:  # DistStoreError too
             error = failure
             break
-        if twin is not None and all(place.get(answer) == b"yes" for answer in answers):
-            return group, twin
+        if made is not None and all(place.get(answer) == b"yes" for answer in answers):
+            return made
     raise RunError(
         f"torch.distributed: the processes did not all connect: {error or 'another one failed'}; "
         "start the run again"
@@ -94,11 +112,13 @@ class Messages:
     Args:
         schedule: the schedule.
         channels: gloo process groups of as many processes as the schedule has servers.
+        group: the process group whose processes these are, by which they are told apart and found
+            to be there; the first channel's first one is one, unless PyTorch does not know it.
     """
 
-    def __init__(self, schedule: Schedule, channels: Channels) -> None:
+    def __init__(self, schedule: Schedule, channels: Channels, group: dist.ProcessGroup) -> None:
         pairs, channel = channels
-        group = self._group = pairs[0][0]
+        self._group = group
         self._schedule = schedule
         used = [0] * schedule.num_transfers if channel is None else channel.tolist()
         down = schedule.source > schedule.target
@@ -147,7 +167,7 @@ class Messages:
         """Starts threads until there are so many."""
         while len(self._threads) < count:
             name = f"gradweave-{len(self._threads)}"
-            thread = threading.Thread(target=_work, args=(self._ready,), name=name, daemon=True)
+            thread = threading.Thread(target=do_jobs, args=(self._ready,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -203,11 +223,13 @@ class Messages:
         return list(every)
 
     def _gather(self, call: PendingCollective, mine: torch.Tensor, every: torch.Tensor) -> None:
+        first = self._all_groups[0]
+
         def send(part: torch.Tensor, peer: int) -> None:
-            self._exchange(call, peer, lambda: self._group.send([part], peer, _GATHER))
+            self._exchange(call, peer, lambda: first.send([part], peer, _GATHER))
 
         def receive(part: torch.Tensor, peer: int) -> None:
-            self._exchange(call, peer, lambda: self._group.recv([part], peer, _GATHER))
+            self._exchange(call, peer, lambda: first.recv([part], peer, _GATHER))
 
         if dist.get_rank(self._group) == 0:
             for peer in range(1, len(every)):
@@ -301,7 +323,7 @@ class _Run:
 _Queue = queue.SimpleQueue[Callable[[], None] | None]
 
 
-def _work(ready: _Queue) -> None:
+def do_jobs(ready: _Queue) -> None:
     """Does jobs until there is None."""
     while (job := ready.get()) is not None:
         job()
