@@ -315,7 +315,7 @@ def test_an_invalid_schedule_exits_with_1_and_names_the_violation(gradweave, her
     )
     assert set(violation) == {
         "kind", "message", "round", "expected", "found", "transfer", "link", "server", "piece",
-        "link_names", "server_name",
+        "link_names", "server_name", "server_rank",
     }  # fmt: skip
 
 

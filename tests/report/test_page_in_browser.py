@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gradweave.report.picture.shapes import Label
 from gradweave.schedule.schedule import COPY, Schedule, StatedBound
 from gradweave.schedulers import Ring
 from gradweave.simulate.seconds import event_seconds
-from gradweave.topology import Topology, bcube, dgx1v, leaf_spine, ring
+from gradweave.topology import Topology, bcube, dgx1v, leaf_spine, load, ring
 from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>"
@@ -201,6 +202,25 @@ def test_hostile_strings_are_only_text(opened: Opened) -> None:
         browser.find_elements("css selector", "img, iframe, body script:not([type]) ~ script") == []
     )
     assert browser.execute_script("return gradweave.complete()") == [4] * 4
+
+
+def test_name_rank_and_id_are_told_apart(opened: Opened, tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    (tmp_path / "n.csv").write_text(
+        "# switches: the-switch\nsource,target\n"
+        "rack-host1,the-switch\nrack-host2,the-switch\nrack-host3,the-switch\n"
+    )
+    browser = opened(page(Ring().schedule(load(tmp_path / "n.csv"))))
+    second = browser.find_elements("css selector", "g.server")[1]
+    assert second.text == "…host2"
+    ActionChains(browser).move_to_element(second).perform()
+    assert text(browser, "tip").splitlines()[:2] == ["server rack-host2", "rank 1, id 2"]
+    click(browser, "forward")
+    browser.find_element("css selector", "summary").click()
+    wait_until(browser, "document.querySelectorAll('#rows tr').length === 3")
+    assert "rack-host1 → the-switch → rack-host2" in text(browser, "rows")
+    assert "rack-host1 → the-switch carries" in text(browser, "use-words")
 
 
 def test_forbids_every_request(opened: Opened) -> None:

@@ -16,6 +16,7 @@ from gradweave.report.document import filled, template
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.moments import clock_of
 from gradweave.report.rounds_bound import rounds_bound
+from gradweave.report.short_names import short_names
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solve.solve import Objective
@@ -177,6 +178,10 @@ def _network_data(topology: Topology) -> dict[str, Any]:
             "high": _packed_floats(drawing.reach[:, 1]),
             "server": _packed(topology.is_server),
             "labels": list(topology.labels),
+            "names": [topology.id_name(node) for node in range(topology.num_nodes)]
+            if topology.labels
+            else [],
+            "short": short_names(topology) if topology.labels else [],
         },
         "links": {
             "source": _packed(topology.source),

@@ -24,6 +24,7 @@ from gradweave.schedule.columns import (
 )
 from gradweave.schedule.shares import apportion, normalised
 from gradweave.topology.topology import Integers, Topology
+from gradweave.wording import counted
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
@@ -168,7 +169,8 @@ class Schedule(Drawn):
         switches = np.flatnonzero(~self.topology.is_server[root])
         if switches.size:
             piece = int(switches[0])
-            raise ScheduleError(f"root[{piece}]: expected a server, got switch {root[piece]}")
+            found = self.topology.node_name(int(root[piece]))
+            raise ScheduleError(f"root[{piece}]: expected a server, got {found}")
 
     @staticmethod
     def from_rows(
@@ -332,8 +334,9 @@ class Schedule(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Schedule({self.collective} on {self.topology.name!r}: {self.num_transfers} transfers "
-            f"in {self.rounds} rounds, by {self.scheduler.name})"
+            f"Schedule({self.collective} on {self.topology.name!r}: "
+            f"{counted(self.num_transfers, 'transfer')} in {counted(self.rounds, 'round')}, "
+            f"by {self.scheduler.name})"
         )
 
 

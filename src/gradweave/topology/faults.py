@@ -105,7 +105,8 @@ def slowed(
     num_slow = 0
     for ends, value in factors.items():
         directions = _link_directions(topology, [ends]).tolist()
-        link = f"link {ends[0]}–{ends[1]}"
+        names = (end if isinstance(end, str) else topology.id_name(end) for end in ends)
+        link = f"link {'–'.join(names)}"
         factor = _slowing_factor(link, value)
         if not seen.isdisjoint(directions):
             raise TopologyError(f"slowed: {link} is given twice; give one factor")

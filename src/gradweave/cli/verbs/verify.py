@@ -40,7 +40,7 @@ def verify(
     check_schedule_file(file, "verify")
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
-        progress(f"verifying {schedule.num_transfers:,} transfers")
+        progress(f"verifying {counted(schedule.num_transfers, 'transfer')}")
         verdict = check(
             schedule, forwarding_servers=not strict, aggregating_switches=aggregating_switches
         )

@@ -55,10 +55,11 @@ class Verdict:
             return RunError(self.how[0])
         how = self.how[0]
         others = list(zip(self.lost, self.how, strict=True))[1:]
-        if alike := [str(topology.servers[rank]) for rank, other in others if other == how]:
+        named = {rank: topology.id_name(int(topology.servers[rank])) for rank, _ in others}
+        if alike := [named[rank] for rank, other in others if other == how]:
             how += f"; likewise server{'s' * (len(alike) > 1)} {', '.join(alike)}"
         unlike = [(rank, other) for rank, other in others if other != self.how[0]]
-        how += "".join(f"; server {topology.servers[rank]}: {other}" for rank, other in unlike)
+        how += "".join(f"; server {named[rank]}: {other}" for rank, other in unlike)
         return lost_server(topology, self.lost[0], how)
 
 

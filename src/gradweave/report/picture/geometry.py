@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gradweave.report.frames import Frame
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.shapes import Point
+from gradweave.report.short_names import short_names
 from gradweave.topology.topology import Topology
 
 DENSE_RADIUS = 12.0
@@ -125,6 +126,11 @@ class Geometry:
     def stroke(self) -> float:
         """Width of a transfer's track."""
         return max(0.8, min(4.0, self.radius * 0.14))
+
+    @cached_property
+    def short_names(self) -> list[str]:
+        """[V] what is written in the nodes."""
+        return short_names(self.topology)
 
     @cached_property
     def bar(self) -> NDArray[np.bool_]:

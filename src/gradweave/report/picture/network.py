@@ -6,7 +6,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.printable import printable
 from gradweave.report.frames import named
 from gradweave.report.picture import colours
 from gradweave.report.picture.geometry import Geometry
@@ -21,7 +20,6 @@ from gradweave.report.picture.shapes import (
     Slice,
     centred,
 )
-from gradweave.topology.names import name_of
 
 _LEAST_SLICE = 3.2
 """Pixels of the narrowest slice of a ring; with narrower ones a ring has one arc."""
@@ -137,9 +135,8 @@ def _server(
         shapes += _ring(shape, rings, held, everyone.num_servers)
         complete = bool((held == everyone.num_servers).all())
     shapes.append(Disc(x, y, inner, colours.INK if complete else colours.PAPER))
-    name = printable(name_of(geometry.topology, node) or str(node))
-    name = name if len(name) <= 5 else str(node)
-    size = radius * (0.46 if len(name) > 3 else 0.58)
+    name = geometry.short_names[node]
+    size = radius * min(0.58, 1.8 / len(name))
     if size >= _LEAST_TEXT:
         ink = colours.PAPER if complete else colours.INK
         shapes.append(centred(x, y, name, size, ink))

@@ -1,8 +1,8 @@
 /* Zoom and pan of a drawing: by buttons, keys, wheel with Ctrl, pinch, drag and double click. */
 
 const MOST_ZOOM = 24;
-const LABEL_PX = 8.5;
-const FRAME_PX = 6;
+/** Least size at which names of servers are written, and names of racks. */
+const LABEL_PX = 6.7, FRAME_PX = 6;
 
 /** Looks at a drawing; `frame` gives its size and radius now. */
 function cameraOf(root, frame, changed) {
@@ -11,14 +11,17 @@ function cameraOf(root, frame, changed) {
   const pixel = () => (root.clientWidth ? Math.min(root.clientWidth / frame().width, root.clientHeight / frame().height) : 1);
 
   const apply = () => {
-    const { width, height, radius } = frame();
+    const { width, height } = frame();
     const keep = (value, whole) => Math.max(0, Math.min(whole - whole / state.zoom, value));
     [state.x, state.y] = [keep(state.x, width), keep(state.y, height)];
     root.setAttribute("viewBox", [state.x, state.y, width / state.zoom, height / state.zoom].map((v) => v.toFixed(2)).join(" "));
     root.classList.toggle("zoomed", state.zoom > 1);
-    root.classList.toggle("unlabelled", radius * 0.58 * pixel() * state.zoom < LABEL_PX);
-    const named = root.querySelector(".frames text");
-    root.classList.toggle("unframed", Boolean(named) && Number(named.getAttribute("font-size")) * pixel() * state.zoom < FRAME_PX);
+    const small = (selector, least) => {
+      const sizes = [...root.querySelectorAll(selector)].map((text) => Number(text.getAttribute("font-size")));
+      return sizes.length > 0 && Math.min(...sizes) * pixel() * state.zoom < least;
+    };
+    root.classList.toggle("unlabelled", small(".server text", LABEL_PX));
+    root.classList.toggle("unframed", small(".frames text", FRAME_PX));
     changed?.(state.zoom);
   };
   /* Zooms by a factor about a point of the screen, or about the middle. */

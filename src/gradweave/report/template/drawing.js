@@ -107,8 +107,8 @@ function drawServer(schedule, geometry, node, pieces, colour, layer) {
     share = svg("circle", { ...ring, class: "share" }, group);
   }
   svg("circle", { r: inner, class: "core" }, group);
-  const name = schedule.name(node).length <= 5 ? schedule.name(node) : String(node);
-  svg("text", { "font-size": (r * (name.length > 3 ? 0.46 : 0.58)).toFixed(2) }, group).textContent = name;
+  const name = schedule.shortName(node);
+  svg("text", { "font-size": (r * Math.min(0.58, 1.8 / name.length)).toFixed(2) }, group).textContent = name;
   return { group, slices, share, part };
 }
 

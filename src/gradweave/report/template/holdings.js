@@ -26,9 +26,10 @@ function themed(name) {
 /** The heat map: returns what draws it and what finds a cell. */
 function holdingsMatrix(schedule, canvas, colour) {
   const pieces = schedule.root.length, servers = schedule.servers.length;
+  const left = Math.max(30, 9 + 7 * Math.max(...schedule.servers.map((node) => schedule.shortName(node).length)));
   let grid = null;
   const draw = (held, before, { piece = null, server = null, enlarged = false } = {}) => {
-    grid = matrixGrid(canvas, servers, pieces, enlarged);
+    grid = matrixGrid(canvas, servers, pieces, enlarged, left);
     const context = freshCanvas(canvas, grid.width, grid.height);
     if (isAggregate(servers, pieces) || grid.cell < 4) drawPixels(context, grid, held, before, servers, pieces);
     else drawCells(context, grid, held, before, { servers, pieces, colour });
@@ -48,9 +49,9 @@ function isAggregate(servers, pieces) {
 }
 
 /** Sizes of cells and margins that suit the room there is, or large enough to read, to be scrolled. */
-function matrixGrid(canvas, servers, pieces, enlarged) {
+function matrixGrid(canvas, servers, pieces, enlarged, left) {
   const room = Math.max(120, canvas.parentElement.clientWidth);
-  const left = 30, top = 22;
+  const top = 22;
   const cell = enlarged ? Math.max(1, Math.min(14, 7600 / Math.max(pieces, servers))) : Math.min(34, (room - left - 2) / pieces);
   /* Rows stay legible where columns are many more. */
   const tall = enlarged ? cell : Math.min(Math.max(cell, Math.min(12, 200 / servers)), Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
@@ -132,9 +133,7 @@ function drawAxes(context, grid, schedule, { servers, pieces, piece, server, col
   context.textAlign = "right";
   const every = (size, least) => Math.max(1, Math.ceil(least / size));
   for (let s = 0; s < servers; s += every(grid.tall, 13)) {
-    const name = schedule.name(schedule.servers[s]);
-    const text = name.length <= 4 ? name : String(schedule.servers[s]);
-    context.fillText(text, grid.left - 6, grid.top + (s + 0.5) * grid.tall);
+    context.fillText(schedule.shortName(schedule.servers[s]), grid.left - 6, grid.top + (s + 0.5) * grid.tall);
   }
   context.textAlign = "center";
   for (let p = 0; p < pieces; p += every(grid.cell, 8 + 7 * String(pieces).length)) {

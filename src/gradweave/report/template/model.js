@@ -15,8 +15,7 @@ function unpack(column) {
 /** The schedule, columns unpacked, with what every part of the page looks up. */
 function readSchedule(raw) {
   const unpackAll = (columns) => Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, unpack(v)]));
-  const labels = raw.nodes.labels;
-  const { labels: _, ...columns } = raw.nodes;
+  const { labels, names, short, ...columns } = raw.nodes;
   const nodes = { ...unpackAll(columns), labels };
   const links = unpackAll(raw.links);
   const count = nodes.x.length;
@@ -37,7 +36,9 @@ function readSchedule(raw) {
     ...unpackAll(raw.transfers),
     linkBetween: (source, target) => linkOf.get(source * count + target) ?? -1,
     routeOf: (t) => routes.nodes.subarray(routes.offsets[schedule.route[t]], routes.offsets[schedule.route[t] + 1]),
-    name: (node) => labels[node] || String(node),
+    named: names.length > 0,
+    name: (node) => names[node] || String(node),
+    shortName: (node) => short[node] || String(node),
   };
   schedule.transfers = schedule.piece.length;
   schedule.rooted = rootedShares(schedule);

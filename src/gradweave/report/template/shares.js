@@ -25,11 +25,13 @@ function showShares(schedule, table, hint) {
   hint.textContent = `Equal parts would be ${shareText(equal)} for each of ${counted(servers.length, "server")}, the line in each bar. `
     + (none ? `${counted(none, "server")} root${none === 1 ? "s" : ""} nothing: ${none === 1 ? "it adds its" : "they add their"} part to the others' sums and get${none === 1 ? "s" : ""} them back.` : "Every server roots some.");
   const head = element("tr", "", element("thead", "", table));
-  for (const text of ["server", "pieces", "share", "beside equal", ""]) element("th", text, head).scope = "col";
+  const told = schedule.named ? ["rank", "id"] : [];
+  for (const text of ["server", ...told, "pieces", "share", "beside equal", ""]) element("th", text, head).scope = "col";
   const body = element("tbody", "", table);
   rooted.forEach(({ share, pieces }, rank) => {
     const row = element("tr", "", body);
     element("th", schedule.name(servers[rank]), row).scope = "row";
+    if (schedule.named) for (const number of [rank, servers[rank]]) element("td", String(number), row);
     element("td", pieces.toLocaleString("en"), row);
     element("td", share ? shareText(share) : "0", row);
     element("td", share ? `×${(share / equal).toFixed(2)}` : "–", row);

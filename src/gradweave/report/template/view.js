@@ -199,8 +199,9 @@ function describe(view, found) {
   const { schedule, held, network } = view;
   if (found.node !== undefined) {
     const kind = schedule.nodes.server[found.node] ? "server" : "switch";
-    const label = schedule.nodes.labels[found.node];
-    const lines = [`${kind} ${found.node}${label ? ` (${label})` : ""}`];
+    const lines = [`${kind} ${schedule.name(found.node)}`];
+    if (kind === "server") lines.push(`rank ${held.row[found.node]}, id ${found.node}`);
+    else if (schedule.named) lines.push(`id ${found.node}`);
     if (kind === "server" && rootsDiffer(schedule)) lines.push(`roots ${percent(schedule.rooted[held.row[found.node]].share)} of the gradient`);
     if (kind === "switch") return [...lines, "forwards only"];
     const complete = held.complete(heldNow(view))[held.row[found.node]];
@@ -235,7 +236,7 @@ function pointAtMatrix(view, event) {
   const value = heldNow(view)[cell.server * held.pieces + cell.piece];
   const name = schedule.name(schedule.servers[cell.server]);
   const size = sizesDiffer(schedule) ? `, ${percent(schedule.share[cell.piece])} of the gradient` : "";
-  showTip([`server ${name}, piece ${cell.piece}${size}`, `${value} of ${held.servers} contributions`, "click to follow this piece"], event.clientX, event.clientY);
+  showTip([`server ${name}, piece ${cell.piece}${size}`, `rank ${cell.server}, id ${schedule.servers[cell.server]}`, `${value} of ${held.servers} contributions`, "click to follow this piece"], event.clientX, event.clientY);
 }
 
 /** Wires a view's own controls. */
