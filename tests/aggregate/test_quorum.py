@@ -84,7 +84,7 @@ def test_fewer_than_the_quorum_are_not_averaged():
     assert (rounds._round, rounds._counted) == (1, 1)
     torch.testing.assert_close(rounds._shared, torch.tensor([1.0, -1.0]))
     rounds._alive = {0}
-    with pytest.raises(RunError, match="1 workers are left, and the quorum is 2"):
+    with pytest.raises(RunError, match="1 worker left, and the quorum is 2"):
         rounds.exchange(0, 1, torch.ones(2))
 
 
@@ -92,7 +92,7 @@ def test_who_stays_silent_is_named_where_the_quorum_is_not_met():
     rounds = server(quorum=2, deadline_s=0.01, silence_s=0.1)
     with pytest.raises(
         RunError,
-        match=r"1 workers are left, and the quorum is 2; lost worker 0: silent for 0\.1 s while "
+        match=r"1 worker left, and the quorum is 2; lost worker 0: silent for 0\.1 s while "
         r"others waited; lost worker 2: silent for 0\.1 s",
     ):
         rounds.exchange(1, 0, torch.ones(2))

@@ -155,7 +155,7 @@ def test_a_config_that_is_none(refused, here, text, reason, quick):
         (["--render", "episode.mp4"], "expected a name ending in .gif"),
         (["--checkpoint-minutes", "0"], "--checkpoint-minutes"),
         (["--fast"], "No such option"),
-        (["--aggregation", "scheduled:ring:8"], "ring:n=8 has 8 servers, but there are 1 workers"),
+        (["--aggregation", "scheduled:ring:8"], "ring:n=8 has 8 servers, but there is 1 worker"),
         (["--aggregation", "asynchronous:bound=many"], "bound must be an integer, got 'many'"),
         (["--aggregation", "asynchronous:consistency=ssp"], "ssp needs its bound in clocks"),
         (["--aggregation", "asynchronous:servrs=2"], "is not an option; did you mean servers"),

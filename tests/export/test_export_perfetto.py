@@ -117,7 +117,7 @@ def test_measured_runs_stand_beside_the_plan(schedule: Schedule, tmp_path: Path)
         ("[]", "expected what 'gradweave run --json' prints"),
         ("{", "expected what 'gradweave run --json' prints"),
         ({"topology": "ring:8"}, "is a run of ring:8"),
-        ({"gradient_bytes": 1}, "is a run of 1 bytes, not of 100,000,000"),
+        ({"gradient_bytes": 1}, "is a run of 1 byte, not of 100,000,000"),
         ({"schedule": {"seconds": [-1.0]}}, "seconds above 0"),
     ],
 )

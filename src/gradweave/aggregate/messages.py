@@ -17,6 +17,7 @@ from gradweave.aggregate.mixing import MixingMatrix, Pairs
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree
+from gradweave.wording import counted
 
 
 class AveragingState(NamedTuple):
@@ -76,8 +77,8 @@ def check_workers(expected: int, axis_name: AxisName, of: str) -> None:
     devices = lax.axis_size(axis_name)
     if devices != expected:
         raise OptionError(
-            f"{of} is for {expected} workers, axis {axis_name!r} has {devices} devices; make one "
-            "for as many"
+            f"{of} is for {counted(expected, 'worker')}, axis {axis_name!r} has "
+            f"{counted(devices, 'device')}; make one for as many"
         )
 
 

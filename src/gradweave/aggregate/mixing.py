@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradweave.errors import OptionError, TopologyError
 from gradweave.execute.matchings import matchings
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted
 
 _TOLERANCE = 1e-6
 """By which sums of weights may differ from 1: rounding of single precision."""
@@ -197,7 +198,8 @@ class MixingMatrix:
 
     def __repr__(self) -> str:
         period = f", period {self.period}" if self.period > 1 else ""
-        return f"MixingMatrix({self.name!r}, {self.workers} workers{period}, rho={self.rho:.4f})"
+        workers = counted(self.workers, "worker")
+        return f"MixingMatrix({self.name!r}, {workers}{period}, rho={self.rho:.4f})"
 
 
 MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {

@@ -20,6 +20,7 @@ from gradweave.schedule.file import load
 from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted
 
 if TYPE_CHECKING:  # they import JAX
     from gradweave.aggregate.asynchronous.consistency import Consistency
@@ -104,8 +105,8 @@ class GossipSpec:
         """Refuses a number of workers other than the network's."""
         if self.network is not None and self.network.num_servers != workers:
             raise OptionError(
-                f"network: {self.network.name} has {self.network.num_servers} servers, but there "
-                f"are {workers} workers"
+                f"network: {self.network.name} has {self.network.num_servers} servers, but "
+                f"there {_are(workers)}"
             )
 
     def mixing_matrix(self, workers: int) -> MixingMatrix:
@@ -226,9 +227,13 @@ def check_servers(network: Topology, workers: int) -> None:
     servers = network.num_servers
     if servers != workers:
         raise ScheduleError(
-            f"scheduled: {network.name} has {servers} servers, but there are {workers} "
-            f"workers; take {servers} workers or another network"
+            f"scheduled: {network.name} has {servers} servers, but there "
+            f"{_are(workers)}; take {servers} workers or another network"
         )
+
+
+def _are(workers: int) -> str:
+    return f"{'is' if workers == 1 else 'are'} {counted(workers, 'worker')}"
 
 
 def _parse_scheduled(text: str) -> ScheduledSpec:

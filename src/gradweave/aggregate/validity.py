@@ -14,6 +14,7 @@ from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import CONSENSUS, Strictness
 from gradweave.aggregate.trial import is_affine
 from gradweave.errors import OptionError
+from gradweave.wording import counted
 
 
 class ValidityWarning(UserWarning):
@@ -60,7 +61,7 @@ class Validity:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.method} on {self.mixing}, {self.workers} workers: "
+            f"{self.method} on {self.mixing}, {counted(self.workers, 'worker')}: "
             f"rho {self.rho:.4f}, spectral gap {self.spectral_gap:.4f}, mu {self.mu:.4f}"
         ]
         if self.compressor is not None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import RunError
 from gradweave.schedule.schedule import COLUMNS, Schedule
+from gradweave.wording import counted
 
 NAME_BYTES = 24
 """Longest name of a type that is compared."""
@@ -57,4 +58,4 @@ def mismatch(signatures: NDArray[np.int64]) -> RunError | None:
 
 def _words(row: NDArray[np.int64]) -> tuple[str, str]:
     how = int(row[2]).to_bytes(8, "little").rstrip(b"\0").decode()
-    return f"{row[1]} elements of {row[3:].tobytes().decode().strip()}", how
+    return f"{counted(int(row[1]), 'element')} of {row[3:].tobytes().decode().strip()}", how

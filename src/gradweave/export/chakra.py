@@ -26,6 +26,7 @@ from gradweave.export.chakra_messages import (
     messages,
 )
 from gradweave.schedule.schedule import Schedule
+from gradweave.wording import counted
 
 SCHEMA = "0.0.4"
 """The version that the metadata states."""
@@ -84,7 +85,7 @@ def _check_none_empty(schedule: Schedule, elements: NDArray, element_bytes: int)
     least = math.ceil(1 / schedule.share[sent].min()) * element_bytes
     raise OptionError(
         f"gradient_bytes: expected at least {least}, an element of {element_bytes} bytes for each "
-        f"of {schedule.pieces} pieces, got {elements.sum() * element_bytes}"
+        f"of {counted(schedule.pieces, 'piece')}, got {elements.sum() * element_bytes}"
     )
 
 

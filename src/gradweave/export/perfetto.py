@@ -21,6 +21,7 @@ from gradweave.printable import printable
 from gradweave.schedule.schedule import OPS, Schedule
 from gradweave.simulate.seconds import event_seconds
 from gradweave.simulate.traffic import piece_bytes
+from gradweave.wording import counted
 
 MAX_TRANSFERS = 300_000
 """Of the largest schedule that is written: as many as a page plays."""
@@ -282,8 +283,8 @@ def _runs(schedule: Schedule, gradient_bytes: float, path: str | Path) -> list[t
         )
     if size != gradient_bytes:
         raise FileError(
-            f"{path}: is a run of {size:,.0f} bytes, not of {gradient_bytes:,.0f}; give both "
-            "one gradient_bytes"
+            f"{path}: is a run of {counted(round(size), 'byte')}, not of {gradient_bytes:,.0f}; "
+            "give both one gradient_bytes"
         )
     if not all(0 < seconds < 1e9 for _, seconds in runs):
         raise FileError(f"{path}: expected seconds above 0 in every run")

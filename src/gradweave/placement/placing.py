@@ -19,6 +19,7 @@ from gradweave.placement.strategies.strategy import Placer
 from gradweave.placement.workload import Transformer, Workload
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted
 
 Cost = Literal["exchange", "scheduled"]
 """What `place` minimises."""
@@ -80,7 +81,7 @@ def place(
     topology = as_topology(network)
     problem = problem_of(pairs_of(topology), workload, pipeline, data, memory_bytes, speed)
     begun = clock.now()
-    progress(f"placing {problem.stages} stages of {problem.data} by {placer.name}")
+    progress(f"placing {counted(problem.stages, 'stage')} of {problem.data} by {placer.name}")
     how: dict[str, Any] = {"seed": seed, "time_limit": time_limit}
     if cost == "scheduled":
         placed, scheduled = place_scheduled(topology, problem, placer, progress=progress, **how)

@@ -20,6 +20,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.simulate.runtime import Algorithm, Costs, Runtime
 from gradweave.simulate.sequential_steps import steps
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted
 
 _PARTS = 4
 """Of the finer ring: messages are told from the start by more and fewer of them."""
@@ -83,7 +84,7 @@ def calibrated(
     """
     servers, cores = topology.num_servers, os.cpu_count() or 1
     processors = float(cores) if one_machine else None
-    where = f"{cores} cores of one machine" if one_machine else "machines of a launcher"
+    where = f"{counted(cores, 'core')} of one machine" if one_machine else "machines of a launcher"
     source = f"measured by gradweave run: {servers} servers on {where}, {report.library}"
     name = RUNTIMES[backend]
     without_costs = Runtime(

@@ -30,6 +30,7 @@ from gradweave.probe.traffic import (
     total,
     tournament,
 )
+from gradweave.wording import counted
 
 NEAR = 0.8
 """Share of the rate of two servers' own links from which on nothing else is taken to be slower."""
@@ -146,7 +147,7 @@ class _Explorer:
                 paired[pair] += rates
             nodes = _raised(nodes, paired)
         while 1 < len(groups := clusters(_nearness(nodes, _typical(paired)))) < len(nodes):
-            self._tell(f"{len(groups)} groups: what each shares")
+            self._tell(f"{counted(len(groups), 'group')}: what each shares")
             nodes = self._grouped(nodes, groups)
             paired = self._tournaments(nodes, range(tournaments(len(nodes))))
             nodes = _raised(nodes, paired)

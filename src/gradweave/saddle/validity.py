@@ -16,6 +16,7 @@ from gradweave.saddle.corrected import ProxSkip, Tracked, TrackedAdam
 from gradweave.saddle.method import ExtraAdam, GradientDescentAscent
 from gradweave.saddle.problem import Problem
 from gradweave.saddle.solver import Solver
+from gradweave.wording import counted
 
 POWER_STEPS = 60
 """Of power iterations: L to a few percent, which a limit on the rate needs no better."""
@@ -60,8 +61,9 @@ class Validity:
     def __str__(self) -> str:
         of = self.contraction
         lines = [
-            f"{self.method} on {self.mixing}, {self.workers} workers: L {self.lipschitz:.4g}, "
-            f"mu {self.strength:.2g}, rate {self.rate:.4g} (limit {self.rate_limit:.4g})",
+            f"{self.method} on {self.mixing}, {counted(self.workers, 'worker')}: "
+            f"L {self.lipschitz:.4g}, mu {self.strength:.2g}, "
+            f"rate {self.rate:.4g} (limit {self.rate_limit:.4g})",
             f"p {of.expected:.4g} over {of.window} iterations (worst window {of.p:.4g}), "
             f"noise {self.noise:.3g}, heterogeneity {self.heterogeneity:.3g}; {self._promised}",
         ]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradweave.drawn import Drawn
 from gradweave.errors import TopologyError
 from gradweave.printable import printable
+from gradweave.wording import counted
 
 Integers = NDArray[np.integer[Any]]
 """Integers of any width as arguments; stored as int32 unless stated otherwise."""
@@ -359,8 +360,9 @@ class Topology(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Topology({self.name!r}: {self.num_servers} servers, {len(self.switches)} switches, "
-            f"{self.num_links} links)"
+            f"Topology({self.name!r}: {counted(self.num_servers, 'server')}, "
+            f"{counted(len(self.switches), 'switch', 'switches')}, "
+            f"{counted(self.num_links, 'link')})"
         )
 
 

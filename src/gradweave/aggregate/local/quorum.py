@@ -29,6 +29,7 @@ from gradweave.aggregate.local.flat import FlatParameters, Group, copy_of
 from gradweave.aggregate.local.methods import DiLoCo
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.torch_distributed.store import group_timeout
+from gradweave.wording import counted
 
 _TAG = 11
 _FOREVER = timedelta(days=30)
@@ -101,7 +102,7 @@ class _Server:
                 self._changed.wait_for(lambda: self._round != of_round or self._too_few())
             if self._too_few():
                 raise RunError(
-                    f"{len(self._alive)} workers are left, and the quorum is {self._quorum}"
+                    f"{counted(len(self._alive), 'worker')} left, and the quorum is {self._quorum}"
                     + "".join(f"; lost worker {one}: {how}" for one, how in self._lost.items())
                 )
             return Answer(self._round, self._counted, in_time, self._shared.clone())

@@ -11,6 +11,7 @@ from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option, seed_option, writable
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
+from gradweave.wording import counted
 
 NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX", "jaxmarl")
 """Packages for training agents and for playing by their policies."""
@@ -57,8 +58,8 @@ def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_jso
         print_json(result)
         return
     print_lines(
-        f"{result['algorithm']} on {result['env']}, trained for {result['steps']} steps: "
-        f"evaluated in {duration(result['wall_s'])}",
+        f"{result['algorithm']} on {result['env']}, trained for "
+        f"{counted(result['steps'], 'step')}: evaluated in {duration(result['wall_s'])}",
         *lines_of(result),
     )
 
@@ -69,7 +70,7 @@ def lines_of(result: dict[str, Any]) -> list[str]:
     return [
         f"return: greedy {by_how['greedy']['mean']:.4g}, sampled "
         f"{by_how['sampled']['mean']:.4g}, at random {by_how['random']['mean']:.4g}",
-        f"({result['return_is']}; {result['episodes']} episodes a seed)",
+        f"({result['return_is']}; {counted(result['episodes'], 'episode')} a seed)",
         *_fairness(by_how),
         *([f"drawn: {result['rendered']}"] if result["rendered"] else []),
     ]

@@ -122,7 +122,7 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
             cut = _save_in_equal_pieces(schedule, format_, output, given)
             schedule, files = cut.schedule, [output]
         else:
-            progress(f"writing {schedule.num_transfers:,} transfers")
+            progress(f"writing {counted(schedule.num_transfers, 'transfer')}")
             files = _save(schedule, format_, output, given)
     if as_json:
         print_json(_summary(file, format_, schedule, files, cut))

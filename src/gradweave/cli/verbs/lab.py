@@ -39,6 +39,7 @@ from gradweave.topology.units import (
     parse_bandwidth,
     parse_latency,
 )
+from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -160,8 +161,9 @@ def lab(
         print_json(result)
         return
     print_lines(
-        f"{topology.name}: {topology.num_servers} processes, {topology.num_links} links, the "
-        f"slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
+        f"{topology.name}: {topology.num_servers} processes, "
+        f"{counted(topology.num_links, 'link')}, "
+        f"the slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
     )
     print_lines(_emulated(experiment.emulation))
     print_table(_table(experiment.measurements, topology.num_servers))

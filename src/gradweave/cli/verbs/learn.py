@@ -13,6 +13,7 @@ from gradweave.cli.console import Progress, note, print_json, print_lines
 from gradweave.cli.options import json_option, writable_folder
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
+from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.learning.config import Config
@@ -83,7 +84,8 @@ def learn(
     else:
         number = result["devices"]
         print_lines(
-            f"{config.updates} updates, {config.updates - result['resumed_from']} of them now, "
+            f"{counted(config.updates, 'update')}, "
+            f"{config.updates - result['resumed_from']} of them now, "
             f"in {duration(result['wall_s'])} on {number} device{'s' * (number > 1)}",
             f"weights: {result['weights']}",
             f"use them: gradweave schedule NET --scheduler {shlex.quote(result['scheduler'])}",

@@ -31,6 +31,7 @@ from gradweave.processes.launchers import rank_given
 from gradweave.topology.formats.files import load
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds
+from gradweave.wording import counted
 
 _MOST_SHOWN = 24
 
@@ -112,8 +113,10 @@ def _report(output: Path, as_json: bool) -> None:
         print_json(_as_object(topology, output, how))
         return
     print_lines(
-        f"{topology.num_servers} servers, {len(topology.switches)} switches (what is shared), "
-        f"{topology.num_links} links, measured in {how['seconds']:.1f} s by {how['library']}"
+        f"{topology.num_servers} servers, "
+        f"{counted(len(topology.switches), 'switch', 'switches')} (what is shared), "
+        f"{counted(topology.num_links, 'link')}, "
+        f"measured in {how['seconds']:.1f} s by {how['library']}"
     )
     print_table(_table(topology))
     if topology.num_links > _MOST_SHOWN:

@@ -29,6 +29,7 @@ from gradweave.probe.calibration import BUSY_CORES, calibrated, calibrating, cor
 from gradweave.probe.calibration import write as write_profile
 from gradweave.processes.launchers import rank_given
 from gradweave.topology.units import format_rate, format_seconds, format_size
+from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -209,8 +210,8 @@ def _print(result: dict[str, Any], ranks: list[str]) -> None:
         checked += f"; exact, length {result['pattern_elements']:,}"
     print_lines(
         f"{result['collective']} on {result['topology']} by {result['scheduler']}: "
-        f"{result['servers']} servers in {number} process{'es' * (number > 1)} on "
-        f"{result['cores']} cores, {result['library']}",
+        f"{result['servers']} servers in {counted(number, 'process', 'processes')} on "
+        f"{counted(result['cores'], 'core')}, {result['library']}",
         f"{format_size(result['gradient_bytes'])} of {result['dtype']}, {result['reduction']}: "
         f"{checked}",
         *ranks,

@@ -16,6 +16,7 @@ from gradweave.cli.verbs.evaluate import (
     render_option,
 )
 from gradweave.training.pace import duration
+from gradweave.wording import counted
 
 
 @click.command()
@@ -175,12 +176,12 @@ def _lines(result: dict[str, Any]) -> list[str]:
     devices, processes = result["devices"], result["processes"]
     schedule = result["schedule"]
     return [
-        f"{result['algorithm']} on {result['env']}: {result['steps']} steps, {now} of "
-        f"{result['updates']} updates now, in {duration(result['wall_s'])} on {devices} "
+        f"{result['algorithm']} on {result['env']}: {counted(result['steps'], 'step')}, {now} of "
+        f"{counted(result['updates'], 'update')} now, in {duration(result['wall_s'])} on {devices} "
         f"device{'s' * (devices > 1)}"
         + (f" of {processes} processes" if processes > 1 else "")
         + f" by {result['aggregation']}"
-        + (f" ({schedule['topology']}, {schedule['rounds']} rounds)" if schedule else "")
+        + (f" ({schedule['topology']}, {counted(schedule['rounds'], 'round')})" if schedule else "")
         + (f", {rate:.3g} steps/s" if rate else ""),
         *lines_of(result),
         f"in {result['output']}: policy.safetensors, log.jsonl, tensorboard, result.json",

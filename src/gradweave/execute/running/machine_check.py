@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gradweave.errors import InputWarning, OptionError
 from gradweave.topology.units import format_size
+from gradweave.wording import counted
 
 KEPT, PEAK = 4, 8
 """Gradients that each server keeps all the time (its part, the working copy, the library's own, the
@@ -30,7 +31,7 @@ def check_machine(servers: int, processes: int, gradient_bytes: int) -> None:
     """
     cores = os.cpu_count() or 1
     if servers > SERVERS_PER_CORE * cores:
-        _warn(f"{servers} servers share {cores} cores; the times are those of the cores")
+        _warn(f"{servers} servers share {counted(cores, 'core')}; the times are those of the cores")
     if warning := check_memory(servers, processes, gradient_bytes):
         _warn(warning)
 

@@ -22,6 +22,7 @@ from gradweave.execute.running.trial import (
     itemsize,
 )
 from gradweave.schedule.schedule import Schedule
+from gradweave.wording import counted
 
 ORACLE_ELEMENTS = 1 << 20
 """Elements of all servers together that are compared with the oracle's, which holds them all."""
@@ -127,7 +128,7 @@ def measure(
 
 def _of_size(runner: Runner, trial: Trial, elements: int, tell: Tell) -> SizeTimes:
     """One length of a sweep, timed as the others."""
-    tell(f"{elements:,} elements")
+    tell(f"{counted(elements, 'element')}")
     runner.place([np.ones(elements, trial.numpy_dtype) for _ in runner.ranks])
     times, sent = _times(runner, dataclasses.replace(trial, elements=elements), tell)
     native = RunTimes(times["native"], None) if runner.has_native else None
@@ -154,7 +155,7 @@ def _calibration(
             elements = schedule.pieces * max(message_bytes // size, 1)
             if elements * size > _LARGEST_CALIBRATION:
                 break
-            tell(f"calibrating with messages of {message_bytes:,} bytes")
+            tell(f"calibrating with messages of {counted(message_bytes, 'byte')}")
             runner.place([np.ones(elements, trial.numpy_dtype) for _ in runner.ranks])
             first, _ = _times(
                 runner, Trial(trial.backend, elements, trial.dtype, "sum", 1, 1), tell
@@ -170,11 +171,11 @@ def _calibration(
 
 def _check(runner: Runner, check: ResultCheck, tell: Tell) -> None:
     """Runs once, and raises the same error in all processes if any of them has one."""
-    tell(f"checking {check.elements:,} elements")
+    tell(f"checking {counted(check.elements, 'element')}")
     runner.place([check.contribution(rank) for rank in runner.ranks])
-    tell(f"checking {check.elements:,} elements")
+    tell(f"checking {counted(check.elements, 'element')}")
     runner.run()
-    tell(f"checking {check.elements:,} elements")
+    tell(f"checking {counted(check.elements, 'element')}")
     results = dict(zip(runner.ranks, runner.results(), strict=True))
     for error in runner.gathered(check.first_error(results)):
         if error[0] >= 0:

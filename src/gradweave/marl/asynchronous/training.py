@@ -37,6 +37,7 @@ from gradweave.marl.trained import (
     stated,
 )
 from gradweave.training.log import Log
+from gradweave.wording import counted
 
 TIMEOUT_S = 600.0
 """How long nothing may happen: a worker that compiles says nothing."""
@@ -84,7 +85,7 @@ def train(
     environment = make(config.env, **config.options)
     learner = algorithms.build(config, environment, lambda optimizer: optimizer)
     make_folder(folder)
-    progress(f"starting {config.devices} workers and {spec.servers} servers")
+    progress(f"starting {counted(config.devices, 'worker')} and {counted(spec.servers, 'server')}")
     updates = config.updates if stop_after is None else min(stop_after, config.updates)
     task = server_task(config, spec, updates, description(config, extended))
 

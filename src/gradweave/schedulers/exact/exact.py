@@ -21,6 +21,7 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
+from gradweave.wording import counted
 
 LARGEST = {
     "pieces_per_server": 64,
@@ -239,7 +240,8 @@ class Exact(Scheduler):
             )
         if bound.rounds >= choice.least_rounds:
             return bound.rounds, str(bound)
-        return choice.least_rounds, f"a piece needs {choice.least_rounds} transfers on such trees"
+        needed = counted(choice.least_rounds, "transfer")
+        return choice.least_rounds, f"a piece needs {needed} on such trees"
 
 
 @dataclasses.dataclass(frozen=True)

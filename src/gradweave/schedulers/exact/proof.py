@@ -5,6 +5,7 @@ from typing import Literal
 
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.exact.trees import Trees
+from gradweave.wording import counted
 
 Kind = Literal["optimal", "feasible", "infeasible", "unknown"]
 
@@ -50,7 +51,7 @@ class Proof:
         known = f"{fewer}: {self.because}"
         if self.rounds is not None:
             more = "" if self.kind == "optimal" else "perhaps not the fewest; "
-            return f"{self.kind}: {self.rounds} rounds; {more}{known}"
+            return f"{self.kind}: {counted(self.rounds, 'round')}; {more}{known}"
         asked = "" if self.asked is None else f" in {self.asked} rounds"
         if self.kind == "infeasible":
             return f"infeasible: no {self.collective}{asked}; {known}"

@@ -9,6 +9,7 @@ from gradweave.schedulers.exact.model import Effort, GatherModel
 from gradweave.schedulers.exact.proof import Stage
 from gradweave.schedulers.exact.trees import Choice
 from gradweave.stop import Stop
+from gradweave.wording import counted
 
 
 @dataclasses.dataclass
@@ -41,9 +42,9 @@ class Search:
         needed = self.choice.booleans(rounds)
         if needed > self.max_booleans:
             raise NoScheduleError(
-                f"exact: {self.choice.topology.name!r} in {rounds} rounds needs {needed:,} "
-                f"booleans, more than max_booleans={self.max_booleans:,}; raise it, or use another "
-                "scheduler"
+                f"exact: {self.choice.topology.name!r} in {counted(rounds, 'round')} needs "
+                f"{needed:,} booleans, more than max_booleans={self.max_booleans:,}; raise it, or "
+                "use another scheduler"
             )
 
     def decide(self, rounds: int) -> Stage:
@@ -86,7 +87,7 @@ class Search:
         answer = model.solve(effort)
         if answer is False:
             self.impossible_below = rounds + 1
-            self.because = f"CP-SAT proved {rounds} rounds impossible"
+            self.because = f"CP-SAT proved {counted(rounds, 'round')} impossible"
             return False
         if answer is None:
             return None

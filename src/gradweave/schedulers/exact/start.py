@@ -11,6 +11,7 @@ from gradweave.schedulers.list_scheduling import Rule, list_schedule
 from gradweave.simulate.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
 from gradweave.verify import verify
+from gradweave.wording import counted
 
 
 def quick(choice: Choice, seed: int, least: int) -> Schedule:
@@ -57,7 +58,7 @@ def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
     if not np.array_equal(schedule.root[by_root], choice.root):
         raise OptionError(
             f"start_from: expected {len(choice.root)} pieces, as many for every server, got "
-            f"{schedule.pieces} pieces rooted elsewhere; set pieces_per_server to match"
+            f"{counted(schedule.pieces, 'piece')} rooted elsewhere; set pieces_per_server to match"
         )
     number = np.empty(len(by_root), np.int64)
     number[by_root] = np.arange(len(by_root))

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted
 
 
 def distances(hops: Hops, servers: int) -> NDArray[np.int16]:
@@ -60,8 +61,8 @@ def steps_allowed(hops: Hops, root: NDArray, steps: int) -> NDArray[np.int16]:
     distance = distances(hops, servers)
     if steps < distance.max():
         raise NoScheduleError(
-            f"grown: steps: a piece reaches all servers in {distance.max()} transfers in a row, "
-            f"not in {steps}"
+            f"grown: steps: a piece reaches all servers in "
+            f"{counted(int(distance.max()), 'transfer')} in a row, not in {steps}"
         )
     height = np.zeros((servers, servers), np.int16)
     order = np.lexsort((hops.source, hops.target))

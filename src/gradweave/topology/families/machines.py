@@ -130,7 +130,7 @@ def a100_box(
     Source: NVIDIA, "NVIDIA DGX A100 system architecture", 2020; the model of ForestColl.
 
     >>> a100_box(), a100_box(boxes=2)
-    (Topology('a100': 8 servers, 1 switches, 8 links),
+    (Topology('a100': 8 servers, 1 switch, 8 links),
      Topology('a100:boxes=2': 16 servers, 19 switches, 48 links))
     """
     link = link or A100_LINK

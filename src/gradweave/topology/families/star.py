@@ -18,7 +18,7 @@ def star(n: int, *, link: Link | None = None) -> Topology:
         TopologyError: naming the parameter.
 
     >>> star(8)
-    Topology('star:n=8': 8 servers, 1 switches, 8 links)
+    Topology('star:n=8': 8 servers, 1 switch, 8 links)
     """
     n = integer("star", "n", n, least=2)
     name = f"star:n={n}"

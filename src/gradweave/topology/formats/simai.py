@@ -14,6 +14,7 @@ from typing import Any
 from gradweave.errors import FileError
 from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.topology import MAX_NODES, Topology
+from gradweave.wording import counted
 
 _NUMBER = "[0-9]{1,9}"
 _HEADER = re.compile(rf"({_NUMBER})(?:\s+{_NUMBER}\s+({_NUMBER}))?\s+({_NUMBER})\s+({_NUMBER})")
@@ -55,7 +56,8 @@ def parse_simai(text: str, name: str) -> Topology:
     ids, used = _switch_ids(rows[1:], switches, nodes)
     remaining = len(rows) - 1 - used
     if remaining != links:
-        raise FileError(f"line 1: announces {links} links, but {remaining} lines of links follow")
+        announced, follow = counted(links, "link"), counted(remaining, "line")
+        raise FileError(f"line 1: announces {announced}, but {follow} of links follow")
     graph: Any = nx.MultiGraph()
     graph.add_nodes_from(range(nodes), kind="server")
     graph.add_nodes_from(ids, kind="switch")
@@ -97,9 +99,8 @@ def _switch_ids(
         used += 1
     if len(ids) != switches or len(set(ids)) != switches:
         repeated = "" if len(set(ids)) == len(ids) else ", some of them twice"
-        raise FileError(
-            f"line 2: expected the ids of {switches} switches, got {len(ids)}{repeated}"
-        )
+        wanted = counted(switches, "switch", "switches")
+        raise FileError(f"line 2: expected the ids of {wanted}, got {len(ids)}{repeated}")
     return ids, used
 
 
