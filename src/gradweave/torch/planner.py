@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from gradweave.atomic import atomic_write, make_folder
+from gradweave.atomic import make_folder
 from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleError
 from gradweave.execute.program import check_all_reduce, check_servers, is_own, same_bits
 from gradweave.processes.children import Children, how_ended
-from gradweave.schedule.file import from_bytes, load, to_bytes
+from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import LINK_COLUMNS, Topology
@@ -130,14 +130,17 @@ class Planner:
             if status or not found.exists():
                 lines = said.read_text(errors="replace").strip().splitlines()
                 raise OptionError(lines[-1] if lines else how_ended(status))
-            content = found.read_bytes()
-        plan = from_bytes(content, "the new plan")
+            plan = load(found)
+        self._keep(plan, size)
+        return plan
+
+    def _keep(self, plan: Schedule, size: int) -> None:
+        """Keeps a plan for later jobs."""
         try:
             make_folder(self._settings.cache)
-            atomic_write(self._file(size), to_bytes(plan))
+            plan.save(self._file(size))
         except FileError as error:
             _log.warning("GRADWEAVE_CACHE: the plan is not kept: %s", error)
-        return plan
 
 
 def digest(topology: Topology) -> str:

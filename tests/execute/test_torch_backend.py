@@ -1,0 +1,307 @@
+"""The backend gradweave of torch.distributed: who runs plans, from which call on, what is kept."""
+
+import dataclasses
+import json
+import logging
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradweave as gw
+from gradweave.schedule import Schedule
+from gradweave.schedulers import RecursiveDoubling, Ring
+from tests.execute.launch import run
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("needs torch.distributed", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402
+
+from gradweave.torch import NAME, choice, register  # noqa: E402
+from gradweave.torch import agreement as agreements  # noqa: E402
+from gradweave.torch.choice import Choices, Stage  # noqa: E402
+from gradweave.torch.group import planned_reduction  # noqa: E402
+from gradweave.torch.planner import Planner  # noqa: E402
+from gradweave.torch.settings import Settings  # noqa: E402
+
+EXACT = ("ddp", "fsdp2", "hsdp", "tensor_parallel", "pipeline")
+
+
+def settings(folder: Path, **given: Any) -> Settings:
+    return Settings(**{"plan": None, "topology": None, "runtime": "gloo", "cache": folder} | given)
+
+
+def agreed(ranks: int, of: Settings, ranks_in_group: list[int] | None = None) -> list[bool]:
+    """Which of a group's ranks run plans, by a store that threads share."""
+    store, found = dist.HashStore(), [False] * ranks
+
+    def rank(number: int) -> None:
+        options = types.SimpleNamespace(
+            store=store,
+            group_rank=number,
+            group_size=ranks,
+            global_ranks_in_group=ranks_in_group or [],
+        )
+        found[number] = agreements.agreement(options, of).plans
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is logged, until it is taken out."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger = logging.getLogger("gradweave")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+def test_the_name_is_registered_once():
+    before = list(dist.Backend.backend_list)
+    register()
+    assert dist.Backend.backend_list == before and before.count(NAME) == 1
+    assert dist.is_backend_available("gradweave") and dist.is_backend_available("cpu:gradweave")
+
+
+def test_the_environment():
+    assert not Settings.of({"GRADWEAVE_PLAN": ""}).wanted
+    made = Settings.of({"GRADWEAVE_TOPOLOGY": "star:n=4", "GRADWEAVE_CACHE": "/plans"})
+    assert made.wanted and made.topology == "star:n=4" and made.runtime == "gloo"
+    assert made.cache == Path("/plans") and made.plan is None
+    assert Settings.of({"XDG_CACHE_HOME": "/c"}).cache == Path("/c/gradweave/plans")
+
+
+def test_all_ranks_do_as_rank_0_says(tmp_path: Path, lines: list[str]):
+    assert agreed(3, settings(tmp_path)) == [False] * 3
+    assert agreed(3, settings(tmp_path, topology="star:n=3")) == [True] * 3
+    assert not lines
+
+
+def test_one_line_where_there_can_be_no_plans(tmp_path: Path, lines: list[str]):
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    for wrong, said in (
+        ({"topology": "star:n=4"}, "star:n=4 has 4 servers, the group 3 processes"),
+        ({"topology": "nowhere.graphml"}, "nowhere.graphml"),
+        ({"plan": broken}, "broken.json"),
+    ):
+        assert agreed(3, settings(tmp_path, **wrong)) == [False] * 3
+        assert len(lines) == 1 and said in lines.pop(), lines
+
+
+def test_nothing_is_said_of_smaller_groups(tmp_path: Path, lines: list[str]):
+    assert agreed(2, settings(tmp_path, topology="star:n=4"), [0, 1]) == [False] * 2
+    assert agreed(2, settings(tmp_path, topology="star:n=2"), [1, 3]) == [False] * 2
+    assert not lines
+
+
+def test_other_versions_and_other_hosts(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    labelled = tmp_path / "network.json"
+    net = gw.topology.star(2)
+    names = ("node1", "node2", "switch")
+    gw.topology.save(dataclasses.replace(net, labels=names), labelled)
+    abouts = iter(())
+    lock = threading.Lock()
+
+    def about() -> dict[str, str]:
+        with lock:
+            return next(abouts)
+
+    monkeypatch.setattr(agreements, "_about", about)
+    for versions, hosts, said in (
+        ("12", ["a", "a"], "has Gradweave"),
+        ("11", ["node2", "node1"], "while the schedule has it as server"),
+        ("11", ["node1", "node3"], "runs on host node"),
+    ):
+        abouts = iter([{"version": v, "host": h} for v, h in zip(versions, hosts, strict=True)])
+        ok = agreed(2, settings(tmp_path, topology=str(labelled)))
+        assert ok == [False, False] and len(lines) == 1 and said in lines.pop(), lines
+
+
+def planner(folder: Path, network: str = "star:n=4") -> Any:
+    return Planner(settings(folder, topology=network), 4)
+
+
+def test_plans_are_kept_by_network_and_size(tmp_path: Path, lines: list[str]):
+    made = planner(tmp_path)
+    plan = Ring().schedule(made.topology)
+    assert made._kept(4096) is None
+    made._keep(plan, 4096)
+    kept = planner(tmp_path)._kept(4096)
+    assert isinstance(kept, Schedule) and kept.num_transfers == plan.num_transfers
+    assert made._kept(8192) is None and planner(tmp_path, "complete:n=4")._kept(4096) is None
+    other = Ring().schedule(gw.topology.complete(4))
+    other.save(made._file(4096))
+    assert made._kept(4096) is None and "plan of another network" in lines.pop()
+    made._file(4096).write_text("{")
+    assert made._kept(4096) is None and "made anew" in lines.pop()
+    (tmp_path / "file").write_text("")
+    planner(tmp_path / "file")._keep(plan, 1)
+    assert "the plan is not kept" in lines.pop()
+
+
+def test_what_a_plan_can_run():
+    def asked(tensors: Any, operation: Any) -> str | None:
+        options = dist.AllreduceOptions()
+        options.reduceOp = operation
+        return planned_reduction(tensors, options)
+
+    ones = torch.ones(4, 4)
+    assert asked([ones], dist.ReduceOp.SUM) == "sum"
+    assert asked([ones.bfloat16()], dist.ReduceOp.AVG) == "mean"
+    assert asked([ones.long()], dist.ReduceOp.MAX) == "max"
+    for tensors, operation in (
+        ([ones.long()], dist.ReduceOp.AVG),
+        ([ones], dist.ReduceOp.PRODUCT),
+        ([ones.bool()], dist.ReduceOp.MAX),
+        ([ones.T[:2]], dist.ReduceOp.SUM),
+        ([ones, ones], dist.ReduceOp.SUM),
+        ([ones[:0]], dist.ReduceOp.SUM),
+        ([ones.to_sparse()], dist.ReduceOp.SUM),
+        ([ones.to("meta")], dist.ReduceOp.SUM),
+    ):
+        assert asked(tensors, operation) is None
+    assert planned_reduction(ones, dist.ReduceOp.SUM) is None
+
+
+class Rank:
+    """One rank's choices, whose votes are counted with those of all others."""
+
+    def __init__(self, votes: list[list[Any]]) -> None:
+        self._votes, self._cast = votes, 0
+        self.states: dict[int, int] = {}
+        self.plan: Any = lambda tensor, reduction: None
+        self.channel = (None,)
+        self.choices = Choices(self, self)  # type: ignore[arg-type]
+
+    def allreduce(self, tensors: list[Any], options: Any) -> Any:
+        if len(self._votes) == self._cast:
+            self._votes.append([])
+        vote = self._votes[self._cast]
+        self._cast += 1
+        vote.append(tensors[0])
+
+        def wait() -> None:
+            least = torch.stack(vote).amin(0)
+            tensors[0].copy_(least)
+
+        return types.SimpleNamespace(wait=wait)
+
+    def want(self, size: int) -> None:
+        self.states[size] = 0
+
+    def state(self, size: int) -> int:
+        return self.states[size]
+
+    def collective(self, size: int) -> Any:
+        return self.plan
+
+    def rank(self) -> int:
+        return 1
+
+
+def test_a_plan_is_taken_up_at_the_same_call(monkeypatch: pytest.MonkeyPatch):
+    votes: list[list[Any]] = []
+    ranks = [Rank(votes) for _ in range(3)]
+
+    def call() -> list[bool]:
+        return [rank.choices.of(1000) is not None for rank in ranks]
+
+    by_plan = []
+    for number in range(60):
+        for rank, ready in zip(ranks, (2, 13, 20), strict=True):
+            if number == ready:
+                rank.states[1024] = 1
+        found = call()
+        assert len(set(found)) == 1
+        by_plan.append(found[0])
+        if by_plan[-1] and number == 40:
+            for rank in ranks:
+                rank.choices._sizes[1024].trial.decided = True  # type: ignore[union-attr]
+    first = by_plan.index(True)
+    assert first == 24 + choice.VOTE_FOR and all(by_plan[first:])
+    assert [rank.choices.listed()[0].stage for rank in ranks] == [Stage.PLAN] * 3
+    asked = len(votes)
+    call()
+    assert len(votes) == asked  # nothing is left to vote on
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_where_a_rank_cannot_run_it_or_gloo_is_as_fast(refused: bool):
+    votes: list[list[Any]] = []
+    ranks = [Rank(votes) for _ in range(2)]
+    if not refused:
+        for rank in ranks:
+            rank.plan = None
+    for number in range(20):
+        found = [rank.choices.of(5) for rank in ranks]
+        assert found == [None, None]
+        if number == 1:
+            ranks[0].states[8], ranks[1].states[8] = 1, -1 if refused else 1
+    assert ranks[0].choices.listed()[0].stage is Stage.OWN and len(votes) == 2
+
+
+class Gloo:
+    """Takes half a millisecond for an all-reduce."""
+
+    def allreduce(self, tensors: Any, options: Any) -> Any:
+        return types.SimpleNamespace(wait=lambda: self.clock.advance(0.5e-3))
+
+    def size(self) -> int:
+        return 2
+
+    clock: Any
+
+
+@pytest.mark.parametrize(("plan_s", "taken"), [(0.4e-3, True), (0.49e-3, False), (2e-3, False)])
+def test_the_slower_is_left(plan_s: float, taken: bool, monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+
+    class Clock:
+        @staticmethod
+        def advance(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+    monkeypatch.setattr(choice.time, "perf_counter", lambda: now)
+    Gloo.clock = Clock
+    trial = choice.Trial(lambda tensor, reduction: Clock.advance(plan_s), Gloo())  # type: ignore
+    for _ in range(choice.TRIAL):
+        assert not trial.decided
+        trial.run(torch.ones(3), "sum")
+    assert trial.decided and trial.takes_plan is taken
+    assert trial.plan_s == pytest.approx(plan_s) and trial.own_s == pytest.approx(0.5e-3)
+
+
+@pytest.mark.slow
+def test_examples_train_as_under_gloo(tmp_path: Path):
+    """DDP, FSDP2, HSDP, tensor and pipeline parallelism; the examples are `torch_backend_cases`."""
+    RecursiveDoubling().schedule(gw.topology.complete(4)).save(tmp_path / "plan.json")
+    module = (sys.executable, "-m", "tests.execute.torch_backend_cases", str(tmp_path), "4")
+    status, output = run([*module, *EXACT], tmp_path)
+    assert status == 0, output
+    for example in EXACT:
+        own, ours = (
+            json.loads((tmp_path / f"{example}-{backend}.json").read_text())
+            for backend in ("gloo", NAME)
+        )
+        assert ours["losses"] == pytest.approx(own["losses"], rel=1e-5), example
+        assert len(set(ours["digests"])) == 1 and not own["by_plan"]
+    ran = json.loads((tmp_path / f"ddp-{NAME}.json").read_text())["by_plan"]
+    assert 1 << 15 in ran  # the bucket of all gradients

@@ -1,0 +1,208 @@
+"""Examples that differ in the backend's name alone, in processes forked from one that has PyTorch.
+
+    python -m tests.execute.torch_backend_cases FOLDER N EXAMPLE...
+
+Runs each example under gloo and under gradweave, there with the plan FOLDER/plan.json for all that
+it can run, and writes what rank 0 ended with to FOLDER/EXAMPLE.json: losses, a digest of every
+rank's parameters, and what all-reduces ran by.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import gradweave.torch
+from gradweave.torch import choice, offers
+
+WIDTH, STEPS = 32, 3
+Example = Callable[[int, int], tuple[list[float], nn.Module]]
+
+
+def all_by_plan() -> None:
+    """Has the plan taken from the first call on, and without a trial."""
+
+    class Decided(choice.Trial):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.decided = True
+
+    state = offers.Offers.state
+
+    def ready(self: offers.Offers, size: int) -> int:
+        while not state(self, size):
+            time.sleep(0.005)
+        return state(self, size)
+
+    choice.VOTE_EVERY, choice.VOTE_FOR, choice.Trial = 1, 0, Decided
+    offers.Offers.state = ready
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH))
+
+
+def batch(step: int, place: int = 0) -> torch.Tensor:
+    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(100 * step + place))
+
+
+def trained(made: nn.Module, place: int) -> tuple[list[float], nn.Module]:
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
+    losses = []
+    for step in range(STEPS):
+        loss = made(batch(step, place)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    means = torch.stack(losses)
+    dist.all_reduce(means, dist.ReduceOp.AVG)
+    return means.tolist(), made
+
+
+def ddp(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    return trained(DistributedDataParallel(model()), rank)
+
+
+def fsdp2(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    torch.manual_seed(3)
+    layers = [
+        nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True)
+        for _ in range(2)
+    ]
+    made = nn.Sequential(*layers)
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in made:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(made, mesh=mesh)
+    return trained(made, rank)
+
+
+def hsdp(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    made = model()
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    fully_shard(made, mesh=mesh)
+    return trained(made, rank)
+
+
+def tensor_parallel(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    made = model()
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("data", "tensor"))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(made, mesh["tensor"], plan)
+    fully_shard(made, mesh=mesh["data"])
+    return trained(made, mesh.get_local_rank("data"))
+
+
+def pipeline(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    torch.manual_seed(3)
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(size)]
+    stage = PipelineStage(layers[rank], rank, size, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda out, target: (out - target).square().mean())
+    optimizer = torch.optim.SGD(layers[rank].parameters(), lr=0.1)
+    losses = []
+    for step in range(STEPS):
+        of_parts: list[torch.Tensor] = []
+        if rank == 0:
+            schedule.step(batch(step))
+        elif rank == size - 1:
+            schedule.step(target=batch(step, 1), losses=of_parts)
+        else:
+            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = torch.stack(of_parts).mean().detach() if of_parts else torch.zeros(())
+        dist.all_reduce(loss)
+        losses.append(loss.item())
+    return losses, nn.Module()
+
+
+def compiled(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        summed = functional.all_reduce(tensor * 2, "sum", list(range(size)))
+        part = functional.reduce_scatter_tensor(summed, "sum", 0, list(range(size)))
+        return functional.all_gather_tensor(part, 0, list(range(size))).sum()
+
+    return [step(batch(turn, rank)).item() for turn in range(STEPS)], nn.Module()
+
+
+EXAMPLES: dict[str, Example] = {
+    one.__name__: one for one in (ddp, fsdp2, hsdp, tensor_parallel, pipeline, compiled)
+}
+
+
+def digest(made: nn.Module) -> str:
+    """Of all parameters, whole."""
+    found = hashlib.sha256()
+    for parameter in made.parameters():
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        found.update(whole.detach().numpy().tobytes())
+    return found.hexdigest()
+
+
+def process(folder: Path, example: str, backend: str, rank: int, size: int) -> dict[str, Any]:
+    """One rank of an example; what rank 0 reports."""
+    if backend == gradweave.torch.NAME:
+        all_by_plan()
+        os.environ["GRADWEAVE_PLAN"] = str(folder / "plan.json")
+    store = f"file://{folder}/store-{example}-{backend}"
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=size)
+    losses, made = EXAMPLES[example](rank, size)
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, digest(made))
+    choices = getattr(dist.group.WORLD, "choices", None)
+    by_plan = [one.size for one in choices.listed() if one.stage.name == "PLAN"] if choices else []
+    dist.barrier()
+    dist.destroy_process_group()
+    return {"losses": losses, "digests": every, "by_plan": by_plan}
+
+
+def main(folder: Path, size: int, examples: list[str]) -> int:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # PyTorch's of its own inner works
+    status = 0
+    for example in examples:
+        for backend in ("gloo", gradweave.torch.NAME):
+            children = []
+            for rank in range(size):
+                if child := os.fork():
+                    children.append(child)
+                    continue
+                try:
+                    report = process(folder, example, backend, rank, size)
+                    if rank == 0:
+                        (folder / f"{example}-{backend}.json").write_text(json.dumps(report))
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                    os._exit(1)
+            status |= max(os.waitpid(child, 0)[1] for child in children)
+    return int(bool(status))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
