@@ -419,6 +419,7 @@ def test_a_sweep_of_sizes_is_that_of_nccl_tests(gradweave, here):
         assert row["search_s"] >= 0
     shown = gradweave("compare", *options).stdout
     assert "1 KiB" in shown and "lower bound" in shown and "busbw" in shown
+    assert "binomial (binomial tree)" in shown
     assert (here / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     found = gradweave("schedule", *sweep, "--collective", "all-gather", "--json").json["sizes"]
     assert [one["gradient_bytes"] for one in found] == [1 << 10, 1 << 15, 1 << 20]

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -18,7 +19,7 @@ from gradweave.schedule.schedule import COPY, Schedule, StatedBound
 from gradweave.schedulers import Ring, Symmetric
 from gradweave.schedulers.solve.seconds_bound import timing_of
 from gradweave.simulate import busiest_links
-from gradweave.topology import ring
+from gradweave.topology import leaf_spine, ring
 from tests.report.small_schedules import (
     ring_all_reduce,
     ring_topology,
@@ -108,6 +109,13 @@ def test_asks_nothing_of_the_network() -> None:
 
 def test_same_schedule_same_page() -> None:
     assert page(star_all_reduce(6)) == page(star_all_reduce(6))
+
+
+def test_a_strategy_is_named_as_people_know_it() -> None:
+    text = page(Ring(order="boxes").schedule(leaf_spine(2, 1, 2)))
+    assert first_in(text)["known"] == "NCCL's ring"
+    assert re.search("<title>leaf_spine:[^ ]* · NCCL's ring</title>", html.unescape(text))
+    assert first_in(page(ring_all_reduce(3)))["known"] == ""
 
 
 def test_title_stands_for_the_name() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.report.bars import bar_room
 from gradweave.topology.groups import Groups, nested_groups
 from gradweave.topology.topology import Topology
 
@@ -84,13 +85,16 @@ def _size(frame: Frame, text: str) -> float:
     return min(_LARGEST, 0.72 * frame.strip, 1.84 * frame.wide / (_LETTER * max(1, len(text))))
 
 
-def frames_of(topology: Topology, positions: NDArray, reach: NDArray) -> tuple[Frame, ...]:
+def frames_of(
+    topology: Topology, positions: NDArray, reach: NDArray, radius: float
+) -> tuple[Frame, ...]:
     """Outlines of the groups that a network consists of, where they lie apart in a drawing.
 
     Args:
         topology: the network; its groups are those of `nested_groups`.
         positions: [V, 2] of each node.
         reach: [V, 2] half of a bar's extent; zeros for a point.
+        radius: of a server.
 
     Returns:
         The outlines, larger groups first. A level of groups is left out, with all above, where an
@@ -98,7 +102,7 @@ def frames_of(topology: Topology, positions: NDArray, reach: NDArray) -> tuple[F
     """
     unit = _least_distance(positions[topology.is_server])
     strip = max(_STRIP * unit, float(np.ptp(positions[:, 0])) / _WIDEST)
-    half = reach + _half_sizes(topology, reach) * unit
+    half = _half_sizes(topology, positions, reach, radius)
     kind, levels, inside = "", list[tuple[Frame, ...]](), None
     for groups in nested_groups(topology, equal=False):
         kind = _LARGER.get(kind, "group") if kind else _kind(topology, groups)
@@ -135,12 +139,14 @@ def _least_distance(points: NDArray) -> float:
     return apart if 0 < apart < np.inf else 1.0
 
 
-def _half_sizes(topology: Topology, reach: NDArray) -> NDArray[np.float64]:
-    """[V, 2] about half of what a symbol takes beyond its reach, in units of servers' distance."""
-    half = np.where(topology.is_server, 0.33, 0.2)[:, None] * np.ones(2)
+def _half_sizes(
+    topology: Topology, positions: NDArray, reach: NDArray, radius: float
+) -> NDArray[np.float64]:
+    """[V, 2] half of each symbol's width and height."""
+    radii = np.where(topology.is_server, radius, 0.62 * radius)
     bar = reach.any(axis=1)
-    half[bar] = np.where(reach[bar] >= reach[bar].max(axis=1, keepdims=True), 0.0, 0.25)
-    return half
+    thick = bar_room(positions, reach, radius, np.where(bar, 0.0, radii)) / 2
+    return np.where(bar[:, None], np.maximum(reach, thick[:, None]), radii[:, None])
 
 
 def _kind(topology: Topology, groups: Groups) -> str:

@@ -284,7 +284,8 @@ def _framed(topology: Topology, drawing: Drawing) -> Drawing:
     """A drawing with outlines of groups, in the middle of the unit square, proportions kept."""
     frames = ()
     if topology.num_nodes <= MAX_BARRED:
-        frames = frames_of(topology, drawing.positions, drawing.reach)
+        radius = node_radius(topology, drawing)
+        frames = frames_of(topology, drawing.positions, drawing.reach, radius)
     low, high = dataclasses.replace(drawing, frames=frames).extent
     extent = float((high - low).max()) or 1.0
     middle = (low + high) / 2

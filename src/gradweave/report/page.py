@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.document import filled, template
+from gradweave.report.known_names import known_as
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.moments import clock_of
 from gradweave.report.rounds_bound import rounds_bound
@@ -96,9 +97,11 @@ def page(
         _check_size(one)
     style = template("page.css")
     script = '"use strict";\n{\n' + "\n".join(template(name) for name in _SCRIPTS) + "}\n"
-    title = title or " · ".join(dict.fromkeys(one.topology.name for one in schedules))
+    heading = title or " · ".join(dict.fromkeys(one.topology.name for one in schedules))
+    known = [known_as(one.scheduler.name, one.scheduler.options) for one in schedules]
+    title = title or " · ".join([heading, *dict.fromkeys(filter(None, known))])
     data = {
-        "title": title,
+        "title": heading,
         "gradientBytes": gradient_bytes,
         "schedules": [
             page_data(one, gradient_bytes, objective, names[place] if names else "")
@@ -145,6 +148,7 @@ def page_data(
         "network": schedule.topology.name,
         "collective": schedule.collective,
         "scheduler": schedule.scheduler.name,
+        "known": known_as(schedule.scheduler.name, schedule.scheduler.options),
         "options": _shortened(_options(schedule)),
         "seed": None if schedule.scheduler.seed is None else str(schedule.scheduler.seed),
         "bound": None if bound is None else bound.as_object(),

@@ -26,6 +26,7 @@ from gradweave.printable import printable
 from gradweave.report.chart import comparison_chart, sweep_chart
 from gradweave.report.comparison import LEARNED, TABLE_2, Case, Row
 from gradweave.report.comparison import compare as compare_rounds
+from gradweave.report.known_names import with_known_name
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.report.timed import TimedRow, compare_seconds
 from gradweave.schedulers.scheduler import Scheduler
@@ -201,7 +202,7 @@ def _table(rows: Sequence[Row]) -> "Table":
     one = ["both" if stage == "all_reduce" else "one" for stage in stages]
     shown.add_row("stages counted", *one, style="dim")
     for name in names:
-        shown.add_row(name, *(_cell(at[name, label]) for label in labels))
+        shown.add_row(with_known_name(name), *(_cell(at[name, label]) for label in labels))
         if any(at[name, label].paper is not None for label in labels):
             paper = (_cell_of_paper(at[name, label]) for label in labels)
             shown.add_row("  the paper's", *paper, style="dim")
@@ -235,7 +236,8 @@ def _timed_tables(rows: Sequence[TimedRow]) -> list[tuple["Table", list[str]]]:
 def _sweep_table(rows: Sequence[TimedRow]) -> "Table":
     """A network's times by size, the best of each, and its bandwidths."""
     names = list(dict.fromkeys(row.scheduler for row in rows))
-    heads = [rows[0].label, *names, "lower bound", "best", "above it", "algbw", "busbw"]
+    columns = map(with_known_name, names)
+    heads = [rows[0].label, *columns, "lower bound", "best", "above it", "algbw", "busbw"]
     shown = table(heads)
     for size in dict.fromkeys(row.gradient_bytes for row in rows):
         here = {row.scheduler: row for row in rows if row.gradient_bytes == size}
@@ -263,7 +265,7 @@ def _timed_table(rows: Sequence[TimedRow]) -> "Table":
     shown = table([f"mean time for {format_size(rows[0].gradient_bytes)}", *labels])
     for name in dict.fromkeys(row.scheduler for row in rows):
         cells = (_timed_cell(at[name, label], bounds.get(label)) for label in labels)
-        shown.add_row(name, *cells)
+        shown.add_row(with_known_name(name), *cells)
     least = (format_seconds(bounds[label]) if label in bounds else "" for label in labels)
     shown.add_row("lower bound", *least, style="bold")
     return shown

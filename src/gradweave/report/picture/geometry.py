@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.report.bars import bar_room
 from gradweave.report.frames import Frame
 from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.shapes import Point
@@ -146,24 +147,9 @@ class Geometry:
 
     @cached_property
     def room(self) -> NDArray[np.float64]:
-        """[V] how thick each bar may be: twice the way to the nearest server or beside a bar."""
-        room = np.zeros(len(self.at))
-        for bar in np.flatnonzero(self.bar):
-            along, across = (0, 1) if self.reach[bar, 0] > 0 else (1, 0)
-            apart = np.abs(self.at[:, across] - self.at[bar, across])
-            near = np.abs(self.at[:, along] - self.at[bar, along]) <= (
-                self.reach[bar, along] + self.reach[:, along]
-            )
-            near[bar] = False
-            beside = near & self.bar & ((self.reach[:, 0] > 0) == (along == 0))
-            others = near & ~self.bar
-            free = min(
-                self.radius * 2.2,
-                0.4 * float(apart[beside].min(initial=np.inf)),
-                float((apart - np.asarray(self.radii))[others].min(initial=np.inf)),
-            )
-            room[bar] = max(1.6, 1.7 * free)
-        return room
+        """[V] how thick each bar is; see `bar_room`."""
+        room = bar_room(self.at, self.reach, self.radius, np.asarray(self.radii))
+        return np.where(self.bar, np.maximum(room, 1.6), 0.0)
 
     def link(self, source: int, target: int) -> int:
         """The link direction between two nodes."""

@@ -42,6 +42,7 @@ function fillView(view) {
   if (several) {
     for (const whose of view.root.querySelectorAll(".whose")) whose.textContent = ` · ${view.name}`;
     part("which-name").textContent = view.name;
+    if (raw.known) element("small", raw.known, part("which-name"));
     part("which-how").textContent = [given.title === raw.network ? "" : raw.network, provenance(raw)].filter(Boolean).join(" · ");
   }
   showFacts(several ? part("which-facts") : byId("facts"), factsOf(schedule, page.gradientBytes, several));

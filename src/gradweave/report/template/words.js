@@ -98,8 +98,8 @@ function showFacts(list, facts) {
 }
 
 /** How a schedule came about. */
-function provenance({ collective, scheduler, options }) {
-  return `${collective.replace("_", "-")} schedule · ${scheduler}${options ? ` (${options})` : ""}`;
+function provenance({ collective, known, scheduler, options }) {
+  return `${collective.replace("_", "-")} schedule · ${known ? `${known} · ` : ""}${scheduler}${options ? ` (${options})` : ""}`;
 }
 
 /** Fills the explanations under the drawings. */
@@ -180,6 +180,7 @@ function showDifferences(table, views, gradientBytes) {
   ];
   const head = element("tr", "", element("thead", "", table));
   for (const text of [`for ${sized(gradientBytes)}`, ...views.map((view) => view.name), "difference"]) element("th", text, head).scope = "col";
+  raws.forEach(({ known }, place) => { if (known) element("small", known, head.children[place + 1]); });
   const body = element("tbody", "", table);
   for (const [name, values, write] of rows) {
     if (values.every((value) => value === null)) continue;

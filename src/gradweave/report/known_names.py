@@ -1,0 +1,55 @@
+"""The names by which people know some strategies, beside their specifications."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradweave.errors import GradweaveError
+from gradweave.schedulers.spec import from_spec
+
+_KNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("ring", {"order": "boxes"}, "NCCL's ring"),
+    ("ring", {"directions": 2}, "bidirectional ring"),
+    ("double_tree", {"chains": True}, "NCCL's tree"),
+    ("double_tree", {}, "double binary tree"),
+    ("halving_doubling", {}, "halving–doubling"),
+    ("binomial", {"partners": "bine"}, "Bine tree"),
+    ("binomial", {"radix": 2}, "binomial tree"),
+    ("central_parameter_server", {}, "parameter server"),
+)
+"""Name, options that it must have, and what people call it; the first that fits."""
+
+
+def known_as(name: str, options: Mapping[str, Any]) -> str:
+    """What people call a strategy with some options; empty where it has no such name.
+
+    Args:
+        name: of the strategy.
+        options: all of them, or as a schedule's file has them.
+
+    >>> known_as("ring", {"order": "boxes", "cycles": 8})
+    "NCCL's ring"
+    >>> known_as("packed", {})
+    ''
+    """
+    return next(
+        (
+            known
+            for strategy, needed, known in _KNOWN
+            if strategy == name and all(options.get(key) == value for key, value in needed.items())
+        ),
+        "",
+    )
+
+
+def with_known_name(spec: str) -> str:
+    """A strategy's specification, and in parentheses what people call it, where they do.
+
+    >>> with_known_name("double_tree:chains=true"), with_known_name("portfolio")
+    ("double_tree:chains=true (NCCL's tree)", 'portfolio')
+    """
+    try:
+        strategy = from_spec(spec)
+    except GradweaveError:
+        return spec
+    known = known_as(strategy.name, vars(strategy))
+    return f"{spec} ({known})" if known else spec
