@@ -41,6 +41,9 @@ class Stop:
         default_factory=lambda: NOBODY, compare=False, repr=False
     )
     """[1] set by another thread to end the search."""
+    dispensable: bool = False
+    """Whether the search may end with nothing, since its caller has a result already. Otherwise
+    what comes before the first result is finished, however late."""
 
     @classmethod
     def after(cls, time_limit: float | None, flag: NDArray[np.bool_] = NOBODY) -> "Stop":

@@ -39,6 +39,7 @@ def list_schedule(
     target: int = 0,
     swap_passes: int = 0,
     stop: NDArray[np.bool_] | None = None,
+    finish: bool = True,
 ) -> NDArray[np.int32] | None:
     """Assigns a round to each workload.
 
@@ -51,6 +52,7 @@ def list_schedule(
         target: rounds to aim at; swaps count a link's slack from it.
         swap_passes: how often to improve each round by swaps; 0 is plain list scheduling.
         stop: [1] set by another thread once time is up: no swaps from then on.
+        finish: whether to go on then; if not, it gives up.
 
     Returns:
         [W] rounds; None where it gave up.
@@ -66,6 +68,7 @@ def list_schedule(
         target=target,
         passes=swap_passes,
         seed=seed,
+        finish=finish,
     )
     stop = np.zeros(1, np.bool_) if stop is None else stop
     chains = _Chains.of(workloads, rule)
@@ -89,7 +92,7 @@ def first_fit(
     """
     from gradweave.schedulers.list_scheduling_kernel import How
 
-    how = How(int(Rule.RANDOM), barrier=False, max_rounds=_NEVER, target=0, passes=0, seed=0)
+    how = How(int(Rule.RANDOM), False, max_rounds=_NEVER, target=0, passes=0, seed=0, finish=True)
     chains, in_time = _Chains.none(len(order)), np.zeros(1, np.bool_)
     return _run((links, first_link), capacity, order, chains, how, in_time)
 

@@ -77,6 +77,8 @@ class How(NamedTuple):
     """How often the swaps go through all channels, each round."""
     seed: int
     """Of the swaps' order."""
+    finish: bool
+    """Whether to go on, without swaps, once time is up, or to give up."""
 
 
 class State(NamedTuple):
@@ -102,13 +104,14 @@ class State(NamedTuple):
 def run(
     problem: Problem, how: How, waiting_for: NDArray[np.int64], stop: NDArray[np.bool_]
 ) -> NDArray[np.int32]:
-    """[W] round of each workload; an empty array where `max_rounds` were not enough.
+    """[W] round of each workload; an empty array where it gave up.
 
     Args:
         problem: what must move.
         how: the rule, and when to give up.
         waiting_for: [W] number of prefixes; consumed.
-        stop: [1] set by another thread once time is up: nothing is swapped from then on.
+        stop: [1] set by another thread once time is up: nothing is swapped from then on, and
+            without `How.finish` it gives up.
     """
     np.random.seed(how.seed)
     rule, barrier = how.rule, how.barrier
@@ -122,7 +125,7 @@ def run(
     channels = np.empty(0, np.int64)
     left = count
     while left:
-        if at >= how.max_rounds:
+        if at >= how.max_rounds or (stop[0] and not how.finish):
             return np.empty(0, np.int32)
         channels = _sorted_channels(problem, state, channels)
         candidates = _fill(problem, state, channels, rule)

@@ -9,6 +9,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hierarchical.balanced_trees_kernel import balanced_trees
 from gradweave.schedulers.hierarchical.grid import Grid
 from gradweave.schedulers.hierarchical.routes_kernel import shared_routes
+from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.unequal.packing import pack_trees
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -78,13 +79,13 @@ def exchanges_of(grid: Grid, hops: LineHops) -> list[Exchange]:
     Raises:
         NoScheduleError: where lines are not alike, or not connected.
     """
-    dimensions = range(len(grid.sizes) - grid.one_root)
+    dimensions = range(len(grid.sizes) - grid.few_roots)
     exchanges = [
         _direct(grid, hops, dimension) if line is None else _balanced(line)
         for dimension in dimensions
         for line in [_line(grid, dimension)]
     ]
-    return [*exchanges, _binary(grid.sizes[-1])] if grid.one_root else exchanges
+    return [*exchanges, _two_trees(grid.sizes[-1])] if grid.few_roots else exchanges
 
 
 def packed_exchanges(grid: Grid, exchanges: list[Exchange], stop: Stop) -> list[Exchange]:
@@ -93,19 +94,22 @@ def packed_exchanges(grid: Grid, exchanges: list[Exchange], stop: Stop) -> list[
     Links carry less than with one tree a root, by up to a quarter in a box of MI250s; the trees are
     deeper, and their pieces more.
     """
-    lines = [_line(grid, dimension) for dimension in range(len(exchanges) - grid.one_root)]
-    lines += [None] * grid.one_root
+    lines = [_line(grid, dimension) for dimension in range(len(exchanges) - grid.few_roots)]
+    lines += [None] * grid.few_roots
     return [
         one if line is None else _packed(line, stop)
         for one, line in zip(exchanges, lines, strict=True)
     ]
 
 
-def _binary(size: int) -> Exchange:
-    """One tree in which no server receives from more than two."""
-    parent = (np.arange(size) - 1) // 2
-    parent[0] = 0
-    return Exchange(np.zeros(1, np.int64), np.ones(1), parent[None])
+def _two_trees(size: int) -> Exchange:
+    """Binary trees, each for half; who has servers below it in one has none in the other."""
+    above = np.array(parents(size))
+    above[0] = 0
+    order = mirrored(np.arange(size))
+    other = np.empty(size, np.int64)
+    other[order] = order[above]
+    return Exchange(np.array([0, order[0]]), np.ones(2), np.stack([above, other]))
 
 
 def _direct(grid: Grid, hops: LineHops, dimension: int) -> Exchange:

@@ -24,8 +24,9 @@ class Grid:
     """[D] servers of each line."""
     server: NDArray[np.int64]
     """[sizes] rank of the server at each place."""
-    one_root: bool = False
-    """Whether the last dimension is a part of one with too many servers, with one root a line."""
+    few_roots: bool = False
+    """Whether the last dimension is a part of one with too many servers, over which each line
+    reduces by two trees alone."""
 
     @staticmethod
     def of(topology: Topology) -> "Grid":
@@ -60,14 +61,14 @@ class Grid:
         """
         size = self.sizes[-1]
         inner = max(part for part in range(1, size + 1) if size % part == 0 and part <= most_roots)
-        if inner in (1, size):
+        if inner == size:
             return self
         outer, place = np.divmod(self.place[:, -1], inner)
         places = np.column_stack([self.place[:, :-1], place, outer])
         sizes = (*self.sizes[:-1], inner, size // inner)
         server = np.empty(sizes, np.int64)
         server[tuple(places.T)] = np.arange(len(places))
-        return Grid(self.topology, places, sizes, server, one_root=True)
+        return Grid(self.topology, places, sizes, server, few_roots=True)
 
     def at(self, rank: NDArray, dimension: int, coordinate: NDArray) -> NDArray[np.int64]:
         """The servers of some servers' lines in a dimension that have some coordinates there."""

@@ -81,11 +81,20 @@ class Hierarchical(Scheduler):
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
         grid = Grid.of(topology)
-        if collective == "all_reduce":
-            below = topology.num_servers // grid.sizes[-1] * 2 * topology.num_servers
-            if below * grid.sizes[-1] > TUNING.max_chunk_transfers:
-                grid = grid.split(TUNING.groups_with_roots)
-        hops = hops_of(grid)
+        whole, chunk_transfers = collective == "all_reduce", 2 * topology.num_servers**2
+        if whole and chunk_transfers > TUNING.max_chunk_transfers:
+            grid = grid.split(TUNING.groups_with_roots)
+        best = self._search(grid, collective, stop)
+        few_chunks = TUNING.few_chunks * chunk_transfers > TUNING.max_transfers
+        if whole and few_chunks and not (grid.few_roots or best.is_content(TUNING.few_roots_worth)):
+            few = grid.split(TUNING.groups_with_more_roots)
+            if few.few_roots:
+                best = min(best, self._search(few, collective, stop), key=lambda one: one.seconds)
+        return best.schedule()
+
+    def _search(self, grid: Grid, collective: Collective, stop: Stop) -> "_Search":
+        """Trees of a grid, cut."""
+        topology, hops = grid.topology, hops_of(grid)
         wires = wires_over(topology, hops.links, hops.first_link)
         orders = orders_of(len(grid.sizes))[: self.orders]
 
@@ -99,13 +108,13 @@ class Hierarchical(Scheduler):
             several = trees_by(orders[0], packed)
             if _busiest(several, wires) < _busiest(first, wires) * (1 - TUNING.enough):
                 exchanges, first = packed, several
-        search = _Search(topology, collective, wires, self, stop, few_roots=grid.one_root)
+        search = _Search(topology, collective, wires, self, stop, few_roots=grid.few_roots)
         search.cut(first)
-        if collective == "all_reduce" and not grid.one_root and not search.is_content:
+        if collective == "all_reduce" and not grid.few_roots and not search.is_content():
             several = [first, *(trees_by(order, exchanges) for order in orders[1:])]
             for trees in _divided(grid, several, wires):
                 search.cut(trees)
-        return search.schedule()
+        return search
 
 
 def _busiest(trees: Composed, wires: Wires) -> float:
@@ -182,12 +191,20 @@ class _Search:
         self._best: _Cut | None = None
 
     @property
-    def is_content(self) -> bool:
-        """Whether no trees could take much less time, or none is left to look for others."""
+    def seconds(self) -> float:
+        """Of the best."""
+        return math.inf if self._best is None else self._best.seconds
+
+    def is_content(self, excess: float = TUNING.enough) -> bool:
+        """Whether no trees could take much less time, or none is left to look for others.
+
+        Args:
+            excess: over the least time of any trees, relative, that is not much.
+        """
         if self._stop.reached():
             return True
         least = throughput(self._topology, "all_reduce", overlap=True).seconds(self._gradient_bytes)
-        return self._best is not None and self._best.seconds <= least * (1 + TUNING.enough)
+        return self.seconds <= least * (1 + excess)
 
     def cut(self, trees: Composed) -> None:
         """Cuts trees' parts into more and more chunks for as long as that is worth it."""
@@ -198,7 +215,7 @@ class _Search:
             better = cut.seconds < fastest * (1 - TUNING.min_gain)
             patience = TUNING.patience if better else patience - 1
             fastest = min(fastest, cut.seconds)
-            if self._best is None or cut.seconds < self._best.seconds * (1 - TUNING.slack):
+            if cut.seconds < self.seconds * (1 - TUNING.slack):
                 self._best = cut
             next_s = 2 * (clock.now() - begun)  # the next has twice as many chunks
             if patience <= 0 or next_s > self._stop.seconds_left:
@@ -211,7 +228,8 @@ class _Search:
         if math.isinf(self._options.gradient_bytes):
             return [TUNING.chunks]
         if self._few_roots:
-            return [max(1, TUNING.few_root_pieces // len(trees.share))]
+            pieces = TUNING.max_chunk_transfers // (2 * self._topology.num_servers)
+            return [max(1, max(TUNING.few_root_pieces, pieces) // len(trees.share))]
         per_chunk = len(trees.share) * self._topology.num_servers * int(self._stages.sum())
         most = min(TUNING.max_chunks, max(1, TUNING.max_transfers // per_chunk))
         return [1 << k for k in range(most.bit_length())]

@@ -125,6 +125,8 @@ def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Compo
     for d, size in enumerate(grid.sizes):
         first = hops.first[d]
         rate = wires.rate[first : first + grid.topology.num_servers * size]
+        if size == 1:
+            continue
         usual = np.median(rate[np.isfinite(rate)])
         slow = np.flatnonzero(rate < usual) + first
         key[np.isin(one.parts.hop, slow)] -= TUNING.slow_lead * one.keys

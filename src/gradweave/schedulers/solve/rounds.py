@@ -80,7 +80,9 @@ class Rounds(Objective):
         )
         yield made, scheduler
 
-    def variants(self, schedule: Schedule, scheduler: Scheduler, stop: Stop) -> Iterator[Candidate]:
+    def variants(
+        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
+    ) -> Iterator[Candidate]:
         """The schedule alone."""
         yield Candidate(schedule, scheduler, schedule.rounds, schedule)
 

@@ -324,7 +324,9 @@ class Seconds(Objective):
             with_fewer = dataclasses.replace(scheduler, **options)
             yield self.schedule(with_fewer, network, seed, stop), with_fewer
 
-    def variants(self, schedule: Schedule, scheduler: Scheduler, stop: Stop) -> Iterator[Candidate]:
+    def variants(
+        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
+    ) -> Iterator[Candidate]:
         """A schedule as it is and with overlapping stages, in ever finer parts."""
         staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
         staged &= sum(schedule.stages.values()) == schedule.rounds  # else they overlap already
@@ -340,6 +342,8 @@ class Seconds(Objective):
                 if candidate.value > last * (1 - TUNING.min_parts_gain):
                     break
                 yield candidate
+                if not scheduler.traits.one_root and candidate.value > TUNING.hopeless * best:
+                    return
                 next_s = 2 * (clock.now() - begun)  # the next has twice as many transfers
                 if next_s >= stop.seconds_left or parts == TUNING.max_parts:
                     break
@@ -502,7 +506,7 @@ def _cut_coarser(search: Search, objective: Seconds) -> None:
             break
         with contextlib.suppress(NoScheduleError):
             made = objective.schedule(scheduler, objective.topology, search.seed, stop)
-            for candidate in objective.variants(made, scheduler, stop):
+            for candidate in objective.variants(made, scheduler, stop, math.inf):
                 best = min(best, candidate, key=lambda one: one.value)
     finest, base = best, best.base
     step = max(1, finest.parts**2 * base.num_transfers // (2 * TUNING.max_recut_transfers))

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 
@@ -58,8 +59,18 @@ class Objective(abc.ABC):
         """
 
     @abc.abstractmethod
-    def variants(self, schedule: Schedule, scheduler: Scheduler, stop: Stop) -> Iterator[Candidate]:
-        """What may be made of a schedule, itself first, each with its value."""
+    def variants(
+        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
+    ) -> Iterator[Candidate]:
+        """What may be made of a schedule, itself first, each with its value.
+
+        Args:
+            schedule: as a strategy made it.
+            scheduler: the strategy.
+            stop: after which no more are begun.
+            best: the least value so far of other strategies, infinite if there is none: what cannot
+                come near it is left out.
+        """
 
     @abc.abstractmethod
     def attempt(self, found: Candidate, wall_s: float) -> Attempt:
@@ -186,11 +197,12 @@ def _tried(
 ) -> tuple[Attempt, Candidate | None]:
     """One strategy: the attempt, and the best of its schedules in all variants."""
     began, found, reason = clock.now(), None, ""
+    stop = dataclasses.replace(stop, dispensable=best is not None)
     content = stop.at(objective.target)
     try:
-        known = None if best is None else best.schedule
+        known, least = (None, math.inf) if best is None else (best.schedule, best.value)
         for schedule, used in objective.schedules(scheduler, seed, stop, known):
-            for candidate in objective.variants(schedule, used, stop):
+            for candidate in objective.variants(schedule, used, stop, least):
                 if found is None or candidate.value < found.value:
                     found = candidate
             if found is not None and content.reached(found.value):

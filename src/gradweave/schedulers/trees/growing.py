@@ -35,8 +35,8 @@ class Search:
     """Threads; the result depends on the seed alone, however many there are, unless time runs
     out."""
     stop: Stop = UNLIMITED
-    """With a lower bound on the rounds as target. One run is always made: a first one that is late
-    is finished without swaps."""
+    """With a lower bound on the rounds as target. A first run that is late is finished without
+    swaps, unless the stop says that it may be given up."""
     first: int = 0
     """Number of the first restart; those before it count as made."""
 
@@ -61,7 +61,7 @@ def search(
     with ThreadPoolExecutor(how.workers) as pool, how.stop.watched() as stop:
 
         def run(restart: int, most: int) -> NDArray[np.int64]:
-            finish = restart == how.first
+            finish = restart == how.first and not stop.dispensable
             return _restart(growth, hints, most, stop, (how.seed, restart), finish)
 
         for first in range(how.first, how.restarts, how.workers):

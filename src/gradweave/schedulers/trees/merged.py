@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from gradweave.bounds import fixed_trees
-from gradweave.errors import OptionError
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective, Provenance, Schedule
 from gradweave.schedulers.list_scheduling import Rule, list_schedule
@@ -82,10 +82,12 @@ class Merged(Scheduler):
                     target=least,
                     swap_passes=self.swap_passes,
                     stop=stop.flag,
+                    finish=not stop.dispensable,
                 )
                 if rounds is not None:
                     best, fewest = rounds, int(rounds.max()) + 1
                 if fewest is not None and stop.reached(fewest):
                     break
-        assert best is not None
+        if best is None:
+            raise NoScheduleError("merged: time was up before its first run had ended")
         return schedule_from_rounds(workloads, best, Provenance(self.name))

@@ -73,8 +73,8 @@ class Symmetric(Scheduler):
         target = free_trees(topology, "all_gather").rounds
         best: tuple[FreeGroup, BaseHops, NDArray] | None = None
         fewest = topology.num_servers**2
-        give_up = np.zeros(1, np.bool_)
         with stop.at(target).watched() as stop:
+            give_up = stop.flag if stop.dispensable else np.zeros(1, np.bool_)
             for group in free_groups(topology, stop=stop):
                 hops = BaseHops.of(topology, group)
                 bases = len(hops.roots)
