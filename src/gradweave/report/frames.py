@@ -144,7 +144,7 @@ def _half_sizes(
 ) -> NDArray[np.float64]:
     """[V, 2] half of each symbol's width and height."""
     radii = np.where(topology.is_server, radius, 0.62 * radius)
-    bar = reach.any(axis=1)
+    bar = np.asarray(reach.any(axis=1))
     thick = bar_room(positions, reach, radius, np.where(bar, 0.0, radii)) / 2
     return np.where(bar[:, None], np.maximum(reach, thick[:, None]), radii[:, None])
 
