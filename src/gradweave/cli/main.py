@@ -22,6 +22,7 @@ VERBS = {
     "verify": "verify",
     "show": "show",
     "place": "place_verb",
+    "order": "order",
     "run": "run",
     "measure": "measure",
     "lab": "lab",

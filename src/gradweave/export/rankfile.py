@@ -1,4 +1,4 @@
-"""Rankfiles of Open MPI: which host runs which server."""
+"""Rankfiles of Open MPI: which host runs which rank."""
 
 import re
 from collections import Counter
@@ -34,6 +34,38 @@ def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
     rank 1=node1 slot=1  # server 1
     """
     topology = schedule.topology
+    hosts = hosts_of_servers(topology, hosts)
+    names = map(topology.node_name, topology.servers.tolist())
+    title = f"{topology.name}: the r-th server, in order of id, has rank r"
+    return rankfile(title, hosts, [*names])
+
+
+def rankfile(title: str, hosts: Sequence[str], names: Sequence[str]) -> str:
+    """A rankfile: each rank on the next core of its host.
+
+    Args:
+        title: for a comment.
+        hosts: [N] the host of each rank.
+        names: [N] of each rank, for comments.
+    """
+    used: Counter[str] = Counter()
+    lines = [f"# {_plain(title)}"]
+    for rank, (host, name) in enumerate(zip(hosts, names, strict=True)):
+        lines.append(f"rank {rank}={host} slot={used[host]}  # {_plain(name)}")
+        used[host] += 1
+    return "\n".join(lines) + "\n"
+
+
+def hosts_of_servers(topology: Topology, hosts: Sequence[str] | None = None) -> list[str]:
+    """The host of each server, in order of id, checked.
+
+    Args:
+        topology: the network.
+        hosts: [N] the hosts; if not given, the servers' names are their hosts.
+
+    Raises:
+        OptionError: not one for each server, or not a valid host name.
+    """
     hosts = _names(topology) if hosts is None else list(hosts)
     if len(hosts) != topology.num_servers:
         raise OptionError(
@@ -45,13 +77,7 @@ def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
                 f"hosts: expected host names such as node1 or 10.0.0.7, got {host!r:.60} for rank "
                 f"{rank}"
             )
-    used: Counter[str] = Counter()
-    lines = [f"# {_plain(topology.name)}: the r-th server, in order of id, has rank r"]
-    for rank, (host, server) in enumerate(zip(hosts, topology.servers.tolist(), strict=True)):
-        name = _plain(topology.node_name(server))
-        lines.append(f"rank {rank}={host} slot={used[host]}  # {name}")
-        used[host] += 1
-    return "\n".join(lines) + "\n"
+    return hosts
 
 
 def save_rankfile(

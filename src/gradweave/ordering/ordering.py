@@ -21,7 +21,7 @@ from gradweave.simulate.runtime import Runtime
 from gradweave.stop import Stop, Why
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_seconds
+from gradweave.topology.units import ROUNDING, format_seconds
 
 MAX_SERVERS = 1024
 """Servers up to which orders are searched: routes of that many squared pairs are kept."""
@@ -71,6 +71,8 @@ class Order:
     """Of the search."""
     stopped: Why
     """Why the search ended early; empty where it did not."""
+    runtime: Runtime | str | Path | None = None
+    """As it was given: what messages cost."""
     mesh: Mesh | None = None
     axis_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Of a mesh: what each axis takes."""
@@ -94,6 +96,27 @@ class Order:
     def names(self) -> tuple[str, ...]:
         """[N] names of the servers at each rank; their ids where they have none."""
         return tuple(map(self.topology.id_name, self.ranks))
+
+    def at(self, gradient_bytes: float) -> "Order":
+        """The same order of ranks for a gradient of another size, with times and bound of that.
+
+        Args:
+            gradient_bytes: size of the whole gradient.
+
+        Raises:
+            OptionError: for a size that makes no sense, or a mesh, whose axes have their own.
+        """
+        _check(self.topology, gradient_bytes, None)
+        if self.mesh is not None:
+            raise OptionError("at: expected an order without a mesh, whose axes have their bytes")
+        count = self.topology.num_servers
+        reduces = own_all_reduces(self.library, count, gradient_bytes, self.runtime)
+        ranks = self.topology.rank[list(self.ranks)].astype(np.int64)
+        played = _Played(self.topology, reduces)
+        bounds = [_bounded(self.topology, reduce)[1] for reduce in reduces]
+        kept = ("topology", "library", "runtime", "compared_all", "wall_s", "stopped")
+        known = {field: getattr(self, field) for field in kept}
+        return _made(played, known, ranks, bounds, float(gradient_bytes))
 
     def as_object(self) -> dict[str, Any]:
         """What was found as plain values, ready for JSON."""
@@ -181,8 +204,8 @@ def order(
     >>> import gradweave as gw
     >>> racks = gw.topology.leaf_spine(2, 1, 4, oversubscription=4)
     >>> found = gw.order(racks, "gloo", 25e6, runtime="ideal")
-    >>> found.ranks, found.optimal
-    ((0, 1, 2, 3, 4, 5, 6, 7), True)
+    >>> found.ranks, f"{found.gap:.1%}"
+    ((0, 1, 2, 3, 4, 5, 6, 7), '0.1%')
     """
     topology = as_topology(topology)
     _check(topology, gradient_bytes, time_limit)
@@ -244,21 +267,59 @@ def _of_all(
     seconds_of = _Played(topology, reduces)
     best = _best_played(seconds_of, found, stop, progress)
     if len(reduces) == 1 and reduces[0].is_ring:
-        best = np.roll(best, -int(np.argmin(best)))  # the ring is the same
+        best = _from_a_group(seconds_of, best, routes_of(topology))
+    known = {"compared_all": compared_all, "wall_s": 0.0, "stopped": stop.reached()}
+    return _made(
+        seconds_of,
+        {"topology": topology, "library": library, "runtime": runtime, **known},
+        best,
+        bounds,
+        float(gradient_bytes),
+    )
+
+
+def _from_a_group(
+    seconds_of: "_Played", order: NDArray[np.int64], routes: Routes
+) -> NDArray[np.int64]:
+    """The same ring from the lowest server that is far from the one before it.
+
+    So racks are not cut in two where the ring is. The other way round where that is as quick and
+    ascends.
+    """
+    length = np.diff(routes.first).reshape(routes.servers, -1)
+
+    def begun(way: NDArray[np.int64]) -> NDArray[np.int64]:
+        far = length[np.roll(way, 1), way]
+        return np.roll(way, -min(np.flatnonzero(far == far.max()), key=lambda at: way[at]))
+
+    forward, backward = begun(order), begun(order[::-1])
+    if backward.tolist() < forward.tolist() and (
+        seconds_of(backward)[0] <= seconds_of(forward)[0] * (1 + ROUNDING)
+    ):
+        return backward
+    return forward
+
+
+def _made(
+    seconds_of: "_Played",
+    known: Mapping[str, Any],
+    best: NDArray[np.int64],
+    bounds: list[OrderBound],
+    gradient_bytes: float,
+) -> Order:
+    """An order with its times beside those by id and by name."""
+    topology = seconds_of.topology
+    names = _by_name(topology)
     seconds, algorithm = seconds_of(best)
     return Order(
-        topology,
-        library,
-        float(gradient_bytes),
-        tuple(topology.servers[best].tolist()),
-        seconds,
-        seconds_of(np.arange(count))[0],
-        None if names is None else seconds_of(names)[0],
-        min(bounds, key=lambda bound: bound.seconds),
-        algorithm,
-        compared_all,
-        wall_s=0.0,
-        stopped=stop.reached(),
+        **known,
+        gradient_bytes=gradient_bytes,
+        ranks=tuple(topology.servers[best].tolist()),
+        seconds=seconds,
+        by_id_s=seconds_of(np.arange(topology.num_servers))[0],
+        by_name_s=None if names is None else seconds_of(names)[0],
+        bound=min(bounds, key=lambda bound: bound.seconds),
+        algorithm=algorithm,
     )
 
 
@@ -438,6 +499,7 @@ def _of_mesh(
         compared_all=False,
         wall_s=0.0,
         stopped=stop.reached(),
+        runtime=runtime,
         mesh=mesh,
         axis_s=by_axis,
     )

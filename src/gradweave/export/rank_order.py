@@ -1,0 +1,154 @@
+"""An order of hosts as launchers take it: rank 0 on the first, and so on."""
+
+import ipaddress
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gradweave.atomic import atomic_write
+from gradweave.checks import did_you_mean
+from gradweave.errors import OptionError
+from gradweave.export.rankfile import hosts_of_servers, rankfile
+from gradweave.topology.topology import Topology
+
+PORT = 29_500
+"""torchrun's ``--master-port`` where none is given."""
+
+
+def to_rank_order(
+    topology: Topology,
+    ranks: Sequence[int],
+    format: str,
+    hosts: Sequence[str] | None = None,
+) -> str:
+    """Writes which host has which rank.
+
+    ``hostfile``: for mpirun and MPICH's hydra, a line a host. ``rankfile``: for mpirun
+    ``--map-by rankfile:file=FILE``. ``slurm``: for ``SLURM_HOSTFILE``, with ``srun
+    --distribution=arbitrary``. ``torchrun``: each host's ``--node-rank``, since a rendezvous orders
+    hosts by name. ``jax``: JSON with the permutation of ``jax.devices()``, which are in order of
+    id, for ``jax.make_mesh``. ``mlx``: for ``mlx.launch --hostfile``.
+
+    Args:
+        topology: the network.
+        ranks: [N] node id of the server at each rank, each server once.
+        format: one of `ORDER_FORMATS`.
+        hosts: [N] the host of each server, in order of id; if not given, the servers' names. The
+            format ``jax`` needs none.
+
+    Raises:
+        OptionError: for an unknown format, ranks that are not each server once, or what is no host
+            name; for hostfiles of other launchers than MPI's, two servers on one host.
+
+    >>> import gradweave as gw
+    >>> net = gw.topology.star(3)
+    >>> print(to_rank_order(net, [2, 0, 1], "slurm", ["a", "b", "c"]), end="")
+    c
+    a
+    b
+    """
+    if format not in _WRITERS:
+        guess = did_you_mean(format, _WRITERS)
+        raise OptionError(f"format: {guess}expected {', '.join(_WRITERS)}, got {format!r:.60}")
+    if sorted(ranks) != topology.servers.tolist():
+        raise OptionError(
+            f"ranks: expected each of the {topology.num_servers} servers once, got {[*ranks]!r:.60}"
+        )
+    nameless = format == "jax" and hosts is None and not topology.labels
+    by_id = [] if nameless else hosts_of_servers(topology, hosts)
+    in_order = [by_id[place] for place in topology.rank[[*ranks]].tolist() if by_id]
+    return _WRITERS[format](topology, ranks, in_order)
+
+
+def save_rank_order(
+    topology: Topology,
+    ranks: Sequence[int],
+    path: str | Path,
+    format: str,
+    hosts: Sequence[str] | None = None,
+) -> None:
+    """Writes `to_rank_order` to a file, whole or not at all.
+
+    Raises:
+        OptionError: as `to_rank_order` does.
+        FileError: the file cannot be written.
+    """
+    atomic_write(path, to_rank_order(topology, ranks, format, hosts).encode())
+
+
+def _hostfile(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+    """A line for each stretch of ranks on one host; slots are filled in the order of lines."""
+    lines: list[tuple[str, int]] = []
+    for host in hosts:
+        if lines and lines[-1][0] == host:
+            lines[-1] = (host, lines[-1][1] + 1)
+        else:
+            lines.append((host, 1))
+    several = [host for host, times in Counter(host for host, _ in lines).items() if times > 1]
+    if several:
+        raise OptionError(
+            f"hostfile: the ranks of {several[0]!r:.60} do not follow each other, which a hostfile "
+            "cannot say; use the format rankfile"
+        )
+    return "".join(f"{host} slots={slots}\n" for host, slots in lines)
+
+
+def _rankfile(topology: Topology, ranks: Sequence[int], hosts: list[str]) -> str:
+    names = [topology.node_name(server) for server in ranks]
+    return rankfile(f"{topology.name}: an order of ranks", hosts, names)
+
+
+def _slurm(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+    return "".join(f"{host}\n" for host in hosts)
+
+
+def _torchrun(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+    _once("torchrun", hosts)
+    command = (
+        f"torchrun --nnodes {len(hosts)} --node-rank RANK --master-addr {hosts[0]} "
+        f"--master-port {PORT}"
+    )
+    lines = [f"# on each HOST: {command} …", "# RANK HOST"]
+    lines += [f"{rank} {host}" for rank, host in enumerate(hosts)]
+    return "\n".join(lines) + "\n"
+
+
+def _jax(topology: Topology, ranks: Sequence[int], hosts: list[str]) -> str:
+    permutation = topology.rank[[*ranks]].tolist()
+    return json.dumps({"permutation": permutation} | ({"hosts": hosts} if hosts else {})) + "\n"
+
+
+def _mlx(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+    _once("mlx", hosts)
+    return json.dumps([{"ssh": host, "ips": _addresses(host)} for host in hosts], indent=1) + "\n"
+
+
+def _addresses(host: str) -> list[str]:
+    """The host itself where it is an address, as ``mlx.launch --hosts`` has it."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return []
+    return [host]
+
+
+def _once(format: str, hosts: list[str]) -> None:
+    host, times = Counter(hosts).most_common(1)[0]
+    if times > 1:
+        raise OptionError(
+            f"{format}: expected one server a host, got {times} on {host!r:.60}; order hosts, each "
+            "one server"
+        )
+
+
+_WRITERS: dict[str, Callable[[Topology, Sequence[int], list[str]], str]] = {
+    "hostfile": _hostfile,
+    "rankfile": _rankfile,
+    "slurm": _slurm,
+    "torchrun": _torchrun,
+    "jax": _jax,
+    "mlx": _mlx,
+}
+ORDER_FORMATS = tuple(_WRITERS)
+"""The formats' names on the command line."""
