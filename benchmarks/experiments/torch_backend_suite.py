@@ -39,7 +39,7 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
     """Runs the tests in this process's children, and writes each one's outcome as it ends."""
     os.environ |= {"BACKEND": "gloo", "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TEMP_DIR"] = folder
+        os.environ["TEMP_DIR"] = tempfile.tempdir = folder  # the tests leave files behind
         import torch
         from torch.testing._internal.distributed import distributed_test as module
 

@@ -1,6 +1,7 @@
 """The backend gradweave of torch.distributed: who runs plans, from which call on, what is kept."""
 
 import dataclasses
+import datetime
 import json
 import logging
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import gradweave as gw
+from gradweave.errors import RunError
 from gradweave.schedule import Schedule
 from gradweave.schedulers import RecursiveDoubling, Ring
 from tests.execute.launch import run
@@ -28,6 +30,7 @@ from gradweave.torch import agreement as agreements  # noqa: E402
 from gradweave.torch.choice import Choices, Stage  # noqa: E402
 from gradweave.torch.group import planned_reduction  # noqa: E402
 from gradweave.torch.planner import Planner  # noqa: E402
+from gradweave.torch.progress import Progress, handover_s  # noqa: E402
 from gradweave.torch.settings import Settings  # noqa: E402
 
 EXACT = ("ddp", "fsdp2", "hsdp", "tensor_parallel", "pipeline")
@@ -163,6 +166,8 @@ def test_what_a_plan_can_run():
         return planned_reduction(tensors, options)
 
     ones = torch.ones(4, 4)
+    with torch.inference_mode():
+        inference = torch.ones(3)
     assert asked([ones], dist.ReduceOp.SUM) == "sum"
     assert asked([ones.bfloat16()], dist.ReduceOp.AVG) == "mean"
     assert asked([ones.long()], dist.ReduceOp.MAX) == "max"
@@ -175,6 +180,7 @@ def test_what_a_plan_can_run():
         ([ones[:0]], dist.ReduceOp.SUM),
         ([ones.to_sparse()], dist.ReduceOp.SUM),
         ([ones.to("meta")], dist.ReduceOp.SUM),
+        ([inference], dist.ReduceOp.SUM),
     ):
         assert asked(tensors, operation) is None
     assert planned_reduction(ones, dist.ReduceOp.SUM) is None
@@ -269,7 +275,7 @@ class Gloo:
     clock: Any
 
 
-@pytest.mark.parametrize(("plan_s", "taken"), [(0.4e-3, True), (0.49e-3, False), (2e-3, False)])
+@pytest.mark.parametrize(("plan_s", "taken"), [(0.4e-3, True), (0.47e-3, False), (2e-3, False)])
 def test_the_slower_is_left(plan_s: float, taken: bool, monkeypatch: pytest.MonkeyPatch):
     now = 0.0
 
@@ -280,13 +286,47 @@ def test_the_slower_is_left(plan_s: float, taken: bool, monkeypatch: pytest.Monk
             now += seconds
 
     monkeypatch.setattr(choice.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(choice, "handover_s", lambda: 0.01e-3)
     Gloo.clock = Clock
     trial = choice.Trial(lambda tensor, reduction: Clock.advance(plan_s), Gloo())  # type: ignore
     for _ in range(choice.TRIAL):
         assert not trial.decided
         trial.run(torch.ones(3), "sum")
     assert trial.decided and trial.takes_plan is taken
-    assert trial.plan_s == pytest.approx(plan_s) and trial.own_s == pytest.approx(0.5e-3)
+    assert trial.plan_s == pytest.approx(plan_s + 0.01e-3) and trial.own_s == pytest.approx(0.5e-3)
+
+
+def test_what_a_caller_waits_for():
+    progress, begin = Progress(), threading.Event()
+    ones = torch.ones(3, requires_grad=True)
+
+    def doubled() -> None:
+        begin.wait()
+        ones.mul_(2)
+
+    def increased() -> None:
+        ones.add_(1)
+
+    first, second = progress.start(ones, doubled), progress.start(ones, increased)
+    assert not first.is_completed() and not second.is_success()
+    with pytest.raises(RuntimeError, match="not complete after"):
+        first.wait(datetime.timedelta(milliseconds=1))
+    begin.set()
+    assert second.wait() and first.is_success() and ones.tolist() == [3, 3, 3]
+    assert second.get_future().wait() == [ones] == second.result()
+    assert 0 < handover_s() < 1
+
+
+def test_the_error_of_a_collective():
+    def fails() -> None:
+        raise RunError("lost server 2")
+
+    failed = Progress().start(torch.ones(1), fails)
+    with pytest.raises(RunError, match="lost server 2"):
+        failed.wait()
+    assert failed.is_completed() and not failed.is_success()
+    with pytest.raises(RuntimeError, match="lost server 2"):
+        failed.get_future().wait()
 
 
 @pytest.mark.slow

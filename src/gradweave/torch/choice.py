@@ -17,6 +17,7 @@ from gradweave.execute.torch_distributed import Collective
 from gradweave.execute.torch_distributed.backend import OPERATIONS
 from gradweave.topology.units import format_size
 from gradweave.torch.offers import Offers
+from gradweave.torch.progress import handover_s
 
 VOTE_EVERY, VOTE_FOR = 8, 4
 """All-reduces between votes, and after how many more a vote is counted: nobody waits for it."""
@@ -46,7 +47,8 @@ class Choice:
     stage: Stage
     """How far it is decided."""
     plan_s: float | None
-    """Median time of the plan in the trial, of the slowest rank; None before its end."""
+    """Median time of the plan in the trial, of the slowest rank, with what it takes to hand it over
+    to another thread; None before the trial's end."""
     own_s: float | None
     """The same of the backend's own."""
 
@@ -95,15 +97,16 @@ class Trial:
         self._group.allreduce([tensor], _options(operation)).wait()
 
     def _decide(self) -> None:
-        slowest = torch.tensor(self._seconds, dtype=torch.float64)
+        slowest = torch.tensor([*self._seconds, handover_s()], dtype=torch.float64)
         self._summed(slowest, dist.ReduceOp.MAX)
-        times = list(enumerate(slowest.tolist()))[4:]  # without the first of each
+        *seconds, handover = slowest.tolist()
+        times = list(enumerate(seconds))[4:]  # without the first two of each
         plan_s, own_s = (
             statistics.median(seconds for call, seconds in times if _by_plan(call) is plan)
             for plan in (True, False)
         )
-        self.plan_s, self.own_s = plan_s, own_s
-        self.takes_plan = plan_s <= GAIN * own_s
+        self.plan_s, self.own_s = plan_s + handover, own_s  # which the caller starts itself
+        self.takes_plan = self.plan_s <= GAIN * self.own_s
         self.decided = True
 
 

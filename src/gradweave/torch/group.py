@@ -52,7 +52,7 @@ class PlannedGroup(Group):
         self._offers = Offers(self, planner)
         self.choices = Choices(own, self._offers)
         """What its all-reduces run by."""
-        self._progress: Progress | None = None
+        self._progress = Progress()
 
     def get_group_store(self) -> distributed_c10d.Store:
         """By which the processes found each other."""
@@ -64,14 +64,11 @@ class PlannedGroup(Group):
         by = self.choices.of(tensors[0].nbytes) if asked else None
         if asked is None or by is None:
             return self._own.allreduce(tensors, *args, **kwargs)
-        if self._progress is None:
-            self._progress = Progress()
         return self._progress.start(tensors[0], functools.partial(by, tensors[0], asked))
 
     def shutdown(self) -> None:
         """Ends its threads and connections."""
-        if self._progress is not None:
-            self._progress.close()
+        self._progress.close()
         self._offers.close()
         super().shutdown()
 
@@ -125,7 +122,7 @@ def planned_reduction(tensors: Any, *args: Any, **kwargs: Any) -> Reduction | No
     tensor, operation = tensors[0], options.reduceOp
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
         return None
-    if not tensor.is_contiguous():
+    if not tensor.is_contiguous() or tensor.is_inference():  # which other threads may not change
         return None
     found: Reduction | None = next((name for kind, name in _REDUCTIONS if operation == kind), None)
     return None if found == "mean" and not tensor.is_floating_point() else found

@@ -1,5 +1,6 @@
 """Plans for one group, made or read in the process of its rank 0."""
 
+import atexit
 import contextlib
 import hashlib
 import logging
@@ -14,7 +15,7 @@ from pathlib import Path
 from gradweave.atomic import make_folder
 from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleError
 from gradweave.execute.program import check_all_reduce, check_servers, is_own, same_bits
-from gradweave.processes.children import Children, how_ended
+from gradweave.processes.children import STOP_S, Children, how_ended
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.topology.spec import as_topology
@@ -23,6 +24,8 @@ from gradweave.torch.settings import Settings
 
 SEARCH_S = 60
 """Longest search for a plan."""
+_LEAVE_S = STOP_S + 2.0
+"""How long a group that ends waits for a search to end."""
 _log = logging.getLogger("gradweave")
 
 
@@ -61,6 +64,7 @@ class Planner:
                 )
         self._wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def start(self, publish: Callable[[int, Schedule | None], None]) -> None:
         """Starts the thread.
@@ -68,9 +72,11 @@ class Planner:
         Args:
             publish: called with a size in bytes and its plan; None: the backend's own is as fast.
         """
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._work, args=(publish,), name="gradweave-planner", daemon=True
-        ).start()
+        )
+        self._thread.start()
+        atexit.register(self.close)  # a search does not outlive the process
 
     def want(self, size: int) -> None:
         """Asks for the plan of a size in bytes."""
@@ -80,6 +86,9 @@ class Planner:
         """Ends the thread, and a search under way."""
         self._ended.set()
         self._wanted.put(None)
+        atexit.unregister(self.close)
+        if self._thread is not None:
+            self._thread.join(_LEAVE_S)
 
     def _work(self, publish: Callable[[int, Schedule | None], None]) -> None:
         while (size := self._wanted.get()) is not None and not self._ended.is_set():
