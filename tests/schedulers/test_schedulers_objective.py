@@ -1,6 +1,7 @@
 """solve(objective="seconds"): never behind its strategies, never below its bound."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -25,10 +26,11 @@ from gradweave.schedulers import (
     Timed,
     solve,
 )
-from gradweave.schedulers.solve.seconds import FOR_SECONDS
+from gradweave.schedulers.solve.seconds import FOR_SECONDS, Seconds
 from gradweave.schedulers.solve.seconds_bound import seconds_bound, timing_of
 from gradweave.schedulers.solve.variants import rated, refitted, split
 from gradweave.simulate import seconds
+from gradweave.stop import UNLIMITED
 from gradweave.topology import Topology
 from gradweave.verify import verify
 from tests.schedule.same import same
@@ -287,3 +289,13 @@ def test_bad_input_gets_one_line(options, reason):
     with pytest.raises(OptionError) as caught:
         solve(net("ring:3"), **{"objective": "seconds", **options})
     assert str(caught.value).startswith(reason) and "\n" not in str(caught.value)
+
+
+def test_what_is_far_behind_is_not_cut(monkeypatch):
+    """A ring of one piece a server, where there is another that takes a twentieth of its time."""
+    network = gw.topology.from_spec("ring:6,latency=1us,bandwidth=10GBps")
+    objective = Seconds(network, "all_reduce", 1e8, np.zeros(6))
+    schedule, ring = Ring().schedule(network), Ring()
+    all_of_it = [one.value for one in objective.variants(schedule, ring, UNLIMITED, math.inf)]
+    behind = [one.value for one in objective.variants(schedule, ring, UNLIMITED, all_of_it[0] / 20)]
+    assert behind == all_of_it[:1] and len(all_of_it) > 1

@@ -4,13 +4,16 @@ In processor time, so that whatever else runs beside the tests does not count: i
 the time that passes.
 """
 
+import dataclasses
 import time
 
 import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.errors import NoScheduleError
 from gradweave.schedulers import solve
+from gradweave.stop import Stop
 from gradweave.verify import verify
 
 LONG = (
@@ -52,6 +55,15 @@ def test_it_is_kept(spec, objective):
 def test_a_strategy_that_runs_out_of_time_at_once_has_a_schedule(scheduler):
     made = gw.schedulers.from_spec(scheduler).schedule("torus:6x6", time_limit=1e-9)
     assert verify(made).valid
+
+
+@pytest.mark.parametrize("scheduler", ["grown", "symmetric", "merged"])
+def test_one_whose_caller_has_a_schedule_may_end_without(scheduler):
+    """Or a limit would be overrun by what is not needed."""
+    strategy, network = gw.schedulers.from_spec(scheduler), gw.topology.from_spec("torus:12x12")
+    late = dataclasses.replace(Stop.after(1e-9), dispensable=True)
+    with pytest.raises(NoScheduleError):
+        strategy.schedule_until(network, late)
 
 
 def test_a_search_that_has_time_is_the_same_as_one_without_a_limit():
