@@ -40,7 +40,7 @@ from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children
 
 MB = 1_000_000
-SIZE = 2 * MB
+SIZE = MB // 2
 REPETITIONS = 3
 PATIENCE_S = 300
 SEED = 0
@@ -89,22 +89,24 @@ if world.rank == 0:
 
 def two_racks() -> gw.Topology:
     """Two racks of four hosts, and a trunk of one host's speed."""
-    links = [(s, 8 + s // 4, 0.0, 10.0) for s in range(8)]
-    return network("two racks of 4, 4:1", 8, 2, [*links, (8, 9, 0.0, 10.0)])
+    links = [(s, 8 + s // 4, 0.0, 2.5) for s in range(8)]
+    return network("two racks of 4, 4:1", 8, 2, [*links, (8, 9, 0.0, 2.5)])
 
 
 def four_racks() -> gw.Topology:
     """Four racks of two hosts on one core, each with an uplink of half a host's speed."""
-    links = [(s, 8 + s // 2, 0.0, 10.0) for s in range(8)]
-    up = [(8 + rack, 12, 0.0, 5.0) for rack in range(4)]
+    links = [(s, 8 + s // 2, 0.0, 2.5) for s in range(8)]
+    up = [(8 + rack, 12, 0.0, 1.25) for rack in range(4)]
     return network("four racks of 2, 4:1", 8, 5, [*links, *up])
 
 
 def two_pods() -> gw.Topology:
     """Two pods of two racks of two hosts: racks at one host's speed, pods at half of one."""
-    links = [(s, 8 + s // 2, 0.0, 10.0) for s in range(8)]
-    up = [(8 + rack, 12 + rack // 2, 0.0, 10.0) for rack in range(4)]
-    return network("two pods of 2 racks of 2, 2:1 and 4:1", 8, 6, [*links, *up, (12, 13, 0.0, 5.0)])
+    links = [(s, 8 + s // 2, 0.0, 2.5) for s in range(8)]
+    up = [(8 + rack, 12 + rack // 2, 0.0, 2.5) for rack in range(4)]
+    return network(
+        "two pods of 2 racks of 2, 2:1 and 4:1", 8, 6, [*links, *up, (12, 13, 0.0, 1.25)]
+    )
 
 
 NETWORKS = (two_racks, four_racks, two_pods)

@@ -24,6 +24,7 @@ from gradweave.topology.faults import (
 )
 from gradweave.topology.formats.files import load, save
 from gradweave.topology.formats.graph import from_networkx, to_networkx
+from gradweave.topology.formats.host_tree import HostLinks
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.routes import (
     hop_distances,
@@ -40,6 +41,7 @@ __all__ = [
     "Degraded",
     "Faults",
     "FreeGroup",
+    "HostLinks",
     "Link",
     "Topology",
     "a100_box",
