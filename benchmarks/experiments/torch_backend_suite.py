@@ -33,6 +33,8 @@ from gradweave.schedulers import Ring
 LIBRARIES = ("torch",)
 GLOO, BARE, PLANS = "gloo", "gradweave", "gradweave with a plan"
 PROCESSES = (3, 4)
+Outcomes = dict[str, dict[str, Any]]
+"""Of each test, by its name, its state and why."""
 
 
 def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
@@ -92,7 +94,7 @@ def all_by_plan(processes: int, plan: Path) -> None:
     os.environ["GRADWEAVE_PLAN"] = str(plan)
 
 
-def measured(processes: int, backend: str, only: str) -> dict[str, dict[str, Any]]:
+def measured(processes: int, backend: str, only: str) -> Outcomes:
     """The outcome of each test, by its name."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report")
@@ -102,24 +104,26 @@ def measured(processes: int, backend: str, only: str) -> dict[str, dict[str, Any
     return {row["test"]: row for row in rows}
 
 
-def compared(processes: int, only: str) -> dict[str, Any]:
-    """Counts of all, and the tests that pass under gloo alone."""
+def compared(processes: int, only: str) -> list[dict[str, Any]]:
+    """A row for each backend: how many tests end how, and which pass under gloo alone."""
     found = {name: measured(processes, name, only) for name in (GLOO, BARE, PLANS)}
-    row: dict[str, Any] = {"processes": processes, "tests": len(found[GLOO])}
-    row["outcomes"] = {
-        name: dict(sorted(Counter(test["state"] for test in tests.values()).items()))
-        for name, tests in found.items()
+    return [row(processes, name, found[name], found[GLOO]) for name in found]
+
+
+def row(processes: int, name: str, tests: Outcomes, own: Outcomes) -> dict[str, Any]:
+    """Of one backend; the tests that only gloo passes are told with their errors."""
+    ends = Counter(test["state"] for test in tests.values())
+    only = sorted(t for t in own if own[t]["state"] == "passes" != tests[t]["state"])
+    for test in only:
+        print(f"{test} under {name}:", tests[test]["why"], sep="\n", file=sys.stderr)
+    return {
+        "processes": processes,
+        "backend": name,
+        "tests": len(tests),
+        **{state: ends[state] for state in ("passes", "fails", "skipped")},
+        "failing": sorted(t for t in tests if tests[t]["state"] == "fails"),
+        "only_under_gloo": only,
     }
-    own = found[GLOO]
-    row["only_under_gloo"] = {
-        name: sorted(t for t in own if own[t]["state"] == "passes" != found[name][t]["state"])
-        for name in (BARE, PLANS)
-    }
-    row["nowhere"] = sorted(t for t in own if own[t]["state"] == "fails")
-    for name, tests in row["only_under_gloo"].items():
-        for test in tests:
-            print(f"{test} under {name}:", found[name][test]["why"], sep="\n", file=sys.stderr)
-    return row
 
 
 def main() -> None:
@@ -133,8 +137,8 @@ def main() -> None:
         return
     rows = []
     for processes in asked.processes:
-        rows.append(compared(processes, asked.only))
-        print(json.dumps(rows[-1], indent=1), flush=True)
+        rows += compared(processes, asked.only)
+        print(json.dumps(rows, indent=1), flush=True)
     if asked.only == "*":
         record("torch_backend_suite", libraries=LIBRARIES, rows=rows)
 
