@@ -45,9 +45,9 @@ COUNT = 200
 RATES = (1.0, 2.5, 4.0, 10.0)
 """Gbit/s of links."""
 GBIT = 125e6
-KEPT = 20_000
+KEPT = 2_000
 """Rings kept of each network, best first."""
-PLAYED = 2_000
+PLAYED = 300
 """Of these, played at most."""
 WITHIN = 1.02
 ALL_PLAYED = 6
@@ -140,7 +140,7 @@ def exact(topology: gw.Topology, reduce: OwnAllReduce, seconds: float) -> tuple[
         float(pattern.times[0]),
         twins(topology),
         KEPT,
-        seconds * 1.001,
+        seconds * 1.001,  # the rest cannot be faster
         np.zeros(1, bool),
     )
     assert complete
@@ -159,8 +159,8 @@ def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
     found = gw.order(topology, "gloo", SIZE, runtime="ideal")
     with mock.patch("gradweave.ordering.ordering.EXACT_SERVERS", 2):
         annealed = gw.order(topology, "gloo", SIZE, runtime="ideal")
-    slower = max(found.seconds, annealed.seconds)
-    exact_s, played, proved = exact(topology, reduce, slower)
+    best_s = min(found.seconds, annealed.seconds)
+    exact_s, played, proved = exact(topology, reduce, best_s)
     every_s = None
     if topology.num_servers <= ALL_PLAYED:
         first, *others = topology.servers.tolist()

@@ -96,6 +96,7 @@ def improve(
     pattern: patterns.Pattern,
     tries: int,
     warmth: float,
+    most: int,
     seed: int,
     flag: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
@@ -106,12 +107,14 @@ def improve(
         routes: of all pairs.
         pattern: what is sent.
         tries: moves tried at most.
-        warmth: temperature at first, relative to the cost at the start.
+        warmth: temperature at first, relative to the best cost.
+        most: how many orders to keep.
         seed: of the moves.
         flag: [1] ends the search.
 
     Returns:
-        The order that takes least in the steady state, with what all links carry (`TIE`).
+        [kept, N] the orders that take least in the steady state, with what all links carry
+        (`TIE`), ascending.
     """
     np.random.seed(seed)
     count = len(start)
@@ -119,7 +122,8 @@ def improve(
     order = start.astype(np.int64)
     seconds, work, mean = _cost(order, routes, pattern, load)
     now, best = seconds + TIE * work + SPREAD * mean, seconds + TIE * work
-    best_order, trial = order.copy(), order.copy()
+    costs, kept, trial = np.full(most, np.inf), np.zeros((most, count), np.int64), order.copy()
+    costs[0], kept[0] = best, order
     since = 0
     for attempt in range(tries):
         if flag[0] or since > tries // 4:
@@ -147,12 +151,30 @@ def improve(
         if guide <= now or np.random.random() < np.exp((now - guide) / max(temperature, 1e-300)):
             order[:] = trial
             now = guide
-            if cost < best * (1 - 1e-9):
-                if cost < best * (1 - 1e-4):
-                    since = 0
-                best = cost
-                best_order[:] = trial
-    return best_order
+            if cost < best * (1 - 1e-4):
+                since = 0
+            best = min(best, cost)
+            if cost < costs[most - 1]:
+                _keep(cost, order, costs, kept)
+    return kept[: np.searchsorted(costs, np.inf)]
+
+
+@kernel(inner=True)
+def _keep(cost: float, order: Integers, costs: Floats, kept: Integers) -> None:
+    """Puts an order among those kept, costs ascending, unless it is there."""
+    place = len(costs) - 1
+    while place > 0 and costs[place - 1] > cost:
+        place -= 1
+    other = place - 1
+    while other >= 0 and costs[other] >= cost * (1 - 1e-12):
+        if (kept[other] == order).all():
+            return
+        other -= 1
+    for other in range(len(costs) - 1, place, -1):
+        costs[other] = costs[other - 1]
+        kept[other] = kept[other - 1]
+    costs[place] = cost
+    kept[place] = order
 
 
 @kernel
