@@ -86,7 +86,7 @@ def _size(frame: Frame, text: str) -> float:
 
 
 def frames_of(
-    topology: Topology, positions: NDArray, reach: NDArray, radius: float
+    topology: Topology, positions: NDArray, reach: NDArray, radius: float, unit: float
 ) -> tuple[Frame, ...]:
     """Outlines of the groups that a network consists of, where they lie apart in a drawing.
 
@@ -95,16 +95,19 @@ def frames_of(
         positions: [V, 2] of each node.
         reach: [V, 2] half of a bar's extent; zeros for a point.
         radius: of a server.
+        unit: distance between the two nearest servers.
 
     Returns:
         The outlines, larger groups first. A level of groups is left out, with all above, where an
         outline would hold another group's nodes, or overlap another outline.
     """
-    unit = _least_distance(positions[topology.is_server])
+    nested = nested_groups(topology, equal=False)
+    if not nested:
+        return ()
     strip = max(_STRIP * unit, float(np.ptp(positions[:, 0])) / _WIDEST)
     half = _half_sizes(topology, positions, reach, radius)
     kind, levels, inside = "", list[tuple[Frame, ...]](), None
-    for groups in nested_groups(topology, equal=False):
+    for groups in nested:
         kind = _LARGER.get(kind, "group") if kind else _kind(topology, groups)
         leaves = _leaves(topology, groups) if inside is None else np.zeros(0, np.int64)
         extent = _extents(groups, leaves, positions, half + _PAD * unit)
@@ -128,15 +131,6 @@ def frames_of(
 def _frame(extent: NDArray, below: bool, names: tuple[str, str], strip: float, level: int) -> Frame:
     (x, y), (wide, high) = extent.mean(axis=0).tolist(), (np.ptp(extent, axis=0) / 2).tolist()
     return Frame(x, y, wide, high, strip, bool(below), *names, level)
-
-
-def _least_distance(points: NDArray) -> float:
-    """Between two of some points; one where there are fewer."""
-    ordered = points[np.lexsort(points.T)]
-    apart = np.inf
-    for step in range(1, min(len(ordered), 80)):
-        apart = min(apart, float(np.hypot(*(ordered[step:] - ordered[:-step]).T).min()))
-    return apart if 0 < apart < np.inf else 1.0
 
 
 def _half_sizes(

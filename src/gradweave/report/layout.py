@@ -285,7 +285,8 @@ def _framed(topology: Topology, drawing: Drawing) -> Drawing:
     frames = ()
     if topology.num_nodes <= MAX_BARRED:
         radius = node_radius(topology, drawing)
-        frames = frames_of(topology, drawing.positions, drawing.reach, radius)
+        unit = _nearest(drawing.positions[topology.is_server])
+        frames = frames_of(topology, drawing.positions, drawing.reach, radius, unit)
     low, high = dataclasses.replace(drawing, frames=frames).extent
     extent = float((high - low).max()) or 1.0
     middle = (low + high) / 2

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.report.frames import named
 from gradweave.report.picture import colours
-from gradweave.report.picture.geometry import Geometry
+from gradweave.report.picture.geometry import DENSE_RADIUS, Geometry
 from gradweave.report.picture.shapes import (
     Box,
     Disc,
@@ -128,7 +128,8 @@ def _server(
     inner = radius * 0.64
     rim = min(1.5, radius * 0.15)
     shapes: list[Shape] = [Disc(x, y, radius + rim, colours.PAPER)]
-    shapes.append(Disc(x, y, radius, colours.CELL))
+    dense = radius < DENSE_RADIUS
+    shapes.append(Disc(x, y, radius, colours.BAR_RIM if dense else colours.CELL))
     complete = False
     if rings is not None and held is not None:
         shape, everyone = (x, y, inner, radius - min(0.5, 0.1 * radius)), geometry.topology

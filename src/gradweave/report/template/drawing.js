@@ -125,6 +125,7 @@ function drawSwitch(geometry, node, layer) {
 function drawNetwork(schedule, root, colour, width) {
   const geometry = geometryOf(schedule, width);
   root.replaceChildren();
+  root.classList.toggle("dense", geometry.radius < DENSE_RADIUS);
   const layer = (name) => svg("g", { class: name }, root);
   const [frames, bars, links, switches, tree, tracks, servers, dots] =
     ["frames", "bars", "links", "switches", "tree", "tracks", "servers", "dots"].map(layer);
