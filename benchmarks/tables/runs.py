@@ -116,6 +116,60 @@ def lab_shares() -> str:
     )
 
 
+def rank_order_lab() -> str:
+    """Stock libraries in the lab, by name and in the order found."""
+    result = load("rank_order_lab")
+    rows = [row | {"network": one["network"]} for one in result["networks"] for row in one["rows"]]
+    lines = filled(
+        "{network} | {library:words} | {named} | {by_name_s:.1f} | {seconds:.1f} | "
+        "{times_as_fast:.2f} | {predicted_by_name_s / predicted_s:.2f} | "
+        "{seconds / predicted_s:.2f}",
+        rows,
+    )
+    head = "network | library | hosts named | by name, s | ordered, s | times as fast | predicted"
+    return sourced_table(result, f"{head} | ordered: measured / predicted", lines)
+
+
+def rank_order() -> str:
+    """Orders of ranks beside the exact best ring, by kind of network."""
+    result = load("rank_order")
+    lines = [
+        line
+        for kind in dict.fromkeys(row["kind"] for row in result["rows"])
+        for line in filled(
+            "{kind} | {count(rows.seconds)} | {100 * max(rows.over_exact):.2f}% | "
+            "{100 * max(rows.annealed_over_exact):.2f}% | {100 * mean(rows.by_id_over_exact):.0f}% "
+            "| {100 * max(rows.bound_gap):.0f}%",
+            [
+                {
+                    "kind": kind,
+                    "rows": [
+                        row | {"bound_gap": -row["bound_over_exact"]}
+                        for row in result["rows"]
+                        if row["kind"] == kind
+                    ],
+                }
+            ],
+        )
+    ]
+    head = "networks | number | above the best, at most | by annealing alone, at most"
+    return sourced_table(
+        result, f"{head} | by id, on average | bound below the best, at most", lines
+    )
+
+
+def rank_order_many() -> str:
+    """Orders of 128 ranks."""
+    result = load("rank_order")
+    lines = filled(
+        "`{network}` | {library:words} | {algorithm:words} | {1e3 * by_id_s:.1f} | "
+        "{1e3 * seconds:.1f} | {1e3 * bound_s:.1f} | {wall_s:.1f}",
+        result["many_servers"],
+    )
+    head = "network, shuffled | library | its | by id, ms | ordered, ms | bound, ms | search, s"
+    return sourced_table(result, head, lines)
+
+
 def train_pipeline() -> str:
     """Placements trained in the lab: a step measured beside predicted."""
     result = load("train_pipeline")
