@@ -105,8 +105,9 @@ class Trial:
             statistics.median(seconds for call, seconds in times if _by_plan(call) is plan)
             for plan in (True, False)
         )
-        self.plan_s, self.own_s = plan_s + handover, own_s  # which the caller starts itself
-        self.takes_plan = self.plan_s <= GAIN * self.own_s
+        plan_s += handover  # gloo's own the caller starts itself
+        self.plan_s, self.own_s = plan_s, own_s
+        self.takes_plan = plan_s <= GAIN * own_s
         self.decided = True
 
 
