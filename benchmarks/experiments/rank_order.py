@@ -36,7 +36,7 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.ordering.libraries import OwnAllReduce, own_all_reduces
 from gradweave.ordering.pattern import routes_of
-from gradweave.ordering.search_kernel import every_ring
+from gradweave.ordering.search_kernel import every_ring, steady_seconds
 from gradweave.ordering.starts import twins
 
 MB = 1_000_000
@@ -50,6 +50,8 @@ KEPT = 2_000
 PLAYED = 300
 """Of these, played at most."""
 WITHIN = 1.02
+SLACK = 0.01
+"""More than what `every_ring` adds to a ring's time to tell those apart that take as long."""
 ALL_PLAYED = 6
 """Hosts up to which every ring is played."""
 
@@ -133,24 +135,31 @@ def exact(topology: gw.Topology, reduce: OwnAllReduce, seconds: float) -> tuple[
     """
     routes = routes_of(reduce.network(topology))
     pattern = reduce.pattern(topology.num_servers)
-    steady, rings, complete = every_ring(
+    costs, rings, complete = every_ring(
         routes,
         float(pattern.size[0]),
         float(pattern.piece[0]),
         float(pattern.times[0]),
         twins(topology),
         KEPT,
-        seconds * 1.001,  # the rest cannot be faster
+        seconds * (1 + SLACK),  # the rest cannot be faster
         np.zeros(1, bool),
     )
     assert complete
+    ranks = [np.array(reduce.travel(ring.tolist()), np.int64) for ring in rings]
+    steady = np.array([steady_seconds(one, routes, pattern) for one in ranks])
+    # Of those that were not kept; `every_ring` counts what all links carry besides, a little.
+    others = costs[-1] / (1 + SLACK) if len(rings) == KEPT else math.inf
     best, played = math.inf, 0
-    for least, ring in zip(steady / 1.001, rings, strict=True):
+    for place in np.argsort(steady, kind="stable"):
+        least = min(float(steady[place]), others)
         if min(best, seconds) <= WITHIN * least or played == PLAYED:
-            return min(best, least, seconds), played, bool(seconds <= WITHIN * min(best, least))
-        best = min(best, reduce.seconds(topology, reduce.travel(topology.servers[ring].tolist())))
+            lowest = min(best, least, seconds)
+            return lowest, played, bool(min(best, seconds) <= WITHIN * lowest)
+        best = min(best, reduce.seconds(topology, topology.servers[ranks[place]].tolist()))
         played += 1
-    return min(best, seconds), played, len(rings) < KEPT
+    lowest = min(best, seconds, others)
+    return lowest, played, bool(min(best, seconds) <= WITHIN * lowest)
 
 
 def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
@@ -169,6 +178,8 @@ def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
         )
         assert every_s >= exact_s * (1 - 1e-9)
         exact_s = every_s
+    else:
+        exact_s = max(exact_s, min(found.bound.seconds, best_s))
     return {
         "network": topology.name,
         "kind": kind,
@@ -258,7 +269,12 @@ def main() -> None:
         annealed_within_two_percent=sum(one["annealed_over_exact"] <= WITHIN - 1 for one in rows),
         worst_over_exact=max(one["over_exact"] for one in rows),
         worst_annealed_over_exact=max(one["annealed_over_exact"] for one in rows),
-        bound_never_above=all(one["bound_over_exact"] <= 1e-9 for one in rows),
+        every_ring_played=sum(one["every_ring_played_s"] is not None for one in rows),
+        bound_never_above=all(
+            one["bound_s"] <= one["every_ring_played_s"] * (1 + 1e-9)
+            for one in rows
+            if one["every_ring_played_s"] is not None
+        ),
         rows=rows,
         many_servers=many,
     )

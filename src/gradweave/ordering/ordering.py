@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.errors import OptionError, TopologyError
+from gradweave.errors import NoScheduleError, OptionError, TopologyError
 from gradweave.ordering.bound import OrderBound, any_bound, ring_bound
 from gradweave.ordering.libraries import OwnAllReduce, own_all_reduces
 from gradweave.ordering.mesh import Mesh
 from gradweave.ordering.pattern import Pattern, Routes, routes_of
 from gradweave.ordering.starts import by_nearness, twins
+from gradweave.schedulers.textbook.hamiltonian import hamiltonian_order
 from gradweave.simulate.runtime import Runtime
 from gradweave.stop import Stop, Why
 from gradweave.topology.spec import as_topology
@@ -37,6 +38,8 @@ _PLAYED = 2_500
 """Servers times orders that are played: some seconds."""
 _NEAR = 1.01
 """Times the bound up to which a start that takes the least in the steady state needs no search."""
+_CYCLE_S = 3.0
+"""Time for a Hamiltonian cycle, where the starts by nearness do not meet the bound."""
 _TRIES = 1_000
 """Moves tried from each start for each server."""
 _VISITS = 1e9
@@ -273,10 +276,14 @@ def _of_all(
     seconds_of = _Played(topology, reduces)
     best = _best_played(seconds_of, found, stop, progress)
     least_s = min(bound.seconds for bound in bounds)
-    if starts and seconds_of(best)[0] > _NEAR * least_s and not stop.reached():
-        for search, given in starts:
+    for search, given in starts:
+        if seconds_of(best)[0] > _NEAR * least_s and not stop.reached():
+            cycles = search.cycle()
+            found += [(search.seconds(cycle), _key(cycle)) for cycle in cycles]
+            best = _best_played(seconds_of, found, stop, progress)
+        if seconds_of(best)[0] > _NEAR * least_s and not stop.reached():
             found += search.improved(given, 0.0)
-        best = _best_played(seconds_of, found, stop, progress)
+            best = _best_played(seconds_of, found, stop, progress)
     if len(reduces) == 1 and reduces[0].is_ring:
         best = _from_a_group(seconds_of, best, routes_of(topology))
     known = {"compared_all": compared_all, "wall_s": 0.0, "stopped": stop.reached()}
@@ -381,6 +388,20 @@ class _Search:
             )
         ranks = [np.array(reduce.travel(ring.tolist()), np.int64) for ring in rings]
         return list(zip(seconds.tolist(), map(_key, ranks), strict=True)), bool(complete)
+
+    def cycle(self) -> list[NDArray[np.int64]]:
+        """A cycle of neighbours whose routes share no link, where one is found soon."""
+        if not self.pattern.is_ring[0]:
+            return []
+        try:
+            cycle = hamiltonian_order(
+                self.topology, seed=self.seed, stop=self.stop.within(_CYCLE_S)
+            )
+        except NoScheduleError:
+            return []
+        # The other way round where the ring sends to the rank before.
+        step = 1 if self.pattern.target[0] == (self.pattern.source[0] + 1) % len(cycle) else -1
+        return [self.topology.rank[cycle][::step].astype(np.int64)]
 
     def improved(
         self, starts: list[NDArray[np.int64] | None], least: float
