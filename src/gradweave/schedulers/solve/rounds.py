@@ -13,6 +13,7 @@ from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Sea
 from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted
 
 
 def solve_for_rounds(
@@ -94,7 +95,7 @@ class Rounds(Objective):
         """The best and the bound, for whoever waits."""
         if best is None:
             return ""
-        return f"; {best.schedule.rounds} rounds so far, bound {self.bound.rounds}"
+        return f"; {counted(best.schedule.rounds, 'round')} so far, bound {self.bound.rounds}"
 
     def learn(self, found: Candidate) -> None:
         """Takes the bound of an exhaustive search, where all strategies are bound by it."""
