@@ -154,6 +154,11 @@ EXAMPLES: dict[str, Example] = {
 }
 
 
+KEPT: list[Any] = []
+"""Until the process ends: where a DDP model is the last to hold a gloo group, PyTorch joins its
+threads with the interpreter's lock held, and one of them may wait for that."""
+
+
 def digest(made: nn.Module) -> str:
     """Of all parameters, whole."""
     found = hashlib.sha256()
@@ -171,6 +176,7 @@ def process(folder: Path, example: str, backend: str, rank: int, size: int) -> d
     store = f"file://{folder}/store-{example}-{backend}"
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=size)
     losses, made = EXAMPLES[example](rank, size)
+    KEPT.extend((made, dist.group.WORLD))
     every: list[Any] = [None] * size
     dist.all_gather_object(every, digest(made))
     choices = getattr(dist.group.WORLD, "choices", None)
