@@ -20,6 +20,7 @@ from gradweave.bounds.latency import LatencyBound, latency_bound
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.of_schedule import of_schedule
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
+from gradweave.bounds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
 
 __all__ = [
     "Bottleneck",
@@ -36,7 +37,9 @@ __all__ = [
     "LeastSeconds",
     "LinkLoad",
     "Ports",
+    "SlotPrices",
     "Throughput",
+    "TimeExpandedBound",
     "Toll",
     "TreeDepth",
     "Volumes",
@@ -46,4 +49,5 @@ __all__ = [
     "least_seconds",
     "of_schedule",
     "throughput",
+    "time_expanded",
 ]

@@ -126,7 +126,7 @@ def least_seconds(
         raise OptionError(
             f"gradient_bytes: expected a finite number, zero or more, got {gradient_bytes}"
         )
-    given = _checked(shares, topology.num_servers)
+    given = checked_shares(shares, topology.num_servers)
     ready = ready_times(topology, ready_at_s)
     late = _late(ready, gradient_bytes)
     stages: tuple[Collective, ...] = (collective,)
@@ -157,7 +157,16 @@ def _late(ready: NDArray[np.float64], gradient_bytes: float) -> Late:
     return Late(tuple(earlier.tolist()), gradient_bytes)
 
 
-def _checked(shares: Shares, servers: int) -> tuple[Fraction, ...] | None:
+def checked_shares(shares: Shares, servers: int) -> tuple[Fraction, ...] | None:
+    """[N] as fractions that sum to one; None where any will do.
+
+    Args:
+        shares: what was asked for.
+        servers: N.
+
+    Raises:
+        OptionError: for shares that make no sense.
+    """
     if isinstance(shares, str):
         if shares not in ("any", "equal"):
             raise OptionError(f"shares: expected any, equal or numbers, got {shares!r}")

@@ -1,0 +1,146 @@
+"""Latency and bytes together: closed forms, schedules that never take less, prices recounted."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.bounds import SlotPrices, least_seconds, time_expanded
+from gradweave.bounds.slots import arcs_of
+from gradweave.errors import OptionError
+from gradweave.topology import Link, Topology, from_spec
+
+WIDE = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3, overhead_s=0.0)
+
+
+def pair(link: Link = WIDE) -> Topology:
+    """Two servers."""
+    return Topology.from_links("pair", servers=2, switches=0, links=[(0, 1)], link=link)
+
+
+@pytest.mark.parametrize(("size", "milliseconds"), [(1e6, 2.5), (2e6, 3.0), (4e6, 5.0)])
+def test_two_servers_take_what_they_must(size, milliseconds):
+    """Half a gradient each way and two latencies; or all of it each way and the last one's.
+
+    Sums leave from the start, copies of what has come back after a latency: of parts as small as
+    one likes, this is what is taken, and a slot's length is all that the bound may miss.
+    """
+    bound = time_expanded(pair(), size, slots=40)
+    assert 1e3 * bound.seconds <= milliseconds * (1 + 1e-9)
+    assert 1e3 * bound.seconds == pytest.approx(milliseconds, rel=2 / 40)
+    if size < 2e6:
+        assert bound.seconds > 1.1 * least_seconds(pair(), size).seconds
+        assert "latency and bytes" in str(bound) and "0→1" in bound.reason
+
+
+def test_an_overhead_counts_as_latency():
+    """A message's last byte comes no earlier than both after what is sent first."""
+    split = dataclasses.replace(WIDE, latency_s=4e-4, overhead_s=6e-4)
+    assert time_expanded(pair(split), 1e6, slots=16).expanded_s == pytest.approx(
+        time_expanded(pair(), 1e6, slots=16).expanded_s, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_gather", "all_reduce"])
+@pytest.mark.parametrize("spec", ["ring:3", "star:3", "a100:boxes=1"])
+def test_no_less_than_bytes_alone_but_for_a_slot(spec, collective):
+    """Rounding up to slots, and the solver's tolerance, are all that the program loses."""
+    network = from_spec(spec)
+    plain = least_seconds(network, 1e8, collective)
+    bound = time_expanded(network, 1e8, collective=collective, slots=10)
+    assert bound.seconds >= plain.seconds
+    assert bound.expanded_s >= plain.bandwidth_s * (1 - 1 / 10 - 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_schedules_of_trees_take_no_less(seed):
+    """On random networks of few nodes, at sizes where neither latency nor bytes decide alone."""
+    rng = np.random.default_rng(seed)
+    servers, switches = int(rng.integers(2, 5)), int(rng.integers(0, 3))
+    nodes = servers + switches
+    links = {(int(rng.integers(node)), node) for node in range(1, nodes)} | {(0, nodes - 1)}
+    made = Topology.from_links("random", servers=servers, switches=switches, links=sorted(links))
+    count = len(made.source)
+    network = dataclasses.replace(
+        made,
+        latency_s=rng.uniform(1e-4, 1e-3, count),
+        bandwidth_bytes_per_s=1e9 * rng.integers(1, 4, count).astype(float),
+        overhead_s=np.full(count, float(rng.choice([0.0, 1e-4]))),
+    )
+    size = float(10 ** rng.uniform(5, 6.5))
+    bound = time_expanded(network, size, slots=12)
+    for strategy in (
+        gw.schedulers.Timed(gradient_bytes=size, restarts=1),
+        gw.schedulers.Packed(size, 8),
+    ):
+        schedule = strategy.schedule(network)
+        assert bound.covers(schedule)
+        for model in ("events", "fair", "rounds"):
+            assert gw.simulate.seconds(schedule, size, model) >= bound.seconds
+
+
+def test_of_schedules_only_trees_over_switches_are_covered():
+    """Partners that exchange sums, and routes that pass servers, may take less."""
+    square = from_spec("ring:4")
+    bound = time_expanded(square, 1e5, slots=4)
+    assert bound.covers(gw.schedulers.Ring().schedule(square))
+    assert not bound.covers(gw.schedulers.RecursiveDoubling().schedule(square))
+    assert not bound.covers(gw.schedulers.ParameterServer().schedule(square))
+
+
+def test_any_prices_prove_no_more_than_the_best():
+    """Prices at random, of which some are negative, are evaluated as what they are."""
+    rng = np.random.default_rng(0)
+    best = time_expanded(from_spec("star:3"), 1e5, slots=12)
+    assert best.certificate is not None
+    slots = best.certificate.slots
+    for _ in range(10):
+        prices = tuple(rng.uniform(-0.5, 1, one.shape) for one in best.certificate.prices)
+        tolls = tuple(rng.uniform(-1, 1, one.shape) for one in best.certificate.tolls)
+        assert 0 <= SlotPrices(slots, prices, tolls).seconds(1e5) <= best.seconds * 1.001
+
+
+def test_symmetry_changes_nothing():
+    """One server of an orbit stands for all: a star whose name tells nothing takes as long."""
+    named = from_spec("star:3")
+    links = [(server, 3) for server in range(3)]
+    plain = Topology.from_links("three", servers=3, switches=1, links=links)
+    slightly = plain.bandwidth_bytes_per_s * np.linspace(1, 1 + 1e-7, 6)
+    plain = dataclasses.replace(plain, bandwidth_bytes_per_s=slightly)
+    bounds = [time_expanded(one, 1e5, slots=10).expanded_s for one in (named, plain)]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)
+
+
+def test_latency_over_switches_is_the_route_s():
+    """Through a far switch a message has more behind it than through the near one alone."""
+    links = [(0, 4), (1, 4), (2, 5), (3, 5), (4, 5)]
+    made = Topology.from_links("two racks", servers=4, switches=2, links=links)
+    far = ~made.is_server[made.source] & ~made.is_server[made.target]
+    network = dataclasses.replace(
+        made, latency_s=np.where(far, 1e-3, 1e-5), overhead_s=np.zeros(len(far))
+    )
+    arcs = arcs_of(network)
+    arrives = network.is_server[network.target[arcs.link]]
+    assert np.unique(arcs.delay_s[arrives].round(9)).tolist() == [2e-5, 1.02e-3]
+
+
+def test_what_is_given_must_make_sense():
+    """One line says what was expected."""
+    network = from_spec("ring:3")
+    for options, said in (
+        ({"slots": 1}, "slots: expected 2 to 1000, got 1"),
+        ({"time_limit": 0.0}, "time_limit: expected more than 0"),
+        ({"upper_s": float("nan")}, "upper_s: expected more than 0"),
+        ({"collective": "broadcast"}, "collective: expected one of"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            time_expanded(network, 1e6, **options)
+    with pytest.raises(OptionError, match="at most 32 servers, got 33"):
+        time_expanded(from_spec("ring:33"), 1e6)
+
+
+def test_nothing_to_send_takes_what_is_known_without_slots():
+    """Without bytes latency is all there is."""
+    bound = time_expanded(pair(), 0.0)
+    assert bound.certificate is None and bound.seconds == bound.plain.seconds == 2e-3
