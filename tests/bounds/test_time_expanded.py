@@ -140,6 +140,14 @@ def test_what_is_given_must_make_sense():
         time_expanded(from_spec("ring:33"), 1e6)
 
 
+def test_a_search_that_ends_at_once_says_what_is_known_without_slots():
+    """No time for any program."""
+    network = from_spec("star:4")
+    bound = time_expanded(network, 1e6, time_limit=1e-9)
+    assert bound.certificate is None
+    assert str(bound) == str(least_seconds(network, 1e6))
+
+
 def test_nothing_to_send_takes_what_is_known_without_slots():
     """Without bytes latency is all there is."""
     bound = time_expanded(pair(), 0.0)

@@ -116,9 +116,10 @@ class TimeExpandedBound:
         return not ((own & (schedule.op == REDUCE)).any() or passed.any())
 
     def __str__(self) -> str:
-        expanded = self.expanded_s > self.plain.seconds
-        kind = "latency and bytes" if expanded else self.plain.kind
-        return f"at least {format_seconds(self.seconds)} ({kind}), since {self.reason}"
+        if self.expanded_s <= self.plain.seconds:
+            return str(self.plain)
+        time_s = format_seconds(self.seconds)
+        return f"at least {time_s} (latency and bytes), since {self.reason}"
 
 
 def time_expanded(
