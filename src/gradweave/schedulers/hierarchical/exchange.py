@@ -106,7 +106,7 @@ def _two_trees(size: int) -> Exchange:
     """Binary trees, each for half; who has servers below it in one has none in the other."""
     above = np.array(parents(size))
     above[0] = 0
-    order = mirrored(np.arange(size))
+    order = mirrored(np.arange(size, dtype=np.int32))
     other = np.empty(size, np.int64)
     other[order] = order[above]
     return Exchange(np.array([0, order[0]]), np.ones(2), np.stack([above, other]))
