@@ -1,6 +1,7 @@
 """Latency and bytes together: closed forms, schedules that never take less, prices recounted."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,12 +129,13 @@ def test_latency_over_switches_is_the_route_s():
 def test_what_is_given_must_make_sense():
     """One line says what was expected."""
     network = from_spec("ring:3")
-    for options, said in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"slots": 1}, "slots: expected 2 to 1000, got 1"),
         ({"time_limit": 0.0}, "time_limit: expected more than 0"),
         ({"upper_s": float("nan")}, "upper_s: expected more than 0"),
         ({"collective": "broadcast"}, "collective: expected one of"),
-    ):
+    ]
+    for options, said in wrong:
         with pytest.raises(OptionError, match=said):
             time_expanded(network, 1e6, **options)
     with pytest.raises(OptionError, match="at most 32 servers, got 33"):
