@@ -84,9 +84,12 @@ class Hierarchical(Scheduler):
         whole, chunk_transfers = collective == "all_reduce", 2 * topology.num_servers**2
         if whole and chunk_transfers > TUNING.max_chunk_transfers:
             grid = grid.split(TUNING.groups_with_roots)
+        begun = clock.now()
         best = self._search(grid, collective, stop)
+        in_time = clock.now() - begun < 2 * stop.seconds_left  # or another search ends far too late
         few_chunks = TUNING.few_chunks * chunk_transfers > TUNING.max_transfers
-        if whole and few_chunks and not (grid.few_roots or best.is_content(TUNING.few_roots_worth)):
+        enough = grid.few_roots or best.is_content(TUNING.few_roots_worth)
+        if whole and few_chunks and in_time and not enough:
             few = grid.split(TUNING.groups_with_more_roots)
             if few.few_roots:
                 best = min(best, self._search(few, collective, stop), key=lambda one: one.seconds)

@@ -178,8 +178,11 @@ def _strategies(
     ]
     uneven = not has_equal_links(topology) or bool(ready.any())
     many = topology.num_servers > TUNING.max_packed_servers
+    if uneven and many:  # what is quick comes first: others may take all of the time
+        others = [one for one in fitting if not isinstance(one, Packed)]
+        return sorted(others, key=lambda one: one not in (Planned(), Ring())), []
     if uneven:
-        return [one for one in fitting if not (many and isinstance(one, Packed))], []
+        return fitting, []
     equal = [one for one in fitting if not one.traits.own_pieces]
     if not whole or many or has_equal_ports(topology):
         return equal, []
