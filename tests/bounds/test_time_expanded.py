@@ -8,7 +8,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import SlotPrices, least_seconds, time_expanded
-from gradweave.bounds.slots import arcs_of
+from gradweave.bounds.time_slots import arcs_of
 from gradweave.errors import OptionError
 from gradweave.topology import Link, Topology, from_spec
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.least_seconds import LeastSeconds, Shares, checked_shares, least_seconds
 from gradweave.bounds.scale import in_units, units_of
-from gradweave.bounds.slots import arcs_of
 from gradweave.bounds.time_expanded_program import Orbits, Program, Slots
+from gradweave.bounds.time_slots import arcs_of
 from gradweave.errors import OptionError
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
 from gradweave.stop import Stop

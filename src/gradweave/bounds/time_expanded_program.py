@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.slots import NEVER, Arcs, Slots, cheapest
+from gradweave.bounds.time_slots import NEVER, Arcs, Slots, cheapest
 from gradweave.schedule.schedule import Collective
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
