@@ -92,7 +92,7 @@ def test_strategies_whose_rounds_do_not_compare_have_no_bound(gradweave):
     lines = gradweave(*command).stdout.splitlines()
     table = {line.split("  ")[0]: line for line in lines}
     assert table["lower bound"].split() == ["lower", "bound", "6"]
-    assert table["binomial"].endswith("†") and not table["ring"].endswith("†")
+    assert table["binomial (binomial tree)"].endswith("†") and not table["ring"].endswith("†")
     assert lines[-1].startswith("†  ")
 
 

@@ -47,7 +47,7 @@ def test_the_same_is_no_mismatch():
         ((SCHEDULE, 10, "int8", "sum"), "10 elements of float32, rank 2 10 elements of int8"),
         ((SCHEDULE, 10, "float64", "sum"), "float32, rank 2 10 elements of float64"),
         ((SCHEDULE, 10, "float32", "mean"), "rank 0 asks for the sum, rank 2 for the mean"),
-        ((SCHEDULE, 1 << 40, "float32", "sum"), "rank 2 1099511627776 elements"),
+        ((SCHEDULE, 1 << 40, "float32", "sum"), "rank 2 1,099,511,627,776 elements"),
     ],
 )
 def test_a_mismatch_names_the_rank_and_both(other: tuple, message: str):
