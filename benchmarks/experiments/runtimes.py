@@ -34,7 +34,7 @@ from gradweave.simulate.runtime import Runtime, runtime_of
 BIN = Path(sys.executable).parent
 BACKENDS = {"torch": "gloo", "mpi": "mpi"}
 SERVERS = (4, 8)
-SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+SIZES = tuple(1 << k for k in (10, 12, 14, 16, 18, 20, 22, 24, 26, 28))
 LAB_SIZES = (1 << 16, 1 << 20, 1 << 22)
 FAST, SLOW_PART = "400Gbit/s", 0.25
 LAB = "100Mbit/s"
