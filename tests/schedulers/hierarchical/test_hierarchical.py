@@ -129,7 +129,7 @@ def test_a_slow_card_roots_less():
     slow = (network.source == card) | (network.target == card)
     halved = np.where(slow, 0.5, 1.0) * network.bandwidth_bytes_per_s
     network = dataclasses.replace(network, bandwidth_bytes_per_s=halved)
-    schedule = Hierarchical(gradient_bytes=GB).schedule(network)
+    schedule = Hierarchical(gradient_bytes=GB, chunks=8).schedule(network)
     of_place = np.bincount(schedule.root % 8, schedule.share)
     assert of_place[0] < 0.6 * of_place[1]
 
