@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), help="of boxes")
     parser.add_argument("--largest", action="store_true", help="1,024 boxes, too")
     asked = parser.parse_args()
-    unfinished = Unfinished(NAME, resume=asked.resume)
+    unfinished = Unfinished(NAME, resume=asked.resume, from_record=True)
     begun = time.monotonic()
     rows = unfinished.rows()
     known = ("kind", "boxes", "fabric", "slow", "gradient_bytes")

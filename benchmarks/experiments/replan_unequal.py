@@ -114,7 +114,8 @@ def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     asked = parser.parse_args()
-    unfinished, begun = Unfinished(NAME, resume=asked.resume), time.monotonic()
+    unfinished = Unfinished(NAME, resume=asked.resume, from_record=True)
+    begun = time.monotonic()
     seeds = chosen()
     there = {row["seed"] for row in unfinished.rows()}
     compiled = False

@@ -219,7 +219,7 @@ def in_order(row: Row) -> tuple[Any, ...]:
 
 def main() -> None:
     asked = parser_of(__doc__, resumes=True).parse_args()
-    unfinished = Unfinished("runtimes", resume=asked.resume, libraries=LIBRARIES)
+    unfinished = Unfinished("runtimes", resume=asked.resume, libraries=LIBRARIES, from_record=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for row in rows(unfinished, folder):

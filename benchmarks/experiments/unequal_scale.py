@@ -173,7 +173,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(measure(asked.one[0], int(asked.one[1]), asked.limit)))
         return
-    kept = Unfinished(NAME, resume=asked.resume) if not asked.dry else None
+    kept = None if asked.dry else Unfinished(NAME, resume=asked.resume, from_record=True)
     there = {(row["kind"], row["servers"]) for row in kept.rows()} if kept else set()
     for servers in asked.servers:
         for kind in asked.kinds:
