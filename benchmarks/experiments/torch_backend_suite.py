@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from command_line import parser_of
 from record import record
@@ -83,22 +84,9 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
 
 def all_by_plan(processes: int, plan: Path) -> None:
     """Has a ring run all that a plan can run, from the first call on."""
-    from gradweave.torch import choice, offers
+    from tests.execute.torch_backend_cases import all_by_plan as taken_at_once
 
-    class Decided(choice.Trial):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            self.decided = True
-
-    state = offers.Offers.state
-
-    def ready(self: offers.Offers, size: int) -> int:
-        while not state(self, size):
-            time.sleep(0.01)
-        return state(self, size)
-
-    choice.VOTE_EVERY, choice.VOTE_FOR, choice.Trial = 1, 0, Decided
-    offers.Offers.state = ready
+    taken_at_once()
     Ring().schedule(gw.topology.complete(processes)).save(plan)
     os.environ["GRADWEAVE_PLAN"] = str(plan)
 
