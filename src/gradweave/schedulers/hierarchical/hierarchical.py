@@ -86,7 +86,8 @@ class Hierarchical(Scheduler):
             grid = grid.split(TUNING.groups_with_roots)
         begun = clock.now()
         best = self._search(grid, collective, stop)
-        in_time = clock.now() - begun < 2 * stop.seconds_left  # or another search ends far too late
+        # Another search takes about as long: it may overrun the limit by half of that.
+        in_time = clock.now() - begun < 2 * stop.seconds_left
         few_chunks = TUNING.few_chunks * chunk_transfers > TUNING.max_transfers
         enough = grid.few_roots or best.is_content(TUNING.few_roots_worth)
         if whole and few_chunks and in_time and not enough:

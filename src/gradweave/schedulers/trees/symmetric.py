@@ -72,7 +72,7 @@ class Symmetric(Scheduler):
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         target = free_trees(topology, "all_gather").rounds
         best: tuple[FreeGroup, BaseHops, NDArray] | None = None
-        fewest = topology.num_servers**2
+        fewest, late = topology.num_servers**2, False
         with stop.at(target).watched() as stop:
             give_up = stop.flag if stop.dispensable else np.zeros(1, np.bool_)
             for group in free_groups(topology, stop=stop):
@@ -88,8 +88,11 @@ class Symmetric(Scheduler):
                         best, fewest = (group, hops, transfers), int(transfers[-1, 0]) + 1
                     if stop.reached(fewest):
                         break
-                if best and stop.reached(fewest):
+                late = best is None and stop.dispensable and bool(stop.reached())
+                if late or (best and stop.reached(fewest)):
                     break
+        if late:
+            raise NoScheduleError("symmetric: time was up before its first schedule")
         if best is None:
             raise NoScheduleError(
                 f"symmetric: found no group that moves all servers of {topology.name!r} and lets "
