@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
+from gradweave.schedulers.textbook.places import Places
 from gradweave.schedulers.textbook.steps import routes_between
 from gradweave.topology.topology import Floats, Integers, Topology
 
@@ -224,7 +225,6 @@ def double_tree(servers: int, gradient_bytes: float, parts: int) -> Pattern:
 
 def _places(servers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Ranks at the places of the largest hypercube, those folded, and who stands for them."""
-    over = servers - (1 << (servers.bit_length() - 1))
-    ranks = np.arange(servers)
-    paired = ranks[: 2 * over]
-    return np.concatenate([paired[::2], ranks[2 * over :]]), paired[1::2], paired[::2]
+    places = Places.in_turn(np.arange(servers, dtype=np.int32))
+    core, folded, stand_in = places.core, places.folded, places.stand_in
+    return core.astype(np.int64), folded.astype(np.int64), stand_in.astype(np.int64)

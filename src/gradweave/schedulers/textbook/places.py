@@ -85,9 +85,8 @@ class Places:
             order: how.
             strategy: name of the strategy that asks, for messages.
         """
-        over = topology.num_servers - (1 << (topology.num_servers.bit_length() - 1))
         if order == "near":
-            return _near(topology, over)
+            return _near(topology, _over(topology.num_servers))
         servers = topology.servers
         if order != "id":
             if sorted(order) != servers.tolist():
@@ -96,6 +95,16 @@ class Places:
                     f"got {order}"
                 )
             servers = np.array(order, np.int32)
+        return Places.in_turn(servers)
+
+    @staticmethod
+    def in_turn(servers: NDArray[np.int32]) -> "Places":
+        """Puts servers in their places as they come, folded as `of` says.
+
+        Args:
+            servers: [N] in order.
+        """
+        over = _over(len(servers))
         paired = servers[: 2 * over]
         return Places(np.concatenate([paired[::2], servers[2 * over :]]), paired[1::2], paired[::2])
 
@@ -110,6 +119,11 @@ def check_partners(partners: object, strategy: str) -> None:
     """Refuses unknown partners."""
     if partners not in ("hypercube", "bine"):
         raise OptionError(f"{strategy}: partners: expected hypercube or bine, got {partners!r}")
+
+
+def _over(servers: int) -> int:
+    """How many of so many servers are folded."""
+    return servers - (1 << (servers.bit_length() - 1))
 
 
 def _near(topology: Topology, over: int) -> Places:
