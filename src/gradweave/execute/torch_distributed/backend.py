@@ -9,7 +9,7 @@ two processes must be queued in the same order at both, run the schedule round b
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -100,11 +100,13 @@ class Collective:
     ) -> None:
         first = channels[0][0][0] if channels else None
         self._group: Group = group or (first if isinstance(first, Group) else _world())
-        self._rank, self._size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        if self._rank < 0:
+        self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        """Of this process, and of the group."""
+        if self.rank < 0:
             raise OptionError("group: this process is not in it")
-        check_servers(schedule, self._size, what="processes in the group")
-        self._schedule = schedule
+        check_servers(schedule, self.size, what="processes in the group")
+        self.schedule = schedule
+        """The schedule."""
         self.is_own = is_own(schedule, dist.get_backend(self._group))
         """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
@@ -124,7 +126,12 @@ class Collective:
         return self._run.sent_bytes
 
     def __call__(
-        self, tensor: torch.Tensor, *, reduction: Reduction = "sum", compare: bool | None = None
+        self,
+        tensor: torch.Tensor,
+        *,
+        reduction: Reduction = "sum",
+        compare: bool | None = None,
+        at: Sequence[int] | None = None,
     ) -> None:
         """Runs the collective on a tensor, in place; all processes of the group call it.
 
@@ -133,6 +140,8 @@ class Collective:
             reduction: sum, mean, max or min.
             compare: whether to check that all processes have the same length, type and reduction;
                 if not given, only where these are new.
+            at: [P+1] where the pieces start, the same at all processes; as their shares are if not
+                given.
         """
         check_reduction(
             reduction,
@@ -145,15 +154,25 @@ class Collective:
             self._compared.add(key)
         with torch.no_grad():
             flat = tensor.detach().reshape(-1).contiguous()
+            at = at or self.schedule.piece_offsets(flat.numel()).tolist()
             if self.is_own:
                 self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self._group))
             else:
-                at = self._schedule.piece_offsets(flat.numel()).tolist()
                 self._run(flat, at, reduction)
-            if reduction == "mean" and self._schedule.collective != "all_gather":
-                flat /= self._size
+            if reduction == "mean":
+                for part in self._reduced(flat, at):
+                    part /= self.size
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
+
+    def _reduced(self, flat: torch.Tensor, at: Sequence[int]) -> list[torch.Tensor]:
+        """The parts of a tensor that hold reductions at this process."""
+        if self.schedule.collective == "all_reduce":
+            return [flat]
+        if self.schedule.collective == "all_gather":
+            return []
+        here = self.schedule.root == self.schedule.topology.servers[self.rank]
+        return [flat[at[piece] : at[piece + 1]] for piece in np.flatnonzero(here)]
 
     def guarded(self, call: Callable[[], object]) -> None:
         """Calls one of torch.distributed's collectives; on gloo, names the server it fails for."""
@@ -165,7 +184,7 @@ class Collective:
             combine(reduction, *tensor.new_zeros((2, 1)))
         except RuntimeError as error:
             raise OptionError(f"tensor: there is no {reduction} of {name}") from error
-        mine = torch.from_numpy(signature(self._schedule, tensor.numel(), name, reduction))
+        mine = torch.from_numpy(signature(self.schedule, tensor.numel(), name, reduction))
         every = torch.stack(self._run.gather(mine.to(tensor.device)))
         if error := mismatch(every.cpu().numpy()):
             raise error

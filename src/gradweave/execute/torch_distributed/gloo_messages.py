@@ -127,7 +127,7 @@ class Messages:
         self._lost = LossDetector(schedule.topology, group)
         self.sent_bytes = np.zeros(dist.get_world_size(group), np.int64)
         self._counting = threading.Lock()
-        self._trackers: dict[tuple[int, int], Tracker] = {}
+        self._trackers: dict[tuple[tuple[int, ...], int], Tracker] = {}
         self._longest = max(2 * group_timeout(group), _LONGEST)
         self._scratch = torch.empty(0)
         self._error: RunError | None = None
@@ -136,7 +136,7 @@ class Messages:
         self._have_threads(1)
         weakref.finalize(self, _stop_threads, self._ready, self._threads)
 
-    def __call__(self, flat: torch.Tensor, at: list[int], reduction: Reduction) -> None:
+    def __call__(self, flat: torch.Tensor, at: Sequence[int], reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
 
         Args:
@@ -145,7 +145,7 @@ class Messages:
             reduction: how contributions are combined.
         """
         self._check()
-        size = flat.numel(), flat.element_size()
+        size = tuple(at), flat.element_size()
         if size not in self._trackers:
             self._trackers[size] = Tracker(self._program(flat.nbytes), np.diff(at))
         run = _Run(self, self._trackers[size], flat, at, reduction)
@@ -286,7 +286,7 @@ class _Run:
         messages: Messages,
         tracker: Tracker,
         flat: torch.Tensor,
-        at: list[int],
+        at: Sequence[int],
         reduction: Reduction,
     ) -> None:
         self.tracker = tracker

@@ -1,7 +1,7 @@
 """A schedule on any backend of torch.distributed, round by round."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class Rounds:
             for rows in np.split(mine, splits)
         ]
 
-    def __call__(self, flat: torch.Tensor, at: list[int], reduction: Reduction) -> None:
+    def __call__(self, flat: torch.Tensor, at: Sequence[int], reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
 
         Args:

@@ -1,0 +1,150 @@
+"""All-gathers and reduce-scatters of shards: rank r has the r-th of N equal parts."""
+
+import functools
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from gradweave.errors import OptionError, ScheduleError
+from gradweave.execute.reduction import Reduction
+from gradweave.execute.torch_distributed.backend import Collective
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedule.shares import apportion
+
+
+def sharded(schedule: Schedule) -> Schedule:
+    """The schedule with its pieces in the order of their roots' ranks.
+
+    So that each server roots one contiguous part of a tensor, the r-th of rank r. Transfers, and
+    the bits of every sum, stay as they are.
+
+    Args:
+        schedule: a reduce-scatter or an all-gather in which each of N servers roots 1/N.
+
+    Raises:
+        ScheduleError: it is an all-reduce, or a server roots another share.
+
+    >>> import gradweave as gw
+    >>> net = gw.topology.ring(3)
+    >>> stage = gw.schedulers.Ring().schedule(net, collective="reduce_scatter")
+    >>> sharded(stage).root.tolist()
+    [0, 1, 2]
+    """
+    if schedule.collective == "all_reduce":
+        raise ScheduleError(
+            "expected a schedule of collective reduce_scatter or all_gather, got all_reduce; make "
+            "one of each (--collective), or reverse the one into the other"
+        )
+    topology = schedule.topology
+    rank, servers, total = topology.rank[schedule.root], topology.num_servers, _rooted(schedule)
+    wrong = np.flatnonzero(total * servers != total.sum())
+    if wrong.size:
+        first = int(wrong[0])
+        name = topology.node_name(int(topology.servers[first]))
+        share = Fraction(int(total[first]), int(total.sum()))
+        raise ScheduleError(
+            f"{name} is the root of {share} of the gradient, and shards are 1/{servers} each; make "
+            "a schedule for rounds, or by a strategy that divides evenly, such as merged or grown"
+        )
+    order = np.argsort(rank, kind="stable")
+    if (order == np.arange(schedule.pieces)).all():
+        return schedule
+    place = np.empty_like(order)
+    place[order] = np.arange(schedule.pieces)
+    return schedule.replace(
+        root=schedule.root[order],
+        piece=place[schedule.piece],
+        shares=None if schedule.shares is None else schedule.shares[order],
+    )
+
+
+def all_gather_into(collective: Collective, output: torch.Tensor, input: torch.Tensor) -> None:
+    """Fills a tensor with the parts of all processes, in the order of ranks.
+
+    Args:
+        collective: an all-gather that is `sharded`.
+        output: N times the elements of the input, contiguous; any type.
+        input: this process's part; where it is that part of the output, nothing is copied.
+
+    Raises:
+        OptionError: the tensors do not fit together.
+        RunError, LostServerError: as `Collective` raises them.
+    """
+    mine = _part(collective, "all_gather", output, input, "output", "input")
+    if mine.data_ptr() != input.data_ptr():
+        mine.copy_(input.detach().reshape(-1))
+    # As bytes, since nothing is added: types without addition are gathered, too.
+    whole = output.detach().view(-1).view(torch.uint8)
+    collective(whole, at=_offsets(collective.schedule, mine.nbytes))
+
+
+def reduce_scatter_into(
+    collective: Collective,
+    output: torch.Tensor,
+    input: torch.Tensor,
+    reduction: Reduction = "sum",
+    *,
+    keep_input: bool = True,
+) -> None:
+    """Reduces the tensors of all processes; each gets the part of its rank.
+
+    Args:
+        collective: a reduce-scatter that is `sharded`.
+        output: this process's part.
+        input: N times the elements of the output, contiguous.
+        reduction: sum, mean, max or min.
+        keep_input: whether the input stays as it is, for which it is copied; if not, it holds
+            undefined values afterwards.
+
+    Raises:
+        OptionError: the tensors do not fit together, or their type has no such reduction.
+        RunError, LostServerError: as `Collective` raises them.
+    """
+    whole = input.detach().clone() if keep_input else input.detach()
+    mine = _part(collective, "reduce_scatter", whole, output, "input", "output")
+    offsets = _offsets(collective.schedule, mine.numel())
+    collective(whole.view(-1), reduction=reduction, at=offsets)
+    output.detach().copy_(mine.view(output.shape))
+
+
+def _rooted(schedule: Schedule) -> np.ndarray:
+    """[N] sum of the weights of the pieces that each server roots, by rank."""
+    topology = schedule.topology
+    total = np.zeros(topology.num_servers, np.int64)
+    np.add.at(total, topology.rank[schedule.root], schedule.weights)
+    return total
+
+
+def _part(
+    collective: Collective,
+    expected: str,
+    whole: torch.Tensor,
+    part: torch.Tensor,
+    whole_name: str,
+    part_name: str,
+) -> torch.Tensor:
+    """This process's part of the whole tensor, flat."""
+    schedule, length, servers = collective.schedule, part.numel(), collective.size
+    if schedule.collective != expected:
+        raise OptionError(f"collective: expected one of {expected}, got {schedule.collective}")
+    if whole.numel() != servers * length or whole.dtype != part.dtype:
+        raise OptionError(
+            f"{whole_name}: expected {servers * length} elements of {part.dtype}, {servers} times "
+            f"those of the {part_name}, got {whole.numel()} of {whole.dtype}"
+        )
+    if not whole.is_contiguous():
+        raise OptionError(f"{whole_name}: expected a contiguous tensor")
+    return whole.detach().view(-1)[collective.rank * length : (collective.rank + 1) * length]
+
+
+@functools.lru_cache(maxsize=256)
+def _offsets(schedule: Schedule, length: int) -> tuple[int, ...]:
+    """[P+1] where pieces start if each server roots so many elements, whatever remains of them.
+
+    `Schedule.piece_offsets` divides the whole tensor, so that the first roots may get more.
+    """
+    rank = schedule.topology.rank[schedule.root]
+    cuts = np.searchsorted(rank, np.arange(1, schedule.topology.num_servers))
+    sizes = [apportion(length, weights) for weights in np.split(schedule.weights, cuts)]
+    return (0, *np.cumsum(np.concatenate(sizes)).tolist())
