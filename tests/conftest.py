@@ -48,6 +48,12 @@ needs, and each program in one part, a tenth: most of that time is compilation. 
 with XLA's own choices."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--turn", type=int, metavar="N", help="dear tests take turns: the N-th run (tests/costs.py)"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Lets workers, and the processes that tests start, share programs that JAX compiles, and
     schedules."""
@@ -110,8 +116,12 @@ def never_quick(path: Path) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     costs.mark_quick(items, never=never_quick)  # before -m chooses by it
+    if (turn := config.getoption("turn")) is not None:
+        left_out = costs.out_of_turn(items, turn)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: not starts_many_processes(item.path))  # stable
 
 

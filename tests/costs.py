@@ -7,6 +7,9 @@ nothing to do for this: what `costs.tsv` does not know is quick. A test marked `
 (one launch of a backend, say), and one marked `slow` never; nor is what drives a browser or starts
 a process per server.
 
+`.ci/run` runs all quick tests and, of the others, what costs more than `TURN_S` in turns: each run
+a part; which, the hash of the commit says. A test marked `always` is left out of none.
+
 Costs are seconds of processor time, of the worker and of processes that it waited for: they do not
 depend on how busy the machine is. `make costs` records them. `.ci/run` measures them as well, where
 nothing has been compiled, and refuses a `make test` that costs more than `LIMIT_S`.
@@ -14,8 +17,10 @@ nothing has been compiled, and refuses a `make test` that costs more than `LIMIT
 
 import argparse
 import json
+import math
 import resource
 import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +40,9 @@ BUDGET_S = 120.0
 """What `make test` may cost by what is recorded: a minute of two cores."""
 LIMIT_S = 1200.0
 """What it may cost where nothing has been compiled."""
+TURN_S = 6.0
+"""What a test may cost a run of those that take turns, on average. By what is recorded all tests
+together cost 2,600 s where nothing has been compiled, in turns 1,700 s."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,20 @@ class Cost:
         if self.shared_s + self.case_s > ALONE * share_s:
             return 0
         return max(1, min(self.cases, int((share_s - self.shared_s) / max(self.case_s, 1e-9))))
+
+    @property
+    def parts(self) -> int:
+        """In how many parts its cases run, where it takes turns; in one where most of its cost is
+        shared, which each part would pay again."""
+        if self.shared_s > TURN_S / 2:
+            return 1
+        return math.ceil(self.cases / max(1, int((TURN_S - self.shared_s) / self.case_s)))
+
+    @property
+    def period(self) -> int:
+        """In how many runs each part has its turn once."""
+        whole_s = self.parts * self.shared_s + self.cases * self.case_s
+        return max(self.parts, math.ceil(whole_s / TURN_S))
 
 
 def share(costs: Collection[Cost], budget_s: float = BUDGET_S) -> float:
@@ -130,6 +152,38 @@ def mark_quick(items: Iterable[pytest.Item], never: Callable[[Path], bool]) -> N
         indices = [getattr(getattr(case, "callspec", None), "indices", {}) for case in able]
         for position in spread(indices, wanted):
             able[position].add_marker("quick")
+
+
+def has_turn(name: str, cost: Cost, case: int, turn: int) -> bool:
+    """Whether a run of those that take turns runs a case of a test.
+
+    Args:
+        name: of the test, without parameters.
+        cost: the test's.
+        case: number of the case.
+        turn: number of the run.
+    """
+    if cost.whole_s <= TURN_S:
+        return True
+    return (turn + zlib.crc32(name.encode())) % cost.period == case % cost.parts
+
+
+def out_of_turn(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
+    """What a run leaves out; nothing quick.
+
+    Args:
+        items: all tests of the functions that are asked for, marked by `mark_quick`.
+        turn: number of the run.
+    """
+    costs, cases = recorded(), defaultdict[str, int](int)
+    left_out = set[pytest.Item]()
+    for item in items:
+        name = function_of(item.nodeid)
+        if name in costs and not any(map(item.get_closest_marker, ("quick", "always"))):
+            if not has_turn(name, costs[name], cases[name], turn):
+                left_out.add(item)
+            cases[name] += 1
+    return left_out
 
 
 class Recorder:

@@ -49,6 +49,23 @@ def test_cases_of_one_parameter_are_spread():
     assert len(set(chosen)) == 10 and chosen[0] == 0 and max(gaps) <= 20
 
 
+@pytest.mark.parametrize(
+    "cost", [Cost(0, 0.16, 635), Cost(35, 0.01, 4), Cost(2, 7, 5), Cost(0, 63, 1), Cost(0, 1, 7)]
+)
+def test_in_turns_each_case_runs_once_a_period_and_at_its_cost(cost: Cost):
+    runs = [
+        [case for case in range(cost.cases) if costs.has_turn("test", cost, case, turn)]
+        for turn in range(1000, 1000 + cost.period)
+    ]
+    assert sorted(itertools.chain(*runs)) == list(range(cost.cases))
+    spent_s = sum(cost.shared_s + len(cases) * cost.case_s for cases in runs if cases)
+    assert spent_s <= costs.TURN_S * cost.period
+
+
+def test_what_costs_little_takes_no_turns():
+    assert all(costs.has_turn("test", Cost(0, 0.5, 10), 3, turn) for turn in range(20))
+
+
 LINES = (
     {"fixture": "tests/a.py::training", "cost_s": 3.0},
     {"fixture": "tests/a.py::training", "cost_s": 2.0},  # of another worker

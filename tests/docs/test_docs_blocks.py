@@ -32,6 +32,7 @@ def test_each_block_runs_or_says_why_not(page: Path):
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.always  # what is changed most often, without a test
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(map(runs, blocks_of(page)))], ids=page_name
 )
