@@ -48,7 +48,6 @@ from gradweave.placement import (
     even_stages,
     exchange_cost,
     exchange_seconds,
-    group_network,
     group_schedules,
     pairs_of,
     placement_bound,
@@ -173,7 +172,7 @@ def world() -> list[dict[str, Any]]:
     case = cases()[-1]
     problem = problem_of_case(case)
     cost = exchange_cost(problem, Annealing().place(problem))
-    own, _ = group_network(case.network, np.sort(cost.devices[0]))
+    own, _ = gw.topology.subnetwork(case.network, np.sort(cost.devices[0]))
     rows = []
     for links, network in (("own links", own), ("one port", with_ports(own))):
         placed = dataclasses.replace(WORKLOAD, stages=WORKLOAD.stages[:1])

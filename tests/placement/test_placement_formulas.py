@@ -22,7 +22,7 @@ from gradweave.placement import (
 )
 from gradweave.placement.pairs import pairs_of
 from gradweave.placement.timeline import groups as groups_of_step
-from gradweave.placement.timeline.groups import GroupSchedule, group_network, group_schedules
+from gradweave.placement.timeline.groups import GroupSchedule, group_schedules
 from gradweave.placement.timeline.orders import stage_order
 from gradweave.placement.timeline.step import pass_seconds
 from gradweave.simulate import fair
@@ -247,7 +247,7 @@ def test_groups_share_what_their_routes_cross(rings):
     within = np.flatnonzero(~trunk.is_server[trunk.source] & ~trunk.is_server[trunk.target])
     assert sorted(trunk.bandwidth_bytes_per_s / rate) == [0.5, 0.5, 1, 1, 1, 1]
     assert (trunk.bandwidth_bytes_per_s[within] == rate / 2).all()
-    alone, _ = group_network(net, np.array([0, 1]))
+    alone, _ = gw.topology.subnetwork(net, np.array([0, 1]))
     assert set(alone.bandwidth_bytes_per_s / rate) == {1.0}
     assert group_schedules(net, np.array([[0], [2]]), [1e9, 1e9]) == [None, None]
     assert group_schedules(net, np.array([[0, 1]]), [0.0]) == [None]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.placement import even_stages, exchange_seconds, group_network, place, step_time
+from gradweave.placement import even_stages, exchange_seconds, place, step_time
 
 FREE = gw.topology.Link(bandwidth_bytes_per_s=1e15, latency_s=0.0, overhead_s=0.0)
 
@@ -70,10 +70,10 @@ def test_all_reduces_follow_the_passes_and_share_links():
 
 def test_a_group_has_its_own_network():
     tree = gw.topology.from_spec("leaf_spine:leaves=3,spines=2,servers_per_leaf=2")
-    alone, nodes = group_network(tree, np.array([0, 2]))
+    alone, nodes = gw.topology.subnetwork(tree, np.array([0, 2]))
     assert alone.num_servers == 2 and alone.num_nodes == len(nodes)
     assert nodes[alone.servers].tolist() == [0, 2]
-    ring, nodes = group_network(gw.topology.ring(6), np.array([0, 2]))
+    ring, nodes = gw.topology.subnetwork(gw.topology.ring(6), np.array([0, 2]))
     assert ring.num_servers == 2 and 1 in nodes.tolist()
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gradweave.placement.strategies.exact import Exact
     from gradweave.placement.strategies.spec import PLACERS, as_placer
     from gradweave.placement.strategies.strategy import Placer
-    from gradweave.placement.timeline.groups import GroupSchedule, group_network, group_schedules
+    from gradweave.placement.timeline.groups import GroupSchedule, group_schedules
     from gradweave.placement.timeline.orders import ORDERS, Order, Pass, stage_order
     from gradweave.placement.timeline.step import (
         StepTime,
@@ -64,7 +64,6 @@ __all__ = [
     "even_stages",
     "exchange_cost",
     "exchange_seconds",
-    "group_network",
     "group_schedules",
     "load_placement",
     "load_workload",

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradweave.errors import OptionError, TopologyError
-from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
+from gradweave.topology.routes import server_routes
 from gradweave.topology.topology import Topology
 
 MAX_DEVICES = 2048
@@ -79,33 +79,10 @@ def pairs_of(topology: Topology) -> Pairs:
     count = topology.num_servers
     if count > MAX_DEVICES:
         raise TopologyError(f"placement: expected at most {MAX_DEVICES} devices, got {count}")
-    source, target, nodes, offsets = routes_of(topology)
+    source, target, nodes, offsets = server_routes(topology)
     links = topology.links_along(nodes, offsets)
     first = (offsets - np.arange(len(offsets)))[:-1]
     latency, bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
     latency[source, target] = np.add.reduceat(topology.latency_s[links], first)
     bandwidth[source, target] = np.minimum.reduceat(topology.bandwidth_bytes_per_s[links], first)
     return Pairs(latency, bandwidth)
-
-
-def routes_of(
-    topology: Topology, source: ArrayLike | None = None, target: ArrayLike | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """Routes between servers: their ranks, and nodes and offsets of the routes.
-
-    Args:
-        topology: the network.
-        source: [M] ranks of those that send; every pair if not given.
-        target: [M] ranks of those that receive.
-    """
-    if source is None or target is None:
-        source, target = np.nonzero(~np.eye(topology.num_servers, dtype=bool))
-    source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
-    toward, length = switch_only_trees(topology)
-    if (length[:, topology.servers] < 0).any():
-        toward = np.where(toward >= 0, toward, shortest_path_trees(topology))
-        if (length[target, topology.servers[source]] < 0).any():
-            toward = shortest_path_trees(topology)
-    starts, stops = topology.servers[source], topology.servers[target]
-    nodes, offsets = follow(toward, starts, stops, target)
-    return source, target, nodes, offsets

@@ -34,6 +34,7 @@ from gradweave.topology.routes import (
     switch_only_trees,
 )
 from gradweave.topology.spec import from_spec
+from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Link, Topology
 
@@ -73,6 +74,7 @@ __all__ = [
     "slowed",
     "spec_name",
     "star",
+    "subnetwork",
     "switch_only_trees",
     "to_networkx",
     "torus",

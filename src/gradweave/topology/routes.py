@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradweave.errors import TopologyError
 from gradweave.topology.topology import Integers, Topology
@@ -141,6 +141,29 @@ def follow(
     table = np.stack(columns, axis=1)
     inside = table >= 0
     return table[inside].astype(np.int32), np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
+
+
+def server_routes(
+    topology: Topology, source: ArrayLike | None = None, target: ArrayLike | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """Routes between servers: their ranks, and nodes and offsets of the routes.
+
+    Args:
+        topology: the network.
+        source: [M] ranks of those that send; every pair if not given.
+        target: [M] ranks of those that receive.
+    """
+    if source is None or target is None:
+        source, target = np.nonzero(~np.eye(topology.num_servers, dtype=bool))
+    source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
+    toward, length = switch_only_trees(topology)
+    if (length[:, topology.servers] < 0).any():
+        toward = np.where(toward >= 0, toward, shortest_path_trees(topology))
+        if (length[target, topology.servers[source]] < 0).any():
+            toward = shortest_path_trees(topology)
+    starts, stops = topology.servers[source], topology.servers[target]
+    nodes, offsets = follow(toward, starts, stops, target)
+    return source, target, nodes, offsets
 
 
 def hop_distances(topology: Topology) -> NDArray[np.int32]:

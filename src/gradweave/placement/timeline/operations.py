@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.placement.pairs import routes_of
 from gradweave.placement.timeline.groups import GroupSchedule
 from gradweave.schedule.schedule import table_of_rows
 from gradweave.simulate.seconds import overheads
+from gradweave.topology.routes import server_routes
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Step:
         """The channel of messages between two servers, over the shortest route."""
         if (source, target) not in self._route:
             rank = self.topology.rank
-            *_, nodes, offsets = routes_of(self.topology, [rank[source]], [rank[target]])
+            *_, nodes, offsets = server_routes(self.topology, [rank[source]], [rank[target]])
             self._route[source, target] = self._channel(self.topology.links_along(nodes, offsets))
         return self._route[source, target]
 
