@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradweave.drawn import Drawn
 from gradweave.errors import ScheduleError
@@ -325,6 +325,18 @@ class Schedule(Drawn):
         return dataclasses.replace(
             self, **{"route_offsets": vars(self)["route_offsets"], **changes}
         )
+
+    def with_server_order(self, order: ArrayLike) -> "Schedule":
+        """The same schedule on the network with its servers in another order.
+
+        Args:
+            order: see `Topology.with_server_order`.
+        """
+        topology = self.topology.with_server_order(order)
+        ids = np.arange(topology.num_nodes)
+        ids[topology.servers[np.asarray(order)]] = topology.servers
+        nodes = {name: ids[getattr(self, name)] for name in ("root", "source", "target")}
+        return self.replace(topology=topology, route_nodes=ids[self.route_nodes], **nodes)
 
     def save(self, path: str | Path) -> None:
         """Writes the schedule file: JSON, packed where the name ends in ``.gz``."""

@@ -358,6 +358,29 @@ class Topology(Drawn):
         """Whether both have the same nodes and links; names and drawings may differ."""
         return all(np.array_equal(getattr(self, field), getattr(other, field)) for field in _DTYPES)
 
+    def with_server_order(self, order: ArrayLike) -> "Topology":
+        """The same network with its servers in another order.
+
+        Args:
+            order: [N] of the server that is the r-th in order of id afterwards, its place so far.
+
+        >>> import gradweave as gw
+        >>> star = dataclasses.replace(gw.topology.star(2), labels=("a", "b", "switch"))
+        >>> star.with_server_order([1, 0]).labels
+        ('b', 'a', 'switch')
+        """
+        moved = self.servers[np.asarray(order)]
+        ids, nodes = np.arange(self.num_nodes), np.arange(self.num_nodes)
+        ids[moved], nodes[self.servers] = self.servers, moved
+        return dataclasses.replace(
+            self,
+            name=f"{self.name}, servers reordered",
+            source=ids[self.source],
+            target=ids[self.target],
+            labels=tuple(self.labels[node] for node in nodes) if self.labels else (),
+            positions=None if self.positions is None else self.positions[nodes],
+        )
+
     def __repr__(self) -> str:
         return (
             f"Topology({self.name!r}: {counted(self.num_servers, 'server')}, "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from gradweave.errors import GradweaveError, LostServerError, Negative, RunError, exit_status
-from gradweave.execute.running.hosts import warn_of_hosts
+from gradweave.execute.running.hosts import placed_by_hosts
 from gradweave.execute.running.rank_process import WorkerTask, agree_s, open_runner
 from gradweave.execute.running.timing import Tell, measure
 from gradweave.execute.running.trial import RunReport
@@ -59,8 +59,10 @@ def join(
     try:
         runner = open_runner(task, schedule)
         assert runner is not None  # only jax has processes without servers
-        warn_of_hosts(runner, schedule.topology)
-        return measure(runner, schedule, task.trial, moved, calibrating)
+        placed = placed_by_hosts(runner, schedule)
+        if placed is not schedule:
+            runner.use(placed)
+        return measure(runner, placed, task.trial, moved, calibrating)
     except GradweaveError:
         raise
     except Exception as error:  # the others wait for this process, whatever is wrong with it
