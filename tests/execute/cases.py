@@ -39,6 +39,27 @@ def in_shares(schedule: Schedule) -> Schedule:
     return schedule.replace(shares=integer_shares(first + [(1 - sum(first)) / rest] * rest))
 
 
+def in_thirds(schedule: Schedule) -> Schedule:
+    """The schedule with each piece in two, of a third and two, one after the other, last first."""
+    pieces, routes = schedule.pieces, schedule.route_nodes
+    offsets = schedule.route_offsets
+
+    def twice(column: NDArray, more: int = 0) -> NDArray:
+        return np.concatenate([column, column.astype(np.int64) + more])
+
+    return schedule.replace(
+        root=twice(schedule.root)[::-1],
+        round=twice(schedule.round, schedule.rounds),
+        piece=2 * pieces - 1 - twice(schedule.piece, pieces),
+        source=twice(schedule.source),
+        target=twice(schedule.target),
+        op=twice(schedule.op),
+        route_nodes=twice(routes),
+        route_offsets=np.concatenate([offsets, offsets[1:] + len(routes)]),
+        shares=np.repeat([2, 1], pieces),
+    )
+
+
 def as_dtype(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 

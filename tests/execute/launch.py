@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -186,6 +187,14 @@ def run(command: Sequence[str], folder: Path, timeout_s: float = PATIENCE_S) -> 
                 pass
             process.wait()
     return status, output.read_text(errors="replace")
+
+
+def torch_job(folder: Path, processes: int, *arguments: object, module: str = "torch_cases") -> str:
+    """Runs `torch_cases`; returns what was written to its outputs."""
+    start = (sys.executable, "-m", f"tests.execute.{module}", str(folder), str(processes))
+    status, output = run([*start, *map(str, arguments)], folder, PATIENCE_S * len(arguments))
+    assert status == 0, output
+    return output
 
 
 def write_schedules(folder: Path) -> None:

@@ -7,20 +7,18 @@ reduction and collective, against the oracle's bits. Networks of more than nine 
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.execute.cases import FLOATS, INTEGERS, Case
 from tests.execute.launch import (
-    PATIENCE_S,
     SMALL_NETWORKS,
     cases,
     check_all_name,
     check_reports,
     of_two,
-    run,
+    torch_job,
     write_job,
     write_schedules,
 )
@@ -30,19 +28,11 @@ DTYPES = (*INTEGERS, *FLOATS)
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 
 
-def job(folder: Path, processes: int, *arguments: object) -> str:
-    """Runs `torch_cases`; returns what was written to its outputs."""
-    module = (sys.executable, "-m", "tests.execute.torch_cases", str(folder), str(processes))
-    status, output = run([*module, *map(str, arguments)], folder, PATIENCE_S * len(arguments))
-    assert status == 0, output
-    return output
-
-
 @pytest.mark.parametrize("name", SMALL_NETWORKS)
 def test_every_strategy_ends_with_the_bits_of_the_oracle(name: str, tmp_path: Path):
     wanted = cases(name, DTYPES)
     schedules = write_job(tmp_path, name, wanted)
-    job(tmp_path, next(iter(schedules.values())).topology.num_servers, "conformance")
+    torch_job(tmp_path, next(iter(schedules.values())).topology.num_servers, "conformance")
     check_reports(tmp_path, schedules, wanted)
 
 
@@ -50,14 +40,14 @@ def test_every_strategy_ends_with_the_bits_of_the_oracle(name: str, tmp_path: Pa
 def test_two_processes(tmp_path: Path):
     wanted = of_two(DTYPES)
     schedules = write_job(tmp_path, "complete:2", wanted)
-    job(tmp_path, 2, "conformance")
+    torch_job(tmp_path, 2, "conformance")
     check_reports(tmp_path, schedules, wanted)
 
 
 def test_what_all_processes_check(tmp_path: Path):
     """Sizes, strides, types, disagreement, groups, bytes: the functions of `torch_cases`."""
     write_schedules(tmp_path)
-    output = job(tmp_path, 6, "checks")
+    output = torch_job(tmp_path, 6, "checks")
     for rank in range(6):
         report = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not report["wrong"], f"rank {rank}: {'; '.join(report['wrong'].values())} {output}"
@@ -65,14 +55,14 @@ def test_what_all_processes_check(tmp_path: Path):
 
 def test_processes_in_different_numbers_of_groups(tmp_path: Path):
     write_schedules(tmp_path)
-    job(tmp_path, 6, "overlapping")
+    torch_job(tmp_path, 6, "overlapping")
 
 
 @pytest.mark.slow
 def test_training_with_the_hook_is_training_without(tmp_path: Path):
     wanted = [Case(name, "all_reduce", "", "", 0) for name in ("portfolio", "recursive doubling")]
     write_job(tmp_path, "complete:4", wanted)
-    job(tmp_path, 4, "ddp")
+    torch_job(tmp_path, 4, "ddp")
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     for name in reports[0]:
         of_all = [report[name] for report in reports]
@@ -115,7 +105,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("lost")
     write_job(folder, "ring:8", [Case("ring", "all_reduce", "float64", "sum", 1)])
-    job(folder, 8, "lost", *LOSSES)
+    torch_job(folder, 8, "lost", *LOSSES)
     return folder
 
 
@@ -124,7 +114,7 @@ def losses_in_training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for DDP; of four in a ring, one exchanges no messages with what is lost."""
     folder = tmp_path_factory.mktemp("lost-in-training")
     write_job(folder, "ring:4", [Case("ring", "all_reduce", "float32", "mean", 1)])
-    job(folder, 4, "ddp_lost", *LOSSES_IN_TRAINING)
+    torch_job(folder, 4, "ddp_lost", *LOSSES_IN_TRAINING)
     return folder
 
 
@@ -140,4 +130,4 @@ def test_backward_raises_the_loss_of_a_process(loss: str, losses_in_training: Pa
 
 def test_errors_in_the_hook_reach_the_training_loop(tmp_path: Path):
     write_job(tmp_path, "complete:4", [Case("portfolio", "all_reduce", "", "", 0)])
-    job(tmp_path, 4, "ddp_errors")
+    torch_job(tmp_path, 4, "ddp_errors")

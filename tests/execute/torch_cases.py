@@ -37,9 +37,14 @@ from gradweave.execute import play
 from gradweave.execute import torch_distributed as td
 from gradweave.execute.torch_distributed.gloo_messages import pair
 from gradweave.execute.torch_distributed.round_by_round import Rounds
-from gradweave.schedule import Schedule
+from gradweave.execute.torch_distributed.shards import (
+    all_gather_into,
+    reduce_scatter_into,
+    sharded,
+)
+from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.schedule.schedule import OWN, Provenance
-from tests.execute.cases import Case, Checks, contribution, digest, result_digest
+from tests.execute.cases import Case, Checks, contribution, digest, in_thirds, result_digest
 from tests.patience import PATIENCE_S
 
 check = Checks()
@@ -245,6 +250,56 @@ def one_stage(schedules: Schedules, rank: int) -> None:
             ScheduleError, lambda wrong=wrong: td.all_reduce(torch.zeros(4), wrong)
         )
         assert stage in raised(ScheduleError, lambda wrong=wrong: td.state(wrong))
+
+
+@check
+def shards(schedules: Schedules, rank: int) -> None:
+    for strategy in ("merged", "ring"):
+        scatter, gather = (
+            sharded(in_thirds(schedules[strategy, each])) for each in COLLECTIVES[1:]
+        )
+        first, second = td.Collective(scatter), td.Collective(gather)
+        for shard in (0, 1, 2, 101):  # elements of a server, of which two thirds go apart
+            for reduction in ("sum", "mean", "max"):
+                whole = brought(scatter, 6 * shard)
+                mine = torch.from_numpy(whole[rank].copy()).view(6, shard)
+                part, back = torch.empty(shard, 1), torch.empty(6, shard)
+                reduce_scatter_into(first, part, mine, reduction)
+                assert mine.numpy().tobytes() == whole[rank].tobytes()
+                reduced = getattr(whole, reduction)(axis=0).reshape(6, shard)
+                np.testing.assert_allclose(part[:, 0], reduced[rank], rtol=1e-5, atol=1e-6)
+                all_gather_into(second, back, part)
+                np.testing.assert_allclose(back, reduced, rtol=1e-5, atol=1e-6)
+                assert torch.equal(back[rank], part[:, 0])
+                every = [torch.empty_like(back) for _ in range(6)]
+                dist.all_gather(every, back)
+                assert all(torch.equal(back, other) for other in every)
+        for dtype in (torch.bool, torch.int16, torch.bfloat16, torch.complex64):
+            numbers = torch.arange(6 * 7).view(6, 7)
+            back = torch.zeros(6, 7, dtype=dtype)
+            back[rank] = numbers[rank].to(dtype)
+            all_gather_into(second, back, back[rank])
+            assert torch.equal(back, numbers.to(dtype))
+        one = torch.ones(6)
+        reduce_scatter_into(first, one[:1], one, keep_input=False)
+        assert one[0] == 6
+
+
+@check
+def shards_that_do_not_fit(schedules: Schedules, rank: int) -> None:
+    scatter, gather = (
+        td.Collective(sharded(schedules["merged", each])) for each in COLLECTIVES[1:]
+    )
+    whole, part = torch.ones(6), torch.ones(1)
+    for wrong, said in (
+        (lambda: all_gather_into(scatter, whole, part), "expected one of all_gather"),
+        (lambda: all_gather_into(gather, whole, whole[:2]), "output: expected 12 elements"),
+        (lambda: all_gather_into(gather, whole, part.half()), "elements of torch.float16"),
+        (lambda: all_gather_into(gather, torch.ones(12)[::2], part), "contiguous"),
+        (lambda: reduce_scatter_into(gather, part, whole), "expected one of reduce_scatter"),
+        (lambda: reduce_scatter_into(scatter, whole[:2], whole), "input: expected 12"),
+    ):
+        assert said in raised(OptionError, wrong)
 
 
 @check
@@ -619,24 +674,29 @@ def process(folder: Path, rank: int, servers: int, job: str, loss: str) -> None:
     else:
         store = dist.FileStore(str(folder / "store"), servers)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=servers, timeout=long)
-    if job == "conformance":
-        report = conformance(schedules, rows, rank)
-    elif job == "checks":
-        report = checks(schedules, rank)
-    elif job == "overlapping":
-        report = overlapping(schedules, rank)
-    elif job == "ddp":
-        report = ddp(schedules, rank)
-    elif job == "ddp_errors":
-        report = ddp_errors(schedules, rank)
-    else:
+    if loss:
         (schedule,) = schedules.values()
-        run = {"lost": lost, "ddp_lost": ddp_lost}[job]
-        report = run(schedule, folder, rank, victim(loss), loss.split("-")[1])
+        report = LOST_JOBS[job](schedule, folder, rank, victim(loss), loss.split("-")[1])
+    else:
+        report = JOBS[job](schedules, rows, rank)
     (folder / f"{rank}.json").write_text(json.dumps(report))
-    if not job.endswith("lost"):
+    if not loss:
         dist.barrier()
         dist.destroy_process_group()
+
+
+JOBS: dict[str, Callable[[Schedules, list[tuple], int], dict]] = {
+    "conformance": conformance,
+    "checks": lambda schedules, _, rank: checks(schedules, rank),
+    "overlapping": lambda schedules, _, rank: overlapping(schedules, rank),
+    "ddp": lambda schedules, _, rank: ddp(schedules, rank),
+    "ddp_errors": lambda schedules, _, rank: ddp_errors(schedules, rank),
+}
+LOST_JOBS: dict[str, Callable[[Schedule, Path, int, int, str], dict]] = {
+    "lost": lost,
+    "ddp_lost": ddp_lost,
+}
+"""Those that lose a process."""
 
 
 def victim(loss: str) -> int:

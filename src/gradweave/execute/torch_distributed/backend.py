@@ -35,6 +35,14 @@ OPERATIONS = {
 }
 
 
+def reduction_of(operation: dist.ReduceOp | dist.ReduceOp.RedOpType) -> Reduction | None:
+    """How one of PyTorch's operations combines; None for those that schedules do not run."""
+    if operation == dist.ReduceOp.AVG:
+        return "mean"
+    reductions: tuple[Reduction, ...] = ("sum", "max", "min")
+    return next((each for each in reductions if operation == OPERATIONS[each]), None)
+
+
 def all_reduce(
     tensor: torch.Tensor,
     schedule: Schedule,
@@ -99,26 +107,25 @@ class Collective:
         channels: Channels | None = None,
     ) -> None:
         first = channels[0][0][0] if channels else None
-        self._group: Group = group or (first if isinstance(first, Group) else _world())
-        self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self.group: Group = group or (first if isinstance(first, Group) else _world())
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         """Of this process, and of the group."""
         if self.rank < 0:
             raise OptionError("group: this process is not in it")
         check_servers(schedule, self.size, what="processes in the group")
         self.schedule = schedule
-        """The schedule."""
-        self.is_own = is_own(schedule, dist.get_backend(self._group))
+        self.is_own = is_own(schedule, dist.get_backend(self.group))
         """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
         if not isinstance(first, dist.ProcessGroupGloo):
-            if dist.get_backend(first or self._group) == "gloo":
-                channels = channels or ([pair(self._group)], None)
+            if dist.get_backend(first or self.group) == "gloo":
+                channels = channels or ([pair(self.group)], None)
             elif channels is not None:
                 raise OptionError("channels: only gloo groups can be channels")
         if channels is None:
-            self._run = Rounds(schedule, self._group)
+            self._run = Rounds(schedule, self.group)
         else:
-            self._run = Messages(schedule, channels, self._group)
+            self._run = Messages(schedule, channels, self.group)
 
     @property
     def sent_bytes(self) -> np.ndarray:
@@ -154,13 +161,13 @@ class Collective:
             self._compared.add(key)
         with torch.no_grad():
             flat = tensor.detach().reshape(-1).contiguous()
-            at = at or self.schedule.piece_offsets(flat.numel()).tolist()
+            starts = self.schedule.piece_offsets(flat.numel()).tolist() if at is None else at
             if self.is_own:
-                self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self._group))
+                self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self.group))
             else:
-                self._run(flat, at, reduction)
+                self._run(flat, starts, reduction)
             if reduction == "mean":
-                for part in self._reduced(flat, at):
+                for part in self._reduced(flat, starts):
                     part /= self.size
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
@@ -172,7 +179,7 @@ class Collective:
         if self.schedule.collective == "all_gather":
             return []
         here = self.schedule.root == self.schedule.topology.servers[self.rank]
-        return [flat[at[piece] : at[piece + 1]] for piece in np.flatnonzero(here)]
+        return [flat[at[piece] : at[piece + 1]] for piece in np.flatnonzero(here).tolist()]
 
     def guarded(self, call: Callable[[], object]) -> None:
         """Calls one of torch.distributed's collectives; on gloo, names the server it fails for."""
