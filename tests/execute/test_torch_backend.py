@@ -25,11 +25,11 @@ if not torch.distributed.is_available():
 
 import torch.distributed as dist  # noqa: E402
 
-from gradweave.torch import NAME, choice, register  # noqa: E402
+from gradweave.torch import NAME, calls, choice, register  # noqa: E402
 from gradweave.torch import agreement as agreements  # noqa: E402
+from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.choice import Choices, Stage  # noqa: E402
-from gradweave.torch.group import planned_reduction  # noqa: E402
-from gradweave.torch.planner import Planner  # noqa: E402
+from gradweave.torch.plans import Plans  # noqa: E402
 from gradweave.torch.progress import Progress, handover_s  # noqa: E402
 from gradweave.torch.settings import Settings  # noqa: E402
 
@@ -37,7 +37,7 @@ EXACT = ("ddp", "fsdp2", "hsdp", "tensor_parallel", "pipeline")
 
 
 def settings(folder: Path, **given: Any) -> Settings:
-    return Settings(**{"plan": None, "topology": None, "runtime": "gloo", "cache": folder} | given)
+    return Settings(**{"plans": (), "topology": None, "runtime": "gloo", "cache": folder} | given)
 
 
 def agreed(ranks: int, of: Settings, ranks_in_group: list[int] | None = None) -> list[bool]:
@@ -53,7 +53,9 @@ def agreed(ranks: int, of: Settings, ranks_in_group: list[int] | None = None) ->
         )
         found[number] = agreements.agreement(options, of).plans
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(ranks)]
+    threads = [
+        threading.Thread(target=rank, args=(number,), name=str(number)) for number in range(ranks)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -84,7 +86,7 @@ def test_the_environment():
     assert not Settings.of({"GRADWEAVE_PLAN": ""}).wanted
     made = Settings.of({"GRADWEAVE_TOPOLOGY": "star:n=4", "GRADWEAVE_CACHE": "/plans"})
     assert made.wanted and made.topology == "star:n=4" and made.runtime == "gloo"
-    assert made.cache == Path("/plans") and made.plan is None
+    assert made.cache == Path("/plans") and not made.plans
     assert Settings.of({"XDG_CACHE_HOME": "/c"}).cache == Path("/c/gradweave/plans")
 
 
@@ -98,18 +100,35 @@ def test_one_line_where_there_can_be_no_plans(tmp_path: Path, lines: list[str]):
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     for wrong, said in (
-        ({"topology": "star:n=4"}, "star:n=4 has 4 servers, the group 3 processes"),
+        ({"topology": "star:n=4"}, "star:n=4 has 4 servers, the job 3 processes"),
         ({"topology": "nowhere.graphml"}, "nowhere.graphml"),
-        ({"plan": broken}, "broken.json"),
+        ({"plans": (broken,)}, "broken.json"),
     ):
         assert agreed(3, settings(tmp_path, **wrong)) == [False] * 3
         assert len(lines) == 1 and said in lines.pop(), lines
 
 
-def test_nothing_is_said_of_smaller_groups(tmp_path: Path, lines: list[str]):
-    assert agreed(2, settings(tmp_path, topology="star:n=4"), [0, 1]) == [False] * 2
-    assert agreed(2, settings(tmp_path, topology="star:n=2"), [1, 3]) == [False] * 2
-    assert not lines
+def test_smaller_groups_have_plans_of_their_own(tmp_path: Path, lines: list[str]):
+    of = settings(tmp_path, topology="star:n=4")
+    assert agreed(4, of) == [True] * 4
+    assert agreed(2, of, [1, 3]) == [True] * 2
+    assert agreed(2, of, [3, 1]) == [False] * 2 and not lines
+    other = settings(tmp_path, topology="star:n=5")
+    assert agreed(4, other) == [False] * 4 and len(lines) == 1
+    assert agreed(2, other, [1, 3]) == [False] * 2 and len(lines) == 1  # it was said already
+
+
+def test_the_network_of_a_group(tmp_path: Path):
+    of = settings(tmp_path, topology="torus:3x3")
+    plans = Plans.of_group(of, 9, [0, 1, 2], order=[8, 7, 6, 5, 4, 3, 2, 1, 0])
+    assert plans.network is not None and plans.network.num_servers == 3
+    assert plans.network.num_links == 3  # a row is a ring
+    ring = Ring().schedule(gw.topology.ring(9))
+    ring.save(tmp_path / "ring.json")
+    given = Plans.of_group(settings(tmp_path, plans=(tmp_path / "ring.json",)), 9)
+    assert given.find(SizeClass("all_reduce", 8), threading.Event()) is not None
+    assert given.find(SizeClass("all_gather", 8), threading.Event()) is None
+    assert not Plans.of_group(given.settings, 9, [0, 1, 2]).networks
 
 
 def test_other_versions_and_other_hosts(
@@ -119,51 +138,66 @@ def test_other_versions_and_other_hosts(
     net = gw.topology.star(2)
     names = ("node1", "node2", "switch")
     gw.topology.save(dataclasses.replace(net, labels=names), labelled)
-    abouts = iter(())
-    lock = threading.Lock()
+    abouts: list[dict[str, str]] = []
 
     def about() -> dict[str, str]:
-        with lock:
-            return next(abouts)
+        return abouts[int(threading.current_thread().name)]
 
     monkeypatch.setattr(agreements, "_about", about)
+
+    def tried(versions: str, hosts: list[str]) -> list[bool]:
+        abouts[:] = [{"version": v, "host": h} for v, h in zip(versions, hosts, strict=True)]
+        return agreed(2, settings(tmp_path, topology=str(labelled)))
+
     for versions, hosts, said in (
         ("12", ["a", "a"], "has Gradweave"),
-        ("11", ["node2", "node1"], "while the schedule has it as server"),
-        ("11", ["node1", "node3"], "runs on host node"),
+        ("11", ["node1", "node3"], "rank 1 runs on host node3"),
     ):
-        abouts = iter([{"version": v, "host": h} for v, h in zip(versions, hosts, strict=True)])
-        ok = agreed(2, settings(tmp_path, topology=str(labelled)))
-        assert ok == [False, False] and len(lines) == 1 and said in lines.pop(), lines
+        assert tried(versions, hosts) == [False, False]
+        assert len(lines) == 1 and said in lines.pop(), lines
+    assert tried("11", ["node2", "node1"]) == [True, True] and not lines
+    assert agreements._job is not None and agreements._job.order == [1, 0]
 
 
-def planner(folder: Path, network: str = "star:n=4") -> Any:
-    return Planner(settings(folder, topology=network), 4)
+def test_plans_are_kept_by_network_collective_and_size(tmp_path: Path, lines: list[str]):
+    def plans(folder: Path, network: str = "star:n=4") -> Any:
+        return Plans.of_group(settings(folder, topology=network), 4)
 
-
-def test_plans_are_kept_by_network_and_size(tmp_path: Path, lines: list[str]):
-    made = planner(tmp_path)
-    plan = Ring().schedule(made.topology)
-    assert made._kept(4096) is None
-    made._keep(plan, 4096)
-    kept = planner(tmp_path)._kept(4096)
+    of, made = SizeClass("all_reduce", 4096), plans(tmp_path)
+    plan = Ring().schedule(made.network)
+    assert made.kept(of) is None
+    made.keep(plan, of)
+    kept = plans(tmp_path).kept(of)
     assert isinstance(kept, Schedule) and kept.num_transfers == plan.num_transfers
-    assert made._kept(8192) is None and planner(tmp_path, "complete:n=4")._kept(4096) is None
-    other = Ring().schedule(gw.topology.complete(4))
-    other.save(made._file(4096))
-    assert made._kept(4096) is None and "plan of another network" in lines.pop()
-    made._file(4096).write_text("{")
-    assert made._kept(4096) is None and "made anew" in lines.pop()
+    for other in (SizeClass("all_reduce", 8192), SizeClass("all_gather", 4096)):
+        assert made.kept(other) is None
+    assert plans(tmp_path, "complete:n=4").kept(of) is None
+    Ring().schedule(gw.topology.complete(4)).save(made.file(of))
+    assert made.kept(of) is None and "plan of another network" in lines.pop()
+    made.file(of).write_text("{")
+    assert made.kept(of) is None and "made anew" in lines.pop()
     (tmp_path / "file").write_text("")
-    planner(tmp_path / "file")._keep(plan, 1)
+    plans(tmp_path / "file").keep(plan, of)
     assert "the plan is not kept" in lines.pop()
+
+
+def test_plans_are_searched_for_on_the_groups_network(tmp_path: Path):
+    of = settings(tmp_path, topology="torus:2x4")
+    plans = Plans.of_group(of, 8, [0, 2, 4, 6])
+    for collective in ("all_gather", "reduce_scatter"):
+        plan = plans.find(SizeClass(collective, 1 << 16), threading.Event())
+        assert plan is not None and plan.collective == collective
+        ranks = plan.topology.rank[plan.root].tolist()
+        assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2, 3}
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_what_a_plan_can_run():
     def asked(tensors: Any, operation: Any) -> str | None:
         options = dist.AllreduceOptions()
         options.reduceOp = operation
-        return planned_reduction(tensors, options)
+        call = calls.all_reduce(tensors, options)
+        return call and call.reduction
 
     ones = torch.ones(4, 4)
     with torch.inference_mode():
@@ -183,7 +217,30 @@ def test_what_a_plan_can_run():
         ([inference], dist.ReduceOp.SUM),
     ):
         assert asked(tensors, operation) is None
-    assert planned_reduction(ones, dist.ReduceOp.SUM) is None
+    assert calls.all_reduce(ones, dist.ReduceOp.SUM) is None
+
+
+def test_what_plans_of_a_stage_can_run():
+    whole, part = torch.ones(8), torch.ones(2)
+    options: Any = dist.ReduceScatterOptions()
+    assert calls.all_gather(4, whole, part) and calls.all_gather(4, whole.bool(), part.bool())
+    scatter = calls.reduce_scatter(4, part, whole, options)
+    assert scatter and scatter.reduction == "sum" and scatter.result is part
+    for servers, one, other in (
+        (3, whole, part),
+        (4, whole, part.double()),
+        (4, whole.view(4, 2).T, part),
+        (4, whole[:0], part[:0]),
+    ):
+        assert calls.all_gather(servers, one, other) is None
+        assert calls.reduce_scatter(servers, other, one, options) is None
+    assert calls.reduce_scatter(4, part.bool(), whole.bool(), options) is None
+    options.reduceOp = dist.ReduceOp.PRODUCT
+    assert calls.reduce_scatter(4, part, whole, options) is None
+
+
+KIB = SizeClass("all_reduce", 1024)
+CALL = AllReduce(torch.ones(250), "sum")
 
 
 class Rank:
@@ -191,8 +248,8 @@ class Rank:
 
     def __init__(self, votes: list[list[Any]]) -> None:
         self._votes, self._cast = votes, 0
-        self.states: dict[int, int] = {}
-        self.plan: Any = lambda tensor, reduction: None
+        self.states: dict[SizeClass, int] = {}
+        self.made: Any = lambda tensor, reduction: None
         self.channel = (None,)
         self.choices = Choices(self, self)  # type: ignore[arg-type]
 
@@ -209,14 +266,14 @@ class Rank:
 
         return types.SimpleNamespace(wait=wait)
 
-    def want(self, size: int) -> None:
-        self.states[size] = 0
+    def want(self, of: SizeClass) -> None:
+        self.states[of] = 0
 
-    def state(self, size: int) -> int:
-        return self.states[size]
+    def state(self, of: SizeClass) -> int:
+        return self.states[of]
 
-    def collective(self, size: int) -> Any:
-        return self.plan
+    def plan(self, of: SizeClass) -> Any:
+        return self.made
 
     def rank(self) -> int:
         return 1
@@ -227,19 +284,19 @@ def test_a_plan_is_taken_up_at_the_same_call(monkeypatch: pytest.MonkeyPatch):
     ranks = [Rank(votes) for _ in range(3)]
 
     def call() -> list[bool]:
-        return [rank.choices.of(1000) is not None for rank in ranks]
+        return [rank.choices.of(CALL) is not None for rank in ranks]
 
     by_plan = []
     for number in range(60):
         for rank, ready in zip(ranks, (2, 13, 20), strict=True):
             if number == ready:
-                rank.states[1024] = 1
+                rank.states[KIB] = 1
         found = call()
         assert len(set(found)) == 1
         by_plan.append(found[0])
         if by_plan[-1] and number == 40:
             for rank in ranks:
-                rank.choices._sizes[1024].trial.decided = True  # type: ignore[union-attr]
+                rank.choices._classes[KIB].trial.decided = True  # type: ignore[union-attr]
     first = by_plan.index(True)
     assert first == 24 + choice.VOTE_FOR and all(by_plan[first:])
     assert [rank.choices.listed()[0].stage for rank in ranks] == [Stage.PLAN] * 3
@@ -254,12 +311,13 @@ def test_where_a_rank_cannot_run_it_or_gloo_is_as_fast(refused: bool):
     ranks = [Rank(votes) for _ in range(2)]
     if not refused:
         for rank in ranks:
-            rank.plan = None
+            rank.made = None
     for number in range(20):
-        found = [rank.choices.of(5) for rank in ranks]
+        found = [rank.choices.of(AllReduce(torch.ones(2), "sum")) for rank in ranks]
         assert found == [None, None]
         if number == 1:
-            ranks[0].states[8], ranks[1].states[8] = 1, -1 if refused else 1
+            of = SizeClass("all_reduce", 8)
+            ranks[0].states[of], ranks[1].states[of] = 1, -1 if refused else 1
     assert ranks[0].choices.listed()[0].stage is Stage.OWN and len(votes) == 2
 
 
@@ -288,10 +346,14 @@ def test_the_slower_is_left(plan_s: float, taken: bool, monkeypatch: pytest.Monk
     monkeypatch.setattr(choice.time, "perf_counter", lambda: now)
     monkeypatch.setattr(choice, "handover_s", lambda: 0.01e-3)
     Gloo.clock = Clock
-    trial = choice.Trial(lambda tensor, reduction: Clock.advance(plan_s), Gloo())  # type: ignore
+
+    def plan(tensor: Any, reduction: str = "sum") -> None:
+        Clock.advance(plan_s)
+
+    trial = choice.Trial(plan, Gloo())  # type: ignore[arg-type]
     for _ in range(choice.TRIAL):
         assert not trial.decided
-        trial.run(torch.ones(3), "sum")
+        trial.run(CALL)
     assert trial.decided and trial.takes_plan is taken
     assert trial.plan_s == pytest.approx(plan_s + 0.01e-3) and trial.own_s == pytest.approx(0.5e-3)
 
@@ -332,7 +394,10 @@ def test_the_error_of_a_collective():
 @pytest.mark.slow
 def test_examples_train_as_under_gloo(tmp_path: Path):
     """DDP, FSDP2, HSDP, tensor and pipeline parallelism; the examples are `torch_backend_cases`."""
-    RecursiveDoubling().schedule(gw.topology.complete(4)).save(tmp_path / "plan.json")
+    net = gw.topology.complete(4)
+    RecursiveDoubling().schedule(net).save(tmp_path / "plan-0.json")
+    for stage in ("all_gather", "reduce_scatter"):
+        Ring().schedule(net, collective=stage).save(tmp_path / f"plan-{stage}.json")
     module = (sys.executable, "-m", "tests.execute.torch_backend_cases", str(tmp_path), "4")
     status, output = run([*module, *EXACT], tmp_path)
     assert status == 0, output
@@ -343,5 +408,9 @@ def test_examples_train_as_under_gloo(tmp_path: Path):
         )
         assert ours["losses"] == pytest.approx(own["losses"], rel=1e-5), example
         assert len(set(ours["digests"])) == 1 and not own["by_plan"]
-    ran = json.loads((tmp_path / f"ddp-{NAME}.json").read_text())["by_plan"]
-    assert 1 << 15 in ran  # the bucket of all gradients
+
+    def ran(example: str) -> list[list[Any]]:
+        return json.loads((tmp_path / f"{example}-{NAME}.json").read_text())["by_plan"]
+
+    assert ["all_reduce", 1 << 15] in ran("ddp")  # the bucket of all gradients
+    assert {kind for kind, _ in ran("fsdp2")} >= {"all_gather", "reduce_scatter"}

@@ -2,9 +2,9 @@
 
     python -m tests.execute.torch_backend_cases FOLDER N EXAMPLE...
 
-Runs each example under gloo and under gradweave, there with the plan FOLDER/plan.json for all that
-it can run, and writes what rank 0 ended with to FOLDER/EXAMPLE.json: losses, a digest of every
-rank's parameters, and what all-reduces ran by.
+Runs each example under gloo and under gradweave, there with the plans FOLDER/plan-*.json for all
+that they can run, and writes what rank 0 ended with to FOLDER/EXAMPLE.json: losses, a digest of every
+rank's parameters, and what collectives ran by plans.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradweave.torch
 from gradweave.torch import choice, offers
+from gradweave.torch.calls import SizeClass
 
 WIDTH, STEPS = 32, 3
 Example = Callable[[int, int], tuple[list[float], nn.Module]]
@@ -50,10 +51,10 @@ def all_by_plan() -> None:
 
     state = offers.Offers.state
 
-    def ready(self: offers.Offers, size: int) -> int:
-        while not state(self, size):
+    def ready(self: offers.Offers, of: SizeClass) -> int:
+        while not state(self, of):
             time.sleep(0.005)
-        return state(self, size)
+        return state(self, of)
 
     choice.VOTE_EVERY, choice.VOTE_FOR, choice.Trial = 1, 0, Decided
     offers.Offers.state = ready
@@ -172,7 +173,7 @@ def process(folder: Path, example: str, backend: str, rank: int, size: int) -> d
     """One rank of an example; what rank 0 reports."""
     if backend == gradweave.torch.NAME:
         all_by_plan()
-        os.environ["GRADWEAVE_PLAN"] = str(folder / "plan.json")
+        os.environ["GRADWEAVE_PLAN"] = os.pathsep.join(map(str, folder.glob("plan-*.json")))
     store = f"file://{folder}/store-{example}-{backend}"
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=size)
     losses, made = EXAMPLES[example](rank, size)
@@ -180,7 +181,8 @@ def process(folder: Path, example: str, backend: str, rank: int, size: int) -> d
     every: list[Any] = [None] * size
     dist.all_gather_object(every, digest(made))
     choices = getattr(dist.group.WORLD, "choices", None)
-    by_plan = [one.size for one in choices.listed() if one.stage.name == "PLAN"] if choices else []
+    listed = choices.listed() if choices else []
+    by_plan = [[one.collective, one.size] for one in listed if one.stage.name == "PLAN"]
     dist.barrier()
     dist.destroy_process_group()
     return {"losses": losses, "digests": every, "by_plan": by_plan}

@@ -7,9 +7,12 @@ import socket
 from importlib import metadata
 from typing import Any
 
-from gradweave.errors import GradweaveError
-from gradweave.execute.running.hosts import elsewhere
+import torch.distributed as dist
+
+from gradweave.errors import GradweaveError, OptionError
+from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.torch.planner import Planner
+from gradweave.torch.plans import Plans
 from gradweave.torch.settings import Settings
 
 _log = logging.getLogger("gradweave")
@@ -22,7 +25,23 @@ class Agreement:
     plans: bool
     """Whether there are to be plans."""
     planner: Planner | None = None
-    """In rank 0's process, who makes them."""
+    """In rank 0's process, who finds them."""
+
+
+@dataclasses.dataclass
+class Job:
+    """What holds for all groups of this process, by what the default one agreed on."""
+
+    size: int
+    """Of the default group."""
+    plans: bool = True
+    """Whether there may be any."""
+    order: list[int] | None = None
+    """The network's servers by rank, where it is not that of their ids."""
+
+
+_job: Job | None = None
+"""None while the default group is another backend's."""
 
 
 def agreement(options: Any, settings: Settings | None = None) -> Agreement:
@@ -35,54 +54,69 @@ def agreement(options: Any, settings: Settings | None = None) -> Agreement:
         options: PyTorch's `DistributedBackendOptions`.
         settings: of rank 0; of its environment if not given.
     """
+    global _job
     store, rank, size = options.store, options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    if not ranks:
+        _job = Job(size)
+    job = _job or Job(dist.get_world_size())
     if size == 1:
         return Agreement(False)
     if rank:
         if store.get("gradweave wanted") == b"no":
             return Agreement(False)
         store.set(f"gradweave {rank}", json.dumps(_about()))
-        return Agreement(store.get("gradweave agreed") == b"yes")
-    settings = settings or Settings.of()
-    planner = _planner(settings, options) if settings.wanted else None
-    store.set("gradweave wanted", "no" if planner is None else "yes")
-    if planner is None:
+        told = json.loads(store.get("gradweave agreed"))
+        if not ranks:
+            job.plans, job.order = told["plans"], told["order"]
+        return Agreement(told["plans"])
+    plans = _plans(settings or Settings.of(), job, ranks)
+    store.set("gradweave wanted", "no" if plans is None else "yes")
+    if plans is None:
         return Agreement(False)
-    told = [_about(), *(json.loads(store.get(f"gradweave {other}")) for other in range(1, size))]
-    problem = _problem(told, planner)
-    if problem:
-        _log.warning("no plans, the collectives are gloo's own: %s", problem)
-    store.set("gradweave agreed", "no" if problem else "yes")
-    return Agreement(not problem, None if problem else planner)
+    abouts = [_about(), *(json.loads(store.get(f"gradweave {other}")) for other in range(1, size))]
+    try:
+        _check_versions([about["version"] for about in abouts])
+        if not ranks and (order := _order(plans, [about["host"] for about in abouts])) is not None:
+            plans, job.order = Plans.of_group(plans.settings, size, order=order), order
+    except GradweaveError as error:
+        _log.warning("no plans, the collectives are gloo's own: %s", error)
+        plans, job.plans = None, job.plans and bool(ranks)
+    agreed = {"plans": plans is not None, "order": job.order}
+    store.set("gradweave agreed", json.dumps(agreed))
+    return Agreement(plans is not None, None if plans is None else Planner(plans))
 
 
 def _about() -> dict[str, str]:
     return {"host": socket.gethostname(), "version": metadata.version("gradweave")}
 
 
-def _planner(settings: Settings, options: Any) -> Planner | None:
-    """Who makes the plans of a group; None where there can be none."""
-    ranks = list(options.global_ranks_in_group)
-    if ranks and ranks != list(range(options.group_size)):
-        return None  # servers are the default group's ranks
+def _plans(settings: Settings, job: Job, ranks: list[int]) -> Plans | None:
+    """Those of a group, the default one if it has no ranks; None where there can be none."""
+    if not settings.wanted or not job.plans or ranks != sorted(ranks):
+        return None
+    part = [] if ranks == list(range(job.size)) else ranks
     try:
-        return Planner(settings, options.group_size)
+        found = Plans.of_group(settings, job.size, part, job.order)
     except GradweaveError as error:
-        if not ranks:  # smaller groups are other groups than the network's
+        if not ranks or _job is None:  # else the default group has said it
             _log.warning("no plans, the collectives are gloo's own: %s", error)
+        if not ranks:
+            job.plans = False
         return None
+    return found if found.networks else None
 
 
-def _problem(told: list[dict[str, str]], planner: Planner) -> str | None:
-    """What keeps the ranks from running plans."""
-    for rank, about in enumerate(told):
-        if about["version"] != told[0]["version"]:
-            return (
-                f"rank {rank} has Gradweave {about['version']}, rank 0 {told[0]['version']}; "
-                "install the same everywhere"
+def _check_versions(versions: list[str]) -> None:
+    for rank, version in enumerate(versions):
+        if version != versions[0]:
+            raise OptionError(
+                f"rank {rank} has Gradweave {version}, rank 0 {versions[0]}; install the same "
+                "everywhere"
             )
-    topology = planner.topology
-    if not topology.labels:
-        return None
-    names = [topology.label(server) for server in topology.servers.tolist()]
-    return elsewhere(names, [about["host"] for about in told])
+
+
+def _order(plans: Plans, hosts: list[str]) -> list[int] | None:
+    """The network's servers by the hosts of the ranks; None where that is the order of ids."""
+    named = next((network for network in plans.networks if network.labels), None)
+    return None if named is None else order_by_hosts(server_names(named), hosts)

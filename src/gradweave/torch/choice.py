@@ -1,4 +1,4 @@
-"""Which all-reduces of a group run by a plan: the same at all ranks, at the same call."""
+"""Which collectives of a group run by a plan: the same at all ranks, at the same call."""
 
 import dataclasses
 import enum
@@ -12,18 +12,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradweave.execute.reduction import Reduction
-from gradweave.execute.torch_distributed import Collective
-from gradweave.execute.torch_distributed.backend import OPERATIONS
+from gradweave.execute.torch_distributed import Collective as Plan
+from gradweave.schedule.schedule import Collective
 from gradweave.topology.units import format_size
+from gradweave.torch.calls import Call, SizeClass, all_reduce_options
 from gradweave.torch.offers import Offers
 from gradweave.torch.progress import handover_s
 
 VOTE_EVERY, VOTE_FOR = 8, 4
-"""All-reduces between votes, and after how many more a vote is counted: nobody waits for it."""
+"""Calls between votes, and after how many more a vote is counted: nobody waits for it."""
 TRIAL = 16
-"""All-reduces that are timed: by the plan, twice by the backend's own, by the plan, and so on, so
-that where buckets of two sizes take turns, both run both."""
+"""Calls that are timed: by the plan, twice by the backend's own, by the plan, and so on, so
+that where buckets of two classes take turns, both run both."""
 GAIN = 0.95
 """Of the time of the backend's own: where a plan takes more, it is left."""
 _log = logging.getLogger("gradweave")
@@ -40,10 +40,11 @@ class Stage(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What a group's all-reduces of a size run by."""
+    """What a group's calls of a collective and size run by."""
 
+    collective: Collective
     size: int
-    """Up to so many bytes, and more than half as many."""
+    """Up to so many bytes of all ranks' parts together, and more than half of it."""
     stage: Stage
     """How far it is decided."""
     plan_s: float | None
@@ -54,15 +55,15 @@ class Choice:
 
 
 class Trial:
-    """All-reduces of a size once there is a plan, in the progress thread.
+    """Calls of one class once there is a plan, in the progress thread.
 
     Args:
-        collective: the plan.
+        plan: by which they may run.
         group: gloo's group that nothing but this thread uses, so that calls match at all ranks.
     """
 
-    def __init__(self, collective: Collective, group: Any) -> None:
-        self._collective, self._group = collective, group
+    def __init__(self, plan: Plan, group: Any) -> None:
+        self._plan, self._group = plan, group
         self._seconds: list[float] = []
         self.decided = False
         """Whether the trial is over."""
@@ -70,31 +71,28 @@ class Trial:
         self.plan_s: float | None = None
         self.own_s: float | None = None
 
-    def run(self, tensor: torch.Tensor, reduction: Reduction) -> None:
-        """One all-reduce; all ranks are at the same one."""
+    def run(self, call: Call) -> None:
+        """One of them; all ranks are at the same one."""
         if self.decided:
-            self._by(tensor, reduction, self.takes_plan)
+            self._by(call, self.takes_plan)
             return
         if not self._seconds:  # what the first call prepares is no part of its time
-            self._collective(torch.zeros_like(tensor), reduction=reduction)
+            self._plan(torch.zeros_like(call.whole))
         self._summed(torch.zeros(1), dist.ReduceOp.SUM)  # all begin together
         begin = time.perf_counter()
-        self._by(tensor, reduction, _by_plan(len(self._seconds)))
+        self._by(call, _by_plan(len(self._seconds)))
         self._seconds.append(time.perf_counter() - begin)
         if len(self._seconds) >= TRIAL:
             self._decide()
 
-    def _by(self, tensor: torch.Tensor, reduction: Reduction, plan: bool) -> None:
+    def _by(self, call: Call, plan: bool) -> None:
         if plan:
-            self._collective(tensor, reduction=reduction)
-        elif reduction == "mean":
-            self._summed(tensor, dist.ReduceOp.SUM)
-            tensor /= self._group.size()
+            call.by_plan(self._plan)
         else:
-            self._summed(tensor, OPERATIONS[reduction])
+            call.by_own(self._group)
 
     def _summed(self, tensor: torch.Tensor, operation: Any) -> None:
-        self._group.allreduce([tensor], _options(operation)).wait()
+        self._group.allreduce([tensor], all_reduce_options(operation)).wait()
 
     def _decide(self) -> None:
         slowest = torch.tensor([*self._seconds, handover_s()], dtype=torch.float64)
@@ -115,17 +113,11 @@ def _by_plan(call: int) -> bool:
     return call % 4 in (0, 3)
 
 
-def _options(operation: Any) -> Any:
-    options: Any = dist.AllreduceOptions()
-    options.reduceOp = operation
-    return options
+class _Class:
+    """The calls of one collective and class of classes."""
 
-
-class _Size:
-    """The all-reduces of one class of sizes."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self.stage = size, Stage.WAITING
+    def __init__(self, of: SizeClass) -> None:
+        self.of, self.stage = of, Stage.WAITING
         self.trial: Trial | None = None
 
     @property
@@ -134,7 +126,7 @@ class _Size:
 
 
 class Choices:
-    """Decides, call by call, what an all-reduce runs by.
+    """Decides, call by call, what a collective runs by.
 
     Ranks learn of a plan, and of the end of its trial, at different times. So while something is
     undecided they vote, by small all-reduces of the minimum at every eighth call, which are counted
@@ -147,38 +139,38 @@ class Choices:
 
     def __init__(self, own: dist.ProcessGroup, offers: Offers) -> None:
         self._own, self._offers = own, offers
-        self._sizes: dict[int, _Size] = {}
+        self._classes: dict[SizeClass, _Class] = {}
         self._calls = 0
         self._open = False
-        self._vote: tuple[int, list[_Size], torch.Tensor, dist.Work] | None = None
+        self._vote: tuple[int, list[_Class], torch.Tensor, dist.Work] | None = None
         self._lock = threading.Lock()
 
-    def of(self, tensor_bytes: int) -> Callable[[torch.Tensor, Reduction], None] | None:
-        """What the next all-reduce, of so many bytes, runs by; None: the backend's own."""
-        size = 1 << (tensor_bytes - 1).bit_length()
+    def of(self, call: Call) -> Callable[[Call], None] | None:
+        """What the next call runs by; None: the backend's own."""
+        of = SizeClass.of(call)
         with self._lock:
-            chosen = self._sizes.get(size) or self._new(size)
+            chosen = self._classes.get(of) or self._new(of)
             if self._open:
                 self._advance()
             return chosen.trial.run if chosen.trial and chosen.stage is not Stage.OWN else None
 
     def listed(self) -> list[Choice]:
-        """All sizes that there were, ascending."""
+        """All that there were, by collective and size."""
         return [
             Choice(
-                one.size,
+                *one.of,
                 one.stage,
                 one.trial.plan_s if one.trial else None,
                 one.trial.own_s if one.trial else None,
             )
-            for _, one in sorted(self._sizes.items())
+            for _, one in sorted(self._classes.items())
         ]
 
-    def _new(self, size: int) -> _Size:
-        self._sizes[size] = _Size(size)
+    def _new(self, of: SizeClass) -> _Class:
+        self._classes[of] = _Class(of)
         self._open = True
-        self._offers.want(size)
-        return self._sizes[size]
+        self._offers.want(of)
+        return self._classes[of]
 
     def _advance(self) -> None:
         if self._vote is None and self._calls % VOTE_EVERY == 0:
@@ -188,45 +180,46 @@ class Choices:
         self._calls += 1
 
     def _cast(self) -> None:
-        sizes = [one for one in self._sizes.values() if one.open]
-        ballot = torch.tensor([self._known(one) for one in sizes])
-        work = self._own.allreduce([ballot], _options(dist.ReduceOp.MIN))
-        self._vote = self._calls + VOTE_FOR, sizes, ballot, work
+        classes = [one for one in self._classes.values() if one.open]
+        ballot = torch.tensor([self._known(one) for one in classes])
+        work = self._own.allreduce([ballot], all_reduce_options(dist.ReduceOp.MIN))
+        self._vote = self._calls + VOTE_FOR, classes, ballot, work
 
-    def _known(self, one: _Size) -> int:
-        return int(one.trial.decided) if one.trial else self._offers.state(one.size)
+    def _known(self, one: _Class) -> int:
+        return int(one.trial.decided) if one.trial else self._offers.state(one.of)
 
     def _count(self) -> None:
         assert self._vote is not None
-        _, sizes, ballot, work = self._vote
+        _, classes, ballot, work = self._vote
         work.wait()
         self._vote = None
-        for one, known in zip(sizes, ballot.tolist(), strict=True):
+        for one, known in zip(classes, ballot.tolist(), strict=True):
             if known < 0:
                 one.stage = Stage.OWN
             elif known > 0:
                 self._go_on(one)
-        self._open = any(one.open for one in self._sizes.values())
+        self._open = any(one.open for one in self._classes.values())
 
-    def _go_on(self, one: _Size) -> None:
+    def _go_on(self, one: _Class) -> None:
         """The next stage, of which all ranks know."""
         if one.trial is not None:
             one.stage = Stage.PLAN if one.trial.takes_plan else Stage.OWN
             if self._own.rank() == 0:
                 _say(one)
             return
-        collective, channel = self._offers.collective(one.size), self._offers.channel
-        if collective is None or channel is None:
+        plan, channel = self._offers.plan(one.of), self._offers.channel
+        if plan is None or channel is None:
             one.stage = Stage.OWN
         else:
-            one.stage, one.trial = Stage.TRIAL, Trial(collective, channel[0])
+            one.stage, one.trial = Stage.TRIAL, Trial(plan, channel[0])
 
 
-def _say(one: _Size) -> None:
+def _say(one: _Class) -> None:
     if one.trial is not None and one.trial.plan_s and one.trial.own_s:
         _log.info(
-            "all-reduces of %s: %.3g ms by the plan, %.3g ms by gloo's own; %s is taken",
-            format_size(one.size),
+            "%s of %s: %.3g ms by the plan, %.3g ms by gloo's own; %s is taken",
+            one.of.collective.replace("_", "-"),
+            format_size(one.of.size),
             one.trial.plan_s * 1e3,
             one.trial.own_s * 1e3,
             "the plan" if one.stage is Stage.PLAN else "gloo's own",

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradweave.execute.reduction import Reduction
+from gradweave.torch import calls
 from gradweave.torch.agreement import agreement
 from gradweave.torch.choice import Choices
 from gradweave.torch.offers import Offers
@@ -30,7 +30,7 @@ def create(options: Any) -> Group:
 
 
 class PlannedGroup(Group):
-    """A process group of which plans run all-reduces, where they are faster.
+    """A process group of which plans, where they are faster, run what `calls` has.
 
     Everything else is that of a group of PyTorch's own. Methods that its C++ looks for in Python
     are handed on to that one by Python too: else C++ would keep the interpreter's lock while it
@@ -51,7 +51,7 @@ class PlannedGroup(Group):
             self._register_backend(device, kind, own._get_backend(device))
         self._offers = Offers(self, planner)
         self.choices = Choices(own, self._offers)
-        """What its all-reduces run by."""
+        """What its collectives run by."""
         self._progress = Progress()
 
     def get_group_store(self) -> distributed_c10d.Store:
@@ -60,11 +60,28 @@ class PlannedGroup(Group):
 
     def allreduce(self, tensors: Any, *args: Any, **kwargs: Any) -> dist.Work:
         """As PyTorch has it."""
-        asked = planned_reduction(tensors, *args, **kwargs)
-        by = self.choices.of(tensors[0].nbytes) if asked else None
-        if asked is None or by is None:
-            return self._own.allreduce(tensors, *args, **kwargs)
-        return self._progress.start(tensors[0], functools.partial(by, tensors[0], asked))
+        call = calls.all_reduce(tensors, *args, **kwargs)
+        return self._planned(call) or self._own.allreduce(tensors, *args, **kwargs)
+
+    def all_gather_single(self, output: Any, input: Any, *args: Any, **kwargs: Any) -> dist.Work:
+        """As PyTorch has it."""
+        call = calls.all_gather(self.size(), output, input)
+        return self._planned(call) or self._own._allgather_base(output, input, *args, **kwargs)
+
+    def reduce_scatter_single(
+        self, output: Any, input: Any, opts: Any = None, *args: Any, **kwargs: Any
+    ) -> dist.Work:
+        """As PyTorch has it."""
+        call = calls.reduce_scatter(self.size(), output, input, opts)
+        own: Any = self._own._reduce_scatter_base
+        return self._planned(call) or own(output, input, opts, *args, **kwargs)
+
+    def _planned(self, call: calls.Call | None) -> dist.Work | None:
+        """The call under way, if it runs by a plan."""
+        by = None if call is None else self.choices.of(call)
+        if call is None or by is None:
+            return None
+        return self._progress.start(call.result, functools.partial(by, call))
 
     def shutdown(self) -> None:
         """Ends its threads and connections."""
@@ -88,7 +105,7 @@ _HANDED_ON = (
     "reduce_scatter_tensor_coalesced",
     "send",
 )
-"""What C++ looks for in Python, besides allreduce; some are the older names of others."""
+"""What C++ looks for in Python, besides what plans run; some are the older names of others."""
 
 
 def _handed_on(name: str) -> Any:
@@ -98,43 +115,13 @@ def _handed_on(name: str) -> Any:
     return functools.update_wrapper(method, getattr(Group, name))
 
 
+# Their names before PyTorch 2.12, which some of PyTorch's own callers use still.
+setattr(PlannedGroup, "_allgather_base", PlannedGroup.all_gather_single)  # noqa: B010
+setattr(PlannedGroup, "_reduce_scatter_base", PlannedGroup.reduce_scatter_single)  # noqa: B010
+
 for _name in _HANDED_ON:
     if hasattr(Group, _name):
         setattr(PlannedGroup, _name, _handed_on(_name))
-
-
-def planned_reduction(tensors: Any, *args: Any, **kwargs: Any) -> Reduction | None:
-    """How an all-reduce is to be combined, if a plan can run it; else None.
-
-    All ranks must come to the same, so that only what they have in common counts: type, size and
-    operation.
-
-    Args:
-        tensors: what `torch.distributed.ProcessGroup.allreduce` is given.
-        args: likewise.
-        kwargs: likewise.
-    """
-    options = kwargs.get("opts", args[0] if args else None)
-    if not isinstance(options, dist.AllreduceOptions) or not isinstance(tensors, list):
-        return None
-    if len(tensors) != 1 or tensors[0].dtype not in _DTYPES or not tensors[0].numel():
-        return None
-    tensor, operation = tensors[0], options.reduceOp
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        return None
-    if not tensor.is_contiguous() or tensor.is_inference():  # which other threads may not change
-        return None
-    found: Reduction | None = next((name for kind, name in _REDUCTIONS if operation == kind), None)
-    return None if found == "mean" and not tensor.is_floating_point() else found
-
-
-_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64}
-_REDUCTIONS: tuple[tuple[Any, Reduction], ...] = (
-    (dist.ReduceOp.SUM, "sum"),
-    (dist.ReduceOp.AVG, "mean"),
-    (dist.ReduceOp.MAX, "max"),
-    (dist.ReduceOp.MIN, "min"),
-)
 
 
 def own_group(options: Any) -> Group:

@@ -9,12 +9,14 @@ from torch.distributed import distributed_c10d
 
 from gradweave.errors import RunError
 from gradweave.execute.signature import digest
-from gradweave.execute.torch_distributed import Collective
+from gradweave.execute.torch_distributed import Collective as Plan
 from gradweave.execute.torch_distributed.gloo_messages import Pair, connected
 from gradweave.execute.torch_distributed.store import StoreThread, group_timeout
 from gradweave.schedule.file import from_bytes, to_bytes
 from gradweave.schedule.schedule import Schedule
+from gradweave.torch.calls import SizeClass
 from gradweave.torch.planner import Planner
+from gradweave.wording import counted
 
 _OWN = b"own"
 _LOOK_S = 0.2
@@ -37,9 +39,9 @@ class Offers:
     def __init__(self, group: dist.ProcessGroup, planner: Planner | None) -> None:
         self._group, self._planner = weakref.ref(group), planner
         self._rank, self._size, self._timeout = group.rank(), group.size(), group_timeout(group)
-        self._wanted: list[int] = []
-        self._found: dict[int, Collective | None] = {}
-        self._refused: set[int] = set()
+        self._wanted: list[SizeClass] = []
+        self._found: dict[SizeClass, Plan | None] = {}
+        self._refused: set[SizeClass] = set()
         self.channel: Pair | None = None
         """The connections of plans, once there is one."""
         this = weakref.ref(self)
@@ -55,20 +57,20 @@ class Offers:
         if planner is not None:
             planner.start(self._publish)
 
-    def want(self, size: int) -> None:
-        """Asks for the plan of a size in bytes."""
-        self._wanted.append(size)
+    def want(self, of: SizeClass) -> None:
+        """Asks for a plan."""
+        self._wanted.append(of)
         if self._planner is not None:
-            self._planner.want(size)
+            self._planner.want(of)
         self._store.ask(self._look)
 
-    def state(self, size: int) -> int:
+    def state(self, of: SizeClass) -> int:
         """1: it is ready here, 0: not yet, -1: it cannot run here."""
-        return -1 if size in self._refused else int(size in self._found)
+        return -1 if of in self._refused else int(of in self._found)
 
-    def collective(self, size: int) -> Collective | None:
-        """The plan of a size that is ready; None: the backend's own is to be taken."""
-        return self._found[size]
+    def plan(self, of: SizeClass) -> Plan | None:
+        """One that is ready; None: the backend's own is to be taken."""
+        return self._found[of]
 
     def close(self) -> None:
         """Ends the threads."""
@@ -76,22 +78,23 @@ class Offers:
             self._planner.close()
         self._store.close()
 
-    def _publish(self, size: int, plan: Schedule | None) -> None:
+    def _publish(self, of: SizeClass, plan: Schedule | None) -> None:
         content: Any = _OWN  # the stubs know text alone
         if plan is not None:
             content = digest(plan).to_bytes(8, "little") + to_bytes(plan)
-        self._store.ask(lambda store: store.set(f"plan {size}", content))
+        self._store.ask(lambda store: store.set(_key(of), content))
 
     def _look(self, store: distributed_c10d.Store) -> None:
-        for size in [size for size in self._wanted if store.check([f"plan {size}"])]:
+        for of in [of for of in self._wanted if store.check([_key(of)])]:
             try:
-                self._found[size] = self._read(store.get(f"plan {size}"), store)
+                self._found[of] = self._read(store.get(_key(of)), store)
             except Exception as error:  # the others hear of it, and all go on with gloo's own
-                self._refused.add(size)
-                _log.warning("rank %d cannot run the plan of %d bytes: %s", self._rank, size, error)
-            self._wanted.remove(size)
+                self._refused.add(of)
+                what = f"{of.collective} of {counted(of.size, 'byte')}"
+                _log.warning("rank %d cannot run the plan for %s: %s", self._rank, what, error)
+            self._wanted.remove(of)
 
-    def _read(self, content: bytes, store: distributed_c10d.Store) -> Collective | None:
+    def _read(self, content: bytes, store: distributed_c10d.Store) -> Plan | None:
         group = self._group()
         if content == _OWN or group is None:
             return None
@@ -104,4 +107,8 @@ class Offers:
                 for number in range(2)
             )
             self.channel = up, down
-        return Collective(plan, group, channels=([self.channel], None))
+        return Plan(plan, group, channels=([self.channel], None))
+
+
+def _key(of: SizeClass) -> str:
+    return f"plan {of.collective} {of.size}"

@@ -47,7 +47,7 @@ class PlannedWork(dist.Work):
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
         """Waits until it is complete, and raises its error."""
         if not self._over.wait(timeout.total_seconds() if timeout > _FOREVER else None):
-            raise RuntimeError(f"the all-reduce is not complete after {timeout}")
+            raise RuntimeError(f"the collective is not complete after {timeout}")
         if self._error is not None:
             raise self._error
         return True

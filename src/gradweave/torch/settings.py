@@ -10,8 +10,8 @@ from pathlib import Path
 class Settings:
     """Which plans there are to be."""
 
-    plan: Path | None
-    """``GRADWEAVE_PLAN``: a schedule file for all sizes."""
+    plans: tuple[Path, ...]
+    """``GRADWEAVE_PLAN``: schedule files, each for all sizes of its collective."""
     topology: str | None
     """``GRADWEAVE_TOPOLOGY``: the network that plans are made for, as a specification or a file."""
     runtime: str
@@ -22,15 +22,15 @@ class Settings:
     @property
     def wanted(self) -> bool:
         """Whether there are to be plans at all."""
-        return self.plan is not None or self.topology is not None
+        return bool(self.plans) or self.topology is not None
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
         """Those of an environment; empty variables count as unset."""
-        plan = environment.get("GRADWEAVE_PLAN")
+        plans = environment.get("GRADWEAVE_PLAN", "").split(os.pathsep)
         kept = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return cls(
-            plan=Path(plan) if plan else None,
+            plans=tuple(Path(plan) for plan in plans if plan),
             topology=environment.get("GRADWEAVE_TOPOLOGY") or None,
             runtime=environment.get("GRADWEAVE_RUNTIME") or "gloo",
             cache=Path(environment.get("GRADWEAVE_CACHE") or Path(kept) / "gradweave" / "plans"),

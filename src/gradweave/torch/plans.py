@@ -1,0 +1,182 @@
+"""The plans of one group: given, kept by an earlier job, or searched for."""
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gradweave.atomic import make_folder
+from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleError
+from gradweave.execute.program import check_servers, same_bits
+from gradweave.execute.torch_distributed.shards import sharded
+from gradweave.processes.children import Children, how_ended
+from gradweave.schedule.file import load
+from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.topology.formats.files import save
+from gradweave.topology.spec import as_topology
+from gradweave.topology.subnetwork import subnetwork
+from gradweave.topology.topology import LINK_COLUMNS, Topology
+from gradweave.torch.calls import SizeClass
+from gradweave.torch.settings import Settings
+
+SEARCH_S = 60
+"""Longest search for a plan."""
+_LOOK_S = 0.5
+"""How often a search looks whether its job has ended."""
+_log = logging.getLogger("gradweave")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plans:
+    """Where the plans of a group come from."""
+
+    settings: Settings
+    given: Mapping[Collective, Schedule]
+    """Those of files, for all sizes."""
+    network: Topology | None
+    """That of the group's servers, for which others are made."""
+
+    @classmethod
+    def of_group(
+        cls,
+        settings: Settings,
+        servers: int,
+        ranks: Sequence[int] = (),
+        order: Sequence[int] | None = None,
+    ) -> "Plans":
+        """Those of a group of a job's ranks.
+
+        Args:
+            settings: what is asked for.
+            servers: processes in the job.
+            ranks: those of them that are the group, ascending; all if not given.
+            order: the network's servers by the job's ranks, see `Topology.with_server_order`; by
+                id if not given.
+
+        Raises:
+            GradweaveError: the network or a plan cannot be read, or is of other servers.
+        """
+        given = [] if ranks else [load(path) for path in settings.plans]
+        network = None
+        if settings.topology is not None:
+            network = as_topology(settings.topology)
+            if network.num_servers != servers:
+                raise OptionError(
+                    f"GRADWEAVE_TOPOLOGY: {network.name} has {network.num_servers} servers, the "
+                    f"job {servers} processes; they must agree"
+                )
+        for path, schedule in zip(settings.plans, given, strict=False):
+            check_servers(schedule, servers, what="processes in the job")
+            if not same_bits(schedule):
+                raise ScheduleError(
+                    f"{path}: servers add in different orders and would end with different bits; "
+                    "take another strategy"
+                )
+        if order is not None:
+            given = [schedule.with_server_order(order) for schedule in given]
+            network = network and network.with_server_order(order)
+        if network is not None and ranks:
+            network, _ = subnetwork(network, network.servers[list(ranks)])
+        return cls(settings, {one.collective: _to_run(one) for one in given}, network)
+
+    @property
+    def networks(self) -> list[Topology]:
+        """Those that plans are of."""
+        found = [plan.topology for plan in self.given.values()]
+        return found if self.network is None else [*found, self.network]
+
+    def find(self, of: SizeClass, ended: threading.Event) -> Schedule | None:
+        """The plan for a collective and size; None where none is wanted.
+
+        Args:
+            of: what it is for.
+            ended: set when the plan is of no use any more.
+
+        Raises:
+            GradweaveError: none was found.
+        """
+        if of.collective in self.given:
+            return self.given[of.collective]
+        if self.network is None:
+            return None
+        return _to_run(self.kept(of) or self.searched(of, ended))
+
+    def file(self, of: SizeClass) -> Path:
+        """Where a plan is kept: by collective, network, runtime and size."""
+        assert self.network is not None
+        runtime = self.settings.runtime
+        if Path(runtime).suffix == ".toml":
+            with contextlib.suppress(OSError):
+                runtime = Path(runtime).read_text()
+        key = hashlib.blake2b(digest(self.network).encode() + runtime.encode(), digest_size=12)
+        return self.settings.cache / f"{of.collective}-{key.hexdigest()}-{of.size}.json"
+
+    def kept(self, of: SizeClass) -> Schedule | None:
+        """A plan that an earlier job has left."""
+        path = self.file(of)
+        if not path.exists():
+            return None
+        try:
+            plan = load(path)
+        except GradweaveError as error:
+            _log.warning("%s is made anew: %s", path, error)
+            return None
+        assert self.network is not None
+        if digest(plan.topology) == digest(self.network) and plan.collective == of.collective:
+            return plan
+        _log.warning("%s is made anew: it is the plan of another network", path)
+        return None
+
+    def searched(self, of: SizeClass, ended: threading.Event) -> Schedule:
+        """A new plan, which is kept.
+
+        Raises:
+            GradweaveError: none was found.
+        """
+        assert self.network is not None
+        with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
+            network, found = Path(folder, "network.json"), Path(folder, "plan.json")
+            said = Path(folder, "said")
+            save(self.network, network)
+            command = [sys.executable, "-m", "gradweave", "schedule", str(network), "--json"]
+            command += ["--collective", of.collective, "--objective", "seconds"]
+            command += ["--runtime", self.settings.runtime, "--gradient-bytes", str(of.size)]
+            command += ["--time-limit", str(SEARCH_S), "--output", str(found)]
+            with Children([(command, os.environ)], said) as search:
+                while (told := search.receive(_LOOK_S)) is None or told[1] is not None:
+                    if ended.is_set():
+                        raise OptionError("the group has ended")
+                status = search.status(0)
+            if status or not found.exists():
+                lines = said.read_text(errors="replace").strip().splitlines()
+                raise OptionError(lines[-1] if lines else how_ended(status))
+            plan = load(found).replace(topology=self.network)  # by its name
+        self.keep(plan, of)
+        return plan
+
+    def keep(self, plan: Schedule, of: SizeClass) -> None:
+        """Keeps a plan for later jobs."""
+        try:
+            make_folder(self.settings.cache)
+            plan.save(self.file(of))
+        except FileError as error:
+            _log.warning("GRADWEAVE_CACHE: the plan is not kept: %s", error)
+
+
+def _to_run(plan: Schedule) -> Schedule:
+    """A plan as groups run it: of a stage, rank r has the r-th part."""
+    return plan if plan.collective == "all_reduce" else sharded(plan)
+
+
+def digest(topology: Topology) -> str:
+    """Of nodes and links, whatever their network is called."""
+    made = hashlib.blake2b(topology.is_server.tobytes(), digest_size=16)
+    for column in LINK_COLUMNS:
+        made.update(getattr(topology, column).tobytes())
+    return made.hexdigest()
