@@ -23,6 +23,7 @@ VERBS = {
     "show": "show",
     "place": "place_verb",
     "order": "order",
+    "plan": "plan",
     "run": "run",
     "measure": "measure",
     "lab": "lab",

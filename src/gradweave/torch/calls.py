@@ -21,9 +21,14 @@ class SizeClass(NamedTuple):
     """Bytes of the whole, all ranks' parts together: up to so many, and more than half of it."""
 
     @classmethod
+    def of_bytes(cls, collective: Collective, whole_bytes: int) -> "SizeClass":
+        """That of a size: the next power of two."""
+        return cls(collective, 1 << (whole_bytes - 1).bit_length())
+
+    @classmethod
     def of(cls, call: "Call") -> "SizeClass":
         """That of a call."""
-        return cls(call.collective, 1 << (call.whole.nbytes - 1).bit_length())
+        return cls.of_bytes(call.collective, call.whole.nbytes)
 
 
 class Call(Protocol):

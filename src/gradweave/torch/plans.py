@@ -41,6 +41,8 @@ class Plans:
     """Those of files, for all sizes."""
     network: Topology | None
     """That of the group's servers, for which others are made."""
+    search_s: float = SEARCH_S
+    """Longest search for one."""
 
     @classmethod
     def of_group(
@@ -147,7 +149,7 @@ class Plans:
             command = [sys.executable, "-m", "gradweave", "schedule", str(network), "--json"]
             command += ["--collective", of.collective, "--objective", "seconds"]
             command += ["--runtime", self.settings.runtime, "--gradient-bytes", str(of.size)]
-            command += ["--time-limit", str(SEARCH_S), "--output", str(found)]
+            command += ["--time-limit", str(self.search_s), "--output", str(found)]
             with Children([(command, os.environ)], said) as search:
                 while (told := search.receive(_LOOK_S)) is None or told[1] is not None:
                     if ended.is_set():

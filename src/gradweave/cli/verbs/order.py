@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import click
 
 from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table, warn
+from gradweave.cli.meshes import mesh_axes, of_axes
 from gradweave.cli.options import (
     FaultOptions,
     fault_options,
@@ -25,7 +26,6 @@ from gradweave.ordering.libraries import LIBRARIES
 from gradweave.ordering.ordering import Order
 from gradweave.ordering.ordering import order as find_order
 from gradweave.simulate.runtime import NAMES
-from gradweave.specification import UNNAMED, parse_spec
 from gradweave.topology.formats.files import load
 from gradweave.topology.formats.host_tree import HostLinks
 from gradweave.topology.spec import from_spec
@@ -114,7 +114,7 @@ def order(
     writable(output)
     if format_ is not None and output is None:
         raise OptionError("--format is of the file that --output names; give both")
-    axes = None if mesh is None else {k: _count(k, v) for k, v in _pairs("--mesh", mesh).items()}
+    axes = None if mesh is None else mesh_axes(mesh)
     moved = _axis_bytes(axis_bytes)
     with Progress(f"ordering {network}") as progress:
         topology = faults(lost).apply_to(_network(network, bandwidth, oversubscription))
@@ -172,27 +172,11 @@ def _named(topology: Topology, hosts: list[str]) -> Topology:
     return dataclasses.replace(topology, labels=tuple(labels))
 
 
-def _pairs(option: str, text: str) -> dict[str, str]:
-    try:
-        values = parse_spec(f"axes:{text}")[1]
-    except SpecError:
-        values = {UNNAMED: text}
-    if UNNAMED in values:
-        raise OptionError(f"{option}: expected axes such as dp=4,tp=8, got {text!r:.60}")
-    return values
-
-
-def _count(axis: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise OptionError(f"--mesh: {axis}: expected a number of ranks, got {text!r:.40}")
-    return int(text)
-
-
 def _axis_bytes(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
     try:
-        return {axis: parse_size(size) for axis, size in _pairs("--bytes", text).items()}
+        return {axis: parse_size(size) for axis, size in of_axes("--bytes", text).items()}
     except SpecError as error:
         raise OptionError(f"--bytes: {error}") from None
 
