@@ -192,7 +192,9 @@ def run(command: Sequence[str], folder: Path, timeout_s: float = PATIENCE_S) -> 
 def torch_job(folder: Path, processes: int, *arguments: object, module: str = "torch_cases") -> str:
     """Runs `torch_cases`; returns what was written to its outputs."""
     start = (sys.executable, "-m", f"tests.execute.{module}", str(folder), str(processes))
-    status, output = run([*start, *map(str, arguments)], folder, PATIENCE_S * len(arguments))
+    status, output = run(
+        [*start, *map(str, arguments)], folder, PATIENCE_S * max(1, len(arguments))
+    )
     assert status == 0, output
     return output
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
 from gradweave.execute.reference import play
-from gradweave.schedule.schedule import COPY, OWN, Schedule
+from gradweave.schedule.schedule import COPY, OWN, Collective, Schedule
 from gradweave.simulate.seconds import rates
 from gradweave.topology.topology import Integers
 from gradweave.topology.units import ROUNDING
@@ -186,9 +186,18 @@ def check_all_reduce(schedule: Schedule) -> None:
     Raises:
         ScheduleError: naming the collective.
     """
-    if schedule.collective != "all_reduce":
+    check_collective(schedule, "all_reduce")
+
+
+def check_collective(schedule: Schedule, expected: Collective) -> None:
+    """Refuses a schedule of another collective.
+
+    Raises:
+        ScheduleError: naming both.
+    """
+    if schedule.collective != expected:
         raise ScheduleError(
-            f"expected a schedule of collective all_reduce, got {schedule.collective}"
+            f"expected a schedule of collective {expected}, got {schedule.collective}"
         )
 
 

@@ -23,10 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+import gradweave as gw
 from gradweave.aggregate.asynchronous import Stragglers, Task, staleness_bound, train
 from gradweave.errors import RunError
 from gradweave.processes import ray_loopback as loopback
 from gradweave.processes.ray_cluster import cluster
+from gradweave.schedule import COLLECTIVES
+from gradweave.schedulers import Ring
 from tests.aggregate.asynchronous.cases import SIZE, close, plain_loop, same, task
 from tests.patience import PATIENCE_S
 
@@ -306,3 +309,49 @@ def test_what_the_gradient_function_raises_ends_the_run(ray):
     given = dataclasses.replace(task(workers=1, servers=1), gradient=gradient)
     with pytest.raises(RunError, match="ArithmeticError: no gradient today"):
         train(given)
+
+
+def test_collective_groups_of_actors_run_by_schedules(ray):
+    """Of `gradweave.execute.torch_distributed.ray_adapter`; here, where there is a Ray already."""
+    pytest.importorskip("torch", reason="the extra torch is not installed")
+    pair = gw.topology.complete(2)
+    schedules = {each: Ring().schedule(pair, collective=each) for each in COLLECTIVES}
+
+    class Actor:
+        def collectives(self, rank: int) -> list[Any]:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            import torch
+            from ray.util import collective
+            from ray.util.collective.types import ReduceOp
+
+            from gradweave.errors import ScheduleError
+            from gradweave.execute.torch_distributed.ray_adapter import register
+
+            register(**schedules)
+            with pytest.raises(ScheduleError, match="there are 3 actors in the group"):
+                collective.init_collective_group(3, rank, "gradweave", "three")
+            collective.init_collective_group(2, rank, "gradweave", "pair")
+            ends = []
+            for operation in (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.PRODUCT):
+                array = np.full((2, 2), rank + 2.0)
+                collective.allreduce(array, "pair", operation)
+                ends.append(array.tolist())
+            every = [torch.zeros(1, 2) for _ in range(2)]
+            collective.allgather(every, torch.full((1, 2), rank + 2.0), "pair")
+            part = torch.zeros(3)
+            parts = [torch.arange(3.0) + 10 * rank, torch.arange(3.0) - 10 * rank]
+            collective.reducescatter(part, parts, "pair")
+            planned = collective.get_group_handle("pair").planned
+            sent = {key: int(by.sent_bytes.sum()) for key, by in planned.items()}
+            collective.destroy_collective_group("pair")
+            return [*ends, [one.tolist() for one in every], part.tolist(), sent]
+
+    actors = [ray.remote(num_cpus=0)(Actor).remote() for _ in range(2)]
+    ends = ray.get([actor.collectives.remote(rank) for rank, actor in enumerate(actors)])
+    for actor in actors:
+        ray.kill(actor)
+    reduced = [[[value] * 2] * 2 for value in (5.0, 3.0, 6.0)]
+    sent = {"all_reduce": 2 * 32, "reduce_scatter": 12, "all_gather": 8}
+    for rank, got in enumerate(ends):
+        scattered = [2 * each + (-10.0 if rank else 10.0) for each in range(3)]
+        assert got == [*reduced, [[[2.0, 2.0]], [[3.0, 3.0]]], scattered, sent]

@@ -11,6 +11,7 @@ two processes must be queued in the same order at both, run the schedule round b
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from gradweave.execute.signature import digest, mismatch, signature
 from gradweave.execute.torch_distributed.gloo_messages import Channels, Messages, combine, pair
 from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.execute.torch_distributed.store import group_timeout
+from gradweave.execute.torch_distributed.watchdog import Watchdog
 from gradweave.schedule.schedule import Schedule
 
 Group = dist.ProcessGroup
@@ -92,6 +94,8 @@ class Collective:
         group: the process group; the default one if not given.
         channels: instead of the group's own connections, those of pairs of gloo groups of the same
             processes, which may take different routes, and for each transfer which carries it.
+        watchdog: ends collectives that stand still; if not given, lost servers are named. Needed
+            for a group that PyTorch does not know, such as one of the channels.
 
     Raises:
         OptionError: torch.distributed has not been initialised, or this process is not in the
@@ -102,19 +106,21 @@ class Collective:
     def __init__(
         self,
         schedule: Schedule,
-        group: Group | None = None,
+        group: Group | dist.ProcessGroupGloo | None = None,
         *,
         channels: Channels | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         first = channels[0][0][0] if channels else None
-        self.group: Group = group or (first if isinstance(first, Group) else _world())
-        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        """Of this process, and of the group."""
-        if self.rank < 0:
+        given: Any = group or (first if isinstance(first, Group) else _world())
+        if not isinstance(given, Group | dist.ProcessGroupGloo):
             raise OptionError("group: this process is not in it")
+        self.group: Any = given
+        self.rank, self.size = self.group.rank(), self.group.size()
+        """Of this process, and of the group."""
         check_servers(schedule, self.size, what="processes in the group")
         self.schedule = schedule
-        self.is_own = is_own(schedule, dist.get_backend(self.group))
+        self.is_own = watchdog is None and is_own(schedule, dist.get_backend(self.group))
         """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
         if not isinstance(first, dist.ProcessGroupGloo):
@@ -125,7 +131,7 @@ class Collective:
         if channels is None:
             self._run = Rounds(schedule, self.group)
         else:
-            self._run = Messages(schedule, channels, self.group)
+            self._run = Messages(schedule, channels, self.group, watchdog)
 
     @property
     def sent_bytes(self) -> np.ndarray:

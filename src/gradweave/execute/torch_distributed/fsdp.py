@@ -17,14 +17,14 @@ Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
 
-from gradweave.errors import OptionError, ScheduleError
-from gradweave.execute.program import check_all_reduce
+from gradweave.errors import OptionError
+from gradweave.execute.program import check_all_reduce, check_collective
 from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed.backend import Collective, Group, reduction_of
 from gradweave.execute.torch_distributed.shards import (
@@ -107,13 +107,10 @@ class _OfShards:
             servers root unequal shares.
     """
 
-    _kind: str
+    _kind: Literal["reduce_scatter", "all_gather"]
 
     def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
-        if schedule.collective != self._kind:
-            raise ScheduleError(
-                f"expected a schedule of collective {self._kind}, got {schedule.collective}"
-            )
+        check_collective(schedule, self._kind)
         self.collective = Collective(sharded(schedule), group)
         """Counts the bytes sent."""
 

@@ -22,6 +22,7 @@ from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed.lost import LossDetector
 from gradweave.execute.torch_distributed.pending import PendingCollective
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
+from gradweave.execute.torch_distributed.watchdog import Watchdog
 from gradweave.execute.tracker import Tracker
 from gradweave.schedule.schedule import Schedule
 
@@ -114,9 +115,17 @@ class Messages:
         channels: gloo process groups of as many processes as the schedule has servers.
         group: the process group whose processes these are, by which they are told apart and found
             to be there; the first channel's first one is one, unless PyTorch does not know it.
+        watchdog: ends collectives instead of a `LossDetector`, which needs a group that PyTorch
+            knows.
     """
 
-    def __init__(self, schedule: Schedule, channels: Channels, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        channels: Channels,
+        group: dist.ProcessGroup,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         pairs, channel = channels
         self._group = group
         self._schedule = schedule
@@ -124,8 +133,8 @@ class Messages:
         down = schedule.source > schedule.target
         self._group_of = [pairs[used[t]][int(down[t])] for t in range(schedule.num_transfers)]
         self._all_groups: list[Any] = list(itertools.chain(*pairs))  # the stubs lack a twin's recv
-        self._lost = LossDetector(schedule.topology, group)
-        self.sent_bytes = np.zeros(dist.get_world_size(group), np.int64)
+        self._lost = watchdog or LossDetector(schedule.topology, group)
+        self.sent_bytes = np.zeros(group.size(), np.int64)
         self._counting = threading.Lock()
         self._trackers: dict[tuple[tuple[int, ...], int], Tracker] = {}
         self._longest = max(2 * group_timeout(group), _LONGEST)
@@ -158,7 +167,7 @@ class Messages:
 
     def _program(self, gradient_bytes: int) -> Program:
         """The program for tensors of a size, and threads for all its messages."""
-        rank = dist.get_rank(self._group)
+        rank = self._group.rank()
         program = Program.of(self._schedule, rank, gradient_bytes=gradient_bytes)
         self._have_threads(program.at_once)
         return program
@@ -216,7 +225,7 @@ class Messages:
         gloo's all-gather does not say for which process it failed.
         """
         self._check()
-        call, every = PendingCollective(), torch.stack([mine] * dist.get_world_size(self._group))
+        call, every = PendingCollective(), torch.stack([mine] * self._group.size())
         job = functools.partial(self._gather, call, mine, every)
         self._ready.put(functools.partial(call.attempt, job))
         self._finish(call)
@@ -231,7 +240,7 @@ class Messages:
         def receive(part: torch.Tensor, peer: int) -> None:
             self._exchange(call, peer, lambda: first.recv([part], peer, _GATHER))
 
-        if dist.get_rank(self._group) == 0:
+        if self._group.rank() == 0:
             for peer in range(1, len(every)):
                 receive(every[peer], peer)
             for peer in range(1, len(every)):
