@@ -13,10 +13,8 @@ from gradweave.torch.choice import Choices
 from gradweave.torch.offers import Offers
 from gradweave.torch.planner import Planner
 from gradweave.torch.progress import Progress
-
-Group = dist.ProcessGroup
-_GLOO = Group.BackendType.GLOO  # pyright: ignore[reportAttributeAccessIssue]
-_NCCL = Group.BackendType.NCCL  # pyright: ignore[reportAttributeAccessIssue]
+from gradweave.torch.recorded import recorded
+from gradweave.torch.wrapper import GLOO, NCCL, Group, GroupWrapper
 
 
 def create(options: Any) -> Group:
@@ -26,10 +24,10 @@ def create(options: Any) -> Group:
         options: PyTorch's `DistributedBackendOptions`: store, rank, size, timeout and ranks.
     """
     own, agreed = own_group(options), agreement(options)
-    return PlannedGroup(own, agreed.planner) if agreed.plans else own
+    return recorded(PlannedGroup(own, agreed.planner) if agreed.plans else own, options)
 
 
-class PlannedGroup(Group):
+class PlannedGroup(GroupWrapper):
     """A process group of which plans, where they are faster, run what `calls` has.
 
     Everything else is that of a group of PyTorch's own. Methods that its C++ looks for in Python
@@ -42,38 +40,28 @@ class PlannedGroup(Group):
     """
 
     def __init__(self, own: Group, planner: Planner | None) -> None:
-        made: Any = super()  # PyTorch's stubs lack this; one with a store has no methods in Python
-        made.__init__(own.rank(), own.size())
-        self._own, self._store = own, own.get_group_store()
-        self._set_default_backend(_GLOO)
-        for device in own._device_types:
-            kind = _GLOO if device.type == "cpu" else _NCCL
-            self._register_backend(device, kind, own._get_backend(device))
+        super().__init__(own)
         self._offers = Offers(self, planner)
         self.choices = Choices(own, self._offers)
         """What its collectives run by."""
         self._progress = Progress()
 
-    def get_group_store(self) -> distributed_c10d.Store:
-        """By which the processes found each other."""
-        return self._store
-
     def allreduce(self, tensors: Any, *args: Any, **kwargs: Any) -> dist.Work:
         """As PyTorch has it."""
         call = calls.all_reduce(tensors, *args, **kwargs)
-        return self._planned(call) or self._own.allreduce(tensors, *args, **kwargs)
+        return self._planned(call) or self._inner.allreduce(tensors, *args, **kwargs)
 
     def all_gather_single(self, output: Any, input: Any, *args: Any, **kwargs: Any) -> dist.Work:
         """As PyTorch has it."""
         call = calls.all_gather(self.size(), output, input)
-        return self._planned(call) or self._own._allgather_base(output, input, *args, **kwargs)
+        return self._planned(call) or self._inner._allgather_base(output, input, *args, **kwargs)
 
     def reduce_scatter_single(
         self, output: Any, input: Any, opts: Any = None, *args: Any, **kwargs: Any
     ) -> dist.Work:
         """As PyTorch has it."""
         call = calls.reduce_scatter(self.size(), output, input, opts)
-        own: Any = self._own._reduce_scatter_base
+        own: Any = self._inner._reduce_scatter_base
         return self._planned(call) or own(output, input, opts, *args, **kwargs)
 
     def _planned(self, call: calls.Call | None) -> dist.Work | None:
@@ -110,7 +98,7 @@ _HANDED_ON = (
 
 def _handed_on(name: str) -> Any:
     def method(self: PlannedGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._own, name)(*args, **kwargs)
+        return getattr(self._inner, name)(*args, **kwargs)
 
     return functools.update_wrapper(method, getattr(Group, name))
 
@@ -134,13 +122,13 @@ def own_group(options: Any) -> Group:
     """
     store, rank, size = options.store, options.group_rank, options.group_size
     group = Group(store, rank, size)
-    group._set_default_backend(_GLOO)
+    group._set_default_backend(GLOO)
     gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
     _named(gloo.options, options)
-    group._register_backend(torch.device("cpu"), _GLOO, _checked(gloo, options))
+    group._register_backend(torch.device("cpu"), GLOO, _checked(gloo, options))
     gloo._set_sequence_number_for_group()
     if torch.cuda.is_available() and dist.is_nccl_available():
-        group._register_backend(torch.device("cuda"), _NCCL, _nccl(options))
+        group._register_backend(torch.device("cuda"), NCCL, _nccl(options))
     return group
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,26 +37,48 @@ class Stand:
         return cls(**fields | {"awaits": tuple(fields["awaits"])})
 
 
+class Beating(Protocol):
+    """Where a process stands, written again and again."""
+
+    @property
+    def heartbeats(self) -> int:
+        """How often it has written so."""
+        ...
+
+
+AnyStand = TypeVar("AnyStand", bound=Beating)
+
+
 @dataclasses.dataclass
-class Heard:
+class Heard(Generic[AnyStand]):
     """What a waiting process hears of the others, reading where they stand again and again."""
 
-    stands: dict[int, Stand] = dataclasses.field(default_factory=dict)
+    stands: dict[int, AnyStand] = dataclasses.field(default_factory=dict)
     """By rank, the last that was read; of processes that are away, too."""
     since: float = 0.0
     """When they were read first, by `time.monotonic`; 0 before."""
-    _first: dict[int, int] = dataclasses.field(default_factory=dict)
+    _read: float = 0.0
+    _changed: dict[int, float] = dataclasses.field(default_factory=dict)
 
-    def hear(self, stands: dict[int, Stand]) -> None:
+    def hear(self, stands: dict[int, AnyStand]) -> None:
         """Takes what was read."""
+        now = time.monotonic()
         if not self.since:
-            self.since = time.monotonic()
-            self._first = {rank: stand.heartbeats for rank, stand in stands.items()}
-        self.stands = stands
+            self.since = now
+            self.stands = stands
+        for rank, stand in stands.items():
+            before = self.stands.get(rank)
+            if stand.heartbeats > (before.heartbeats if before is not None else 0):
+                self._changed[rank] = now
+        self.stands, self._read = stands, now
 
-    def present(self) -> dict[int, Stand]:
-        """Where those stand that have written it anew since the first reading."""
-        return {r: s for r, s in self.stands.items() if s.heartbeats > self._first.get(r, 0)}
+    def present(self, within_s: float = math.inf) -> dict[int, AnyStand]:
+        """Where those stand that have written it anew since the first reading.
+
+        Args:
+            within_s: and in the last so many seconds before the last reading.
+        """
+        return {r: self.stands[r] for r, at in self._changed.items() if self._read - at <= within_s}
 
 
 def silent(
@@ -77,16 +101,28 @@ def silent(
         size: of the group.
         waiting: ranks that wait, besides those in a collective.
     """
-    left = [*(rank for rank, stand in stands.items() if stand.inside), *waiting]
-    seen, found = set(left), set[int]()
+    inside = {rank for rank, stand in stands.items() if stand.inside}
+    found = ends([*inside, *waiting], lambda rank: _awaited(rank, stands, gone, size))
+    return sorted(found - inside - set(waiting))
+
+
+def ends(waiting: Iterable[int], awaited: Callable[[int], set[int]]) -> set[int]:
+    """Ranks that others wait for, at once or by way of others, and that wait for nobody.
+
+    Args:
+        waiting: ranks that wait; they are among the result where they wait for nobody.
+        awaited: whom a rank waits for.
+    """
+    left, found = list(waiting), set[int]()
+    seen = set(left)
     while left:
         rank = left.pop()
-        awaited = _awaited(rank, stands, gone, size)
-        if not awaited and rank not in waiting and not (rank in stands and stands[rank].inside):
+        behind = awaited(rank)
+        if not behind:
             found.add(rank)
-        left += awaited - seen
-        seen |= awaited
-    return sorted(found)
+        left += behind - seen
+        seen |= behind
+    return found
 
 
 def _awaited(

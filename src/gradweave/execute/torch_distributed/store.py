@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d
 
 _Answer = TypeVar("_Answer")
 _TCPStore = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+_Store = distributed_c10d.Store
 
 
 def group_timeout(group: dist.ProcessGroup) -> timedelta:
@@ -36,12 +37,17 @@ def group_store(group: dist.ProcessGroup) -> distributed_c10d.Store:
 
 def store_holder(group: dist.ProcessGroup) -> int | None:
     """The rank in the group whose process holds the store, where that is a process of the job."""
-    by_process = isinstance(_root(group_store(group)), _TCPStore)
-    # torchrun's agent holds the store itself, and says so.
-    if not by_process or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if not held_by_rank_0(group_store(group)):
         return None
     ranks = dist.get_process_group_ranks(group)
     return ranks.index(0) if 0 in ranks else None
+
+
+def held_by_rank_0(store: distributed_c10d.Store) -> bool:
+    """Whether a store is in the process of the job's rank 0, as torch.distributed has it."""
+    # torchrun's agent holds the store itself, and says so.
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return isinstance(root_store(store), _TCPStore) and not by_agent
 
 
 class StoreThread:
@@ -52,7 +58,7 @@ class StoreThread:
     process itself waits in PyTorch's client, this thread's goes on.
 
     Args:
-        group: whose store.
+        group: whose store, or the store itself.
         prefix: of all keys.
         tick: called by the thread now and then, with the store; returns after how many seconds it
             wants to be called again. No more where it fails.
@@ -60,12 +66,12 @@ class StoreThread:
 
     def __init__(
         self,
-        group: dist.ProcessGroup,
+        group: dist.ProcessGroup | distributed_c10d.Store,
         prefix: str,
         tick: Callable[[distributed_c10d.Store], float],
     ) -> None:
         # Kept, since the process that holds the store ends it with the last reference.
-        self._original = group_store(group)
+        self._original = group if isinstance(group, _Store) else group_store(group)
         store = distributed_c10d.PrefixStore(prefix, _connected_again(self._original))
         self._requests: _Requests = queue.SimpleQueue()
         threading.Thread(
@@ -94,10 +100,10 @@ _Requests = queue.SimpleQueue[tuple[Callable[[distributed_c10d.Store], Any], Fut
 def _connected_again(store: distributed_c10d.Store) -> distributed_c10d.Store:
     """The same store over another connection, where it is one that has connections."""
     clone = getattr(store, "clone", None)  # older PyTorch has none
-    return clone() if clone is not None and isinstance(_root(store), _TCPStore) else store
+    return clone() if clone is not None and isinstance(root_store(store), _TCPStore) else store
 
 
-def _root(store: distributed_c10d.Store) -> distributed_c10d.Store:
+def root_store(store: distributed_c10d.Store) -> distributed_c10d.Store:
     """The store below the prefixes."""
     while isinstance(store, distributed_c10d.PrefixStore):
         store = store.underlying_store

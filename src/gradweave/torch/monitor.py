@@ -1,0 +1,424 @@
+"""Tells a job's ranks where this one stands while one of them waits, and says who holds it up."""
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import math
+import os
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
+
+from torch.distributed import distributed_c10d
+
+from gradweave.execute.torch_distributed.lost import is_broken
+from gradweave.execute.torch_distributed.standing import Heard
+from gradweave.execute.torch_distributed.store import StoreThread, held_by_rank_0
+from gradweave.torch.links import links_in_use
+from gradweave.torch.record import Entry, Lane, Recorder
+from gradweave.torch.sockets import connections
+from gradweave.torch.stands import LaneStand, RankStand
+from gradweave.torch.waiting import Holdup, Kind, Ranks
+
+TICK_S = (0.1, 0.5)
+"""Bounds on the time between two looks, which is an eighth of the patience."""
+HEARD_S = 1.5
+"""Who has not been heard for so long, or three looks, is not there."""
+CALM = 2.0
+"""After so many times the patience without anybody waiting a hold-up is over."""
+_CALM_S = 5.0
+"""The least of that."""
+_ANSWER_S = 2.0
+"""How long the store may take to answer."""
+_LEAVE_S = 5.0
+"""How long a process stays at its end where others still have to hear of a loss."""
+_FAILED_S = 30.0
+"""How long the error of a call counts."""
+_STALE_S = 30.0
+"""How old news may be that are said."""
+_log = logging.getLogger("gradweave")
+
+
+@dataclasses.dataclass(frozen=True)
+class _News:
+    """What the store says."""
+
+    alarm: bytes
+    judged: bytes
+    verdict: bytes
+    stands: dict[int, RankStand] | None
+
+
+class Monitor:
+    """Looks now and then whether this process or another one waits in a collective for too long.
+
+    While nobody does, a look is one read of the store. A process that waits writes so; then all
+    write where they stand, and one of them, rank 0 if it is there, reads that and says who holds
+    the others up (`waiting.Ranks`), in one line of its log; so do rank 0 and whom it is about.
+
+    Args:
+        recorder: this process's.
+        store: of the job.
+        rank: of this process in the job.
+        size: of the job.
+        patience_s: how long a collective may take; infinite: nobody is named.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        store: distributed_c10d.Store,
+        rank: int,
+        size: int,
+        patience_s: float,
+    ) -> None:
+        self._recorder, self._rank, self._size = recorder, rank, size
+        self._patience_s = patience_s
+        self._tick_s = min(max(patience_s / 8, TICK_S[0]), TICK_S[1])
+        self._heard_s = max(HEARD_S, 3 * self._tick_s)
+        self._calm_s = max(_CALM_S, CALM * min(patience_s, 60.0))
+        self._holder = 0 if held_by_rank_0(store) else None
+        self._holder_host = ""
+        self._store = StoreThread(store, "gradweave monitor", lambda _: math.inf)
+        self._store_is = ""
+        self._pending: Future[_News] | None = None
+        self._asked_at = 0.0
+        self._began = self._resumed = self._looked_at = time.monotonic()
+        self._heartbeats = 0
+        self._alarm: bytes | None = None
+        self._alarm_until = 0.0
+        self._judged, self._judged_at = b"", 0.0
+        self._heard: Heard[RankStand] = Heard()
+        self._candidate: tuple[Kind, tuple[int, ...]] | None = None
+        self._said: Holdup | None = None
+        """The hold-up under way, in the process that judges."""
+        self._said_at = 0.0
+        self._news = b""
+        self._knows = threading.Event()
+        self._left = False
+        self._ended = threading.Event()
+        self._store.ask(self._prepare)
+        self._thread = threading.Thread(target=self._run, name="gradweave-monitor", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Leaves the job: tells the others so, and ends the threads.
+
+        Where a call has failed, it stays a while first, so that those that are left find out whose
+        loss is behind it.
+        """
+        atexit.unregister(self.close)
+        if self._left:
+            return
+        self._waits(time.monotonic())
+        error = getattr(sys, "last_value", None)  # which nobody has caught
+        if isinstance(error, RuntimeError) and is_broken(error):
+            for lane in list(self._recorder.lanes.values()):
+                lane.broken(error)
+        failed = self._failed(time.monotonic())
+        if failed:
+            self._knows.wait(_LEAVE_S)
+        self._left = True
+        try:
+            written = self._stand(time.monotonic()).written()
+            if not self._store_is:
+                self._store.ask(functools.partial(self._tell, written)).result(_ANSWER_S)
+                if failed and self._holder == self._rank:
+                    self._linger()
+        except (TimeoutError, RuntimeError):
+            pass  # nobody is there to hear of it
+        self._ended.set()
+        self._thread.join(_ANSWER_S)
+        self._store.close()
+
+    def _prepare(self, store: distributed_c10d.Store) -> None:
+        for key in ("alarm", "judged", "verdict"):
+            store.compare_set(key, "", " ")
+        self._tell(self._stand(time.monotonic()).written(), store)
+
+    def _tell(self, written: str, store: distributed_c10d.Store) -> None:
+        store.set(f"stand {self._rank}", written)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._tick_s):
+            try:
+                self._look()
+            except RuntimeError:  # of the store, whose end may be that of the job
+                self._store_is = "has ended"
+            self._looked_at = time.monotonic()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > self._tick_s + HEARD_S:
+            self._resumed = now  # this process was stopped: it has not waited for others
+            self._heard = Heard()
+        waits = self._waits(now)
+        if self._store_is:
+            if waits:
+                self._say_store()
+            return
+        news = self._exchange(now, waits)
+        if news is not None:
+            self._take(news, now)
+        elif waits and time.monotonic() - self._asked_at > _ANSWER_S:
+            self._store_is = "does not answer"
+            self._say_store()
+            self._store_is = ""
+        if self._said and now > self._alarm_until + self._calm_s:
+            self._over(now)
+
+    def _waits(self, now: float) -> bool:
+        """Whether this process waits for too long, or a call has failed."""
+        found = self._failed(now)
+        for lane in list(self._recorder.lanes.values()):
+            lane.settle()
+            first = lane.first()
+            found = found or (first is not None and self._for_s(first, now) >= self._patience_s)
+        return found
+
+    def _failed(self, now: float) -> bool:
+        return any(_failed_lately(lane, now) for lane in list(self._recorder.lanes.values()))
+
+    def _for_s(self, entry: Entry, now: float) -> float:
+        return now - max(entry.begin_ns / 1e9, self._resumed)
+
+    def _exchange(self, now: float, waits: bool) -> _News | None:
+        """Tells the store what there is to tell, and what it says; None where that is to come."""
+        if self._pending is None:
+            alarmed = waits or now < self._alarm_until
+            judges = alarmed and math.isfinite(self._patience_s) and self._judges(now, waits)
+            self._asked_at = now
+            self._pending = self._store.ask(
+                functools.partial(self._ask, waits, alarmed, judges, now)
+            )
+        try:
+            news = self._pending.result(_ANSWER_S)
+        except TimeoutError:
+            return None
+        except RuntimeError:
+            self._pending = None
+            raise
+        self._pending = None
+        return news
+
+    def _judges(self, now: float, waits: bool) -> bool:
+        """Whether it is for this process to say who holds the others up."""
+        if self._rank == 0 or not waits:
+            return self._rank == 0
+        turn = 4 + self._rank % 8  # where rank 0 is not there, the first one that waits
+        return now - self._judged_at > turn * self._tick_s
+
+    def _ask(
+        self, waits: bool, alarmed: bool, judges: bool, now: float, store: distributed_c10d.Store
+    ) -> _News:
+        self._heartbeats += 1
+        if not self._holder_host and store.check(["stand 0"]):
+            self._holder_host = RankStand.read(store.get("stand 0")).host
+        if waits:
+            store.set("alarm", f"{self._rank} {self._heartbeats}")
+        if alarmed:
+            self._tell(self._stand(now).written(), store)
+        if judges:
+            store.set("judged", f"{self._rank} {self._heartbeats}")
+        return _News(
+            store.get("alarm"),
+            store.get("judged") if alarmed else self._judged,
+            store.get("verdict") if alarmed else b" ",
+            stands(store, self._size) if judges else None,
+        )
+
+    def _take(self, news: _News, now: float) -> None:
+        if news.alarm != self._alarm:
+            if self._alarm is not None:
+                if now > self._alarm_until:  # it begins
+                    self._heard, self._candidate, self._judged_at = Heard(), None, now
+                self._alarm_until = now + self._heard_s
+            self._alarm = news.alarm
+        if news.judged != self._judged:
+            self._judged, self._judged_at = news.judged, now
+        if news.verdict not in (b" ", self._news):
+            self._news = news.verdict
+            self._hear(json.loads(news.verdict))
+        if news.stands is not None:
+            self._judge(news.stands, now)
+
+    def _judge(self, found: dict[int, RankStand], now: float) -> None:
+        """Says who holds the others up, once two readings in turn come to the same."""
+        before = self._heard.stands
+        self._heard.hear(found)
+        certain = now - self._heard.since >= self._heard_s
+        holdup = Ranks(
+            found,
+            self._heard.present(self._heard_s),
+            certain=certain,
+            patience_s=self._patience_s,
+            links=links_in_use(before, found),
+            known=_known(found),
+        ).holdup()
+        which = None if holdup is None else (holdup.kind, holdup.ranks)
+        again, self._candidate = which == self._candidate, which
+        if holdup is None or not again:
+            return
+        if self._said is None or which != (self._said.kind, self._said.ranks):
+            if self._said is None:
+                self._said_at = now
+            self._said = holdup
+            self._publish(holdup)
+            self._say(holdup.text)
+
+    def _publish(self, holdup: Holdup) -> None:
+        news = {"kind": holdup.kind.value, "ranks": holdup.ranks, "text": holdup.text}
+        written = json.dumps(news | {"at": time.time(), "by": self._rank})
+        self._news = written.encode()
+        self._store.ask(lambda store: store.set("verdict", written))
+
+    def _hear(self, news: dict) -> None:
+        """Takes what another process has found."""
+        self._knows.set()
+        if time.time() - news["at"] < _STALE_S and self._rank in (0, *news["ranks"]):
+            _log.warning("%s", news["text"])
+
+    def _say(self, text: str) -> None:
+        _log.warning("%s", text)
+        self._knows.set()
+
+    def _over(self, now: float) -> None:
+        assert self._said is not None
+        seconds = self._alarm_until - self._heard_s - self._said_at
+        what = f"ranks {', '.join(map(str, self._said.ranks))}" if self._said.ranks else "it"
+        _log.warning("nobody waits for %s any more, after %.0f s more", what, max(seconds, 0.0))
+        self._said = None
+
+    def _say_store(self) -> None:
+        """Says that the store is not there, where this process waits and so cannot ask for whom."""
+        if self._knows.is_set() or self._holder == self._rank:
+            return
+        what = f"the process that holds the job's store {self._store_is}"
+        if self._holder is None:
+            self._say(f"rank {self._rank} waits in a collective, and {what}")
+        else:
+            self._say(
+                f"rank {self._holder} ({self._holder_host}) holds up rank {self._rank}: {what}"
+            )
+
+    def _linger(self) -> None:
+        """Keeps the store until all others have left."""
+        until = time.monotonic() + _LEAVE_S
+        while time.monotonic() < until:
+            found = self._store.ask(lambda store: stands(store, self._size)).result(_ANSWER_S)
+            gone = set(self._said.ranks if self._said else ())
+            if all(r in gone or (r in found and found[r].left) for r in range(self._size)):
+                return
+            time.sleep(self._tick_s)
+
+    def _stand(self, now: float) -> RankStand:
+        lanes = list(self._recorder.lanes.items())
+        ended = [entry for entry in list(self._recorder.kept)[-64:] if entry.end_ns]
+        last = max(ended, key=lambda entry: entry.end_ns, default=None)
+        failed = [lane.failed for _, lane in lanes if _failed_lately(lane, now)]
+        since = max(last.end_ns / 1e9 if last else self._began, self._resumed)
+        return RankStand(
+            self._heartbeats,
+            now,
+            socket.gethostname(),
+            machine(),
+            os.getpid(),
+            {key: self._lane(lane, now) for key, lane in lanes},
+            last.text if last else "",
+            now - since,
+            _where(),
+            str(failed[0].error) if failed and failed[0] else "",
+            self._left,
+            tuple(connections()),
+        )
+
+    def _lane(self, lane: Lane, now: float) -> LaneStand:
+        first = lane.first()
+        if first is None and _failed_lately(lane, now):
+            first = lane.failed
+        return LaneStand(
+            lane.members,
+            lane.entered,
+            first.number if first else None,
+            self._for_s(first, now) if first else 0.0,
+            first.root if first else None,
+            tuple(entry.text for entry in list(lane.recent)),
+        )
+
+
+@functools.cache
+def machine() -> str:
+    """Where process ids and the monotonic clock are the same."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def _known(found: Mapping[int, RankStand]) -> dict[int, str]:
+    """What this machine knows of the processes of its ranks that do not run."""
+    known = {}
+    for rank, stand in found.items():
+        if stand.machine == machine() and os.path.exists("/proc/self/stat"):
+            state = _state(stand.process)
+            if state in _STATES:
+                known[rank] = f"its process {stand.process} {_STATES[state]}"
+    return known
+
+
+_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "has ended", "X": "has ended"}
+_STATES[""] = "has ended"
+
+
+def _state(process: int) -> str:
+    """As Linux has it; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+def stands(store: distributed_c10d.Store, size: int) -> dict[int, RankStand]:
+    """Where ranks stand, as they have written it.
+
+    Args:
+        store: of the monitors.
+        size: of the job.
+    """
+    keys = {rank: f"stand {rank}" for rank in range(size)}
+    if not store.check(list(keys.values())):
+        keys = {rank: key for rank, key in keys.items() if store.check([key])}
+    return {rank: RankStand.read(store.get(key)) for rank, key in keys.items()}
+
+
+def _failed_lately(lane: Lane, now: float) -> bool:
+    return lane.failed is not None and now - lane.failed.end_ns / 1e9 < _FAILED_S
+
+
+def _where() -> str:
+    """The innermost line of the user's that the main thread is at."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((*_OTHERS, "<")):
+            return f"{os.path.basename(file)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return ""
+
+
+_OTHERS = tuple(
+    {*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))}
+    | {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
+)
+"""Folders of the programs of others, and of Gradweave's."""

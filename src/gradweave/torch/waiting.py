@@ -1,0 +1,239 @@
+"""Who holds a job up, by where its ranks say that they stand in their collectives."""
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Collection, Iterable, Mapping
+
+from gradweave.execute.torch_distributed.standing import ends
+from gradweave.topology.units import format_rate
+from gradweave.torch.links import LinkUse, slow_link
+from gradweave.torch.stands import LaneStand, RankStand
+from gradweave.wording import counted, listed
+
+
+class Kind(enum.Enum):
+    """What holds a job up."""
+
+    LATE = "late"
+    """A rank that is there and has not entered the call."""
+    LOST = "lost"
+    """A rank of which nothing is heard: stopped, dead or cut off."""
+    LEFT = "left"
+    """A rank that has left the job, without the call."""
+    MISMATCH = "mismatch"
+    """Ranks that call something else than the others."""
+    CYCLE = "cycle"
+    """Ranks that wait for each other."""
+    LINK = "link"
+    """A link that is slow; the ranks are its sender and its receiver."""
+    NETWORK = "network"
+    """No rank and no link stands out; no ranks are named."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdup:
+    """Who holds a job up."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    text: str
+    """In one line, without a full stop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wait:
+    """One rank in one call."""
+
+    rank: int
+    key: str
+    lane: LaneStand
+    number: int
+
+
+class Ranks:
+    """What was heard of a job's ranks, and what follows from it.
+
+    Args:
+        stands: where each stood when it was heard last, by rank.
+        present: those that were heard just now.
+        certain: whether it is long enough that those that were not heard are not there.
+        patience_s: how long a call may take.
+        links: what links carried lately.
+        known: what is known of the processes of ranks that were not heard.
+    """
+
+    def __init__(
+        self,
+        stands: Mapping[int, RankStand],
+        present: Collection[int],
+        *,
+        certain: bool,
+        patience_s: float,
+        links: Collection[LinkUse] = (),
+        known: Mapping[int, str] | None = None,
+    ) -> None:
+        self._stands = stands
+        self._left = {rank for rank, stand in stands.items() if stand.left}
+        self._present = set(present) - self._left
+        self._certain, self._patience_s, self._links = certain, patience_s, links
+        self._known = known or {}
+
+    def holdup(self) -> Holdup | None:
+        """Who holds the others up; None where nobody waits for long, or it cannot be told yet."""
+        waits = sorted(self._waits(), key=lambda wait: -wait.lane.open_s)
+        if not waits:
+            return None
+        for wait in waits:
+            if (found := self._mismatch(wait)) is not None:
+                return found
+        reached = ends({wait.rank for wait in waits}, self._awaited)
+        absent = {r for r in reached if r not in self._present and r not in self._left}
+        if absent:
+            return self._lost(sorted(absent), waits) if self._certain else None
+        if left := {r for r in reached & self._left if not self._stands[r].failed}:
+            return self._gone(sorted(left), waits)
+        if any(self._stands[wait.rank].failed for wait in waits):
+            return None  # connections broke: who is only late waits for the same one later
+        late = {r for r in reached if not any(self._stands[r].open)}
+        if late:
+            return self._late(sorted(late), waits)
+        if not reached:
+            return self._cycle(waits)
+        return self._slow(waits)
+
+    def _waits(self) -> Iterable[_Wait]:
+        for rank in self._present | self._left:
+            stand = self._stands[rank]
+            for key, lane in stand.open:
+                if lane.open is not None and (stand.failed or lane.open_s >= self._patience_s):
+                    yield _Wait(rank, key, lane, lane.open)
+
+    def _awaited(self, rank: int) -> set[int]:
+        """Ranks that one waits for; nobody, where it is not there to wait."""
+        if rank not in self._present and rank not in self._left:
+            return set()
+        found = set[int]()
+        for key, lane in self._stands[rank].open:
+            behind = {one for one in lane.members if one != rank and self._lacks(one, key, lane)}
+            found |= {lane.root} if lane.root is not None and lane.root in behind else behind
+        return found
+
+    def _lacks(self, rank: int, key: str, lane: LaneStand) -> bool:
+        """Whether a rank has not done its part in the call that another one is in."""
+        stand, number = self._stands.get(rank), lane.open or 0
+        its = stand.lanes.get(key) if stand is not None else None
+        if rank in self._present or rank in self._left:
+            return its is None or its.entered < number
+        return its is None or not its.done(number)
+
+    def _mismatch(self, wait: _Wait) -> Holdup | None:
+        """Where ranks have entered different calls by the same number."""
+        calls: dict[str, list[int]] = {}
+        for rank in wait.lane.members:
+            stand = self._stands.get(rank)
+            lane = stand.lanes.get(wait.key) if stand is not None else None
+            text = lane.text(wait.number) if lane is not None else None
+            if text is not None:
+                calls.setdefault(text, []).append(rank)
+        if len(calls) < 2:
+            return None
+        (common, most), *others = sorted(calls.items(), key=lambda each: -len(each[1]))
+        clear = len(most) > len(others[0][1])
+        ranks = sorted(rank for _, some in others for rank in some)
+        if not clear:
+            ranks = sorted({*ranks, *most})
+        said = [f"{self._named(some)} {_verb(some, 'calls')} {text}" for text, some in others]
+        end = f"{self._named(most)} {_verb(most, 'calls')} {common}"
+        where = f"as call {wait.number}{self._group(wait.lane)}"
+        return Holdup(Kind.MISMATCH, tuple(ranks), f"{listed(said)} {where}, where {end}")
+
+    def _lost(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
+        text = f"{self._named(ranks)} {_verb(ranks, 'holds')} up {self._held(waits)}: "
+        if any(rank in self._known for rank in ranks):
+            text += listed(sorted({self._known.get(rank, _SILENT) for rank in ranks}))
+        else:
+            text += _SILENT
+        return Holdup(Kind.LOST, tuple(ranks), text)
+
+    def _gone(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
+        text = f"{self._named(ranks)} {_verb(ranks, 'has', 'have')} ended, without a call that is "
+        return Holdup(Kind.LEFT, tuple(ranks), text + f"awaited by {self._held(waits)}")
+
+    def _late(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
+        text = f"{self._named(ranks)} {_verb(ranks, 'holds')} up {self._held(waits)}"
+        stand = self._stands[ranks[0]]
+        after = f" since {stand.last} ended" if stand.last else ""
+        text += f": it has been in its own code for {stand.idle_s:.1f} s{after}"
+        text += f", at {stand.where}" if stand.where else ""
+        return Holdup(Kind.LATE, tuple(ranks), text)
+
+    def _cycle(self, waits: list[_Wait]) -> Holdup | None:
+        """Ranks of which each waits for the next."""
+        if waits[0].lane.open_s < 2 * self._patience_s:
+            return None  # who has started a call may not wait for it yet
+        rank, seen = waits[0].rank, list[int]()
+        while rank not in seen:
+            seen.append(rank)
+            rank = min(self._awaited(rank))
+        ranks = seen[seen.index(rank) :]
+        said = []
+        for one in ranks:
+            key, lane = max(self._stands[one].open, key=lambda each: each[1].open_s)
+            call = self._call(_Wait(one, key, lane, lane.open or 0))
+            said.append(f"{self._named([one])} in {call}")
+        return Holdup(Kind.CYCLE, tuple(sorted(ranks)), f"wait for each other: {listed(said)}")
+
+    def _slow(self, waits: list[_Wait]) -> Holdup | None:
+        """All that are awaited are in a call themselves, and bytes are under way."""
+        held = f"holds up {self._held(waits)}"
+        link = slow_link(self._links)
+        if link is None:
+            if waits[0].lane.open_s < 2 * self._patience_s:
+                return None
+            text = f"nobody is seen to hold up {self._held(waits)}: all are there, and no link "
+            text += "is busier than the others"
+            return Holdup(Kind.NETWORK, (), text)
+        ends_ = link.source, link.target
+        text = f"the link from {self._named(ends_[:1])} to {self._named(ends_[1:])} {held}: "
+        text += f"{format_rate(link.bytes_per_s)}, with bytes waiting {link.busy:.0%} of the time"
+        return Holdup(Kind.LINK, ends_, text)
+
+    def _held(self, waits: list[_Wait]) -> str:
+        """Who is held up, and where."""
+        first = waits[0]
+        here = {wait.rank for wait in waits if (wait.key, wait.number) == (first.key, first.number)}
+        others = len({wait.rank for wait in waits} - here)
+        more = f" ({others} more elsewhere)" if others else ""
+        which = f"rank {first.rank}" if len(here) == 1 else counted(len(here), "rank")
+        if self._stands[first.rank].failed:
+            return f"{which}{more}: {self._call(first)} has failed there"
+        verb = _verb(here, "waits", "wait")
+        return f"{which}{more}, which {verb} in {self._call(first)} for {first.lane.open_s:.1f} s"
+
+    def _call(self, wait: _Wait) -> str:
+        text = wait.lane.text(wait.number) or "a call"
+        return f"{text} (call {wait.number}{self._group(wait.lane)})"
+
+    def _group(self, lane: LaneStand) -> str:
+        if len(lane.members) == len(self._stands):
+            return ""
+        return f" of ranks {listed([str(rank) for rank in lane.members])}"
+
+    def _named(self, ranks: Iterable[int]) -> str:
+        """Ranks with their hosts."""
+        by_host: dict[str, list[int]] = collections.defaultdict(list)
+        for rank in ranks:
+            by_host[self._stands[rank].host if rank in self._stands else "?"].append(rank)
+        parts = [
+            f"{'rank' if len(some) == 1 else 'ranks'} {listed([str(one) for one in some])} ({host})"
+            for host, some in by_host.items()
+        ]
+        return listed(parts)
+
+
+_SILENT = "nothing is heard of its process, which was stopped, has ended, or is cut off"
+
+
+def _verb(ranks: Collection[int], one: str, many: str = "") -> str:
+    return one if len(ranks) == 1 else many or one.removesuffix("s")

@@ -1,0 +1,443 @@
+"""Who holds a job up: verdicts by hand, the record of calls, and monitors that share a store."""
+
+import dataclasses
+import gc
+import logging
+import math
+import os
+import socket
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradweave.errors import GradweaveError
+from gradweave.torch.links import LinkUse, links_in_use, slow_link
+from gradweave.torch.sockets import Connection, connections
+from gradweave.torch.stands import LaneStand, RankStand
+from gradweave.torch.waiting import Holdup, Kind, Ranks
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("needs torch.distributed", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402
+
+from gradweave.torch import monitor as monitors  # noqa: E402
+from gradweave.torch.monitor import Monitor  # noqa: E402
+from gradweave.torch.record import KEPT, Lane, Recorder  # noqa: E402
+from gradweave.torch.recorded import RecordedGroup  # noqa: E402
+from gradweave.torch.settings import Recording  # noqa: E402
+
+SUM, BROADCAST = "all_reduce float32[9] sum", "broadcast float32[9] root 0"
+PATIENCE_S = 2.0
+
+
+def lane(
+    entered: int,
+    open: int | None = None,
+    last: str = SUM,
+    *,
+    members: tuple[int, ...] = (0, 1, 2, 3),
+    for_s: float = 3.0,
+    root: int | None = None,
+) -> LaneStand:
+    recent = (SUM, SUM, last)[-entered:] if entered else ()
+    return LaneStand(members, entered, open, for_s, root, recent)
+
+
+def stand(failed: str = "", left: bool = False, **lanes: LaneStand) -> RankStand:
+    return RankStand(
+        1, 9.0, "node", "here", 1, lanes, SUM, 3.5, "train.py:7 (load)", failed, left, ()
+    )
+
+
+def inside(number: int, **given: Any) -> RankStand:
+    return stand(all=lane(number, number, **given))
+
+
+def outside(entered: int) -> RankStand:
+    return stand(all=lane(entered))
+
+
+def left(entered: int) -> RankStand:
+    return stand(left=True, all=lane(entered))
+
+
+def judged(
+    stands: dict[int, RankStand],
+    absent: tuple[int, ...] = (),
+    certain: bool = True,
+    links: tuple[LinkUse, ...] = (),
+) -> Holdup | None:
+    present = set(stands) - set(absent)
+    found = Ranks(stands, present, certain=certain, patience_s=PATIENCE_S, links=links)
+    return found.holdup()
+
+
+PAIRS = {"pair": lane(4, 4, members=(0, 1)), "other": lane(6, members=(1, 2))}
+EVERY_LINK_BUSY = tuple(LinkUse(r, (r + 1) % 4, 1000, 1.0, 0.9) for r in range(4))
+ONE_BUSY = (LinkUse(2, 3, 1000, 1.0, 0.95), *(LinkUse(r, r + 1, 1000, 1.0, 0.1) for r in (0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("stands", "absent", "kind", "ranks"),
+    [
+        # Three wait; the fourth has not entered the call.
+        ({0: inside(5), 1: inside(5), 2: outside(4), 3: inside(5)}, (), Kind.LATE, (2,)),
+        # The same, and nothing is heard of it, whatever it had entered.
+        ({0: inside(5), 1: inside(5), 2: outside(4), 3: inside(5)}, (2,), Kind.LOST, (2,)),
+        ({0: inside(5), 1: inside(5), 2: inside(5), 3: inside(5)}, (2,), Kind.LOST, (2,)),
+        ({0: inside(5), 1: inside(5), 3: inside(5)}, (), Kind.LOST, (2,)),
+        # It is not there, but had completed that call: rank 1 is the late one.
+        ({0: inside(5), 1: outside(4), 2: outside(5), 3: inside(5)}, (2,), Kind.LATE, (1,)),
+        # It has left the job: in time, without the call, or since its own call had failed.
+        (
+            {0: inside(5), 1: outside(4), 2: stand(left=True, all=lane(5)), 3: inside(5)},
+            (),
+            Kind.LATE,
+            (1,),
+        ),
+        (
+            {0: inside(5), 1: inside(5), 2: stand(left=True, all=lane(4)), 3: inside(5)},
+            (),
+            Kind.LEFT,
+            (2,),
+        ),
+        # All that are left have seen a connection break; 1 computes still, and 2 is not heard.
+        (
+            {0: stand("closed", all=lane(5, 5)), 1: outside(4), 2: outside(4), 3: inside(5)},
+            (2,),
+            Kind.LOST,
+            (2,),
+        ),
+        (
+            {r: stand("closed", r == 0, all=lane(5, 5)) for r in (0, 1, 3)},
+            (),
+            Kind.LOST,
+            (2,),
+        ),
+        # Rank 2 calls something else, and is beyond it already; two and two.
+        (
+            {0: inside(5), 1: inside(5), 2: inside(5, last=BROADCAST), 3: inside(5)},
+            (),
+            Kind.MISMATCH,
+            (2,),
+        ),
+        (
+            {r: inside(5, last=BROADCAST if r < 2 else SUM) for r in range(4)},
+            (),
+            Kind.MISMATCH,
+            (0, 1, 2, 3),
+        ),
+        # 0 waits for 1 in their group, and 1 in another group for 2, which is late there.
+        (
+            {
+                0: stand(pair=lane(4, 4, members=(0, 1))),
+                1: stand(pair=lane(3, members=(0, 1)), other=lane(6, 6, members=(1, 2))),
+                2: stand(other=lane(5, members=(1, 2))),
+            },
+            (),
+            Kind.LATE,
+            (2,),
+        ),
+        # 0 waits for a message of 1, which computes.
+        ({0: stand(m=lane(4, 4, members=(1, 0))), 1: stand()}, (), Kind.LATE, (1,)),
+        # A broadcast: who has not entered it yet holds nobody up but the root does.
+        (
+            {0: outside(4), 1: inside(5, root=0), 2: outside(4), 3: inside(5, root=0)},
+            (),
+            Kind.LATE,
+            (0,),
+        ),
+        # Each waits for the other, in groups of their own.
+        (
+            {
+                0: stand(a=lane(4, 4, members=(0, 1), for_s=5.0), b=lane(1, members=(0, 1))),
+                1: stand(b=lane(2, 2, members=(0, 1), for_s=5.0), a=lane(3, members=(0, 1))),
+            },
+            (),
+            Kind.CYCLE,
+            (0, 1),
+        ),
+        # All are in it.
+        ({r: inside(5, for_s=9.0) for r in range(4)}, (), Kind.NETWORK, ()),
+        # Nobody waits for long.
+        ({0: inside(5, for_s=1.0), 1: outside(4), 2: outside(4), 3: outside(4)}, (), None, ()),
+        ({r: outside(5) for r in range(4)}, (), None, ()),
+    ],
+)
+def test_who_holds_the_others_up(
+    stands: dict[int, RankStand], absent: tuple[int, ...], kind: Kind | None, ranks: tuple
+):
+    found = judged(stands, absent)
+    assert (found and found.kind, found.ranks if found else ()) == (kind, ranks)
+
+
+def test_who_is_not_heard_may_be_late_to_answer():
+    stands = {0: inside(5), 1: inside(5), 2: outside(4), 3: inside(5)}
+    assert judged(stands, (2,), certain=False) is None
+    assert judged({**stands, 1: inside(5, for_s=2.5)}, (1,), certain=False) is None
+
+
+def test_the_lines():
+    late = judged({0: inside(5), 1: inside(5), 2: outside(4), 3: inside(5)})
+    assert late and late.text == (
+        "rank 2 (node) holds up 3 ranks, which wait in all_reduce float32[9] sum (call 5) for "
+        "3.0 s: it has been in its own code for 3.5 s since all_reduce float32[9] sum ended, at "
+        "train.py:7 (load)"
+    )
+    different = {r: inside(5, last=BROADCAST if r == 1 else SUM) for r in range(4)}
+    found = judged(different)
+    assert found and found.text == (
+        "rank 1 (node) calls broadcast float32[9] root 0 as call 5, where ranks 0, 2 and 3 (node) "
+        "call all_reduce float32[9] sum"
+    )
+    stands = {r: inside(5) for r in range(4)}
+    known = {2: "its process 7 is stopped"}
+    lost = Ranks(stands, {0, 1}, certain=True, patience_s=2.0, known=known)
+    assert (found := lost.holdup()) and found.ranks == (2, 3)
+    assert "hold up" in found.text and "its process 7 is stopped" in found.text
+
+
+def test_a_slow_link():
+    stands = {r: inside(5) for r in range(4)}
+    found = judged(stands, links=ONE_BUSY)
+    assert found and (found.kind, found.ranks) == (Kind.LINK, (2, 3))
+    assert ": 1 kB/s" in found.text and "95% of the time" in found.text, found.text
+    assert judged(stands, links=EVERY_LINK_BUSY) is None
+    assert slow_link(EVERY_LINK_BUSY) is None and slow_link(()) is None
+    assert slow_link([LinkUse(0, 1, 5, 1.0, 0.5)]) is None
+
+
+def test_links_by_what_both_ends_count():
+    def ends(at_s: float, sent: int, busy_s: float) -> dict[int, RankStand]:
+        here = Connection("a:1", "b:2", sent, 0, 0, busy_s)
+        there = Connection("b:2", "a:1", 0, sent, 0, 0.0)
+        elsewhere = Connection("a:3", "c:4", sent, 0, 0, busy_s)
+        made = dataclasses.replace(stand(), at_s=at_s)
+        return {
+            0: dataclasses.replace(made, connections=(here, elsewhere)),
+            1: dataclasses.replace(made, connections=(there,)),
+        }
+
+    before, now = ends(1.0, 100, 0.0), ends(3.0, 1100, 1.0)
+    assert links_in_use(before, now) == [LinkUse(0, 1, 1000, 2.0, 0.5)]
+    assert links_in_use(now, now) == [] == links_in_use({}, now)
+
+
+def test_what_connections_have_carried():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as here, server.accept()[0] as there:
+            here.sendall(b"x" * 1000)
+            assert there.recv(1000, socket.MSG_WAITALL)
+            name, peer = (f"127.0.0.1:{end.getsockname()[1]}" for end in (here, there))
+            if not os.path.exists("/proc/self/fd"):
+                return
+            until, found = time.monotonic() + 5, dict[str, Connection]()
+            while not found or (time.monotonic() < until and found[name].sent_bytes < 1000):
+                found = {end.local: end for end in connections()}
+            assert found[name].peer == peer and found[peer].peer == name
+            assert 1000 <= found[name].sent_bytes <= 1001 and found[peer].received_bytes == 1000
+
+
+def test_stands_are_read_as_they_were_written():
+    made = dataclasses.replace(
+        stand("closed", True, all=lane(5, 5, root=0)),
+        connections=(Connection("a:1", "b:2", 1, 2, 3, 0.5),),
+    )
+    assert RankStand.read(made.written()) == made
+
+
+def test_what_is_asked_for():
+    assert not Recording.of({"GRADWEAVE_SLOW_AFTER": "", "GRADWEAVE_WATCH": "0"}).wanted
+    asked = Recording.of({"GRADWEAVE_SLOW_AFTER": "500ms", "GRADWEAVE_TRACE": "/t"})
+    assert asked == Recording(0.5, False, Path("/t")) == Recording.read(asked.written())
+    assert Recording.of({"GRADWEAVE_WATCH": "1"}).wanted
+    for wrong in ("soon", "0", "-1"):
+        with pytest.raises(GradweaveError, match="GRADWEAVE_SLOW_AFTER"):
+            Recording.of({"GRADWEAVE_SLOW_AFTER": wrong})
+
+
+class Work:
+    """As PyTorch's, over when it is told so."""
+
+    def __init__(self) -> None:
+        self.over, self.error = False, ""
+
+    def is_completed(self) -> bool:
+        return self.over
+
+    def wait(self) -> None:
+        if self.error:
+            raise RuntimeError(self.error)
+
+
+def begun(recorder: Recorder, lane: Lane, tensor: Any = None) -> Work:
+    options = types.SimpleNamespace(reduceOp=dist.ReduceOp.SUM)
+    entry, work = recorder.enter(lane, "all_reduce", tensor, options), Work()
+    recorder.started(entry, work)
+    return work
+
+
+def test_calls_are_kept_until_they_are_over():
+    recorder = Recorder()
+    group = recorder.lane("g", (0, 1))
+    first = begun(recorder, group, [torch.ones(9)])
+    second = begun(recorder, group, [[torch.ones(4), torch.ones(5)]])
+    assert [entry.text for entry in group.open] == [SUM, SUM]
+    assert [entry.bytes for entry in group.open] == [36, 36] and group.first() is group.open[0]
+    first.over = True
+    second.error = "Connection closed"
+    third = begun(recorder, group)
+    assert [entry.number for entry in group.open] == [2, 3] and recorder.kept[0].end_ns
+    second.over = third.over = True
+    group.settle()
+    assert not group.open and group.failed is recorder.kept[1]
+    assert recorder.kept[1].error == "Connection closed" and group.entered == 3
+    for _ in range(KEPT):
+        begun(recorder, group).over = True
+    assert len(recorder.kept) == KEPT and recorder.kept[0].number == 4
+    recorder.close_all()
+    assert not recorder.lanes
+
+
+def test_a_message_is_over_when_nobody_holds_its_work():
+    recorder = Recorder()
+    pair = recorder.lane("g:0>1", (0, 1), between_two=True)
+    work = begun(recorder, pair)
+    pair.settle()
+    assert len(pair.open) == 1
+    del work
+    gc.collect()
+    pair.settle()
+    assert not pair.open and recorder.kept[0].end_ns
+
+
+def test_a_call_that_raises_is_over():
+    class Inner:
+        def barrier(self, *given: Any) -> None:
+            raise ValueError("no")
+
+    group: Any = types.SimpleNamespace(_inner=Inner(), _recorder=Recorder())
+    group._lane = group._recorder.lane("g", (0, 1))
+    group._enter = types.MethodType(RecordedGroup._enter, group)
+    with pytest.raises(ValueError, match="no"):
+        RecordedGroup.barrier(group)
+    group._lane.settle()
+    assert not group._lane.open and group._lane.failed.error == "no"
+
+
+class Job:
+    """Ranks of one process, whose monitors share a store."""
+
+    def __init__(self, size: int, patience_s: float = 0.2) -> None:
+        store: Any = dist
+        self.store = store.HashStore()
+        self.recorders = [Recorder() for _ in range(size)]
+        self.lanes = [each.lane("g", tuple(range(size))) for each in self.recorders]
+        self.monitors = [
+            Monitor(recorder, self.store, rank, size, patience_s)
+            for rank, recorder in enumerate(self.recorders)
+        ]
+
+    def enter(self, *ranks: int) -> list[Work]:
+        return [begun(self.recorders[rank], self.lanes[rank], torch.ones(9)) for rank in ranks]
+
+    def close(self) -> None:
+        for recorder in self.recorders:
+            for entry in recorder.kept:
+                entry.failed(ValueError())
+                entry.lane.failed = None
+                entry.lane.open.clear()
+        for each in self.monitors:
+            each.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitors, "TICK_S", (0.05, 0.05))
+    monkeypatch.setattr(monitors, "HEARD_S", 0.5)
+    monkeypatch.setattr(monitors, "_CALM_S", 0.2)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is logged."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger = logging.getLogger("gradweave")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+def awaited(lines: list[str], count: int) -> list[str]:
+    until = time.monotonic() + 20
+    while len(lines) < count and time.monotonic() < until:
+        time.sleep(0.02)
+    return lines
+
+
+def test_monitors_name_who_is_late_and_say_when_it_goes_on(quick: None, lines: list[str]):
+    before = threading.active_count()
+    job = Job(3)
+    works = job.enter(0, 2)
+    for each in awaited(lines, 2)[:2]:  # rank 0 says it, and rank 1, whom it is about
+        assert each.startswith("rank 1 (") and "holds up 2 ranks" in each
+    works += job.enter(1)
+    for work in works:
+        work.over = True
+    assert "nobody waits for ranks 1 any more" in awaited(lines, 3)[2]
+    time.sleep(0.3)
+    assert len(lines) == 3
+    job.close()
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_monitors_name_whom_they_do_not_hear(quick: None, lines: list[str], lost: int):
+    job = Job(3)
+    time.sleep(0.2)
+    silent = job.monitors[lost]
+    silent._ended.set()
+    silent._thread.join()
+    job.enter(*({0, 1, 2} - {lost}))
+    assert awaited(lines, 1)[0].startswith(f"rank {lost} (") and "nothing is heard" in lines[0]
+    job.close()
+
+
+def test_monitors_are_quiet_while_nobody_waits_for_long(quick: None, lines: list[str]):
+    job = Job(3, 5.0)
+    until, calls = time.monotonic() + 0.6, 0
+    while time.monotonic() < until:
+        for work in job.enter(0, 1, 2):
+            work.over = True
+        calls += 1
+    assert not lines and calls > 10
+    assert job.store.get("gradweave monitor/alarm") == b" "
+    job.close()
+
+
+def test_a_process_that_was_stopped_has_not_waited_for_others():
+    job = Job(2, math.inf)
+    first = job.monitors[0]
+    work = job.enter(0)[0]
+    entry = job.recorders[0].kept[0]
+    now = time.monotonic()
+    assert first._for_s(entry, now + 9) > 8
+    first._ended.set()
+    first._thread.join()
+    first._looked_at = now - 60
+    first._look()
+    assert first._for_s(entry, time.monotonic() + 1) < 2
+    work.over = True
+    job.close()
