@@ -10,9 +10,12 @@ import sys
 
 _NAMESPACES = "/var/run/netns"
 _CLONE_NEWNET = 0x40000000
+_SET_PARENT_DEATH_SIGNAL, _KILL = 1, 9
 
 if __name__ == "__main__":
     namespace = os.open(f"{_NAMESPACES}/{sys.argv[1]}", os.O_RDONLY | os.O_CLOEXEC)
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns", sys.argv[1])
+    libc.prctl(_SET_PARENT_DEATH_SIGNAL, _KILL)  # else a killed lab would leave the command behind
     os.execvp(sys.argv[2], sys.argv[2:])
