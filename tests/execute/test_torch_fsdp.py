@@ -65,7 +65,7 @@ def test_the_schedules_send_each_shard_to_all_others(reports: list[dict]):
         assert sent.get("all_reduce", 0) == (2 * steps * whole if "by sched" in name else 0), name
 
 
-def test_what_is_refused(reports: list[dict]):
+def test_what_is_asynchronous_and_what_is_refused(reports: list[dict]):
     assert not any(report["wrong"] for report in reports)
 
 

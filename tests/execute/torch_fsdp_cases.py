@@ -129,8 +129,17 @@ def refused(schedules: Schedules, rank: int, size: int) -> None:
     assert "set_force_sum_reduction_for_comms" in raised(OptionError, loss.backward)
 
 
+def asynchronous(schedules: Schedules) -> None:
+    """What is asked for in advance is there when it is waited for."""
+    made: Any = transformer(init_device_mesh("cpu", (4,)), {})[1]
+    whole = made.linear1.weight.full_tensor()
+    fsdp.register(made, all_gather=schedules[NAMES[4], "all_gather"])
+    made.unshard(async_op=True).wait()
+    assert torch.equal(made.linear1.weight, whole)
+
+
 def all_examples(schedules: Schedules, _: list[tuple], rank: int) -> dict:
-    """Each example under gloo and by schedules, and what is refused."""
+    """Each example under gloo and by schedules; and what has no twin under gloo."""
     size, report, seconds = dist.get_world_size(), {}, {}
     for name, each in EXAMPLES.items():
         begin = time.perf_counter()
@@ -138,6 +147,7 @@ def all_examples(schedules: Schedules, _: list[tuple], rank: int) -> dict:
         seconds[name] = round(time.perf_counter() - begin, 2)
     wrong = ""
     try:
+        asynchronous(schedules)
         refused(schedules, rank, size)
     except Exception:
         wrong = traceback.format_exc()
