@@ -4,9 +4,8 @@
 
 Runs `torch/testing/_internal/distributed/distributed_test.py` of the installed wheel on CPUs. Which
 tests are meant for a backend, that file decides by its name: it is told gloo's every time, and
-``gradweave`` is what makes the process groups then: without plans, and with one, a ring, that runs
-all of the default group's all-reduces that a plan can run, from the first call on and without a
-trial. The processes are forked from one that has imported PyTorch, instead of starting Python for
+``gradweave`` is what makes the process groups then: without plans, and with rings that run all that
+a plan can run in the default group, from the first call on and without a trial. The processes are forked from one that has imported PyTorch, instead of starting Python for
 each test. Needs the package expecttest.
 """
 
@@ -20,7 +19,7 @@ import time
 import unittest
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -29,10 +28,11 @@ from command_line import parser_of
 from record import record
 
 import gradweave as gw
+from gradweave.schedule.schedule import Collective
 from gradweave.schedulers import Ring
 
 LIBRARIES = ("torch",)
-GLOO, BARE, PLANS = "gloo", "gradweave", "gradweave with a plan"
+GLOO, BARE, PLANS = "gloo", "gradweave", "gradweave with plans"
 PROCESSES = (3, 4)
 Outcomes = dict[str, dict[str, Any]]
 """Of each test, by its name, its state and why."""
@@ -59,7 +59,7 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
 
         module.BACKEND = backend if backend == GLOO else Ours(gradweave.torch.NAME)
         if backend == PLANS:
-            all_by_plan(processes, Path(folder, "plan.json"))
+            all_by_plan(processes, Path(folder))
         torch.set_num_threads(1)
 
         class Case(module.TestDistBackend, module.DistributedTest._DistTestBase):
@@ -82,13 +82,15 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
                 written.flush()
 
 
-def all_by_plan(processes: int, plan: Path) -> None:
-    """Has a ring run all that a plan can run, from the first call on."""
+def all_by_plan(processes: int, folder: Path) -> None:
+    """Has rings run all that a plan can run, from the first call on."""
     from tests.execute.torch_backend_cases import all_by_plan as taken_at_once
 
     taken_at_once()
-    Ring().schedule(gw.topology.complete(processes)).save(plan)
-    os.environ["GRADWEAVE_PLAN"] = str(plan)
+    network = gw.topology.complete(processes)
+    for collective in get_args(Collective):
+        Ring().schedule(network, collective=collective).save(folder / f"plan-{collective}.json")
+    os.environ["GRADWEAVE_PLAN"] = os.pathsep.join(map(str, folder.glob("plan-*.json")))
 
 
 def measured(processes: int, backend: str, only: str) -> Outcomes:
