@@ -5,8 +5,9 @@
 Runs `torch/testing/_internal/distributed/distributed_test.py` of the installed wheel on CPUs. Which
 tests are meant for a backend, that file decides by its name: it is told gloo's every time, and
 ``gradweave`` is what makes the process groups then: without plans, and with rings that run all that
-a plan can run in the default group, from the first call on and without a trial. The processes are forked from one that has imported PyTorch, instead of starting Python for
-each test. Needs the package expecttest.
+a plan can run in the default group, from the first call on and without a trial. The processes are
+forked from one that has imported PyTorch, instead of starting Python for each test. Needs the
+package expecttest.
 """
 
 import fnmatch
