@@ -158,7 +158,7 @@ class EmulatedNetwork:
             if source < target:
                 self._link(source, target, made=self.delays == "delay line" and self._delayed[link])
         for link in range(len(links)):
-            self._limit(link)
+            self._limit(link, float(self.topology.bandwidth_bytes_per_s[link]))
         self._allow(links)
         for link in range(len(links)):
             self._neighbour(link)
@@ -219,15 +219,26 @@ class EmulatedNetwork:
                 state="up",
             )
 
-    def _limit(self, link: int) -> None:
+    def limit(self, link: int, bytes_per_s: float) -> None:
+        """Changes what a link direction lets through, while messages are under way.
+
+        Args:
+            link: its number in the topology.
+            bytes_per_s: from now on.
+        """
+        self._limit(link, bytes_per_s, "change")
+
+    def _limit(self, link: int, bytes_per_s: float, verb: str = "add") -> None:
         topology = self.topology
         source, target = int(topology.source[link]), int(topology.target[link])
         node, index = self._namespaces[source], self._index(source, _to(target))
-        rate = int(topology.bandwidth_bytes_per_s[link])
+        rate = int(bytes_per_s)
         packet = self.mtu + 14
         # With less than two packets the bucket never holds a large segment, and cuts it up.
         burst = int(packet + 100 + _TIMER_S * rate)
-        node.tc("add", "tbf", index, 0x10000, rate=rate, burst=burst, limit=1 << 26)
+        node.tc(verb, "tbf", index, 0x10000, rate=rate, burst=burst, limit=1 << 26)
+        if verb == "change":
+            return
         if self.delays == "netem" and self._delayed[link]:
             # Delayed before the bucket, not after it: of one latency, that ends the same.
             delay_us = int(float(topology.latency_s[link]) * 1e6)
