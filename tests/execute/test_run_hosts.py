@@ -20,6 +20,9 @@ from gradweave.execute.running.hosts import order_by_hosts, placed_by_hosts
         (["n1", "n2", "n3"], ["n3.example.org", "n1", "n2"], [2, 0, 1]),
         (["alpha", "beta"], ["beta", "alpha"], [1, 0]),
         (["a:0", "b:0", "a:1", "b:1"], ["a", "a", "b", "b"], [0, 2, 1, 3]),
+        (["n1", "n2", "n3"], ["n3", "n2"], [2, 1]),
+        (["n1", "n2", "n3"], ["n1", "n2"], [0, 1]),
+        (["a:0", "a:1", "b:0"], ["a", "a"], [0, 1]),
     ],
 )
 def test_servers_by_hosts(names, on, order):

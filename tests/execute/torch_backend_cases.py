@@ -3,8 +3,8 @@
     python -m tests.execute.torch_backend_cases FOLDER N EXAMPLE...
 
 Runs each example under gloo and under gradweave, there with the plans FOLDER/plan-*.json for all
-that they can run, and writes what rank 0 ended with to FOLDER/EXAMPLE.json: losses, a digest of every
-rank's parameters, and what collectives ran by plans.
+that they can run, and writes what rank 0 ended with to FOLDER/EXAMPLE.json: losses, a digest of
+every rank's parameters, and what ran by plans.
 """
 
 import hashlib

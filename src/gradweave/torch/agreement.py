@@ -10,9 +10,8 @@ from typing import Any
 import torch.distributed as dist
 
 from gradweave.errors import GradweaveError, OptionError
-from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.torch.planner import Planner
-from gradweave.torch.plans import Plans
+from gradweave.torch.plans import Sources
 from gradweave.torch.settings import Settings
 
 _log = logging.getLogger("gradweave")
@@ -70,18 +69,20 @@ def agreement(options: Any, settings: Settings | None = None) -> Agreement:
         if not ranks:
             job.plans, job.order = told["plans"], told["order"]
         return Agreement(told["plans"])
-    plans = _plans(settings or Settings.of(), job, ranks)
-    store.set("gradweave wanted", "no" if plans is None else "yes")
-    if plans is None:
+    sources = _sources(settings or Settings.of(), job, ranks)
+    store.set("gradweave wanted", "no" if sources is None else "yes")
+    if sources is None:
         return Agreement(False)
     abouts = [_about(), *(json.loads(store.get(f"gradweave {other}")) for other in range(1, size))]
+    plans = None
     try:
         _check_versions([about["version"] for about in abouts])
-        if not ranks and (order := _order(plans, [about["host"] for about in abouts])) is not None:
-            plans, job.order = Plans.of_group(plans.settings, size, order=order), order
+        if not ranks:
+            job.order = sources.order([about["host"] for about in abouts])
+        plans = sources.of_group(job.size, _part(ranks, job), job.order)
     except GradweaveError as error:
         _log.warning("no plans, the collectives are gloo's own: %s", error)
-        plans, job.plans = None, job.plans and bool(ranks)
+        job.plans = bool(ranks)
     agreed = {"plans": plans is not None, "order": job.order}
     store.set("gradweave agreed", json.dumps(agreed))
     return Agreement(plans is not None, None if plans is None else Planner(plans))
@@ -91,20 +92,23 @@ def _about() -> dict[str, str]:
     return {"host": socket.gethostname(), "version": metadata.version("gradweave")}
 
 
-def _plans(settings: Settings, job: Job, ranks: list[int]) -> Plans | None:
-    """Those of a group, the default one if it has no ranks; None where there can be none."""
-    if not settings.wanted or not job.plans or ranks != sorted(ranks):
+def _sources(settings: Settings, job: Job, ranks: list[int]) -> Sources | None:
+    """What plans come from; None where there can be none."""
+    if not settings.wanted or not job.plans:
         return None
-    part = [] if ranks == list(range(job.size)) else ranks
+    if _part(ranks, job) and settings.topology is None:
+        return None  # plans that are given are the whole job's
     try:
-        found = Plans.of_group(settings, job.size, part, job.order)
+        return Sources.read(settings)
     except GradweaveError as error:
-        if not ranks or _job is None:  # else the default group has said it
-            _log.warning("no plans, the collectives are gloo's own: %s", error)
-        if not ranks:
-            job.plans = False
-        return None
-    return found if found.networks else None
+        _log.warning("no plans, the collectives are gloo's own: %s", error)
+        job.plans = bool(ranks)
+    return None
+
+
+def _part(ranks: list[int], job: Job) -> list[int]:
+    """The ranks of a group, none where they are the whole job's in order."""
+    return [] if ranks == list(range(job.size)) else ranks
 
 
 def _check_versions(versions: list[str]) -> None:
@@ -114,9 +118,3 @@ def _check_versions(versions: list[str]) -> None:
                 f"rank {rank} has Gradweave {version}, rank 0 {versions[0]}; install the same "
                 "everywhere"
             )
-
-
-def _order(plans: Plans, hosts: list[str]) -> list[int] | None:
-    """The network's servers by the hosts of the ranks; None where that is the order of ids."""
-    named = next((network for network in plans.networks if network.labels), None)
-    return None if named is None else order_by_hosts(server_names(named), hosts)

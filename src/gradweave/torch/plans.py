@@ -14,6 +14,7 @@ from pathlib import Path
 from gradweave.atomic import make_folder
 from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleError
 from gradweave.execute.program import check_servers, same_bits
+from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.execute.torch_distributed.shards import sharded
 from gradweave.processes.children import Children, how_ended
 from gradweave.schedule.file import load
@@ -33,6 +34,83 @@ _log = logging.getLogger("gradweave")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Sources:
+    """What an environment names, read: plans, and the network that others are made for."""
+
+    settings: Settings
+    plans: tuple[Schedule, ...]
+    network: Topology | None
+
+    @classmethod
+    def read(cls, settings: Settings) -> "Sources":
+        """Reads them.
+
+        Raises:
+            GradweaveError: something cannot be read, or a plan would end with different bits.
+        """
+        plans = tuple(load(path) for path in settings.plans)
+        for path, plan in zip(settings.plans, plans, strict=True):
+            if not same_bits(plan):
+                raise ScheduleError(
+                    f"{path}: servers add in different orders and would end with different bits; "
+                    "take another strategy"
+                )
+        network = None if settings.topology is None else as_topology(settings.topology)
+        return cls(settings, plans, network)
+
+    def order(self, hosts: Sequence[str]) -> list[int] | None:
+        """The servers that a job's ranks are, by their hosts; None where that is the order of ids.
+
+        Args:
+            hosts: of each rank.
+
+        Raises:
+            OptionError: some rank's host has no server left for it.
+        """
+        networks = [self.network, *(plan.topology for plan in self.plans)]
+        named = next((network for network in networks if network and network.labels), None)
+        return None if named is None else order_by_hosts(server_names(named), hosts)
+
+    def of_group(
+        self, servers: int, ranks: Sequence[int] = (), order: Sequence[int] | None = None
+    ) -> "Plans":
+        """The plans of a group of a job's ranks.
+
+        Args:
+            servers: processes in the job.
+            ranks: those of them that are the group; all if not given.
+            order: the servers that they are, see `order`; by id if not given.
+
+        Raises:
+            GradweaveError: the network or a plan is of other servers.
+        """
+        plans, network = () if ranks else self.plans, self.network
+        for plan in plans:
+            check_servers(plan, servers, what="processes in the job")
+        if order is not None:
+            plans = tuple(plan.with_server_order(order) for plan in plans)
+        if network is not None:
+            if order is None and network.num_servers != servers:
+                raise OptionError(
+                    f"GRADWEAVE_TOPOLOGY: {network.name} has {network.num_servers} servers, the "
+                    f"job {servers} processes; they must agree, or servers be named after hosts"
+                )
+            places = range(servers) if order is None else order
+            network = _part(network, [places[rank] for rank in ranks or range(servers)])
+        return Plans(self.settings, {one.collective: _to_run(one) for one in plans}, network)
+
+
+def _part(network: Topology, places: list[int]) -> Topology:
+    """The network of some of its servers, in an order."""
+    ascending = sorted(places)
+    if len(places) < network.num_servers:
+        network, _ = subnetwork(network, network.servers[ascending])
+    if places == ascending:
+        return network
+    return network.with_server_order([ascending.index(place) for place in places])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Plans:
     """Where the plans of a group come from."""
 
@@ -44,54 +122,10 @@ class Plans:
     search_s: float = SEARCH_S
     """Longest search for one."""
 
-    @classmethod
-    def of_group(
-        cls,
-        settings: Settings,
-        servers: int,
-        ranks: Sequence[int] = (),
-        order: Sequence[int] | None = None,
-    ) -> "Plans":
-        """Those of a group of a job's ranks.
-
-        Args:
-            settings: what is asked for.
-            servers: processes in the job.
-            ranks: those of them that are the group, ascending; all if not given.
-            order: the network's servers by the job's ranks, see `Topology.with_server_order`; by
-                id if not given.
-
-        Raises:
-            GradweaveError: the network or a plan cannot be read, or is of other servers.
-        """
-        given = [] if ranks else [load(path) for path in settings.plans]
-        network = None
-        if settings.topology is not None:
-            network = as_topology(settings.topology)
-            if network.num_servers != servers:
-                raise OptionError(
-                    f"GRADWEAVE_TOPOLOGY: {network.name} has {network.num_servers} servers, the "
-                    f"job {servers} processes; they must agree"
-                )
-        for path, schedule in zip(settings.plans, given, strict=False):
-            check_servers(schedule, servers, what="processes in the job")
-            if not same_bits(schedule):
-                raise ScheduleError(
-                    f"{path}: servers add in different orders and would end with different bits; "
-                    "take another strategy"
-                )
-        if order is not None:
-            given = [schedule.with_server_order(order) for schedule in given]
-            network = network and network.with_server_order(order)
-        if network is not None and ranks:
-            network, _ = subnetwork(network, network.servers[list(ranks)])
-        return cls(settings, {one.collective: _to_run(one) for one in given}, network)
-
     @property
-    def networks(self) -> list[Topology]:
-        """Those that plans are of."""
-        found = [plan.topology for plan in self.given.values()]
-        return found if self.network is None else [*found, self.network]
+    def any(self) -> bool:
+        """Whether there are to be some."""
+        return bool(self.given) or self.network is not None
 
     def find(self, of: SizeClass, ended: threading.Event) -> Schedule | None:
         """The plan for a collective and size; None where none is wanted.

@@ -22,7 +22,6 @@ from gradweave.schedule.planned_for import planned_for
 from gradweave.schedule.schedule import COLLECTIVES, Collective, Schedule
 from gradweave.schedulers.solve.own import own_schedule
 from gradweave.simulate.runtime import NAMES, runtime_of
-from gradweave.topology.spec import from_spec
 from gradweave.topology.units import format_seconds, format_size
 from gradweave.wording import counted
 
@@ -117,9 +116,11 @@ def plan(
 
 def _groups(settings: Any, mesh: str | None, time_limit: float) -> Iterator["Plans"]:
     """The plans of each group; groups whose networks are alike share files."""
-    from gradweave.torch.plans import Plans
+    from gradweave.torch.plans import Sources
 
-    servers = from_spec(settings.topology).num_servers
+    sources = Sources.read(settings)
+    assert sources.network is not None
+    servers = sources.network.num_servers
     groups: list[list[int]] = [[]]
     if mesh is not None:
         axes = mesh_axes(mesh)
@@ -132,7 +133,7 @@ def _groups(settings: Any, mesh: str | None, time_limit: float) -> Iterator["Pla
         groups = [row.tolist() for axis in laid.used for row in laid.groups(axis)]
     for ranks in groups:
         part = [] if len(ranks) == servers else ranks
-        found = Plans.of_group(settings, servers, part)
+        found = sources.of_group(servers, part)
         yield dataclasses.replace(found, search_s=time_limit)
 
 

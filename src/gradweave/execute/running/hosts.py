@@ -58,12 +58,13 @@ def order_by_hosts(names: Sequence[str], hosts: Sequence[str]) -> list[int] | No
     """Which server each rank is to be, if servers are named after the hosts that the ranks run on.
 
     Servers of one host go to its ranks in order. None where they are in this order already, where
-    all ranks share one host, or where names are not those of hosts: they are where one of them is
-    that of a host here, or all look like host names that are not generic.
+    there are no more servers than ranks and all ranks share one host, or where names are not those
+    of hosts: they are where one of them is that of a host here, or all look like host names that
+    are not generic.
 
     Args:
         names: [N] of the servers, in order of id.
-        hosts: [N] on which each rank runs.
+        hosts: [R] on which each rank runs; R <= N.
 
     Raises:
         OptionError: some rank's host has no server left for it.
@@ -72,7 +73,7 @@ def order_by_hosts(names: Sequence[str], hosts: Sequence[str]) -> list[int] | No
     [1, 0]
     >>> order_by_hosts(["gpu0", "gpu1"], ["a", "b"])
     """
-    if len({_short(host) for host in hosts}) == 1:
+    if len({_short(host) for host in hosts}) == 1 and len(names) <= len(hosts):
         return None
     known = {_short(host) for host in hosts}
     wanted = [_host_of(name, known) for name in names]
@@ -88,7 +89,7 @@ def order_by_hosts(names: Sequence[str], hosts: Sequence[str]) -> list[int] | No
             f"rank {rank} runs on host {hosts[rank]}, which has no server for it in the network, "
             f"while server {names[server]} has no rank; start one rank on the host of each server"
         )
-    return None if order == list(range(len(order))) else order
+    return None if order == list(range(len(names))) else order
 
 
 def _short(host: str) -> str:
