@@ -24,7 +24,6 @@ if not torch.distributed.is_available():
     pytest.skip("needs torch.distributed", allow_module_level=True)
 
 import torch.distributed as dist  # noqa: E402
-from torch.distributed import distributed_c10d  # noqa: E402
 
 from gradweave.torch import NAME, calls, choice, register  # noqa: E402
 from gradweave.torch import agreement as agreements  # noqa: E402
@@ -43,7 +42,8 @@ def settings(folder: Path, **given: Any) -> Settings:
 
 def agreed(ranks: int, of: Settings, ranks_in_group: list[int] | None = None) -> list[bool]:
     """Which of a group's ranks run plans, by a store that threads share."""
-    store, found = distributed_c10d.HashStore(), [False] * ranks
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    found = [False] * ranks
 
     def rank(number: int) -> None:
         options = types.SimpleNamespace(

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, TopologyError
 from gradweave.topology.routes import server_routes
