@@ -30,7 +30,7 @@ import torch.distributed as dist  # noqa: E402
 from gradweave.torch import monitor as monitors  # noqa: E402
 from gradweave.torch.monitor import Monitor  # noqa: E402
 from gradweave.torch.record import KEPT, Lane, Recorder  # noqa: E402
-from gradweave.torch.recorded import RecordedGroup  # noqa: E402
+from gradweave.torch.recorded import GroupRecord, RecordedGroup  # noqa: E402
 from gradweave.torch.settings import Recording  # noqa: E402
 
 SUM, BROADCAST = "all_reduce float32[9] sum", "broadcast float32[9] root 0"
@@ -319,17 +319,20 @@ def test_a_message_is_over_when_nobody_holds_its_work():
 
 
 def test_a_call_that_raises_is_over():
-    class Inner:
-        def barrier(self, *given: Any) -> None:
+    class Inner(dist.ProcessGroup):
+        def get_group_store(self) -> Any:
+            return None
+
+        def barrier(self, *_: Any, **__: Any) -> Any:
             raise ValueError("no")
 
-    group: Any = types.SimpleNamespace(_inner=Inner(), _recorder=Recorder())
-    group._lane = group._recorder.lane("g", (0, 1))
-    group._enter = types.MethodType(RecordedGroup._enter, group)
+    recorder, made = Recorder(), Inner.__new__(Inner)
+    dist.ProcessGroup.__init__(made, 0, 2)  # type: ignore[call-arg]
+    group = RecordedGroup(GroupRecord(recorder, "g", (0, 1)), made)
     with pytest.raises(ValueError, match="no"):
-        RecordedGroup.barrier(group)
+        group.barrier()
     group._lane.settle()
-    assert not group._lane.open and group._lane.failed.error == "no"
+    assert group._lane.failed and group._lane.failed.error == "no" and not group._lane.open
 
 
 class Job:

@@ -13,7 +13,7 @@ from gradweave.torch.choice import Choices
 from gradweave.torch.offers import Offers
 from gradweave.torch.planner import Planner
 from gradweave.torch.progress import Progress
-from gradweave.torch.recorded import recorded
+from gradweave.torch.recorded import RecordedGroup, group_record
 from gradweave.torch.wrapper import GLOO, NCCL, Group, GroupWrapper
 
 
@@ -23,16 +23,18 @@ def create(options: Any) -> Group:
     Args:
         options: PyTorch's `DistributedBackendOptions`: store, rank, size, timeout and ranks.
     """
-    own, agreed = own_group(options), agreement(options)
-    return recorded(PlannedGroup(own, agreed.planner) if agreed.plans else own, options)
+    own, agreed, record = own_group(options), agreement(options), group_record(options)
+    if not agreed.plans:
+        return own if record is None else RecordedGroup(record, own)
+    if record is None:
+        return PlannedGroup(own, agreed.planner)
+    return RecordedPlannedGroup(record, own, agreed.planner)
 
 
 class PlannedGroup(GroupWrapper):
     """A process group of which plans, where they are faster, run what `calls` has.
 
-    Everything else is that of a group of PyTorch's own. Methods that its C++ looks for in Python
-    are handed on to that one by Python too: else C++ would keep the interpreter's lock while it
-    queues them.
+    Everything else is that of a group of PyTorch's own.
 
     Args:
         own: the group without plans.
@@ -78,38 +80,13 @@ class PlannedGroup(GroupWrapper):
         super().shutdown()
 
 
-_HANDED_ON = (
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_into_tensor_coalesced",
-    "allreduce_coalesced",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "recv",
-    "reduce_scatter",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "send",
-)
-"""What C++ looks for in Python, besides what plans run; some are the older names of others."""
-
-
-def _handed_on(name: str) -> Any:
-    def method(self: PlannedGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._inner, name)(*args, **kwargs)
-
-    return functools.update_wrapper(method, getattr(Group, name))
-
-
 # Their names before PyTorch 2.12, which some of PyTorch's own callers use still.
 setattr(PlannedGroup, "_allgather_base", PlannedGroup.all_gather_single)  # noqa: B010
 setattr(PlannedGroup, "_reduce_scatter_base", PlannedGroup.reduce_scatter_single)  # noqa: B010
 
-for _name in _HANDED_ON:
-    if hasattr(Group, _name):
-        setattr(PlannedGroup, _name, _handed_on(_name))
+
+class RecordedPlannedGroup(RecordedGroup, PlannedGroup):
+    """A process group with plans that records its calls."""
 
 
 def own_group(options: Any) -> Group:

@@ -1,10 +1,12 @@
 """A process group that records its collectives, whatever carries them out."""
 
+import dataclasses
 import functools
 import json
 import logging
 import math
 import uuid
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -16,22 +18,21 @@ from gradweave.torch.monitor import Monitor
 from gradweave.torch.progress import PlannedWork
 from gradweave.torch.record import Entry, Recorder
 from gradweave.torch.settings import Recording
-from gradweave.torch.wrapper import GroupWrapper
+from gradweave.torch.wrapper import METHODS, GroupWrapper
 
 JOB = "gradweave job"
 """Key in a job's store, below all prefixes: the prefix of what its ranks tell, and their number."""
 _log = logging.getLogger("gradweave")
 
 
-def recorded(group: dist.ProcessGroup, options: Any) -> dist.ProcessGroup:
-    """A group, or one that records its calls where rank 0 of the group wants that; collective.
+def group_record(options: Any) -> "GroupRecord | None":
+    """Where a new group's calls are recorded, if its rank 0 wants that; collective.
 
     Args:
-        group: of any kind.
-        options: PyTorch's `DistributedBackendOptions`, by which it was made.
+        options: PyTorch's `DistributedBackendOptions`, by which the group is made.
     """
     if options.group_size == 1:
-        return group
+        return None
     if options.group_rank == 0:
         text = _wanted()
         options.store.set("gradweave recording", text)
@@ -39,9 +40,23 @@ def recorded(group: dist.ProcessGroup, options: Any) -> dist.ProcessGroup:
         text = options.store.get("gradweave recording")
     key, asked = json.loads(text)
     if asked is None:
-        return group
+        return None
     members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    return RecordedGroup(group, _process.of(Recording.read(asked), options), key, members)
+    recorder = _process.joined(key, Recording.read(asked), options)
+    return GroupRecord(recorder, key, members, functools.partial(_process.ended, key))
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRecord:
+    """Where the calls of a group are recorded."""
+
+    recorder: Recorder
+    key: str
+    """Of the group, the same at all its ranks."""
+    members: tuple[int, ...]
+    """Ranks of the job, by their ranks in the group."""
+    end: Callable[[], None] = lambda: None
+    """To be called when the group ends."""
 
 
 def _wanted() -> str:
@@ -62,14 +77,10 @@ class _Process:
         self._monitor: Monitor | None = None
         self._groups: set[str] = set()
 
-    def of(self, asked: Recording, options: Any) -> "_Process":
-        """It, begun where it has not been."""
+    def joined(self, key: str, asked: Recording, options: Any) -> Recorder:
+        """Notes that there is a group, and begins where it is the first; what keeps its calls."""
         if self.recorder is None:
             self._begin(asked, options)
-        return self
-
-    def joined(self, key: str) -> Recorder:
-        """Notes that there is a group; what its calls are kept in."""
         assert self.recorder is not None
         self._groups.add(key)
         return self.recorder
@@ -109,51 +120,42 @@ _process = _Process()
 
 
 class RecordedGroup(GroupWrapper):
-    """A process group that hands its calls on to another one, and records them.
+    """A process group that records its calls.
 
     Args:
-        inner: the other one.
-        process: what the groups of this process share.
-        key: of this group, the same at all its ranks.
-        members: ranks of the job, by their ranks in the group.
+        record: where.
+        inner: the group that the calls are handed on to.
+        more: of a class that this one is combined with.
     """
 
-    def __init__(
-        self, inner: dist.ProcessGroup, process: _Process, key: str, members: tuple[int, ...]
-    ) -> None:
-        super().__init__(inner)
-        self._key, self._members, self._process = key, members, process
-        self._recorder = process.joined(key)
-        self._lane = self._recorder.lane(key, members)
-
-    def __getattr__(self, name: str) -> Any:
-        """What the other one has besides, such as its choices of plans."""
-        if name.startswith("__") or "_inner" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+    def __init__(self, record: GroupRecord, inner: dist.ProcessGroup, *more: Any) -> None:
+        super().__init__(inner, *more)
+        self._record = record
+        self._lane = record.recorder.lane(record.key, record.members)
 
     def shutdown(self) -> None:
         """Ends it."""
-        self._process.ended(self._key)
-        self._inner.shutdown()
+        self._record.end()
+        super().shutdown()
 
     def abort(self) -> None:
         """Ends it, and what is in flight."""
-        self._process.ended(self._key)
-        self._inner.abort()
+        self._record.end()
+        super().abort()
 
     def _enter(self, call: "_Call", args: tuple, kwargs: dict) -> Entry:
+        record = self._record
         tensors = args[call.place] if call.place is not None and call.place < len(args) else None
         if call.peer:
-            here, there = self._members[self.rank()], self._members[args[1]]
+            here, there = record.members[self.rank()], record.members[args[1]]
             pair = (here, there) if call.peer == "to" else (there, here)
-            key = f"{self._key}:{pair[0]}>{pair[1]}"
-            lane = self._recorder.lane(key, pair, between_two=True)
-            return self._recorder.enter(lane, call.kind, tensors)
+            key = f"{record.key}:{pair[0]}>{pair[1]}"
+            lane = record.recorder.lane(key, pair, between_two=True)
+            return record.recorder.enter(lane, call.kind, tensors)
         options = kwargs.get("opts", args[-1] if args else None)
-        entry = self._recorder.enter(self._lane, call.kind, tensors, options, call.sized)
+        entry = record.recorder.enter(self._lane, call.kind, tensors, options, call.sized)
         if call.from_root:
-            entry.root = self._members[getattr(options, "rootRank", 0)]
+            entry.root = record.members[getattr(options, "rootRank", 0)]
         return entry
 
 
@@ -197,25 +199,24 @@ _CALLS = {
     "scatter": _Call("scatter", from_root=True),
     "send": _Call("message", peer="to"),
 }
-"""Methods of process groups by the names that they have in one PyTorch or another, and how ranks
-tell calls of them apart."""
+"""How ranks tell calls of the methods apart."""
 
 
 def _recording(name: str, call: _Call) -> Any:
     def method(self: RecordedGroup, *args: Any, **kwargs: Any) -> Any:
         entry = self._enter(call, args, kwargs)
         try:
-            work = getattr(self._inner, name)(*args, **kwargs)
+            work = getattr(super(RecordedGroup, self), name)(*args, **kwargs)
         except BaseException as error:
             entry.failed(error)
             raise
         entry.planned = isinstance(work, PlannedWork)
-        self._recorder.started(entry, work)
+        self._record.recorder.started(entry, work)
         return work
 
     return functools.update_wrapper(method, getattr(dist.ProcessGroup, name))
 
 
-for _name, _call in _CALLS.items():
+for _name in METHODS:
     if hasattr(dist.ProcessGroup, _name):
-        setattr(RecordedGroup, _name, _recording(_name, _call))
+        setattr(RecordedGroup, _name, _recording(_name, _CALLS[_name]))

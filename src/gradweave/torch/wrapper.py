@@ -1,5 +1,6 @@
 """A process group in Python around another one."""
 
+import functools
 from typing import Any
 
 import torch.distributed as dist
@@ -11,9 +12,10 @@ NCCL = Group.BackendType.NCCL  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class GroupWrapper(Group):
-    """A process group with the store and the backends of another one.
+    """A process group that hands its calls on to another one, and has its store and backends.
 
-    What it does not override goes to the backends, without a word of Python.
+    C++ looks for some methods in Python; those are handed on by Python too, since it would keep the
+    interpreter's lock while it queues them.
 
     Args:
         inner: the other one.
@@ -31,3 +33,43 @@ class GroupWrapper(Group):
     def get_group_store(self) -> distributed_c10d.Store:
         """By which the processes found each other."""
         return self._store
+
+
+METHODS = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+"""That start collectives or messages; some are the older names of others."""
+
+
+def _handed_on(name: str) -> Any:
+    def method(self: GroupWrapper, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._inner, name)(*args, **kwargs)
+
+    return functools.update_wrapper(method, getattr(Group, name))
+
+
+for _name in METHODS:
+    if hasattr(Group, _name):
+        setattr(GroupWrapper, _name, _handed_on(_name))
