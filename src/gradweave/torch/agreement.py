@@ -1,5 +1,6 @@
 """Whether the ranks of a new group run plans: rank 0 decides, and all do the same."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -10,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gradweave.errors import GradweaveError, OptionError
+from gradweave.torch.measuring import kept, measured
 from gradweave.torch.planner import Planner
 from gradweave.torch.plans import Sources
 from gradweave.torch.settings import Settings
@@ -37,6 +39,8 @@ class Job:
     """Whether there may be any."""
     order: list[int] | None = None
     """The network's servers by rank, where it is not that of their ids."""
+    network: str | None = None
+    """What was measured, as it stands in a file."""
 
 
 _job: Job | None = None
@@ -62,30 +66,46 @@ def agreement(options: Any, settings: Settings | None = None) -> Agreement:
     if size == 1:
         return Agreement(False)
     if rank:
-        if store.get("gradweave wanted") == b"no":
-            return Agreement(False)
-        store.set(f"gradweave {rank}", json.dumps(_about()))
-        told = json.loads(store.get("gradweave agreed"))
-        if not ranks:
-            job.plans, job.order = told["plans"], told["order"]
-        return Agreement(told["plans"])
+        return _followed(store, rank, size, job if not ranks else None)
     sources = _sources(settings or Settings.of(), job, ranks)
     store.set("gradweave wanted", "no" if sources is None else "yes")
     if sources is None:
         return Agreement(False)
     abouts = [_about(), *(json.loads(store.get(f"gradweave {other}")) for other in range(1, size))]
-    plans = None
+    hosts, plans = [about["host"] for about in abouts], None
+    problem = _other_version([about["version"] for about in abouts])
+    output = kept(sources.settings.cache, hosts) if sources.settings.measures else None
+    measures = not (problem or ranks or output is None or output.exists())
+    store.set("gradweave measures", "yes" if measures else "no")
     try:
-        _check_versions([about["version"] for about in abouts])
+        if problem:
+            raise OptionError(problem)
+        if output is not None and not ranks:
+            job.network = measured(store, 0, size, output) if measures else output.read_text()
+            sources = sources.with_network(job.network)
         if not ranks:
-            job.order = sources.order([about["host"] for about in abouts])
+            job.order = sources.order(hosts)
         plans = sources.of_group(job.size, _part(ranks, job), job.order)
-    except GradweaveError as error:
+    except (GradweaveError, OSError) as error:
         _log.warning("no plans, the collectives are gloo's own: %s", error)
         job.plans = bool(ranks)
-    agreed = {"plans": plans is not None, "order": job.order}
+    agreed = {"plans": plans is not None, "order": job.order, "network": job.network}
     store.set("gradweave agreed", json.dumps(agreed))
     return Agreement(plans is not None, None if plans is None else Planner(plans))
+
+
+def _followed(store: Any, rank: int, size: int, job: Job | None) -> Agreement:
+    """What another rank than the first does; a job, where this is the default group."""
+    if store.get("gradweave wanted") == b"no":
+        return Agreement(False)
+    store.set(f"gradweave {rank}", json.dumps(_about()))
+    if store.get("gradweave measures") == b"yes":
+        with contextlib.suppress(OptionError):  # the first rank's child says it better
+            measured(store, rank, size)
+    told = json.loads(store.get("gradweave agreed"))
+    if job is not None:
+        job.plans, job.order, job.network = told["plans"], told["order"], told["network"]
+    return Agreement(told["plans"])
 
 
 def _about() -> dict[str, str]:
@@ -98,8 +118,11 @@ def _sources(settings: Settings, job: Job, ranks: list[int]) -> Sources | None:
         return None
     if _part(ranks, job) and settings.topology is None:
         return None  # plans that are given are the whole job's
+    if ranks and settings.measures and job.network is None:
+        return None
     try:
-        return Sources.read(settings)
+        read = Sources.read(settings)
+        return read.with_network(job.network) if ranks and job.network else read
     except GradweaveError as error:
         _log.warning("no plans, the collectives are gloo's own: %s", error)
         job.plans = bool(ranks)
@@ -111,10 +134,12 @@ def _part(ranks: list[int], job: Job) -> list[int]:
     return [] if ranks == list(range(job.size)) else ranks
 
 
-def _check_versions(versions: list[str]) -> None:
+def _other_version(versions: list[str]) -> str | None:
+    """What is wrong where ranks have other versions of Gradweave than the first."""
     for rank, version in enumerate(versions):
         if version != versions[0]:
-            raise OptionError(
+            return (
                 f"rank {rank} has Gradweave {version}, rank 0 {versions[0]}; install the same "
                 "everywhere"
             )
+    return None

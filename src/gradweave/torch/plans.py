@@ -43,7 +43,7 @@ class Sources:
 
     @classmethod
     def read(cls, settings: Settings) -> "Sources":
-        """Reads them.
+        """Reads them; without a network that is to be measured.
 
         Raises:
             GradweaveError: something cannot be read, or a plan would end with different bits.
@@ -55,8 +55,22 @@ class Sources:
                     f"{path}: servers add in different orders and would end with different bits; "
                     "take another strategy"
                 )
-        network = None if settings.topology is None else as_topology(settings.topology)
-        return cls(settings, plans, network)
+        named = None if settings.measures else settings.topology
+        return cls(settings, plans, None if named is None else as_topology(named))
+
+    def with_network(self, text: str) -> "Sources":
+        """With a network that was measured.
+
+        Args:
+            text: as it stands in a file.
+
+        Raises:
+            GradweaveError: it is not a network.
+        """
+        with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
+            path = Path(folder, "measured.json")
+            path.write_text(text)
+            return dataclasses.replace(self, network=as_topology(str(path)))
 
     def order(self, hosts: Sequence[str]) -> list[int] | None:
         """The servers that a job's ranks are, by their hosts; None where that is the order of ids.

@@ -17,7 +17,8 @@ class Settings:
     plans: tuple[Path, ...]
     """``GRADWEAVE_PLAN``: schedule files, each for all sizes of its collective."""
     topology: str | None
-    """``GRADWEAVE_TOPOLOGY``: the network that plans are made for, as a specification or a file."""
+    """``GRADWEAVE_TOPOLOGY``: the network that plans are made for, as a specification or a file; or
+    ``measure``."""
     runtime: str
     """``GRADWEAVE_RUNTIME``: what messages cost, a name or a file; see `gradweave.simulate`."""
     cache: Path
@@ -27,6 +28,11 @@ class Settings:
     def wanted(self) -> bool:
         """Whether there are to be plans at all."""
         return bool(self.plans) or self.topology is not None
+
+    @property
+    def measures(self) -> bool:
+        """Whether the network is to be measured when the job starts."""
+        return self.topology == "measure"
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
