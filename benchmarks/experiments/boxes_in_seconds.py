@@ -142,6 +142,8 @@ def main() -> None:
     rows = unfinished.rows()
     rows.sort(key=lambda row: place.get(tuple(row.get(key) for key in known), len(place)))
     record(NAME, seeds=[SEED], rows=rows)
+    if len(rows) >= len(place):
+        unfinished.end()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""An all-reduce by the backend ``gradweave`` beside gloo's, call by call on one machine.
+"""Collectives by the backend ``gradweave`` beside gloo's, call by call on one machine.
 
     python benchmarks/experiments/torch_backend_calls.py [--processes 4 8]
 
 Every process has three groups: gloo's, gradweave's without plans, and gradweave's with plans for a
-star of as many servers, made while it runs. Once it is decided for every size what runs, calls of
-the three alternate, each behind a barrier. A time is the slowest process's, the ratio is that of
-the medians. The plans are made for the profile of gloo that comes along.
+star of as many servers, which ``gradweave plan`` made before for the profile of gloo that comes
+along. Once it is decided for every collective and size what runs, calls of the three alternate,
+each behind a barrier. A time is the slowest process's, the ratio is that of the medians. Sizes are
+those of all processes' parts together. Needs an otherwise idle machine.
 """
 
 import json
@@ -26,6 +27,8 @@ from record import record
 LIBRARIES = ("torch",)
 PROCESSES = (4, 8)
 SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+PLAN_S = 10
 REPETITIONS = 21
 DECIDE_S = 1200.0
 """How long to wait until it is decided what runs."""
@@ -48,30 +51,42 @@ def times(rank: int, size: int, folder: Path) -> list[dict[str, Any]]:
     groups["planned"] = dist.new_group(backend=gradweave.torch.NAME)
     planned = groups["planned"]
     tensors = {each: torch.zeros(each // 4) for each in SIZES}
+    parts = {each: torch.zeros(each // 4 // size) for each in SIZES}
+
+    def call(collective: str, each: int, group: Any) -> None:
+        whole, part = tensors[each], parts[each]
+        if collective == "all_reduce":
+            dist.all_reduce(whole, group=group)
+        elif collective == "all_gather":
+            dist.all_gather_single(whole, part, group=group)
+        else:
+            dist.reduce_scatter_single(part, whole, group=group)
+
+    kinds = [(collective, each) for collective in COLLECTIVES for each in SIZES]
     began, undecided = time.monotonic(), torch.ones(1)
     while undecided.item():
-        for tensor in tensors.values():
+        for kind in kinds:
             for _ in range(2):
-                dist.all_reduce(tensor, group=planned)
+                call(*kind, planned)
         time.sleep(0.2)
         left = any(one.stage.name in ("WAITING", "TRIAL") for one in planned.choices.listed())
         undecided.fill_(float(left and time.monotonic() - began < DECIDE_S))
         dist.broadcast(undecided, 0)
     rows = []
-    chosen = {one.size: one for one in planned.choices.listed()}
-    for each, tensor in tensors.items():
+    chosen = {(one.collective, one.size): one for one in planned.choices.listed()}
+    for collective, each in kinds:
         found = torch.zeros(len(groups), REPETITIONS, dtype=torch.float64)
         for turn in range(-2, REPETITIONS):
             for number, group in enumerate(groups.values()):
                 dist.barrier()
                 begin = time.perf_counter()
-                dist.all_reduce(tensor, group=group)
+                call(collective, each, group)
                 found[number, turn] = time.perf_counter() - begin
         dist.all_reduce(found, dist.ReduceOp.MAX)
         medians = [statistics.median(row) for row in found.tolist()]
-        row: dict[str, Any] = {"processes": size, "bytes": each}
+        row: dict[str, Any] = {"processes": size, "collective": collective, "bytes": each}
         row |= {f"{name}_s": median for name, median in zip(groups, medians, strict=True)}
-        one = chosen[each]
+        one = chosen[collective, each]
         row |= {"runs": one.stage.name.lower(), "trial": [one.plan_s, one.own_s]}
         row |= {"bare": medians[1] / medians[0], "planned": medians[2] / medians[0]}
         rows.append(row)
@@ -113,6 +128,11 @@ def main() -> None:
     for size in asked.processes:
         with tempfile.TemporaryDirectory() as folder:
             environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            plan = [sys.executable, "-m", "gradweave", "plan", f"star:n={size}"]
+            plan += ["--cache", f"{folder}/cache", "--time-limit", str(PLAN_S)]
+            plan += ["--gradient-bytes", ",".join(map(str, SIZES))]
+            plan += [word for each in COLLECTIVES for word in ("--collective", each)]
+            subprocess.run(plan, check=True, stdout=subprocess.DEVNULL)
             job = [sys.executable, __file__, "--job", str(size), folder]
             subprocess.run(job, check=True, env=environment)
             rows += json.loads(Path(folder, "rows.json").read_text())
