@@ -55,6 +55,7 @@ from record import record
 from unfinished import Unfinished
 
 import gradweave as gw
+import gradweave.torch.group  # before there are processes: all of one tree
 from gradweave.lab.commands import PORT
 from gradweave.lab.forwarding import shortest_paths
 from gradweave.lab.network import EmulatedNetwork
@@ -273,7 +274,8 @@ def played(
     end()
     (folder / "enough").touch()
     if case["kind"] == "stopped":
-        os.kill(ids[case["rank"]], signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ids[case["rank"]], signal.SIGCONT)
     if case["kind"] in (*LASTS, "killed"):
         wait(lambda: not alive(ids), END_S)
     hung = alive(ids) if case["kind"] in (*LASTS, "killed") else []

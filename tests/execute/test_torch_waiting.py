@@ -208,15 +208,19 @@ def test_a_slow_link():
     stands = {r: inside(5) for r in range(4)}
     found = judged(stands, links=ONE_BUSY)
     assert found and (found.kind, found.ranks) == (Kind.LINK, (2, 3))
-    assert ": 1 kB/s" in found.text and "95% of the time" in found.text, found.text
+    assert "carries 1 kB/s, while most others are idle" in found.text
     assert judged(stands, links=EVERY_LINK_BUSY) is None
     assert slow_link(EVERY_LINK_BUSY) is None and slow_link(()) is None
     assert slow_link([LinkUse(0, 1, 5, 1.0, 0.5)]) is None
+    back = LinkUse(3, 2, 80, 1.0, 1.0)  # its acknowledgements wait behind the bytes of 2 to 3
+    assert slow_link([back, *ONE_BUSY]) == ONE_BUSY[0]
+    stuck = LinkUse(2, 3, 0, 1.0, 1.0, waiting_bytes=9000)
+    assert slow_link([back, stuck]) == stuck
 
 
 def test_links_by_what_both_ends_count():
     def ends(at_s: float, sent: int, busy_s: float) -> dict[int, RankStand]:
-        here = Connection("a:1", "b:2", sent, 0, 0, busy_s)
+        here = Connection("a:1", "b:2", sent, 0, 7, busy_s)
         there = Connection("b:2", "a:1", 0, sent, 0, 0.0)
         elsewhere = Connection("a:3", "c:4", sent, 0, 0, busy_s)
         made = dataclasses.replace(stand(), at_s=at_s)
@@ -226,8 +230,18 @@ def test_links_by_what_both_ends_count():
         }
 
     before, now = ends(1.0, 100, 0.0), ends(3.0, 1100, 1.0)
-    assert links_in_use(before, now) == [LinkUse(0, 1, 1000, 2.0, 0.5)]
+    assert links_in_use(before, now) == [LinkUse(0, 1, 1000, 2.0, 0.5, 7)]
     assert links_in_use(now, now) == [] == links_in_use({}, now)
+    late = {0: before[0], 1: now[1]}  # the sender's word is under way
+    assert links_in_use(before, late) == [LinkUse(0, 1, 1000, 2.0, 0.0)]
+
+
+def test_the_word_of_a_slow_links_sender_may_be_under_way():
+    stands = {r: inside(5) for r in range(4)}
+    data, answers = LinkUse(2, 3, 9000, 1.0, 0.0), LinkUse(3, 2, 90, 1.0, 0.95)
+    found = judged(stands, (2,), links=(data, answers, *ONE_BUSY[1:]))
+    assert found and (found.kind, found.ranks) == (Kind.LINK, (2, 3))
+    assert (found := judged(stands, (2,), links=(answers,))) and found.kind is Kind.LOST
 
 
 def test_what_connections_have_carried():

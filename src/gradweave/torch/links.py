@@ -22,6 +22,8 @@ class LinkUse:
     seconds: float
     busy: float
     """In which part of the time bytes were under way, or waited to be."""
+    waiting_bytes: int = 0
+    """That waited in the end."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -32,38 +34,64 @@ class LinkUse:
 def links_in_use(before: Mapping[int, RankStand], now: Mapping[int, RankStand]) -> list[LinkUse]:
     """The links that have carried anything between two readings of where the ranks stood.
 
-    Connections are told by their two addresses, so that translated ones are left out.
+    Connections are told by their two addresses, so that translated ones are left out. What went
+    over a link is what its sender counts; where that one has not written since, as its word may be
+    under way over a slow link itself, what the receiver does, who does not know how busy it was.
 
     Args:
         before: by rank.
-        now: likewise; ranks that have not written since are left out.
+        now: likewise.
     """
     owner = {end.local: rank for rank, stand in now.items() for end in stand.connections}
-    found: dict[tuple[int, int], LinkUse] = {}
+    sent, received = dict[tuple[int, int], LinkUse](), dict[tuple[int, int], LinkUse]()
     for rank, stand in now.items():
         if rank not in before or stand.at_s <= before[rank].at_s:
             continue
         seconds = stand.at_s - before[rank].at_s
         old = {(end.local, end.peer): end for end in before[rank].connections}
         for end in stand.connections:
-            was, target = old.get((end.local, end.peer)), owner.get(end.peer)
-            if was is None or target is None or target == rank:
+            was, peer = old.get((end.local, end.peer)), owner.get(end.peer)
+            if was is None or peer is None or peer == rank:
                 continue
-            sent, busy = end.sent_bytes - was.sent_bytes, (end.busy_s - was.busy_s) / seconds
-            if not sent and not busy > 0:
-                continue
-            use = found.get((rank, target), LinkUse(rank, target, 0, seconds, 0.0))
-            found[rank, target] = dataclasses.replace(
-                use, bytes=use.bytes + sent, busy=max(use.busy, min(busy, 1.0))
-            )
-    return list(found.values())
+            busy = min((end.busy_s - was.busy_s) / seconds, 1.0)
+            count = end.sent_bytes - was.sent_bytes
+            _add(sent, LinkUse(rank, peer, count, seconds, busy, end.waiting_bytes))
+            count = end.received_bytes - was.received_bytes
+            _add(received, LinkUse(peer, rank, count, seconds, 0.0))
+    found = {ends: sent.get(ends) or received[ends] for ends in {**received, **sent}}
+    return [link for link in found.values() if link.bytes or link.busy > 0]
+
+
+def _add(links: dict[tuple[int, int], LinkUse], more: LinkUse) -> None:
+    """Adds what one connection of a link has carried."""
+    ends = more.source, more.target
+    if (link := links.get(ends)) is not None:
+        more = dataclasses.replace(
+            link,
+            bytes=link.bytes + more.bytes,
+            busy=max(link.busy, more.busy),
+            waiting_bytes=link.waiting_bytes + more.waiting_bytes,
+        )
+    links[ends] = more
 
 
 def slow_link(links: Collection[LinkUse]) -> LinkUse | None:
-    """The link that the others wait for: almost always busy, while most are idle; else None."""
-    busy = sorted(links, key=lambda link: -link.busy)
-    if not busy or busy[0].busy < BUSY:
+    """The link that the others wait for: almost always busy, while most are idle; else None.
+
+    The other direction seems busy too, since its acknowledgements wait behind the bytes of the slow
+    one: the two are told apart by these.
+    """
+    busy = [link for link in links if link.busy >= BUSY]
+    if not busy:
         return None
-    rest = [link.busy for link in busy[1:]] or [0.0]
-    few = sum(share >= BUSY for share in rest) <= len(busy) // 4
-    return busy[0] if few and statistics.median(rest) <= IDLE else None
+    busiest = max(busy, key=_load)
+    ends = {busiest.source, busiest.target}
+    rest = [link for link in links if {link.source, link.target} != ends]
+    few = sum(link.busy >= BUSY for link in rest) <= len(rest) // 4
+    idle = statistics.median([link.busy for link in rest] or [0.0]) <= IDLE
+    both = [link for link in links if {link.source, link.target} == ends]
+    return max(both, key=_load) if few and idle else None
+
+
+def _load(link: LinkUse) -> int:
+    return link.waiting_bytes + link.bytes

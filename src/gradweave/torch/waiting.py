@@ -56,7 +56,8 @@ class Ranks:
 
     Args:
         stands: where each stood when it was heard last, by rank.
-        present: those that were heard just now.
+        present: those that were heard just now. Whoever sends bytes over a link is there, too,
+            though its own word may be late.
         certain: whether it is long enough that those that were not heard are not there.
         patience_s: how long a call may take.
         links: what links carried lately.
@@ -88,14 +89,15 @@ class Ranks:
             if (found := self._mismatch(wait)) is not None:
                 return found
         reached = ends({wait.rank for wait in waits}, self._awaited)
-        absent = {r for r in reached if r not in self._present and r not in self._left}
+        sending = {link.source for link in self._links if link.bytes} - self._present
+        absent = reached - self._present - self._left - sending
         if absent:
             return self._lost(sorted(absent), waits) if self._certain else None
         if left := {r for r in reached & self._left if not self._stands[r].failed}:
             return self._gone(sorted(left), waits)
         if any(self._stands[wait.rank].failed for wait in waits):
             return None  # connections broke: who is only late waits for the same one later
-        late = {r for r in reached if not any(self._stands[r].open)}
+        late = {r for r in reached - sending if not any(self._stands[r].open)}
         if late:
             return self._late(sorted(late), waits)
         if not reached:
@@ -195,8 +197,8 @@ class Ranks:
             text += "is busier than the others"
             return Holdup(Kind.NETWORK, (), text)
         ends_ = link.source, link.target
-        text = f"the link from {self._named(ends_[:1])} to {self._named(ends_[1:])} {held}: "
-        text += f"{format_rate(link.bytes_per_s)}, with bytes waiting {link.busy:.0%} of the time"
+        text = f"the link from {self._named(ends_[:1])} to {self._named(ends_[1:])} {held}: it "
+        text += f"carries {format_rate(link.bytes_per_s)}, while most others are idle"
         return Holdup(Kind.LINK, ends_, text)
 
     def _held(self, waits: list[_Wait]) -> str:
