@@ -315,8 +315,15 @@ def subgroups(schedules: Schedules, rank: int) -> None:
         everyone = torch.ones(5)
         td.all_reduce(everyone, schedules["merged", "all_reduce"])
         assert (everyone == 6).all()
-    said = raised(OptionError, lambda: td.Collective(three, halves[1 - rank % 2]))
-    assert "not in it" in said
+    for call in (td.Collective, td.state):
+        said = raised(OptionError, lambda call=call: call(three, halves[1 - rank % 2]))
+        assert "not in it" in said
+    # Hooks in both groups at the same time; and one of which the other group knows nothing.
+    for _ in range(3):
+        assert (td.state(three, halves[rank % 2]).submit(torch.ones(9)).wait() == 1).all()
+    if rank % 2:
+        mine = torch.full((7,), float(rank))
+        assert (td.state(three, halves[1]).submit(mine).wait() == 3).all()
 
 
 @check

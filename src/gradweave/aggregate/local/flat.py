@@ -1,14 +1,10 @@
-"""A PyTorch model's parameters as one vector, and a process group of one's own."""
+"""A PyTorch model's parameters as one vector."""
 
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 
 from gradweave.errors import OptionError
-from gradweave.execute.torch_distributed.store import group_timeout
-
-Group = dist.ProcessGroup
 
 
 class FlatParameters:
@@ -36,23 +32,3 @@ class FlatParameters:
         for one in self._parameters:
             one.copy_(flat[start : start + one.numel()].view_as(one))
             start += one.numel()
-
-
-def copy_of(group: Group | None) -> Group:
-    """A new group of the same processes, whose messages never meet those of others.
-
-    Args:
-        group: the default one if not given.
-
-    Raises:
-        OptionError: there is none, or this process is not in it.
-    """
-    parent = group or (dist.group.WORLD if dist.is_initialized() else None)
-    if parent is None:
-        raise OptionError("torch.distributed has no process group; call init_process_group first")
-    ranks = dist.get_process_group_ranks(parent)
-    timeout, backend = group_timeout(parent), dist.get_backend(parent)
-    made = dist.new_group(ranks, timeout=timeout, backend=backend)
-    if not isinstance(made, Group):
-        raise OptionError("group: this process is not in it")
-    return made

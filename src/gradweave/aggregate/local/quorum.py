@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gradweave.aggregate.local.flat import FlatParameters, Group, copy_of
+from gradweave.aggregate.local.flat import FlatParameters
 from gradweave.aggregate.local.methods import DiLoCo
 from gradweave.errors import OptionError, RunError
+from gradweave.execute.torch_distributed.groups import Group, copy_of
 from gradweave.execute.torch_distributed.store import group_timeout
 from gradweave.wording import counted
 

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from gradweave.aggregate.local.flat import FlatParameters, copy_of
+from gradweave.aggregate.local.flat import FlatParameters
 from gradweave.aggregate.local.methods import DiLoCo
 from gradweave.errors import OptionError
 from gradweave.execute.torch_distributed.backend import Collective
+from gradweave.execute.torch_distributed.groups import copy_of
 from gradweave.schedule.schedule import Schedule
 
 

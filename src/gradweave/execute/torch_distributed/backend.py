@@ -23,12 +23,11 @@ from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
 from gradweave.execute.torch_distributed.gloo_messages import Channels, Messages, combine, pair
+from gradweave.execute.torch_distributed.groups import Group, copy_of, default_group, member_of
 from gradweave.execute.torch_distributed.round_by_round import Rounds
-from gradweave.execute.torch_distributed.store import group_timeout
 from gradweave.execute.torch_distributed.watchdog import Watchdog
 from gradweave.schedule.schedule import Schedule
 
-Group = dist.ProcessGroup
 OPERATIONS = {
     "sum": dist.ReduceOp.SUM,
     "mean": dist.ReduceOp.SUM,
@@ -71,7 +70,7 @@ def all_reduce(
         LostServerError: a process went away, or was silent for as long as the group's timeout.
     """
     check_all_reduce(schedule)
-    made = _collectives.setdefault(group or _world(), {})
+    made = _collectives.setdefault(group or default_group(), {})
     key = digest(schedule)
     if key not in made:
         made[key] = Collective(schedule, group)
@@ -112,10 +111,7 @@ class Collective:
         watchdog: Watchdog | None = None,
     ) -> None:
         first = channels[0][0][0] if channels else None
-        given: Any = group or (first if isinstance(first, Group) else _world())
-        if not isinstance(given, Group | dist.ProcessGroupGloo):
-            raise OptionError("group: this process is not in it")
-        self.group: Any = given
+        self.group: Any = member_of(group or (first if isinstance(first, Group) else None))
         self.rank, self.size = self.group.rank(), self.group.size()
         """Of this process, and of the group."""
         check_servers(schedule, self.size, what="processes in the group")
@@ -208,16 +204,12 @@ class State:
 
     def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
         check_all_reduce(schedule)
-        parent = group or _world()
-        ranks = dist.get_process_group_ranks(parent)
-        check_servers(schedule, len(ranks), what="processes in the group")
+        parent = member_of(group)
+        check_servers(schedule, dist.get_world_size(parent), what="processes in the group")
         self._backend = dist.get_backend(parent)
-        # A new group, so that its messages never meet those that DDP sends meanwhile.
-        apart = dist.new_group(ranks, timeout=group_timeout(parent), backend=self._backend)
-        if not isinstance(apart, Group):
-            raise OptionError("group: this process is not in it")
-        self._apart = apart
-        self.collective = Collective(schedule, apart)
+        # A group of its own, so that its messages never meet those that DDP sends meanwhile.
+        self._apart = copy_of(parent)
+        self.collective = Collective(schedule, self._apart)
         """Counts the bytes sent."""
         self._is_own = self.collective.is_own
         self._queue = ThreadPoolExecutor(1, "gradweave")
@@ -295,10 +287,3 @@ def hook(
     Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
     """
     return state.submit(bucket.buffer())
-
-
-def _world() -> Group:
-    group = dist.group.WORLD if dist.is_initialized() else None
-    if group is None:
-        raise OptionError("torch.distributed has no process group; call init_process_group first")
-    return group

@@ -1,0 +1,68 @@
+"""A process group of one's own, of the same processes as another."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from gradweave.errors import OptionError
+from gradweave.execute.torch_distributed.store import group_store, group_timeout
+
+Group = dist.ProcessGroup
+
+
+def default_group() -> Group:
+    """The group of all processes.
+
+    Raises:
+        OptionError: torch.distributed has not been initialised.
+    """
+    group = dist.group.WORLD if dist.is_initialized() else None
+    if group is None:
+        raise OptionError("torch.distributed has no process group; call init_process_group first")
+    return group
+
+
+def member_of(group: Any) -> Any:
+    """The group, or the default one if None is given.
+
+    Raises:
+        OptionError: this process is not in it, or torch.distributed has not been initialised.
+    """
+    if isinstance(group, int):  # as dist.new_group says it
+        raise OptionError("group: this process is not in it")
+    return group or default_group()
+
+
+def copy_of(group: Group | None) -> Group:
+    """A new group of the same processes, whose messages never meet those of others.
+
+    All processes of the group call it, on gloo no others.
+
+    Args:
+        group: the default one if not given.
+
+    Raises:
+        OptionError: there is none, or this process is not in it.
+    """
+    parent = member_of(group)
+    ranks = dist.get_process_group_ranks(parent)
+    timeout, backend = group_timeout(parent), dist.get_backend(parent)
+    if backend != "gloo":
+        return member_of(dist.new_group(ranks, timeout=timeout, backend=backend))
+    # dist.new_group waits for all processes of the job, and names groups by how many a process is
+    # in: copies of two groups, made at the same time, would have one name.
+    store, rank = group_store(parent), parent.rank()
+    number = store.add(f"gradweave copies of {rank}", 1)
+    made, _ = distributed_c10d._new_process_group_helper(
+        len(ranks),
+        rank,
+        ranks,
+        dist.Backend(backend),
+        store,
+        f"gradweave copy {number} of {parent.group_name}",  # pyright: ignore[reportArgumentType]
+        timeout=timeout,
+    )
+    members = {global_rank: place for place, global_rank in enumerate(ranks)}
+    distributed_c10d._world.pg_group_ranks[made] = members
+    return member_of(made)
