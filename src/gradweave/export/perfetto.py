@@ -114,7 +114,7 @@ def to_perfetto(
         )
     runs = [] if measured is None else _runs(schedule, gradient_bytes, measured)
     begin, end = event_seconds(schedule, gradient_bytes)
-    writer = _Writer()
+    writer = TraceWriter()
     plan = (0, round(float(end.max(initial=0.0)) * _NS), "predicted", {}, ())
     whole = writer.group("Whole", 1)
     writer.track(whole, f"plan: {schedule.scheduler.name}", [plan])
@@ -179,7 +179,7 @@ def _slices(
     return of_links, sent, received
 
 
-class _Writer:
+class TraceWriter:
     """Packets of a trace, track by track."""
 
     def __init__(self) -> None:

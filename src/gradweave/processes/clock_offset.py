@@ -23,3 +23,25 @@ def ahead_s(asked: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
     """
     trip_s, ahead = min((came - begun, shown - (begun + came) / 2) for begun, came, shown in asked)
     return ahead, trip_s
+
+
+def ahead_by_meetings(
+    meetings: Sequence[tuple[float, float, float, float]],
+) -> tuple[float, float]:
+    """How far another clock is ahead, by meetings that neither side leaves before both have come.
+
+    Such are collectives in which every process waits for every other.
+
+    Args:
+        meetings: when each began and ended by this clock, and by the other one.
+
+    Returns:
+        By how much it is ahead, and by how much that may be wrong; below 0 where the clocks have
+        drifted apart between the meetings.
+
+    >>> ahead_by_meetings([(10.0, 11.0, 110.5, 113.0), (20.0, 23.0, 119.0, 120.5)])
+    (100.0, 0.5)
+    """
+    least = max(there - end for _, end, there, _ in meetings)
+    most = min(there - begin for begin, _, _, there in meetings)
+    return (least + most) / 2, (most - least) / 2

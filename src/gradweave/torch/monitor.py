@@ -13,10 +13,11 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from torch.distributed import distributed_c10d
 
@@ -71,6 +72,7 @@ class Monitor:
         rank: of this process in the job.
         size: of the job.
         patience_s: how long a collective may take; infinite: nobody is named.
+        keep: what this process keeps of its calls, for whoever asks by the store.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Monitor:
         rank: int,
         size: int,
         patience_s: float,
+        keep: Callable[[], bytes] | None = None,
     ) -> None:
+        self._keep, self._kept_for = keep, b" "
         self._recorder, self._rank, self._size = recorder, rank, size
         self._patience_s = patience_s
         self._tick_s = min(max(patience_s / 8, TICK_S[0]), TICK_S[1])
@@ -142,7 +146,7 @@ class Monitor:
         self._store.close()
 
     def _prepare(self, store: distributed_c10d.Store) -> None:
-        for key in ("alarm", "judged", "verdict"):
+        for key in ("alarm", "judged", "verdict", "trace"):
             store.compare_set(key, "", " ")
         self._tell(self._stand(time.monotonic()).written(), store)
 
@@ -228,6 +232,7 @@ class Monitor:
             store.set("alarm", f"{self._rank} {self._heartbeats}")
         if alarmed:
             self._tell(self._stand(now).written(), store)
+            self._show_kept(store)
         if judges:
             store.set("judged", f"{self._rank} {self._heartbeats}")
         return _News(
@@ -236,6 +241,14 @@ class Monitor:
             store.get("verdict") if alarmed else b" ",
             stands(store, self._size) if judges else None,
         )
+
+    def _show_kept(self, store: distributed_c10d.Store) -> None:
+        """Writes the calls of this process, once for each who asks."""
+        asked = store.get("trace")
+        if self._keep is not None and asked not in (b" ", self._kept_for):
+            self._kept_for = asked
+            content: Any = self._keep()  # the stubs know text alone
+            store.set(f"trace {asked.decode()} {self._rank}", content)
 
     def _take(self, news: _News, now: float) -> None:
         if news.alarm != self._alarm:

@@ -214,7 +214,8 @@ class Recorder:
     """
 
     def __init__(self, *, follow: bool = False) -> None:
-        self._follow = follow
+        self.follows = follow
+        """Whether ends are noted when they come."""
         self.lanes: dict[str, Lane] = {}
         self.kept: deque[Entry] = deque(maxlen=KEPT)
         """In the order of their begin."""
@@ -248,7 +249,7 @@ class Recorder:
 
     def started(self, entry: Entry, work: Any) -> None:
         """Notes what the caller of a call waits for."""
-        entry.started(work, self._follow)
+        entry.started(work, self.follows)
 
     def close(self, key: str) -> None:
         """Forgets the lanes of a group that ends, so that nothing of it is held."""

@@ -14,7 +14,8 @@ from torch.distributed import distributed_c10d
 
 from gradweave.errors import GradweaveError
 from gradweave.execute.torch_distributed.store import root_store
-from gradweave.torch.monitor import Monitor
+from gradweave.torch.kept import TraceFile, kept
+from gradweave.torch.monitor import Monitor, machine
 from gradweave.torch.progress import PlannedWork
 from gradweave.torch.record import Entry, Recorder
 from gradweave.torch.settings import Recording
@@ -75,6 +76,7 @@ class _Process:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         self._monitor: Monitor | None = None
+        self._trace: TraceFile | None = None
         self._groups: set[str] = set()
 
     def joined(self, key: str, asked: Recording, options: Any) -> Recorder:
@@ -93,6 +95,9 @@ class _Process:
             self.recorder = self._monitor = None
             if monitor is not None:
                 monitor.close()
+            if self._trace is not None:
+                self._trace.close()
+                self._trace = None
             recorder.close_all()
         elif self.recorder is not None:
             self.recorder.close(key)
@@ -106,13 +111,17 @@ class _Process:
         root = root_store(store)
         if rank == 0:
             root.set(JOB, json.dumps([f"gradweave {name}", size]))
-        self.recorder = Recorder(follow=asked.trace is not None)
+        self.recorder = recorder = Recorder(follow=asked.trace is not None)
+        about = recorder, rank, size, machine()
+        if asked.trace is not None:
+            self._trace = TraceFile(asked.trace, *about)
         self._monitor = Monitor(
-            self.recorder,
+            recorder,
             distributed_c10d.PrefixStore(f"gradweave {name}", root),
             rank,
             size,
             asked.slow_after_s or math.inf,
+            lambda: kept(*about).written(),
         )
 
 
