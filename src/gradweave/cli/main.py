@@ -25,6 +25,8 @@ VERBS = {
     "order": "order",
     "plan": "plan",
     "run": "run",
+    "watch": "watch",
+    "trace": "trace",
     "measure": "measure",
     "lab": "lab",
     "export": "export",
