@@ -39,8 +39,8 @@ def in_shares(schedule: Schedule) -> Schedule:
     return schedule.replace(shares=integer_shares(first + [(1 - sum(first)) / rest] * rest))
 
 
-def in_thirds(schedule: Schedule) -> Schedule:
-    """The schedule with each piece in two, of a third and two, one after the other, last first."""
+def in_two(schedule: Schedule, weights: tuple[int, int]) -> Schedule:
+    """The schedule with each piece in two, of such weights, one after the other, last first."""
     pieces, routes = schedule.pieces, schedule.route_nodes
     offsets = schedule.route_offsets
 
@@ -56,7 +56,7 @@ def in_thirds(schedule: Schedule) -> Schedule:
         op=twice(schedule.op),
         route_nodes=twice(routes),
         route_offsets=np.concatenate([offsets, offsets[1:] + len(routes)]),
-        shares=np.repeat([2, 1], pieces),
+        shares=np.repeat(weights, pieces),
     )
 
 

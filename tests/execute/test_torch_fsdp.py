@@ -14,7 +14,7 @@ from gradweave.errors import ScheduleError
 from gradweave.schedule import COLLECTIVES, Collective, Schedule, integer_shares
 from gradweave.schedulers import Merged, Ring
 from tests.conformance.networks import network
-from tests.execute.cases import Case, in_thirds
+from tests.execute.cases import Case, in_two
 from tests.execute.launch import check_all_name, torch_job, write_job
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
@@ -29,7 +29,7 @@ def write_examples(folder: Path) -> None:
         for collective in COLLECTIVES
     }
     for stage in COLLECTIVES[1:]:
-        schedules["of four", stage] = in_thirds(schedules["of four", stage])
+        schedules["of four", stage] = in_two(schedules["of four", stage], (2, 1))
     (folder / "job.pickle").write_bytes(pickle.dumps((schedules, [])))
 
 
@@ -84,7 +84,7 @@ def test_pieces_come_in_the_order_of_ranks():
     from gradweave.execute.torch_distributed.shards import sharded
 
     for collective in COLLECTIVES[1:]:
-        cut = in_thirds(stage(collective=collective))
+        cut = in_two(stage(collective=collective), (2, 1))
         made = sharded(cut)
         ranks = made.topology.rank[made.root]
         assert not np.array_equal(cut.root, made.root) and (np.diff(ranks) >= 0).all()

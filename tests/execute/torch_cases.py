@@ -44,7 +44,7 @@ from gradweave.execute.torch_distributed.shards import (
 )
 from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.schedule.schedule import OWN, Provenance
-from tests.execute.cases import Case, Checks, contribution, digest, in_thirds, result_digest
+from tests.execute.cases import Case, Checks, contribution, digest, in_two, result_digest
 from tests.patience import PATIENCE_S
 
 check = Checks()
@@ -254,12 +254,12 @@ def one_stage(schedules: Schedules, rank: int) -> None:
 
 @check
 def shards(schedules: Schedules, rank: int) -> None:
-    for strategy in ("merged", "ring"):
+    for strategy, weights in (("merged", (2, 1)), ("ring", (1, 1))):
         scatter, gather = (
-            sharded(in_thirds(schedules[strategy, each])) for each in COLLECTIVES[1:]
+            sharded(in_two(schedules[strategy, each], weights)) for each in COLLECTIVES[1:]
         )
         first, second = td.Collective(scatter), td.Collective(gather)
-        for shard in (0, 1, 2, 101):  # elements of a server, of which two thirds go apart
+        for shard in (0, 1, 2, 101):  # elements of a server, in two pieces
             for reduction in ("sum", "mean", "max"):
                 whole = brought(scatter, 6 * shard)
                 mine = torch.from_numpy(whole[rank].copy()).view(6, shard)

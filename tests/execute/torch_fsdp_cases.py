@@ -19,7 +19,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from gradweave.errors import LostServerError, OptionError, ScheduleError
 from gradweave.execute.torch_distributed import fsdp
-from gradweave.schedule import Schedule
+from gradweave.schedule import Schedule, reverse
 from tests.execute import torch_cases
 from tests.execute.torch_backend_cases import WIDTH, batch, digest, trained
 from tests.execute.torch_cases import Schedules, in_the_middle, raised, short_of_patience
@@ -160,7 +160,7 @@ def lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> di
     group = short_of_patience()
     mesh = DeviceMesh.from_group(group, "cpu")
     made = transformer(mesh, {})
-    fsdp.register(made, all_gather=schedule, group=group)
+    fsdp.register(made, all_gather=schedule, reduce_scatter=reverse(schedule), group=group)
     made(batch(0)).sum().backward()
     if own == rank:
         in_the_middle(folder, when)
