@@ -410,7 +410,7 @@ def test_monitors_name_who_is_late_and_say_when_it_goes_on(quick: None, lines: l
     works += job.enter(1)
     for work in works:
         work.over = True
-    assert "nobody waits for ranks 1 any more" in awaited(lines, 3)[2]
+    assert "nobody waits for rank 1 any more" in awaited(lines, 3)[2]
     time.sleep(0.3)
     assert len(lines) == 3
     job.close()

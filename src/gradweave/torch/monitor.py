@@ -29,6 +29,7 @@ from gradweave.torch.record import Entry, Lane, Recorder
 from gradweave.torch.sockets import connections
 from gradweave.torch.stands import LaneStand, RankStand
 from gradweave.torch.waiting import Holdup, Kind, Ranks
+from gradweave.wording import listed
 
 TICK_S = (0.1, 0.5)
 """Bounds on the time between two looks, which is an eighth of the patience."""
@@ -179,7 +180,7 @@ class Monitor:
             self._say_store()
             self._store_is = ""
         if self._said and now > self._alarm_until + self._calm_s:
-            self._over(now)
+            self._over()
 
     def _waits(self, now: float) -> bool:
         """Whether this process waits for too long, or a call has failed."""
@@ -305,11 +306,12 @@ class Monitor:
         _log.warning("%s", text)
         self._knows.set()
 
-    def _over(self, now: float) -> None:
+    def _over(self) -> None:
         assert self._said is not None
-        seconds = self._alarm_until - self._heard_s - self._said_at
-        what = f"ranks {', '.join(map(str, self._said.ranks))}" if self._said.ranks else "it"
-        _log.warning("nobody waits for %s any more, after %.0f s more", what, max(seconds, 0.0))
+        seconds = self._alarm_until - self._heard_s - self._said_at + self._said.for_s
+        ranks = [str(rank) for rank in self._said.ranks]
+        whom = f" for rank{'s' * (len(ranks) > 1)} {listed(ranks)}" if ranks else ""
+        _log.warning("it goes on after %.0f s: nobody waits%s any more", seconds, whom)
         self._said = None
 
     def _say_store(self) -> None:

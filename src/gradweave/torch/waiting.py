@@ -39,6 +39,8 @@ class Holdup:
     ranks: tuple[int, ...]
     text: str
     """In one line, without a full stop."""
+    for_s: float
+    """How long others have waited."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +150,8 @@ class Ranks:
         said = [f"{self._named(some)} {_verb(some, 'calls')} {text}" for text, some in others]
         end = f"{self._named(most)} {_verb(most, 'calls')} {common}"
         where = f"as call {wait.number}{self._group(wait.lane)}"
-        return Holdup(Kind.MISMATCH, tuple(ranks), f"{listed(said)} {where}, where {end}")
+        text = f"{listed(said)} {where}, where {end}"
+        return Holdup(Kind.MISMATCH, tuple(ranks), text, wait.lane.open_s)
 
     def _lost(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
         text = f"{self._named(ranks)} {_verb(ranks, 'holds')} up {self._held(waits)}: "
@@ -156,11 +159,12 @@ class Ranks:
             text += listed(sorted({self._known.get(rank, _SILENT) for rank in ranks}))
         else:
             text += _SILENT
-        return Holdup(Kind.LOST, tuple(ranks), text)
+        return Holdup(Kind.LOST, tuple(ranks), text, waits[0].lane.open_s)
 
     def _gone(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
         text = f"{self._named(ranks)} {_verb(ranks, 'has', 'have')} ended, without a call that is "
-        return Holdup(Kind.LEFT, tuple(ranks), text + f"awaited by {self._held(waits)}")
+        text += f"awaited by {self._held(waits)}"
+        return Holdup(Kind.LEFT, tuple(ranks), text, waits[0].lane.open_s)
 
     def _late(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
         text = f"{self._named(ranks)} {_verb(ranks, 'holds')} up {self._held(waits)}"
@@ -168,7 +172,7 @@ class Ranks:
         after = f" since {stand.last} ended" if stand.last else ""
         text += f": it has been in its own code for {stand.idle_s:.1f} s{after}"
         text += f", at {stand.where}" if stand.where else ""
-        return Holdup(Kind.LATE, tuple(ranks), text)
+        return Holdup(Kind.LATE, tuple(ranks), text, waits[0].lane.open_s)
 
     def _cycle(self, waits: list[_Wait]) -> Holdup | None:
         """Ranks of which each waits for the next."""
@@ -184,7 +188,8 @@ class Ranks:
             key, lane = max(self._stands[one].open, key=lambda each: each[1].open_s)
             call = self._call(_Wait(one, key, lane, lane.open or 0))
             said.append(f"{self._named([one])} in {call}")
-        return Holdup(Kind.CYCLE, tuple(sorted(ranks)), f"wait for each other: {listed(said)}")
+        text = f"wait for each other: {listed(said)}"
+        return Holdup(Kind.CYCLE, tuple(sorted(ranks)), text, waits[0].lane.open_s)
 
     def _slow(self, waits: list[_Wait]) -> Holdup | None:
         """All that are awaited are in a call themselves, and bytes are under way."""
@@ -195,11 +200,11 @@ class Ranks:
                 return None
             text = f"nobody is seen to hold up {self._held(waits)}: all are there, and no link "
             text += "is busier than the others"
-            return Holdup(Kind.NETWORK, (), text)
+            return Holdup(Kind.NETWORK, (), text, waits[0].lane.open_s)
         ends_ = link.source, link.target
         text = f"the link from {self._named(ends_[:1])} to {self._named(ends_[1:])} {held}: it "
         text += f"carries {format_rate(link.bytes_per_s)}, while most others are idle"
-        return Holdup(Kind.LINK, ends_, text)
+        return Holdup(Kind.LINK, ends_, text, waits[0].lane.open_s)
 
     def _held(self, waits: list[_Wait]) -> str:
         """Who is held up, and where."""
