@@ -2,10 +2,12 @@
 
 import dataclasses
 import gc
+import json
 import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 import types
@@ -15,11 +17,15 @@ from typing import Any
 
 import pytest
 
+import gradweave as gw
 from gradweave.errors import GradweaveError
+from gradweave.execute.recorded import read_recorded
+from gradweave.schedulers import RecursiveDoubling
 from gradweave.torch.links import LinkUse, links_in_use, slow_link
 from gradweave.torch.sockets import Connection, connections
 from gradweave.torch.stands import LaneStand, RankStand
 from gradweave.torch.waiting import Holdup, Kind, Ranks
+from tests.execute.launch import run
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
@@ -286,16 +292,16 @@ class Work:
     def is_completed(self) -> bool:
         return self.over
 
-    def wait(self) -> None:
+    def wait(self) -> bool:
         if self.error:
             raise RuntimeError(self.error)
+        return True
 
 
-def begun(recorder: Recorder, lane: Lane, tensor: Any = None) -> Work:
+def begun(recorder: Recorder, lane: Lane, tensor: Any = None, kind: str = "all_reduce") -> Any:
     options = types.SimpleNamespace(reduceOp=dist.ReduceOp.SUM)
-    entry, work = recorder.enter(lane, "all_reduce", tensor, options), Work()
-    recorder.started(entry, work)
-    return work
+    entry = recorder.enter(lane, kind, tensor, options)
+    return recorder.started(entry, Work())
 
 
 def test_calls_are_kept_until_they_are_over():
@@ -320,16 +326,25 @@ def test_calls_are_kept_until_they_are_over():
     assert not recorder.lanes
 
 
-def test_a_message_is_over_when_nobody_holds_its_work():
+@pytest.mark.parametrize("kind", ["message", "reduce_scatter"])
+def test_what_is_over_once_it_was_awaited(kind: str):
     recorder = Recorder()
-    pair = recorder.lane("g:0>1", (0, 1), between_two=True)
-    work = begun(recorder, pair)
-    pair.settle()
-    assert len(pair.open) == 1
-    del work
+    lane = recorder.lane("g", (0, 1), between_two=kind == "message")
+    works = [begun(recorder, lane, torch.ones(9), kind) for _ in range(3)]
+    lane.settle()
+    assert len(lane.open) == 3 and lane.first() is None
+    works[2]._begun()
+    assert lane.first() is recorder.kept[2]
+    assert works[0].wait()
+    works[1]._own.error = "Connection closed"
+    with pytest.raises(RuntimeError, match="closed"):
+        works[1].wait()
+    lane.settle()
+    assert [entry.number for entry in lane.open] == [3] and lane.failed is recorder.kept[1]
+    works.clear()  # nobody waits for the third, nor can
     gc.collect()
-    pair.settle()
-    assert not pair.open and recorder.kept[0].end_ns
+    lane.settle()
+    assert not lane.open and all(entry.end_ns for entry in recorder.kept)
 
 
 def test_a_call_that_raises_is_over():
@@ -458,3 +473,31 @@ def test_a_process_that_was_stopped_has_not_waited_for_others():
     assert first._for_s(entry, time.monotonic() + 1) < 2
     work.over = True
     job.close()
+
+
+@pytest.mark.slow
+def test_a_job_that_records_its_calls(tmp_path: Path):
+    """Verdict, kept calls and what is left, by processes; the job is `torch_waiting_cases`."""
+    RecursiveDoubling().schedule(gw.topology.complete(2)).save(tmp_path / "plan.json")
+    module = (sys.executable, "-m", "tests.execute.torch_waiting_cases", str(tmp_path))
+    status, output = run(module, tmp_path)
+    assert status == 0, output
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for report in reports:
+        said = [line for line in report["said"] if "(call 2)" in line]  # 1: connections are made
+        assert len(said) == 1 and said[0].startswith("rank 1 ("), report
+        assert "float32[100]" in said[0] and "torch_waiting_cases.py" in said[0]
+        assert not report["left"]
+    ranks = read_recorded([tmp_path / "calls"])
+    assert [rank.rank for rank in ranks] == [0, 1]
+    for rank in ranks:
+        kinds = {call.text.split()[0] for call in rank.calls}
+        assert kinds >= {
+            *("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "all_to_all"),
+            *("reduce_scatter", "barrier", "message"),
+        }
+        assert {call.planned for call in rank.calls} == {True, False}
+        assert all(call.end_ns >= call.begin_ns and not call.error for call in rank.calls)
+        assert sorted(lane.between_two for lane in rank.lanes.values()) == [False, False, True]
+    texts = [[call.text for call in rank.calls] for rank in ranks]
+    assert texts[0] == texts[1]

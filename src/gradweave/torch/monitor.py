@@ -21,7 +21,6 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
-from gradweave.execute.torch_distributed.lost import is_broken
 from gradweave.execute.torch_distributed.standing import Heard
 from gradweave.execute.torch_distributed.store import StoreThread, held_by_rank_0
 from gradweave.torch.links import links_in_use
@@ -126,10 +125,6 @@ class Monitor:
         if self._left:
             return
         self._waits(time.monotonic())
-        error = getattr(sys, "last_value", None)  # which nobody has caught
-        if isinstance(error, RuntimeError) and is_broken(error):
-            for lane in list(self._recorder.lanes.values()):
-                lane.broken(error)
         failed = self._failed(time.monotonic())
         if failed:
             self._knows.wait(_LEAVE_S)
@@ -195,7 +190,7 @@ class Monitor:
         return any(_failed_lately(lane, now) for lane in list(self._recorder.lanes.values()))
 
     def _for_s(self, entry: Entry, now: float) -> float:
-        return now - max(entry.begin_ns / 1e9, self._resumed)
+        return now - max(entry.waits_from_ns / 1e9, self._resumed)
 
     def _exchange(self, now: float, waits: bool) -> _News | None:
         """Tells the store what there is to tell, and what it says; None where that is to come."""

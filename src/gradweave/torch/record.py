@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradweave.torch.awaited import AwaitedWork
+
 KEPT = 1000
 """Calls that a process keeps."""
 _TOLD = 16
@@ -35,6 +37,7 @@ class Entry:
         "planned",
         "root",
         "sized",
+        "waits_from_ns",
     )
 
     def __init__(self, lane: "Lane", kind: str, tensors: Any, options: Any, sized: bool) -> None:
@@ -54,7 +57,8 @@ class Entry:
         self._work: Any = self
         self.end_ns = 0
         """0: it is in flight."""
-        self.begin_ns = time.monotonic_ns()
+        self.begin_ns = self.waits_from_ns = time.monotonic_ns()
+        """The latter is 0 while nobody waits for a call that nobody need wait for, as messages."""
 
     def _measure(self, tensors: Any) -> None:
         first = tensors
@@ -80,8 +84,8 @@ class Entry:
         words.append(_operation(self._options))
         return " ".join(filter(None, words))
 
-    def started(self, work: Any, follow: bool) -> None:
-        """Notes what the caller waits for.
+    def started(self, work: Any, follow: bool) -> Any:
+        """Notes what the caller waits for, and returns what it is to wait for.
 
         Args:
             work: PyTorch's; None where there is nothing to wait for.
@@ -90,13 +94,15 @@ class Entry:
         """
         if work is None:
             self._work = None
-        elif self.lane.between_two:
-            # PyTorch knows that a message is over once its caller has waited for it.
+        elif self.lane.between_two or (self.kind in _AWAITED and self._on_cpu and not self.planned):
+            self.waits_from_ns = 0
+            work = AwaitedWork(work, self._begun, self._awaited)
             self._work = weakref.ref(work, self._dropped)
         else:
             self._work = work
             if follow and self._on_cpu:
                 self._follow(work)
+        return work
 
     def failed(self, error: BaseException) -> None:
         """Notes that it ended with an error."""
@@ -111,11 +117,11 @@ class Entry:
         if work is self:  # the call has not returned
             return False
         if isinstance(work, weakref.ref):
-            work = work()
+            return False
         if work is not None:
             if not work.is_completed():
                 return False
-            if self._on_cpu and not self.lane.between_two:  # whose messages are awaited once
+            if self._on_cpu:
                 self._look_for_error(work)
         self._end()
         return True
@@ -128,6 +134,14 @@ class Entry:
 
     def _note_end(self) -> None:
         self.end_ns = self.end_ns or time.monotonic_ns()
+
+    def _begun(self) -> None:
+        self.waits_from_ns = time.monotonic_ns()
+
+    def _awaited(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.error = str(error) or type(error).__name__
+        self._end()
 
     def _dropped(self, _: object) -> None:
         self._end()
@@ -150,6 +164,8 @@ def _flat(tensors: Any) -> Iterator[torch.Tensor]:
         yield from itertools.chain.from_iterable(map(_flat, tensors))
 
 
+_AWAITED = ("reduce_scatter",)
+"""Collectives of gloo's that are over for PyTorch once their caller has waited for them."""
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -195,15 +211,8 @@ class Lane:
             self._settling.release()
 
     def first(self) -> Entry | None:
-        """The first call that is in flight."""
-        return next(iter(self.open.copy()), None)
-
-    def broken(self, error: BaseException) -> None:
-        """Notes that a message failed, where PyTorch tells its caller alone."""
-        last = self.recent[-1] if self.recent else None
-        if self.between_two and last is not None:
-            last.failed(error)
-            self.failed = last
+        """The first call that is in flight and waited for."""
+        return next((entry for entry in self.open.copy() if entry.waits_from_ns), None)
 
 
 class Recorder:
@@ -247,9 +256,9 @@ class Recorder:
         self.kept.append(entry)
         return entry
 
-    def started(self, entry: Entry, work: Any) -> None:
-        """Notes what the caller of a call waits for."""
-        entry.started(work, self.follows)
+    def started(self, entry: Entry, work: Any) -> Any:
+        """Notes what the caller of a call waits for, and returns what it is to wait for."""
+        return entry.started(work, self.follows)
 
     def close(self, key: str) -> None:
         """Forgets the lanes of a group that ends, so that nothing of it is held."""

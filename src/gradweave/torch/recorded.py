@@ -220,8 +220,7 @@ def _recording(name: str, call: _Call) -> Any:
             entry.failed(error)
             raise
         entry.planned = isinstance(work, PlannedWork)
-        self._record.recorder.started(entry, work)
-        return work
+        return self._record.recorder.started(entry, work)
 
     return functools.update_wrapper(method, getattr(dist.ProcessGroup, name))
 

@@ -60,7 +60,8 @@ class LossDetector:
             error: the error.
             peer: rank of the process that the message was for; None where there were many.
         """
-        text, broken = str(error), is_broken(error)
+        text = str(error)
+        broken = any(each in text.lower() for each in _BROKEN)
         if broken and peer is None:
             time.sleep(2 * POLL_S)  # for a process that knows to write it
         try:
@@ -134,11 +135,6 @@ class LossDetector:
             if verdict is not None and verdict.lost and holder not in verdict.lost:
                 return self.named(verdict)
         return self.named(Verdict((holder,), (f"the process that holds the store {how}",)))
-
-
-def is_broken(error: BaseException) -> bool:
-    """Whether an error of gloo's says that a connection broke."""
-    return any(each in str(error).lower() for each in _BROKEN)
 
 
 class _Watch:
