@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -74,7 +75,7 @@ class TraceFile:
     ) -> None:
         self._folder, self._recorder = folder, recorder
         self._rank, self._ranks, self._machine = rank, ranks, machine
-        self._before = None
+        self._before, self._process = None, os.getpid()
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGUSR1"):
             self._before = signal.getsignal(signal.SIGUSR1)
             signal.signal(signal.SIGUSR1, self._asked)
@@ -82,6 +83,8 @@ class TraceFile:
 
     def write(self) -> None:
         """Writes it; says in one line where that cannot be."""
+        if os.getpid() != self._process:
+            return  # a fork
         found = kept(self._recorder, self._rank, self._ranks, self._machine)
         try:
             make_folder(self._folder)

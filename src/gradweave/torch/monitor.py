@@ -108,7 +108,7 @@ class Monitor:
         self._said_at = 0.0
         self._news = b""
         self._knows = threading.Event()
-        self._left = False
+        self._left, self._process = False, os.getpid()
         self._ended = threading.Event()
         self._store.ask(self._prepare)
         self._thread = threading.Thread(target=self._run, name="gradweave-monitor", daemon=True)
@@ -122,7 +122,7 @@ class Monitor:
         loss is behind it.
         """
         atexit.unregister(self.close)
-        if self._left:
+        if self._left or os.getpid() != self._process:  # a fork has no threads of it
             return
         self._waits(time.monotonic())
         failed = self._failed(time.monotonic())
@@ -342,7 +342,7 @@ class Monitor:
             now,
             socket.gethostname(),
             machine(),
-            os.getpid(),
+            self._process,
             {key: self._lane(lane, now) for key, lane in lanes},
             last.text if last else "",
             now - since,

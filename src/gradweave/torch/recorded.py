@@ -82,7 +82,7 @@ class _Process:
     def joined(self, key: str, asked: Recording, options: Any) -> Recorder:
         """Notes that there is a group, and begins where it is the first; what keeps its calls."""
         if self.recorder is None:
-            self._begin(asked, options)
+            self._begin(key, asked, options)
         assert self.recorder is not None
         self._groups.add(key)
         return self.recorder
@@ -102,12 +102,14 @@ class _Process:
         elif self.recorder is not None:
             self.recorder.close(key)
 
-    def _begin(self, asked: Recording, options: Any) -> None:
+    def _begin(self, key: str, asked: Recording, options: Any) -> None:
         here = dist.is_initialized()
         store = distributed_c10d._get_default_store() if here else options.store
         rank = dist.get_rank() if here else options.group_rank
         size = dist.get_world_size() if here else options.group_size
-        name = store.compare_set("gradweave job", "", uuid.uuid4().hex[:8]).decode()
+        name = key
+        if here:  # ranks may begin with different groups
+            name = store.compare_set("gradweave job", "", key).decode()
         root = root_store(store)
         if rank == 0:
             root.set(JOB, json.dumps([f"gradweave {name}", size]))

@@ -170,7 +170,8 @@ class Ranks:
         text = f"{self._named(ranks)} {_verb(ranks, 'holds')} up {self._held(waits)}"
         stand = self._stands[ranks[0]]
         after = f" since {stand.last} ended" if stand.last else ""
-        text += f": it has been in its own code for {stand.idle_s:.1f} s{after}"
+        who = "it" if len(ranks) == 1 else f"rank {ranks[0]}"
+        text += f": {who} has been in its own code for {stand.idle_s:.1f} s{after}"
         text += f", at {stand.where}" if stand.where else ""
         return Holdup(Kind.LATE, tuple(ranks), text, waits[0].lane.open_s)
 
