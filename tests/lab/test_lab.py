@@ -487,3 +487,22 @@ def test_unequal_links_are_planned_for_each_size_and_for_gloo():
     assert large is not None and (small is None or small.pieces < large.pieces)
     for_rounds = dataclasses.replace(wanted, objective="rounds")
     assert isinstance(for_rounds.schedules("portfolio"), Schedule)
+
+
+@emulated
+def test_a_link_lets_through_what_it_is_told_to():
+    topology = slow_links("complete:2")
+    with emulation.EmulatedNetwork(topology) as network:
+
+        def rates() -> list[int]:
+            """As tbf has them, of the links from 0 to 1 and from 1 to 0."""
+            found = []
+            for node in network._namespaces:
+                (queue,) = [one for one in node.get_qdiscs() if one.get_attr("TCA_KIND") == "tbf"]
+                parameters = queue.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")
+                found.append(parameters["rate"])
+            return found
+
+        before = rates()
+        network.limit(int(topology.find_links([1], [0])[0]), 1e6)
+        assert rates() == [before[0], 1_000_000] and before == [12_500_000] * 2
