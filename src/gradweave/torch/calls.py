@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed import Collective as Plan
-from gradweave.execute.torch_distributed.backend import OPERATIONS
+from gradweave.execute.torch_distributed.backend import OPERATIONS, reduction_of
 from gradweave.execute.torch_distributed.shards import all_gather_into, reduce_scatter_into
 from gradweave.schedule.schedule import Collective
 
@@ -204,14 +204,8 @@ def _usable(tensor: Any) -> bool:
 
 
 def _reduction(operation: Any, tensor: torch.Tensor) -> Reduction | None:
-    found: Reduction | None = next((name for kind, name in _REDUCTIONS if operation == kind), None)
+    found = reduction_of(operation)
     return None if found == "mean" and not tensor.is_floating_point() else found
 
 
 _SUMMED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64}
-_REDUCTIONS: tuple[tuple[Any, Reduction], ...] = (
-    (dist.ReduceOp.SUM, "sum"),
-    (dist.ReduceOp.AVG, "mean"),
-    (dist.ReduceOp.MAX, "max"),
-    (dist.ReduceOp.MIN, "min"),
-)
