@@ -19,7 +19,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.distributed_c10d import PrefixStore  # noqa: E402
 
 from gradweave.torch.kept import TraceFile, kept  # noqa: E402
-from gradweave.torch.monitor import Monitor, machine  # noqa: E402
+from gradweave.torch.machine import machine  # noqa: E402
+from gradweave.torch.monitor import Monitor  # noqa: E402
 from gradweave.torch.record import Recorder  # noqa: E402
 from gradweave.torch.recorded import JOB  # noqa: E402
 

@@ -12,6 +12,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,17 @@ def test_a_slow_link():
     assert slow_link([back, *ONE_BUSY]) == ONE_BUSY[0]
     stuck = LinkUse(2, 3, 0, 1.0, 1.0, waiting_bytes=9000)
     assert slow_link([back, stuck]) == stuck
+
+
+def test_what_a_second_reading_confirms():
+    def of(kind: Kind, *ranks: int) -> Holdup:
+        return Holdup(kind, ranks, "", 3.0)
+
+    assert of(Kind.LOST, 1).confirms(of(Kind.LOST, 1, 3))  # rank 3 was only slow to answer
+    assert not of(Kind.LOST, 1, 3).confirms(of(Kind.LOST, 1))
+    assert not of(Kind.LATE, 1).confirms(of(Kind.LOST, 1))
+    assert not of(Kind.LINK, 2, 3).confirms(of(Kind.LINK, 3, 2))
+    assert of(Kind.LINK, 2, 3).confirms(of(Kind.LINK, 2, 3))
 
 
 def test_links_by_what_both_ends_count():
@@ -459,18 +471,46 @@ def test_monitors_are_quiet_while_nobody_waits_for_long(quick: None, lines: list
     job.close()
 
 
+def test_a_store_that_does_not_answer_is_named_each_time(quick: None, lines: list[str]):
+    job = Job(2)
+    works = job.enter(0)
+    assert "rank 1 (" in awaited(lines, 1)[0]
+    works += job.enter(1)
+    for work in works:
+        work.over = True
+    monitor = job.monitors[1]
+    ask, never = monitor._store.ask, Future()
+    monitors._ANSWER_S, before = 0.1, monitors._ANSWER_S
+    try:
+        for _ in range(2):
+            lines.clear()
+            monitor._store.ask = lambda request: never  # type: ignore[method-assign]
+            job.enter(1)
+            said = "rank 1 waits in a collective, and the process that holds the job's store does"
+            until = time.monotonic() + 20
+            while not any(said in line for line in lines) and time.monotonic() < until:
+                time.sleep(0.02)
+            assert sum(said in line for line in lines) == 1, lines
+            monitor._store.ask = ask  # type: ignore[method-assign]
+            monitor._pending = None
+            time.sleep(0.5)
+    finally:
+        monitors._ANSWER_S = before
+    job.close()
+
+
 def test_a_process_that_was_stopped_has_not_waited_for_others():
     job = Job(2, math.inf)
     first = job.monitors[0]
     work = job.enter(0)[0]
     entry = job.recorders[0].kept[0]
     now = time.monotonic()
-    assert first._for_s(entry, now + 9) > 8
+    assert first._own.for_s(entry, now + 9) > 8
     first._ended.set()
     first._thread.join()
-    first._looked_at = now - 60
+    first._looked_at, first._patience_s = now - 60, 1.0
     first._look()
-    assert first._for_s(entry, time.monotonic() + 1) < 2
+    assert first._own.for_s(entry, time.monotonic() + 1) < 2
     work.over = True
     job.close()
 

@@ -1,22 +1,16 @@
 """Tells a job's ranks where this one stands while one of them waits, and says who holds it up."""
 
 import atexit
-import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import math
 import os
-import socket
-import sys
-import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from torch.distributed import distributed_c10d
@@ -24,10 +18,11 @@ from torch.distributed import distributed_c10d
 from gradweave.execute.torch_distributed.standing import Heard
 from gradweave.execute.torch_distributed.store import StoreThread, held_by_rank_0
 from gradweave.torch.links import links_in_use
-from gradweave.torch.record import Entry, Lane, Recorder
-from gradweave.torch.sockets import connections
-from gradweave.torch.stands import LaneStand, RankStand
-from gradweave.torch.waiting import Holdup, Kind, Ranks
+from gradweave.torch.machine import processes
+from gradweave.torch.own_stand import OwnStand
+from gradweave.torch.record import Recorder
+from gradweave.torch.stands import RankStand
+from gradweave.torch.waiting import Holdup, Ranks
 from gradweave.wording import listed
 
 TICK_S = (0.1, 0.5)
@@ -42,8 +37,6 @@ _ANSWER_S = 2.0
 """How long the store may take to answer."""
 _LEAVE_S = 5.0
 """How long a process stays at its end where others still have to hear of a loss."""
-_FAILED_S = 30.0
-"""How long the error of a call counts."""
 _STALE_S = 30.0
 """How old news may be that are said."""
 _log = logging.getLogger("gradweave")
@@ -85,7 +78,7 @@ class Monitor:
         keep: Callable[[], bytes] | None = None,
     ) -> None:
         self._keep, self._kept_for = keep, b" "
-        self._recorder, self._rank, self._size = recorder, rank, size
+        self._rank, self._size = rank, size
         self._patience_s = patience_s
         self._tick_s = min(max(patience_s / 8, TICK_S[0]), TICK_S[1])
         self._heard_s = max(HEARD_S, 3 * self._tick_s)
@@ -93,21 +86,23 @@ class Monitor:
         self._holder = 0 if held_by_rank_0(store) else None
         self._holder_host = ""
         self._store = StoreThread(store, "gradweave monitor", lambda _: math.inf)
-        self._store_is = ""
+        self._store_is, self._store_said = "", False
         self._pending: Future[_News] | None = None
         self._asked_at = 0.0
-        self._began = self._resumed = self._looked_at = time.monotonic()
+        self._own = OwnStand(recorder)
+        self._looked_at = time.monotonic()
         self._heartbeats = 0
         self._alarm: bytes | None = None
         self._alarm_until = 0.0
         self._judged, self._judged_at = b"", 0.0
         self._heard: Heard[RankStand] = Heard()
-        self._candidate: tuple[Kind, tuple[int, ...]] | None = None
+        self._candidate: Holdup | None = None
+        """What the last reading came to."""
         self._said: Holdup | None = None
         """The hold-up under way, in the process that judges."""
         self._said_at = 0.0
         self._news = b""
-        self._knows = threading.Event()
+        self._alarm_began, self._knew_at = 0.0, -1.0
         self._left, self._process = False, os.getpid()
         self._ended = threading.Event()
         self._store.ask(self._prepare)
@@ -124,13 +119,12 @@ class Monitor:
         atexit.unregister(self.close)
         if self._left or os.getpid() != self._process:  # a fork has no threads of it
             return
-        self._waits(time.monotonic())
-        failed = self._failed(time.monotonic())
-        if failed:
-            self._knows.wait(_LEAVE_S)
+        self._own.waits(time.monotonic(), self._patience_s)  # looks at what has ended
+        if failed := self._own.failed(time.monotonic()):
+            self._wait_for_verdict()
         self._left = True
         try:
-            written = self._stand(time.monotonic()).written()
+            written = self._written()
             if not self._store_is:
                 self._store.ask(functools.partial(self._tell, written)).result(_ANSWER_S)
                 if failed and self._holder == self._rank:
@@ -144,7 +138,10 @@ class Monitor:
     def _prepare(self, store: distributed_c10d.Store) -> None:
         for key in ("alarm", "judged", "verdict", "trace"):
             store.compare_set(key, "", " ")
-        self._tell(self._stand(time.monotonic()).written(), store)
+        self._tell(self._written(), store)
+
+    def _written(self) -> str:
+        return self._own.at(time.monotonic(), self._heartbeats, self._left).written()
 
     def _tell(self, written: str, store: distributed_c10d.Store) -> None:
         store.set(f"stand {self._rank}", written)
@@ -159,16 +156,17 @@ class Monitor:
 
     def _look(self) -> None:
         now = time.monotonic()
-        if now - self._looked_at > self._tick_s + HEARD_S:
-            self._resumed = now  # this process was stopped: it has not waited for others
+        if now - self._looked_at > max(self._patience_s, 2 * HEARD_S):
+            self._own.resumed(now)  # it was stopped, and has not waited for others
             self._heard = Heard()
-        waits = self._waits(now)
+        waits = self._own.waits(now, self._patience_s)
         if self._store_is:
             if waits:
                 self._say_store()
             return
         news = self._exchange(now, waits)
         if news is not None:
+            self._store_said = False
             self._take(news, now)
         elif waits and time.monotonic() - self._asked_at > _ANSWER_S:
             self._store_is = "does not answer"
@@ -177,30 +175,13 @@ class Monitor:
         if self._said and now > self._alarm_until + self._calm_s:
             self._over()
 
-    def _waits(self, now: float) -> bool:
-        """Whether this process waits for too long, or a call has failed."""
-        found = self._failed(now)
-        for lane in list(self._recorder.lanes.values()):
-            lane.settle()
-            first = lane.first()
-            found = found or (first is not None and self._for_s(first, now) >= self._patience_s)
-        return found
-
-    def _failed(self, now: float) -> bool:
-        return any(_failed_lately(lane, now) for lane in list(self._recorder.lanes.values()))
-
-    def _for_s(self, entry: Entry, now: float) -> float:
-        return now - max(entry.waits_from_ns / 1e9, self._resumed)
-
     def _exchange(self, now: float, waits: bool) -> _News | None:
         """Tells the store what there is to tell, and what it says; None where that is to come."""
         if self._pending is None:
             alarmed = waits or now < self._alarm_until
             judges = alarmed and math.isfinite(self._patience_s) and self._judges(now, waits)
             self._asked_at = now
-            self._pending = self._store.ask(
-                functools.partial(self._ask, waits, alarmed, judges, now)
-            )
+            self._pending = self._store.ask(functools.partial(self._ask, waits, alarmed, judges))
         try:
             news = self._pending.result(_ANSWER_S)
         except TimeoutError:
@@ -219,7 +200,7 @@ class Monitor:
         return now - self._judged_at > turn * self._tick_s
 
     def _ask(
-        self, waits: bool, alarmed: bool, judges: bool, now: float, store: distributed_c10d.Store
+        self, waits: bool, alarmed: bool, judges: bool, store: distributed_c10d.Store
     ) -> _News:
         self._heartbeats += 1
         if not self._holder_host and store.check(["stand 0"]):
@@ -227,7 +208,7 @@ class Monitor:
         if waits:
             store.set("alarm", f"{self._rank} {self._heartbeats}")
         if alarmed:
-            self._tell(self._stand(now).written(), store)
+            self._tell(self._written(), store)
             self._show_kept(store)
         if judges:
             store.set("judged", f"{self._rank} {self._heartbeats}")
@@ -251,6 +232,7 @@ class Monitor:
             if self._alarm is not None:
                 if now > self._alarm_until:  # it begins
                     self._heard, self._candidate, self._judged_at = Heard(), None, now
+                    self._alarm_began = now
                 self._alarm_until = now + self._heard_s
             self._alarm = news.alarm
         if news.judged != self._judged:
@@ -263,7 +245,7 @@ class Monitor:
 
     def _judge(self, found: dict[int, RankStand], now: float) -> None:
         """Says who holds the others up, once two readings in turn come to the same."""
-        before = self._heard.stands
+        stands_before = self._heard.stands
         self._heard.hear(found)
         certain = now - self._heard.since >= self._heard_s
         holdup = Ranks(
@@ -271,14 +253,13 @@ class Monitor:
             self._heard.present(self._heard_s),
             certain=certain,
             patience_s=self._patience_s,
-            links=links_in_use(before, found),
-            known=_known(found),
+            links=links_in_use(stands_before, found),
+            known=processes(found),
         ).holdup()
-        which = None if holdup is None else (holdup.kind, holdup.ranks)
-        again, self._candidate = which == self._candidate, which
-        if holdup is None or not again:
+        before, self._candidate = self._candidate, holdup
+        if holdup is None or before is None or not holdup.confirms(before):
             return
-        if self._said is None or which != (self._said.kind, self._said.ranks):
+        if self._said is None or not holdup.confirms(self._said):
             if self._said is None:
                 self._said_at = now
             self._said = holdup
@@ -293,13 +274,13 @@ class Monitor:
 
     def _hear(self, news: dict) -> None:
         """Takes what another process has found."""
-        self._knows.set()
+        self._knew_at = time.monotonic()
         if time.time() - news["at"] < _STALE_S and self._rank in (0, *news["ranks"]):
             _log.warning("%s", news["text"])
 
     def _say(self, text: str) -> None:
         _log.warning("%s", text)
-        self._knows.set()
+        self._knew_at = time.monotonic()
 
     def _over(self) -> None:
         assert self._said is not None
@@ -311,8 +292,9 @@ class Monitor:
 
     def _say_store(self) -> None:
         """Says that the store is not there, where this process waits and so cannot ask for whom."""
-        if self._knows.is_set() or self._holder == self._rank:
+        if self._store_said or self._holder == self._rank:
             return
+        self._store_said = True
         what = f"the process that holds the job's store {self._store_is}"
         if self._holder is None:
             self._say(f"rank {self._rank} waits in a collective, and {what}")
@@ -320,6 +302,15 @@ class Monitor:
             self._say(
                 f"rank {self._holder} ({self._holder_host}) holds up rank {self._rank}: {what}"
             )
+
+    def _wait_for_verdict(self) -> None:
+        """Waits, but not for long, until somebody has found whose loss is behind a failed call."""
+        until = time.monotonic() + _LEAVE_S
+        while time.monotonic() < until:
+            alarmed = time.monotonic() < self._alarm_until
+            if self._store_said or (alarmed and self._knew_at >= self._alarm_began):
+                return
+            time.sleep(self._tick_s)
 
     def _linger(self) -> None:
         """Keeps the store until all others have left."""
@@ -330,73 +321,6 @@ class Monitor:
             if all(r in gone or (r in found and found[r].left) for r in range(self._size)):
                 return
             time.sleep(self._tick_s)
-
-    def _stand(self, now: float) -> RankStand:
-        lanes = list(self._recorder.lanes.items())
-        ended = [entry for entry in list(self._recorder.kept)[-64:] if entry.end_ns]
-        last = max(ended, key=lambda entry: entry.end_ns, default=None)
-        failed = [lane.failed for _, lane in lanes if _failed_lately(lane, now)]
-        since = max(last.end_ns / 1e9 if last else self._began, self._resumed)
-        return RankStand(
-            self._heartbeats,
-            now,
-            socket.gethostname(),
-            machine(),
-            self._process,
-            {key: self._lane(lane, now) for key, lane in lanes},
-            last.text if last else "",
-            now - since,
-            _where(),
-            str(failed[0].error) if failed and failed[0] else "",
-            self._left,
-            tuple(connections()),
-        )
-
-    def _lane(self, lane: Lane, now: float) -> LaneStand:
-        first = lane.first()
-        if first is None and _failed_lately(lane, now):
-            first = lane.failed
-        return LaneStand(
-            lane.members,
-            lane.entered,
-            first.number if first else None,
-            self._for_s(first, now) if first else 0.0,
-            first.root if first else None,
-            tuple(entry.text for entry in list(lane.recent)),
-        )
-
-
-@functools.cache
-def machine() -> str:
-    """Where process ids and the monotonic clock are the same."""
-    parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
-
-
-def _known(found: Mapping[int, RankStand]) -> dict[int, str]:
-    """What this machine knows of the processes of its ranks that do not run."""
-    known = {}
-    for rank, stand in found.items():
-        if stand.machine == machine() and os.path.exists("/proc/self/stat"):
-            state = _state(stand.process)
-            if state in _STATES:
-                known[rank] = f"its process {stand.process} {_STATES[state]}"
-    return known
-
-
-_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "has ended", "X": "has ended"}
-_STATES[""] = "has ended"
-
-
-def _state(process: int) -> str:
-    """As Linux has it; empty where there is no such process."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return ""
 
 
 def stands(store: distributed_c10d.Store, size: int) -> dict[int, RankStand]:
@@ -410,25 +334,3 @@ def stands(store: distributed_c10d.Store, size: int) -> dict[int, RankStand]:
     if not store.check(list(keys.values())):
         keys = {rank: key for rank, key in keys.items() if store.check([key])}
     return {rank: RankStand.read(store.get(key)) for rank, key in keys.items()}
-
-
-def _failed_lately(lane: Lane, now: float) -> bool:
-    return lane.failed is not None and now - lane.failed.end_ns / 1e9 < _FAILED_S
-
-
-def _where() -> str:
-    """The innermost line of the user's that the main thread is at."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((*_OTHERS, "<")):
-            return f"{os.path.basename(file)}:{frame.f_lineno} ({frame.f_code.co_name})"
-        frame = frame.f_back
-    return ""
-
-
-_OTHERS = tuple(
-    {*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))}
-    | {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
-)
-"""Folders of the programs of others, and of Gradweave's."""

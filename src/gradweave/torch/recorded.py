@@ -15,7 +15,8 @@ from torch.distributed import distributed_c10d
 from gradweave.errors import GradweaveError
 from gradweave.execute.torch_distributed.store import root_store
 from gradweave.torch.kept import TraceFile, kept
-from gradweave.torch.monitor import Monitor, machine
+from gradweave.torch.machine import machine
+from gradweave.torch.monitor import Monitor
 from gradweave.torch.progress import PlannedWork
 from gradweave.torch.record import Entry, Recorder
 from gradweave.torch.settings import Recording

@@ -42,6 +42,12 @@ class Holdup:
     for_s: float
     """How long others have waited."""
 
+    def confirms(self, other: "Holdup") -> bool:
+        """Whether another one, of an earlier reading, was of these ranks or more, and as this."""
+        if self.kind is Kind.LINK:
+            return (self.kind, self.ranks) == (other.kind, other.ranks)
+        return self.kind is other.kind and set(self.ranks) <= set(other.ranks)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Wait:

@@ -1,0 +1,118 @@
+"""Where this rank stands in its collectives."""
+
+import os
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from types import FrameType
+
+from gradweave.torch.machine import machine
+from gradweave.torch.record import Entry, Lane, Recorder
+from gradweave.torch.sockets import connections
+from gradweave.torch.stands import LaneStand, RankStand
+
+_FAILED_S = 30.0
+"""How long the error of a call counts."""
+_LOOKED_AT = 64
+"""Of the calls that are kept, the last ones, among which the last one to end is."""
+
+
+class OwnStand:
+    """Where this process stands, by what it records.
+
+    Args:
+        recorder: of its calls.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._began = self._resumed = time.monotonic()
+        self._process = os.getpid()
+
+    def resumed(self, now: float) -> None:
+        """Notes that this process was stopped until now, and so has not waited for others."""
+        self._resumed = now
+
+    def waits(self, now: float, patience_s: float) -> bool:
+        """Whether it waits for as long as that, or a call has failed."""
+        found = False
+        for lane in self._lanes():
+            lane.settle()
+            first = lane.first()
+            found = found or (first is not None and self.for_s(first, now) >= patience_s)
+        return found or self.failed(now)
+
+    def failed(self, now: float) -> bool:
+        """Whether a call has failed lately."""
+        return any(_failed_lately(lane, now) for lane in self._lanes())
+
+    def for_s(self, entry: Entry, now: float) -> float:
+        """How long it has waited in a call."""
+        return now - max(entry.waits_from_ns / 1e9, self._resumed)
+
+    def at(self, now: float, heartbeats: int, left: bool) -> RankStand:
+        """Where it stands.
+
+        Args:
+            now: by `time.monotonic`.
+            heartbeats: how often it has told.
+            left: whether it leaves the job.
+        """
+        ended = [entry for entry in list(self._recorder.kept)[-_LOOKED_AT:] if entry.end_ns]
+        last = max(ended, key=lambda entry: entry.end_ns, default=None)
+        failed = [lane.failed for lane in self._lanes() if _failed_lately(lane, now)]
+        since = max(last.end_ns / 1e9 if last else self._began, self._resumed)
+        return RankStand(
+            heartbeats,
+            now,
+            socket.gethostname(),
+            machine(),
+            self._process,
+            {lane.key: self._lane(lane, now) for lane in self._lanes()},
+            last.text if last else "",
+            now - since,
+            _where(),
+            str(failed[0].error) if failed and failed[0] else "",
+            left,
+            tuple(connections()),
+        )
+
+    def _lanes(self) -> list[Lane]:
+        return list(self._recorder.lanes.values())
+
+    def _lane(self, lane: Lane, now: float) -> LaneStand:
+        first = lane.first()
+        if first is None and _failed_lately(lane, now):
+            first = lane.failed
+        return LaneStand(
+            lane.members,
+            lane.entered,
+            first.number if first else None,
+            self.for_s(first, now) if first else 0.0,
+            first.root if first else None,
+            tuple(entry.text for entry in list(lane.recent)),
+        )
+
+
+def _failed_lately(lane: Lane, now: float) -> bool:
+    return lane.failed is not None and now - lane.failed.end_ns / 1e9 < _FAILED_S
+
+
+def _where() -> str:
+    """The innermost line of the user's that the main thread is at."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((*_OTHERS, "<")):
+            return f"{os.path.basename(file)}:{frame.f_lineno} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return ""
+
+
+_OTHERS = tuple(
+    {*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))}
+    | {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
+)
+"""Folders of the programs of others, and of Gradweave's."""
