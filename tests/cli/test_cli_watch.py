@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradweave.cli.jobs import address_of, is_address
-from gradweave.errors import OptionError
+from gradweave.errors import OptionError, RunError
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
@@ -18,6 +18,7 @@ if not torch.distributed.is_available():
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.distributed_c10d import PrefixStore  # noqa: E402
 
+from gradweave.torch import job as jobs  # noqa: E402
 from gradweave.torch.kept import TraceFile, kept  # noqa: E402
 from gradweave.torch.machine import machine  # noqa: E402
 from gradweave.torch.monitor import Monitor  # noqa: E402
@@ -79,6 +80,20 @@ def test_who_is_behind_is_shown(gradweave, here, job: Job):
     answer = gradweave("watch", job.address, "--once", "--every", 1, "--slow-after", 60)
     assert answer.status == 0 and "3 ranks, of which 2 in a collective" in answer.stdout
     assert "holds up" not in answer.stdout
+
+
+def test_it_ends_with_the_job(gradweave, job: Job, monkeypatch: pytest.MonkeyPatch):
+    stands, looks = jobs.Job.stands, iter((True, True, False))
+
+    def until_then(self: jobs.Job) -> Any:
+        if not next(looks):
+            raise RunError("the job's store has ended")
+        return stands(self)
+
+    monkeypatch.setattr(jobs.Job, "stands", until_then)
+    answer = gradweave("watch", job.address, "--every", 0.1)
+    assert answer.status == 0 and answer.stderr == "the job has ended\n", answer
+    assert answer.stdout.count("3 ranks, of which") == 1
 
 
 def test_ranks_are_asked_for_what_they_keep(gradweave, here, job: Job):

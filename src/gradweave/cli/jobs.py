@@ -36,3 +36,8 @@ def address_of(text: str | None, environment: Mapping[str, str] = os.environ) ->
     if match is None or not 0 < int(match[2]) < 1 << 16:
         raise OptionError(f"{text}: expected HOST:PORT of a job's store, such as node1:29500")
     return match[1].strip("[]"), int(match[2])
+
+
+def quiet_torch() -> None:
+    """Keeps PyTorch, before it is imported, from telling how the store of an ended job broke."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from gradweave.cli.console import Progress, print_json, print_lines, warn
-from gradweave.cli.jobs import address_of, is_address
+from gradweave.cli.jobs import address_of, is_address, quiet_torch
 from gradweave.cli.options import json_option, writable
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.recorded import RecordedRank, read_recorded
@@ -61,6 +61,7 @@ def trace(jobs: tuple[str, ...], output: Path, as_json: bool) -> None:
 
 def _asked(address: str | None) -> tuple[list[RecordedRank], list[int]]:
     require("asking a running job", "torch", extra="torch")
+    quiet_torch()
     from gradweave.torch.job import Job
 
     host, port = address_of(address)

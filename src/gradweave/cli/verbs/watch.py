@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
-from gradweave.cli.jobs import address_of
+from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table
+from gradweave.cli.jobs import address_of, quiet_torch
 from gradweave.cli.options import json_option, positive, writable
+from gradweave.errors import RunError
 from gradweave.lazy import require
 from gradweave.report.watch_page import Table, write_watch_page
 from gradweave.topology.units import format_rate
@@ -70,6 +71,7 @@ def watch(
     """
     writable(output, ".html")
     require("gradweave watch", "torch", extra="torch")
+    quiet_torch()
     host, port = address_of(address)
     name = f"{host}:{port}"
     for view in _views(host, port, every, slow_after):
@@ -102,6 +104,10 @@ def _views(host: str, port: int, every: float, slow_after: float) -> Iterator["J
             before = now
     except KeyboardInterrupt:
         return
+    except RunError:
+        if before is None:
+            raise
+        note("the job has ended")
 
 
 def _show(name: str, view: "JobView", again: bool) -> None:
