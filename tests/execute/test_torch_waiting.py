@@ -323,17 +323,20 @@ def test_calls_are_kept_until_they_are_over():
     second = begun(recorder, group, [[torch.ones(4), torch.ones(5)]])
     assert [entry.text for entry in group.open] == [SUM, SUM]
     assert [entry.bytes for entry in group.open] == [36, 36] and group.first() is group.open[0]
+    sparse = recorder.enter(group, "all_reduce", [torch.eye(3).to_sparse()])
+    assert (sparse.bytes, sparse.text) == (36, "all_reduce float32[9]")
+    recorder.started(sparse, None)
     first.over = True
     second.error = "Connection closed"
     third = begun(recorder, group)
-    assert [entry.number for entry in group.open] == [2, 3] and recorder.kept[0].end_ns
+    assert [entry.number for entry in group.open] == [2, 3, 4] and recorder.kept[0].end_ns
     second.over = third.over = True
     group.settle()
     assert not group.open and group.failed is recorder.kept[1]
-    assert recorder.kept[1].error == "Connection closed" and group.entered == 3
+    assert recorder.kept[1].error == "Connection closed" and group.entered == 4
     for _ in range(KEPT):
         begun(recorder, group).over = True
-    assert len(recorder.kept) == KEPT and recorder.kept[0].number == 4
+    assert len(recorder.kept) == KEPT and recorder.kept[0].number == 5
     recorder.close_all()
     assert not recorder.lanes
 

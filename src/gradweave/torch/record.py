@@ -67,12 +67,9 @@ class Entry:
                 return
             first = first[0]
         self._on_cpu = first.is_cpu
-        if tensors is first or (len(tensors) == 1 and tensors[0] is first):
-            self.bytes, self.length = first.nbytes, (first.dtype, first.numel())
-        else:
-            every = list(_flat(tensors))
-            self.bytes = sum(one.nbytes for one in every)
-            self.length = (first.dtype, sum(one.numel() for one in every))
+        alone = tensors is first or (len(tensors) == 1 and tensors[0] is first)
+        count = first.numel() if alone else sum(one.numel() for one in _flat(tensors))
+        self.length, self.bytes = (first.dtype, count), count * first.element_size()
 
     @property
     def text(self) -> str:
