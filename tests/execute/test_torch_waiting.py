@@ -23,7 +23,7 @@ from gradweave.errors import GradweaveError
 from gradweave.execute.recorded import read_recorded
 from gradweave.schedulers import RecursiveDoubling
 from gradweave.torch.links import LinkUse, links_in_use, slow_link
-from gradweave.torch.sockets import Connection, connections
+from gradweave.torch.sockets import Connection, connections, received_bytes
 from gradweave.torch.stands import LaneStand, RankStand
 from gradweave.torch.waiting import Holdup, Kind, Ranks
 from tests.execute.launch import run
@@ -275,6 +275,7 @@ def test_what_connections_have_carried():
                 found = {end.local: end for end in connections()}
             assert found[name].peer == peer and found[peer].peer == name
             assert 1000 <= found[name].sent_bytes <= 1001 and found[peer].received_bytes == 1000
+            assert received_bytes(here.getsockname()[1]) >= 1000 > received_bytes(None) == 0
 
 
 def test_stands_are_read_as_they_were_written():
@@ -484,6 +485,7 @@ def test_a_store_that_does_not_answer_is_named_each_time(quick: None, lines: lis
     monitor = job.monitors[1]
     ask, never = monitor._store.ask, Future()
     monitors._ANSWER_S, before = 0.1, monitors._ANSWER_S
+    monitors._LATER_S, later = 0.3, monitors._LATER_S
     try:
         for _ in range(2):
             lines.clear()
@@ -498,7 +500,26 @@ def test_a_store_that_does_not_answer_is_named_each_time(quick: None, lines: lis
             monitor._pending = None
             time.sleep(0.5)
     finally:
-        monitors._ANSWER_S = before
+        monitors._ANSWER_S, monitors._LATER_S = before, later
+    job.close()
+
+
+def test_answers_of_a_store_may_wait_behind_other_bytes(monkeypatch: pytest.MonkeyPatch):
+    job = Job(2, math.inf)
+    monitor, came = job.monitors[1], 0
+    monitor._ended.set()
+    monitor._thread.join()
+    monkeypatch.setattr(monitors, "received_bytes", lambda port: came)
+    for ago_s, bytes_, knew_s, silent in (
+        (1.0, 0, 60.0, False),
+        (3.0, 0, 60.0, True),
+        (3.0, 1 << 20, 60.0, False),
+        (3.0, 0, 1.0, False),
+        (11.0, 1 << 20, 1.0, True),
+    ):
+        now, came = time.monotonic(), bytes_
+        monitor._asked_at, monitor._received, monitor._knew_at = now - ago_s, 1 << 14, now - knew_s
+        assert monitor._silent_for_long() is silent, (ago_s, bytes_, knew_s)
     job.close()
 
 

@@ -16,11 +16,12 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from gradweave.execute.torch_distributed.standing import Heard
-from gradweave.execute.torch_distributed.store import StoreThread, held_by_rank_0
+from gradweave.execute.torch_distributed.store import StoreThread, held_by_rank_0, root_store
 from gradweave.torch.links import links_in_use
 from gradweave.torch.machine import processes
 from gradweave.torch.own_stand import OwnStand
 from gradweave.torch.record import Recorder
+from gradweave.torch.sockets import received_bytes
 from gradweave.torch.stands import RankStand
 from gradweave.torch.waiting import Holdup, Ranks
 from gradweave.wording import listed
@@ -35,6 +36,11 @@ _CALM_S = 5.0
 """The least of that."""
 _ANSWER_S = 2.0
 """How long the store may take to answer."""
+_LATER_S = 10.0
+"""How long it may where its host sends other bytes, or where it has just become known who is lost:
+its answers may wait behind a slow link's bytes."""
+_SOME_BYTES = 1 << 14
+"""More than what else comes from there meanwhile."""
 _LEAVE_S = 5.0
 """How long a process stays at its end where others still have to hear of a loss."""
 _STALE_S = 30.0
@@ -88,7 +94,8 @@ class Monitor:
         self._store = StoreThread(store, "gradweave monitor", lambda _: math.inf)
         self._store_is, self._store_said = "", False
         self._pending: Future[_News] | None = None
-        self._asked_at = 0.0
+        self._asked_at, self._received = 0.0, math.inf
+        self._port = getattr(root_store(store), "port", None)
         self._own = OwnStand(recorder)
         self._looked_at = time.monotonic()
         self._heartbeats = 0
@@ -168,19 +175,27 @@ class Monitor:
         if news is not None:
             self._store_said = False
             self._take(news, now)
-        elif waits and time.monotonic() - self._asked_at > _ANSWER_S:
+        elif waits and self._silent_for_long():
             self._store_is = "does not answer"
             self._say_store()
             self._store_is = ""
         if self._said and now > self._alarm_until + self._calm_s:
             self._over()
 
+    def _silent_for_long(self) -> bool:
+        """Whether the store has had long enough to answer."""
+        now = time.monotonic()
+        may_come = received_bytes(self._port) > self._received or now - self._knew_at < _LATER_S
+        return now - self._asked_at > (_LATER_S if may_come else _ANSWER_S)
+
     def _exchange(self, now: float, waits: bool) -> _News | None:
         """Tells the store what there is to tell, and what it says; None where that is to come."""
         if self._pending is None:
             alarmed = waits or now < self._alarm_until
             judges = alarmed and math.isfinite(self._patience_s) and self._judges(now, waits)
-            self._asked_at = now
+            self._asked_at, self._received = now, math.inf
+            if alarmed:  # it takes half a millisecond
+                self._received = received_bytes(self._port) + _SOME_BYTES
             self._pending = self._store.ask(functools.partial(self._ask, waits, alarmed, judges))
         try:
             news = self._pending.result(_ANSWER_S)

@@ -35,6 +35,17 @@ def connections() -> list[Connection]:
     return [found for file in _sockets() if (found := _connection(file)) is not None]
 
 
+def received_bytes(port: int | None) -> int:
+    """What has come from the hosts to one of whose ports this process is connected.
+
+    Args:
+        port: theirs; None: 0 bytes.
+    """
+    ends = connections() if port is not None else []
+    hosts = {end.peer.rpartition(":")[0] for end in ends if end.peer.endswith(f":{port}")}
+    return sum(end.received_bytes for end in ends if end.peer.rpartition(":")[0] in hosts)
+
+
 def _sockets() -> Iterator[int]:
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
