@@ -253,6 +253,8 @@ def _connected(network: EmulatedNetwork, links: Sequence[int]) -> Iterator[list[
         for node in {int(topology.target[link]) for link in links}:
             with network.inside(node):
                 listeners[node] = stack.enter_context(socket.socket())
+            # Else the port is in use for a minute where this end of a connection closes first.
+            listeners[node].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listeners[node].bind((network.gateway(node), _PORT))
             listeners[node].listen(len(links))
             listeners[node].settimeout(_PATIENCE_S)
