@@ -3,12 +3,10 @@
 import dataclasses
 import datetime
 import json
-import logging
 import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +61,6 @@ def agreed(ranks: int, of: Settings, ranks_in_group: list[int] | None = None) ->
     for thread in threads:
         thread.join(20)
     return found
-
-
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    """What is logged, until it is taken out."""
-    found: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())
-    logger = logging.getLogger("gradweave")
-    logger.addHandler(handler)
-    yield found
-    logger.removeHandler(handler)
 
 
 def test_the_name_is_registered_once():

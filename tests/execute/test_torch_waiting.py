@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import json
-import logging
 import math
 import os
 import socket
@@ -11,7 +10,6 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -411,18 +409,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitors, "TICK_S", (0.05, 0.05))
     monkeypatch.setattr(monitors, "HEARD_S", 0.5)
     monkeypatch.setattr(monitors, "_CALM_S", 0.2)
-
-
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    """What is logged."""
-    found: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())
-    logger = logging.getLogger("gradweave")
-    logger.addHandler(handler)
-    yield found
-    logger.removeHandler(handler)
 
 
 def awaited(lines: list[str], count: int) -> list[str]:
