@@ -24,7 +24,7 @@ if not torch.distributed.is_available():
 
 import torch.distributed as dist  # noqa: E402
 
-from gradweave.torch import NAME, calls, choice, measuring, register  # noqa: E402
+from gradweave.torch import NAME, calls, choice, register  # noqa: E402
 from gradweave.torch import agreement as agreements  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.choice import Choices, Stage  # noqa: E402
@@ -144,7 +144,7 @@ def test_other_versions_and_other_hosts(
         assert tried(versions, hosts) == [False, False]
         assert len(lines) == 1 and said in lines.pop(), lines
     assert tried("11", ["node2", "node1"]) == [True, True] and not lines
-    assert agreements._job is not None and agreements._job.order == [1, 0]
+    assert agreements._default is not None and agreements._default.order == [1, 0]
 
 
 def test_a_network_is_measured_once_for_its_hosts(
@@ -154,7 +154,7 @@ def test_a_network_is_measured_once_for_its_hosts(
     gw.topology.save(gw.topology.complete(3), tmp_path / "found.json")
     taken: list[int] = []
 
-    class Child(subprocess.Popen[bytes]):
+    class Child(subprocess.Popen[str]):
         """Of rank 0 it leaves a network, in place of measuring one."""
 
         def __init__(self, command: list[str], env: dict[str, str], **given: Any) -> None:
@@ -164,13 +164,13 @@ def test_a_network_is_measured_once_for_its_hosts(
             copy = ("cp", str(tmp_path / "found.json"), command[4])
             super().__init__(copy if wanted else ("false",), **given)
 
-    monkeypatch.setattr(measuring.subprocess, "Popen", Child)
+    monkeypatch.setattr(subprocess, "Popen", Child)
     fails = True
     assert agreed(3, of) == [False] * 3 and sorted(taken) == [0, 1, 2]
     assert len(lines) == 1 and "GRADWEAVE_TOPOLOGY=measure: " in lines.pop()
     fails = False
     assert agreed(3, of) == [True] * 3 and len(taken) == 6
-    assert agreements._job is not None and agreements._job.network
+    assert agreements._default is not None and agreements._default.network
     assert agreed(3, of) == [True] * 3 and len(taken) == 6  # an earlier job has kept it
     assert agreed(2, of, [0, 2]) == [True] * 2 and not lines
 

@@ -6,15 +6,15 @@ import json
 import logging
 import os
 import socket
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradweave.atomic import atomic_write, make_folder
 from gradweave.errors import FileError, OptionError
+from gradweave.torch.child import run_verb
 
 SLOT_S = 0.05
 """Seconds of a transfer: eight servers take less than a minute so, where `gradweave measure` alone
@@ -24,7 +24,7 @@ MOST_S = 120.0
 _log = logging.getLogger("gradweave")
 
 
-def kept(cache: Path, hosts: Sequence[str]) -> Path:
+def measured_file(cache: Path, hosts: Sequence[str]) -> Path:
     """The file of a network that was measured between some hosts.
 
     Args:
@@ -58,27 +58,20 @@ def measured(store: Any, rank: int, size: int, output: Path | None = None) -> st
         store.set("gradweave measured at", json.dumps(_address()))
     address, port = json.loads(store.get("gradweave measured at"))
     given = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    until = time.monotonic() + MOST_S
+    late = f"it took more than {MOST_S:g} s; measure with gradweave measure, and give the file"
     with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
-        found, said = Path(folder, "network.json"), Path(folder, "said")
-        command = [sys.executable, "-m", "gradweave", "measure", str(found), "--slot", str(SLOT_S)]
-        with said.open("wb") as errors:
-            child = subprocess.Popen(command, env=_environment(given), stdout=errors, stderr=errors)
-            try:
-                status = child.wait(MOST_S)
-            except subprocess.TimeoutExpired:
-                raise OptionError(
-                    f"GRADWEAVE_TOPOLOGY=measure: it took more than {MOST_S:g} s; measure with "
-                    "gradweave measure, and give the file"
-                ) from None
-            finally:
-                child.kill()
-                child.wait()
-        if rank:
-            return ""
-        if status or not found.exists():
-            lines = said.read_text(errors="replace").strip().splitlines()
-            raise OptionError(f"GRADWEAVE_TOPOLOGY=measure: {lines[-1] if lines else status}")
-        text = found.read_text()
+        found = Path(folder, "network.json")
+        try:
+            run_verb(
+                ["measure", str(found), "--slot", str(SLOT_S)],
+                Path(folder, "said"),
+                lambda: late if time.monotonic() > until else None,
+                _environment(given),
+            )
+        except OptionError as error:
+            raise OptionError(f"GRADWEAVE_TOPOLOGY=measure: {error}") from None
+        text = "" if rank else found.read_text()
     if output is not None:
         _keep(text, output)
     return text

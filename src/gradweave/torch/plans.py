@@ -4,8 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import logging
-import os
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,6 @@ from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleErr
 from gradweave.execute.program import check_servers, same_bits
 from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.execute.torch_distributed.shards import sharded
-from gradweave.processes.children import Children, how_ended
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.topology.formats.files import save
@@ -24,12 +21,11 @@ from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import LINK_COLUMNS, Topology
 from gradweave.torch.calls import SizeClass
+from gradweave.torch.child import run_verb
 from gradweave.torch.settings import Settings
 
 SEARCH_S = 60
 """Longest search for a plan."""
-_LOOK_S = 0.5
-"""How often a search looks whether its job has ended."""
 _log = logging.getLogger("gradweave")
 
 
@@ -194,18 +190,11 @@ class Plans:
             network, found = Path(folder, "network.json"), Path(folder, "plan.json")
             said = Path(folder, "said")
             save(self.network, network)
-            command = [sys.executable, "-m", "gradweave", "schedule", str(network), "--json"]
-            command += ["--collective", of.collective, "--objective", "seconds"]
-            command += ["--runtime", self.settings.runtime, "--gradient-bytes", str(of.size)]
-            command += ["--time-limit", str(self.search_s), "--output", str(found)]
-            with Children([(command, os.environ)], said) as search:
-                while (told := search.receive(_LOOK_S)) is None or told[1] is not None:
-                    if ended.is_set():
-                        raise OptionError("the group has ended")
-                status = search.status(0)
-            if status or not found.exists():
-                lines = said.read_text(errors="replace").strip().splitlines()
-                raise OptionError(lines[-1] if lines else how_ended(status))
+            arguments = ["schedule", str(network), "--output", str(found)]
+            arguments += ["--collective", of.collective, "--objective", "seconds"]
+            arguments += ["--runtime", self.settings.runtime, "--gradient-bytes", str(of.size)]
+            arguments += ["--time-limit", str(self.search_s)]
+            run_verb(arguments, said, lambda: "the group has ended" if ended.is_set() else None)
             plan = load(found).replace(topology=self.network)  # by its name
         self.keep(plan, of)
         return plan

@@ -132,9 +132,7 @@ def _groups(settings: Any, mesh: str | None, time_limit: float) -> Iterator["Pla
             )
         groups = [row.tolist() for axis in laid.used for row in laid.groups(axis)]
     for ranks in groups:
-        part = [] if len(ranks) == servers else ranks
-        found = sources.of_group(servers, part)
-        yield dataclasses.replace(found, search_s=time_limit)
+        yield dataclasses.replace(sources.of_group(servers, ranks), search_s=time_limit)
 
 
 def _made(plans: "Plans", collective: Collective, size: int) -> dict[str, Any]:
