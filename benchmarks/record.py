@@ -165,13 +165,18 @@ def commit() -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, how many cores, how much memory."""
+    """The processor, how many cores, how much memory; and the GPU, if there is one."""
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), cpu)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory / 2**30, 1)}
+    here = {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory / 2**30, 1)}
+    ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return here | {"gpu": subprocess.check_output(ask, text=True).strip()}
+    except (OSError, subprocess.CalledProcessError):
+        return here
 
 
 def versions() -> dict[str, str]:

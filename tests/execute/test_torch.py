@@ -58,11 +58,24 @@ def test_processes_in_different_numbers_of_groups(tmp_path: Path):
     torch_job(tmp_path, 6, "overlapping")
 
 
-@pytest.mark.slow
-def test_training_with_the_hook_is_training_without(tmp_path: Path):
+def has_gpu() -> bool:
+    """Asked without CUDA's own start, after which processes could not be forked."""
+    return Path("/dev/nvidia0").exists()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param("ddp", marks=pytest.mark.slow),
+        pytest.param(
+            "ddp_gpu", marks=pytest.mark.skipif(not has_gpu(), reason="needs a GPU of NVIDIA")
+        ),
+    ],
+)
+def test_training_with_the_hook_is_training_without(job: str, tmp_path: Path):
     wanted = [Case(name, "all_reduce", "", "", 0) for name in ("portfolio", "recursive doubling")]
     write_job(tmp_path, "complete:4", wanted)
-    torch_job(tmp_path, 4, "ddp")
+    torch_job(tmp_path, 4, job)
     reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     for name in reports[0]:
         of_all = [report[name] for report in reports]

@@ -4,6 +4,7 @@
     python -m tests.execute.torch_cases FOLDER 6 checks
     python -m tests.execute.torch_cases FOLDER 6 overlapping
     python -m tests.execute.torch_cases FOLDER 4 ddp
+    python -m tests.execute.torch_cases FOLDER 4 ddp_gpu
     python -m tests.execute.torch_cases FOLDER 4 ddp_errors
     python -m tests.execute.torch_cases FOLDER N lost RANK-WHEN-STORE...
     python -m tests.execute.torch_cases FOLDER N ddp_lost RANK-WHEN-STORE...
@@ -505,11 +506,16 @@ class Model(torch.nn.Module):
 
 
 def trained(
-    rank: int, schedule: Schedule | None, dtypes: tuple[torch.dtype, torch.dtype], steps: int
+    rank: int,
+    schedule: Schedule | None,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    steps: int,
+    device: str,
 ) -> tuple[list[torch.Tensor], int]:
     """Parameters after training, and the bytes that the schedule sent."""
     torch.manual_seed(0)
-    model = DistributedDataParallel(Model(dtypes), bucket_cap_mb=0.002)  # type: ignore
+    model = Model(dtypes).to(device)
+    model = DistributedDataParallel(model, bucket_cap_mb=0.002)  # type: ignore
     state = None
     if schedule is not None:
         state = td.state(schedule)
@@ -517,16 +523,16 @@ def trained(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.Generator().manual_seed(rank + 1)
     for _ in range(steps):
-        x = torch.randn(8, 16, generator=data)
+        x = torch.randn(8, 16, generator=data).to(device)
         loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     sent = 0 if state is None else int(state.collective.sent_bytes.sum())
-    return [parameter.detach().clone() for parameter in model.parameters()], sent
+    return [parameter.detach().cpu().clone() for parameter in model.parameters()], sent
 
 
-def ddp(schedules: Schedules, rank: int) -> dict:
+def ddp(schedules: Schedules, rank: int, device: str = "cpu") -> dict:
     """How far training with the hook ends from training without, and whether all end alike."""
     report = {}
     plain_types = ((torch.float32, torch.float32),)
@@ -534,8 +540,8 @@ def ddp(schedules: Schedules, rank: int) -> dict:
     for name, schedule in schedules.items():
         for dtypes in plain_types + mixed_types if name[0] == "portfolio" else plain_types:
             steps = 50 if dtypes[0] == torch.float32 else 5
-            ours, sent = trained(rank, schedule, dtypes, steps)
-            plain, _ = trained(rank, None, dtypes, steps)
+            ours, sent = trained(rank, schedule, dtypes, steps, device)
+            plain, _ = trained(rank, None, dtypes, steps, device)
             gradient_bytes = sum(each.numel() * each.element_size() for each in ours)
             report[f"{name[0]}, {dtypes[0]}, {dtypes[1]}"] = {
                 "apart": max(float((a - b).abs().max()) for a, b in zip(ours, plain, strict=True)),
@@ -547,6 +553,17 @@ def ddp(schedules: Schedules, rank: int) -> dict:
                 "gradients": gradient_bytes * steps,
             }
     return report
+
+
+def ddp_gpu(schedules: Schedules, rank: int) -> dict:
+    """The same with a model on a GPU, which all processes share."""
+    for (name, _), schedule in schedules.items():
+        whole = brought(schedule, 1001)
+        mine = torch.from_numpy(whole[rank]).cuda()
+        td.all_reduce(mine, schedule)
+        assert mine.is_cuda
+        assert mine.cpu().numpy().tobytes() == play(schedule, whole, "sum")[rank].tobytes(), name
+    return ddp(schedules, rank, "cuda")
 
 
 class Failing:
@@ -697,6 +714,7 @@ JOBS: dict[str, Callable[[Schedules, list[tuple], int], dict]] = {
     "checks": lambda schedules, _, rank: checks(schedules, rank),
     "overlapping": lambda schedules, _, rank: overlapping(schedules, rank),
     "ddp": lambda schedules, _, rank: ddp(schedules, rank),
+    "ddp_gpu": lambda schedules, _, rank: ddp_gpu(schedules, rank),
     "ddp_errors": lambda schedules, _, rank: ddp_errors(schedules, rank),
 }
 LOST_JOBS: dict[str, Callable[[Schedule, Path, int, int, str], dict]] = {

@@ -4,8 +4,9 @@
 
     ddp_model.register_comm_hook(state=state(schedule), hook=hook)
 
-On gloo each message is sent as soon as its data is there. Other backends, whose messages between
-two processes must be queued in the same order at both, run the schedule round by round.
+On gloo each message is sent as soon as its data is there; tensors on GPUs, which its messages do
+not take, go by way of the host's memory. Other backends, whose messages between two processes must
+be queued in the same order at both, run the schedule round by round.
 """
 
 import weakref
@@ -124,6 +125,7 @@ class Collective:
                 channels = channels or ([pair(self.group)], None)
             elif channels is not None:
                 raise OptionError("channels: only gloo groups can be channels")
+        self._on_host = channels is not None
         if channels is None:
             self._run = Rounds(schedule, self.group)
         else:
@@ -162,7 +164,7 @@ class Collective:
             self._compare(tensor, reduction)
             self._compared.add(key)
         with torch.no_grad():
-            flat = tensor.detach().reshape(-1).contiguous()
+            flat = self._within_reach(tensor.detach().reshape(-1))
             starts = self.schedule.piece_offsets(flat.numel()).tolist() if at is None else at
             if self.is_own:
                 self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self.group))
@@ -173,6 +175,14 @@ class Collective:
                     part /= self.size
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
+
+    def _within_reach(self, flat: torch.Tensor) -> torch.Tensor:
+        """The same values, contiguous, where the run can send them from."""
+        if self.is_own or not self._on_host or flat.device.type == "cpu":
+            return flat.contiguous()
+        return torch.empty(
+            flat.shape, dtype=flat.dtype, pin_memory=torch.cuda.is_available()
+        ).copy_(flat)
 
     def _reduced(self, flat: torch.Tensor, at: Sequence[int]) -> list[torch.Tensor]:
         """The parts of a tensor that hold reductions at this process."""
@@ -194,7 +204,7 @@ class Collective:
         except RuntimeError as error:
             raise OptionError(f"tensor: there is no {reduction} of {name}") from error
         mine = torch.from_numpy(signature(self.schedule, tensor.numel(), name, reduction))
-        every = torch.stack(self._run.gather(mine.to(tensor.device)))
+        every = torch.stack(self._run.gather(mine if self._on_host else mine.to(tensor.device)))
         if error := mismatch(every.cpu().numpy()):
             raise error
 
@@ -218,13 +228,15 @@ class State:
         """Starts the mean of a tensor; buckets run one after the other, in the order of DDP."""
         if self._is_own:
             return self._own(tensor)
+        done = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
         if self._backend != "gloo":
-            done = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
             self.collective(tensor, reduction="mean")
             done.set_result(tensor)
             return done
-        done = torch.futures.Future()
-        run = self._queue.submit(self._run, tensor, done)
+        written = (
+            torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+        )
+        run = self._queue.submit(self._run, tensor, written, done)
         _raise_in_backward(run)
         return done
 
@@ -235,8 +247,12 @@ class State:
         assert work is not None
         return work.get_future().then(lambda done: done.value()[0])
 
-    def _run(self, tensor: torch.Tensor, done: torch.futures.Future) -> None:
+    def _run(
+        self, tensor: torch.Tensor, written: torch.cuda.Event | None, done: torch.futures.Future
+    ) -> None:
         try:
+            if written is not None:  # backward's stream is not this thread's
+                written.wait(torch.cuda.current_stream(tensor.device))
             self.collective(tensor, reduction="mean")
         except BaseException:
             # DDP takes nothing but a tensor, on a static graph before backward raises the error;

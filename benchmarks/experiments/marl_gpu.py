@@ -1,0 +1,64 @@
+"""Speed of `gradweave train` on a GPU, beside the processor of the same machine.
+
+    python benchmarks/experiments/marl_gpu.py
+
+Needs a GPU that JAX finds. The command is run as users run it, once on each, one device; what
+counts are the steps a second that it reports, without compilation, and how long it took in all.
+The processor's device uses all cores that XLA finds use for.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from record import printed, record
+
+CASES: list[tuple[str, str, int, int]] = [
+    ("MPE_simple_spread_v3", "ippo", 1, 1_000_000),
+    ("MPE_simple_spread_v3", "ippo", 16, 1_000_000),
+    ("MPE_simple_spread_v3", "qmix", 1, 500_000),
+    ("overcooked", "ippo", 1, 500_000),
+]
+"""Game, algorithm, learners side by side, steps of each."""
+PATIENCE_S = 100
+
+
+def trained(game: str, algorithm: str, seeds: int, steps: int, platform: str) -> dict[str, Any]:
+    """A training by the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "gradweave", "train", "--env", game, "--json"]
+        command += ["--algorithm", algorithm, "--seeds", str(seeds), "--steps", str(steps)]
+        command += ["--output", folder]
+        environment = os.environ | {"JAX_PLATFORMS": platform}
+        try:
+            output = subprocess.check_output(command, env=environment, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return {"steps_per_s": None, "wall_s": None, "return": None}
+    result = json.loads(output)
+    return {
+        "steps_per_s": seeds * result["steps_per_s"],
+        "wall_s": result["wall_s"],
+        "return": result["return"]["greedy"]["mean"],
+    }
+
+
+def main() -> None:
+    parser_of(__doc__).parse_args()
+    rows = printed(
+        {"game": game, "algorithm": algorithm, "seeds": seeds, "steps": steps, "on": name}
+        | trained(game, algorithm, seeds, steps, platform)
+        for game, algorithm, seeds, steps in CASES
+        for name, platform in (("GPU", "cuda"), ("processor", "cpu"))
+    )
+    record("marl_gpu", libraries=("jax", "jaxmarl", "optax"), seeds=[0], rows=rows)
+
+
+if __name__ == "__main__":
+    main()
