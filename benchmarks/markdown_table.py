@@ -81,7 +81,8 @@ def _places(value: Any) -> Iterator[int]:
 
 
 def _machine(hardware: dict[str, Any]) -> str:
-    return f"{hardware['cores']} cores of {hardware['cpu']}, {hardware['memory_gib']} GiB"
+    gpu = f", {hardware['gpu']}" if "gpu" in hardware else ""
+    return f"{hardware['cores']} cores of {hardware['cpu']}, {hardware['memory_gib']} GiB{gpu}"
 
 
 def _versions(sources: list[dict[str, Any]]) -> dict[str, str]:

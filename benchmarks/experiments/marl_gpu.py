@@ -22,12 +22,11 @@ from record import printed, record
 
 CASES: list[tuple[str, str, int, int]] = [
     ("MPE_simple_spread_v3", "ippo", 1, 1_000_000),
-    ("MPE_simple_spread_v3", "ippo", 16, 1_000_000),
+    ("MPE_simple_spread_v3", "ippo", 16, 300_000),
     ("MPE_simple_spread_v3", "qmix", 1, 500_000),
     ("overcooked", "ippo", 1, 500_000),
 ]
 """Game, algorithm, learners side by side, steps of each."""
-PATIENCE_S = 100
 
 
 def trained(game: str, algorithm: str, seeds: int, steps: int, platform: str) -> dict[str, Any]:
@@ -37,11 +36,7 @@ def trained(game: str, algorithm: str, seeds: int, steps: int, platform: str) ->
         command += ["--algorithm", algorithm, "--seeds", str(seeds), "--steps", str(steps)]
         command += ["--output", folder]
         environment = os.environ | {"JAX_PLATFORMS": platform}
-        try:
-            output = subprocess.check_output(command, env=environment, timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            return {"steps_per_s": None, "wall_s": None, "return": None}
-    result = json.loads(output)
+        result = json.loads(subprocess.check_output(command, env=environment))
     return {
         "steps_per_s": seeds * result["steps_per_s"],
         "wall_s": result["wall_s"],
