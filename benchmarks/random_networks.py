@@ -1,4 +1,4 @@
-"""Random connected networks: 8 to 40 servers, unequal capacities, with and without switches."""
+"""Random connected networks of up to 40 servers, with and without switches."""
 
 import dataclasses
 
@@ -68,9 +68,7 @@ def well_connected_network(seed: int) -> gw.Topology:
     servers = 2 * int(rng.integers(4, 21))
     graph = nx.Graph()
     if seed % 2:
-        degree = int(rng.integers(3, 5))
-        while not graph or not nx.is_connected(graph):
-            graph = nx.random_regular_graph(degree, servers, seed=int(rng.integers(1 << 30)))
+        graph = _regular_graph(int(rng.integers(3, 5)), servers, rng)
         switches = 0
     else:
         switches = max(3, servers // 4)
@@ -86,3 +84,45 @@ def well_connected_network(seed: int) -> gw.Topology:
         links=links,
         capacity=rng.choice([1, 2, 4] if seed // 2 % 2 else [1], len(links)),
     )
+
+
+def unseen_network(seed: int) -> gw.Topology:
+    """A network of 8 to 24 servers on which no choice was ever made: for `learned_ablation` alone.
+
+    By turns a random regular graph of degree 3 to 5; a torus or a mesh of unequal sides; a random
+    regular graph of switches with two or three servers each; a random regular graph whose links
+    have capacities of 1 to 4, where all others have equal links.
+    """
+    rng, kind = np.random.default_rng([2028, seed]), seed % 4
+    if kind == 1:
+        sides: list[int] = []
+        while not 8 <= np.prod(sides) <= 24 or len(set(sides)) == 1:
+            sides = rng.integers(2, 8, rng.integers(2, 4)).tolist()
+        family = ("torus", "mesh")[seed // 4 % 2]
+        return gw.topology.from_spec(f"{family}:{'x'.join(map(str, sides))}")
+    if kind == 2:
+        switches, each = 2 * int(rng.integers(2, 5)), int(rng.integers(2, 4))
+        servers = each * switches
+        graph = nx.relabel_nodes(
+            _regular_graph(3, switches, rng), {i: servers + i for i in range(switches)}
+        )
+        graph.add_edges_from((server, servers + server // each) for server in range(servers))
+    else:
+        switches, servers = 0, 2 * int(rng.integers(4, 13))
+        graph = _regular_graph(int(rng.integers(3, 6)), servers, rng)
+    links = np.array(graph.edges)
+    return gw.Topology.from_links(
+        f"unseen {seed}",
+        servers=servers,
+        switches=switches,
+        links=links,
+        capacity=rng.choice([1, 2, 3, 4] if kind == 3 else [1], len(links)),
+    )
+
+
+def _regular_graph(degree: int, nodes: int, rng: np.random.Generator) -> nx.Graph:
+    """A connected one, drawn until it is."""
+    graph = nx.Graph()
+    while not graph or not nx.is_connected(graph):
+        graph = nx.random_regular_graph(degree, nodes, seed=int(rng.integers(1 << 30)))
+    return graph

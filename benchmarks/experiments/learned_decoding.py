@@ -29,7 +29,7 @@ from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
-from gradweave.schedulers.learned.policy import PolicyWeights
+from gradweave.schedulers.learned.policy import PolicyWeights, WorkloadWeights
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 
@@ -68,15 +68,20 @@ def cases() -> Iterator[tuple[str, str, gw.Topology]]:
         yield "well connected", f"well connected {seed}", well_connected_network(seed)
 
 
-def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
-    """The uniform policy over hops and the trees on each, all trees selected."""
+def silent(workload: WorkloadWeights) -> WorkloadWeights:
+    """Workload scheduling whose features count nothing, wherever they are."""
     zero = {
         name: np.zeros_like(array)
-        for name, array in weights.workload._asdict().items()
+        for name, array in workload._asdict().items()
         if isinstance(array, np.ndarray)
     }
+    return workload._replace(**zero)
+
+
+def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
+    """The uniform policy over hops and the trees on each, all trees selected."""
     tree = weights.tree._replace(score=np.zeros_like(weights.tree.score), bias=100.0)
-    return PolicyWeights(tree, weights.workload._replace(**zero))
+    return PolicyWeights(tree, silent(weights.workload))
 
 
 def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:

@@ -10,7 +10,13 @@ from gradweave.schedulers.learned import policy
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.features import Counts, Round, of_round
 from gradweave.schedulers.learned.messages import StageEdges
-from gradweave.schedulers.learned.policy import Embeddings, EncoderWeights, PolicyWeights, Scores
+from gradweave.schedulers.learned.policy import (
+    Embeddings,
+    EncoderWeights,
+    PolicyWeights,
+    RuleWeights,
+    Scores,
+)
 from gradweave.schedulers.learned.repair import RoundRepair, can_repair
 from gradweave.schedulers.learned.round_kernel import RoundScores, draw_round
 from gradweave.schedulers.learned.state_kernel import (
@@ -153,15 +159,17 @@ class OngoingEpisode:
             selected[np.where(features.candidates, logits, -np.inf).argmax()] = True
         return selected
 
-    def scores(self, weights: PolicyWeights, features: Round) -> Scores:
+    def scores(self, weights: PolicyWeights | RuleWeights, features: Round) -> Scores:
         """Workload scheduling: what the features of the round's workloads count for."""
+        if isinstance(weights, RuleWeights):
+            return policy.rule_scores(weights, len(self.there), *self.waiting.shape)
         embeddings = self.encode(weights.workload.encoder, features)
         edges = self.edges
         return policy.workload_scores(weights.workload, embeddings, edges.times, edges.on_hops)
 
     def play_round(
         self,
-        weights: PolicyWeights,
+        weights: PolicyWeights | RuleWeights,
         rng: np.random.Generator,
         temperature: float,
         select: bool,
@@ -169,7 +177,7 @@ class OngoingEpisode:
         """One round; how many transfers it has."""
         features = self.features()
         selected = features.candidates
-        if select:
+        if select and isinstance(weights, PolicyWeights):
             selected = self.select(weights, features, rng, temperature)
         scores = RoundScores(*self.scores(weights, features), features.link_slack, features.chain)
         progress = EpisodeArrays(
@@ -235,7 +243,7 @@ class OngoingEpisode:
 
 def play(
     problem: CompiledInstance,
-    weights: PolicyWeights,
+    weights: PolicyWeights | RuleWeights,
     *,
     seed: int | tuple[int, ...],
     temperature: float = 1.0,
@@ -250,7 +258,7 @@ def play(
 
     Args:
         problem: what to schedule.
-        weights: both agents.
+        weights: of both agents, or of the rule in their place.
         seed: of every random choice.
         temperature: of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.

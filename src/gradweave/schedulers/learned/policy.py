@@ -117,6 +117,18 @@ class PolicyWeights(NamedTuple):
     workload: WorkloadWeights
 
 
+class RuleWeights(NamedTuple):
+    """A rule in place of both agents: one weight for each feature, and all trees are selected.
+
+    No messages are passed; the weights are the same on all hops and at all servers.
+    """
+
+    hop: NDArray[np.float32]
+    """[12]"""
+    piece: NDArray[np.float32]
+    """[7]"""
+
+
 class Embeddings(NamedTuple):
     """What the message passing makes of each part of a network."""
 
@@ -246,6 +258,22 @@ def workload_scores(
         ),
         piece=weights.common * weights.piece + times(server, weights.piece_of_receiver),
         match=times(times(server, weights.match), embeddings.tree.T),
+    )
+
+
+def rule_scores(weights: RuleWeights, hops: int, servers: int, trees: int) -> Scores:
+    """What the features count for by a rule: everywhere the same.
+
+    Args:
+        weights: of the rule.
+        hops: how many there are, H.
+        servers: N.
+        trees: Q.
+    """
+    return Scores(
+        hop=np.tile(weights.hop, (hops, 1)),
+        piece=np.tile(weights.piece, (servers, 1)),
+        match=np.zeros((servers, trees), np.float32),
     )
 
 
