@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
-from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.events import no_events, pop_event, push_event
 from gradweave.schedulers.kernels.precedence import topological_order
 from gradweave.schedulers.kernels.wires import Wires
-from gradweave.schedulers.kernels.worklist import (
-    Worklist,
-    empty_worklist,
-    list_member,
-    unlist_at,
-)
 from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
@@ -34,53 +28,6 @@ FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
 piece's end, itself included; the longest one from the piece's beginning; what its route's busiest
 link carries in all; whether it is of the second stage; whether none waits for it. Paths and loads
 are seconds over those of the busiest link of all."""
-
-
-class _State(NamedTuple):
-    """What has begun, and what waits for which link.
-
-    Transfers are numbered in their order. A use is a link of a transfer's route; a transfer's
-    follow each other.
-    """
-
-    waits: NDArray[np.int64]
-    """[P·M] transfers that each transfer still waits for."""
-    place: NDArray[np.int64]
-    """[P·M] number of each transfer, piece by piece."""
-    first: NDArray[np.int64]
-    """[P·M+1] the first use of each transfer."""
-    rate: NDArray[np.float64]
-    """[P·M] bytes per second of each transfer."""
-    hold_s: NDArray[np.float64]
-    """[P·M] seconds for which it takes its links."""
-    latency_s: NDArray[np.float64]
-    """[P·M] seconds from then until it has arrived."""
-    link: NDArray[np.int64]
-    """[U] link of each use."""
-    bit: NDArray[np.int64]
-    """[U] the bit that says whether its transfer waits there."""
-    user: NDArray[np.int64]
-    """[64·W] transfer of each bit."""
-    waiting: Bitset
-    """[W] bits of those that wait, link by link."""
-    first_word: NDArray[np.int64]
-    """[L+1] where each link's bits start."""
-    low: NDArray[np.int64]
-    """[L] a word before which none of the link's has a bit set."""
-    top: NDArray[np.int64]
-    """[L] the first of the transfers that wait for the link; as many as there are, where none."""
-    left: NDArray[np.float64]
-    """[L] bandwidth that no transfer has taken."""
-    slowest: NDArray[np.float64]
-    """[L] least rate of a transfer over the link."""
-    load_s: NDArray[np.float64]
-    """[L] seconds for which the link carries in all."""
-    worklist: Worklist
-    """Links whose transfers may start now: those that got room, or something to carry."""
-    events: Events
-    """Transfers, times three, plus the kind of event."""
-    tried: NDArray[np.int64]
-    """[1] how often a transfer was tried."""
 
 
 @kernel
@@ -134,6 +81,35 @@ def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.
     return seconds, per_byte
 
 
+class _Transfers(NamedTuple):
+    """Transfers, numbered in their order; a use is a link of a transfer's route."""
+
+    number: NDArray[np.int64]
+    """[P·M] of each transfer, piece by piece."""
+    waits: NDArray[np.int64]
+    """[P·M] transfers that each transfer still waits for."""
+    rate: NDArray[np.float64]
+    """[P·M] bytes per second of each transfer."""
+    hold_s: NDArray[np.float64]
+    """[P·M] seconds for which it takes its links."""
+    latency_s: NDArray[np.float64]
+    """[P·M] seconds from then until it has arrived."""
+    first: NDArray[np.int64]
+    """[P·M+1] the first use of each transfer; its uses follow each other."""
+    link: NDArray[np.int64]
+    """[U] link of each use."""
+    bit: NDArray[np.int64]
+    """[U] the bit that says whether its transfer waits there."""
+    user: NDArray[np.int64]
+    """[64·W] transfer of each bit."""
+    first_word: NDArray[np.int64]
+    """[L+1] where each link's bits start."""
+    slowest: NDArray[np.float64]
+    """[L] least rate of a transfer over the link."""
+    load_s: NDArray[np.float64]
+    """[L] seconds for which the link carries in all."""
+
+
 @kernel
 def dispatch(
     trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers
@@ -154,53 +130,131 @@ def dispatch(
         [P·M] start of each transfer, piece by piece, the seconds in all, and how often a transfer
         was tried.
     """
-    each = trees.hop.shape[1]
-    start, now, last = np.full(len(order), np.inf), 0.0, 0.0
-    state = _begun(trees, wires, part, size, order)
-    for r in range(len(order)):
-        if not state.waits[r]:
-            _wait(state, state.first[r], r)
+    # One loop over local arrays: each access to an array of a named tuple counts references, by
+    # which this took 5 to 20 times as long.
+    each, count, links = trees.hop.shape[1], len(order), len(wires.bandwidth)
+    (
+        number,
+        waits,
+        rate,
+        hold_s,
+        latency_s,
+        first,
+        link,
+        place,
+        user,
+        first_word,
+        slowest,
+        load_s,
+    ) = _transfers(trees, wires, part, size, order)
+    first_following, following = trees.first_following, trees.following
+    start, now, last, tried = np.full(count, np.inf), 0.0, 0.0, 0
+    waiting, low = np.zeros(first_word[-1], np.uint64), first_word[1:].copy()
+    """[W] bits of those that wait; [L] a word before which none of the link's has a bit set."""
+    top, left = np.full(links, count), wires.bandwidth.copy()
+    """[L] the first of those that wait for it; bandwidth that no transfer has taken."""
+    members, listed, is_listed = np.empty(links, np.int64), 0, np.zeros(links, np.bool_)
+    """Links whose transfers may start now: those that got room, or something to carry."""
+    events = no_events(2 * count)
+    for r in range(count):
+        if not waits[r]:
+            _wait(first[r], r, link, place, waiting, low, top)
+            listed = _listed(link[first[r]], members, listed, is_listed)
     while True:
-        _start_all(state, order, now, start)
-        if not state.events.length[0]:
-            return start, last, state.tried[0]
-        now = state.events.when[0]
-        while state.events.length[0] and state.events.when[0] <= now * (1 + ROUNDING):
-            r, kind = divmod(pop_event(state.events, False), 3)
+        while True:  # start what the listed links have room for, the first in order first
+            best, at, i = -1, -1, 0
+            while i < listed:
+                over = members[i]
+                if top[over] < count and left[over] >= slowest[over] * (1 - ROUNDING):
+                    if best < 0 or top[over] < top[best]:
+                        best, at = over, i
+                    i += 1
+                else:  # it has nothing, or no room
+                    listed -= 1
+                    is_listed[over], members[i] = False, members[listed]
+            if best < 0:
+                break
+            found, passed, end = -1, 0, first_word[best + 1]
+            word = low[best]
+            untried = waiting[word] if word < end else np.uint64(0)
+            while found < 0 and passed < MOST_TRIED:
+                while not untried and word < end:
+                    word += 1
+                    untried = waiting[word] if word < end else untried
+                if word == end:
+                    break
+                here = WORD * word + lowest(untried)
+                untried &= ~bit(here)
+                tried += 1
+                r = user[here]
+                blocking = _blocked_on(r, best, first, link, rate, left, load_s)
+                if blocking < 0:
+                    found = r
+                elif link[blocking] == best:
+                    passed += 1
+                    continue
+                else:  # from now on it waits for that link
+                    _wait(blocking, r, link, place, waiting, low, top)
+                    listed = _listed(link[blocking], members, listed, is_listed)
+                waiting[word] &= ~bit(here)
+            word = low[best]
+            while word < end and not waiting[word]:
+                word += 1
+            low[best] = word
+            top[best] = user[WORD * word + lowest(waiting[word])] if word < end else count
+            if found < 0:
+                listed -= 1
+                is_listed[best], members[at] = False, members[listed]
+                continue
+            for use in range(first[found], first[found + 1]):
+                left[link[use]] -= rate[found]
+            start[order[found]], free = now, now + hold_s[found]
+            if latency_s[found]:
+                push_event(events, free, 3 * found + FREED, False)
+            kind = ARRIVED if latency_s[found] else BOTH
+            push_event(events, free + latency_s[found], 3 * found + kind, False)
+        if not events.length[0]:
+            return start, last, tried
+        now = events.when[0]
+        while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
+            r, kind = divmod(pop_event(events, False), 3)
             if kind != ARRIVED:
-                for link in state.link[state.first[r] : state.first[r + 1]]:
-                    state.left[link] += state.rate[r]
-                    list_member(state.worklist, link)
+                for use in range(first[r], first[r + 1]):
+                    left[link[use]] += rate[r]
+                    listed = _listed(link[use], members, listed, is_listed)
             if kind == FREED:
                 continue
             last = now
             p, m = order[r] // each, order[r] % each
-            first = trees.first_following[part[p]]
-            for then in trees.following[first[m] : first[m + 1]]:
-                follower = state.place[p * each + then]
-                state.waits[follower] -= 1
-                if not state.waits[follower]:
-                    _wait(state, state.first[follower], follower)
+            for i in range(first_following[part[p], m], first_following[part[p], m + 1]):
+                follower = number[p * each + following[i]]
+                waits[follower] -= 1
+                if not waits[follower]:
+                    use = first[follower]
+                    _wait(use, follower, link, place, waiting, low, top)
+                    listed = _listed(link[use], members, listed, is_listed)
 
 
 @kernel(inner=True)
-def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers) -> Any:
-    """Nothing has begun."""
+def _transfers(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers) -> Any:
+    """What they take, and what they wait for, before the first one starts."""
     links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
-    place, waits, hops = np.empty(count, np.int64), np.empty(count, np.int64), np.empty_like(order)
-    first, hold_s = np.zeros(count + 1, np.int64), np.empty(count)
+    hop_of, before, links_of, first_of = trees.hop, trees.waits, wires.links, wires.first
+    hop_rate, overhead, bandwidth = wires.rate, wires.overhead, wires.bandwidth
+    number, hops = np.empty(count, np.int64), np.empty(count, np.int64)
+    waits, first, hold_s = np.empty(count, np.int64), np.zeros(count + 1, np.int64), np.empty(count)
     for r in range(count):
         p, m = order[r] // each, order[r] % each
-        place[order[r]], waits[r], hops[r] = r, trees.waits[part[p], m], trees.hop[part[p], m]
-        hold_s[r] = wires.overhead[hops[r]] + size[p] / wires.rate[hops[r]]
-        first[r + 1] = first[r] + wires.first[hops[r] + 1] - wires.first[hops[r]]
+        number[order[r]], hops[r], waits[r] = r, hop_of[part[p], m], before[part[p], m]
+        hold_s[r] = overhead[hops[r]] + size[p] / hop_rate[hops[r]]
+        first[r + 1] = first[r] + first_of[hops[r] + 1] - first_of[hops[r]]
     link, bits = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
     slowest, uses, use = np.full(links, np.inf), np.zeros(links, np.int64), 0
     load_s = np.zeros(links)
     for r in range(count):
-        for over in wires.links[wires.first[hops[r]] : wires.first[hops[r] + 1]]:
-            slowest[over] = min(slowest[over], wires.rate[hops[r]])
-            load_s[over] += wires.rate[hops[r]] * hold_s[r] / wires.bandwidth[over]
+        for over in links_of[first_of[hops[r]] : first_of[hops[r] + 1]]:
+            slowest[over] = min(slowest[over], hop_rate[hops[r]])
+            load_s[over] += hop_rate[hops[r]] * hold_s[r] / bandwidth[over]
             link[use], bits[use] = over, uses[over]
             uses[over] += 1
             use += 1
@@ -212,130 +266,67 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Inte
         for i in range(first[r], first[r + 1]):
             bits[i] += WORD * first_word[link[i]]
             user[bits[i]] = r
-    return _State(
+    return _Transfers(
+        number,
         waits,
-        place,
-        first,
         wires.rate[hops],
         hold_s,
         wires.latency[hops],
+        first,
         link,
         bits,
         user,
-        np.zeros(first_word[-1], np.uint64),
         first_word,
-        first_word[1:].copy(),
-        np.full(links, count),
-        wires.bandwidth.copy(),
         slowest,
         load_s,
-        empty_worklist(links),
-        no_events(2 * count),
-        np.zeros(1, np.int64),
     )
 
 
 @kernel(inlined=True)
-def _wait(state: Any, use: int, r: int) -> None:
-    """Lets a transfer wait for the link of a use, which is put on the worklist."""
-    link, word = state.link[use], state.bit[use] // WORD
-    state.waiting[word] |= bit(state.bit[use])
-    state.low[link] = min(state.low[link], word)
-    state.top[link] = min(state.top[link], r)
-    list_member(state.worklist, link)
+def _wait(
+    use: int,
+    r: int,
+    link: Integers,
+    place: Integers,
+    waiting: Bitset,
+    low: Integers,
+    top: Integers,
+) -> None:
+    """Lets a transfer wait for the link of a use."""
+    over, word = link[use], place[use] // WORD
+    waiting[word] |= bit(place[use])
+    low[over], top[over] = min(low[over], word), min(top[over], r)
 
 
 @kernel(inlined=True)
-def _take(state: Any, place: int) -> None:
-    state.waiting[place // WORD] &= ~bit(place)
+def _listed(over: int, members: Integers, listed: int, is_listed: Any) -> int:
+    """Puts a link on the list; how long that is then."""
+    if is_listed[over]:
+        return listed
+    is_listed[over], members[listed] = True, over
+    return listed + 1
 
 
 @kernel(inlined=True)
-def _next(words: Bitset, place: int, end: int) -> int:
-    """The first bit set from one on, or `end`."""
-    if place >= end:
-        return end
-    word, below = place // WORD, np.uint64(place % WORD)
-    bits = words[word] >> below << below
-    while not bits:
-        word += 1
-        if WORD * word >= end:
-            return end
-        bits = words[word]
-    return WORD * word + lowest(bits)
-
-
-@kernel(inlined=True)
-def _start_all(state: Any, order: Integers, now: float, start: Floats) -> None:
-    """Starts what the links on the worklist have room for, the first in order first."""
-    none, worklist = len(order), state.worklist
-    while True:
-        best, at, i = -1, -1, 0
-        while i < worklist.length[0]:
-            link = worklist.members[i]
-            if state.top[link] < none and state.left[link] >= state.slowest[link] * (1 - ROUNDING):
-                if best < 0 or state.top[link] < state.top[best]:
-                    best, at = link, i
-                i += 1
-            else:  # it has nothing, or no room
-                unlist_at(worklist, i)
-        if best < 0:
-            return
-        r = _first_that_fits(state, best, none)
-        if r < 0:
-            unlist_at(worklist, at)
-            continue
-        for link in state.link[state.first[r] : state.first[r + 1]]:
-            state.left[link] -= state.rate[r]
-        start[order[r]] = now
-        free = now + state.hold_s[r]
-        if state.latency_s[r]:
-            push_event(state.events, free, 3 * r + FREED, False)
-        arrival, kind = free + state.latency_s[r], ARRIVED if state.latency_s[r] else BOTH
-        push_event(state.events, arrival, 3 * r + kind, False)
-
-
-@kernel(inlined=True)
-def _first_that_fits(state: Any, link: int, none: int) -> int:
-    """Takes the first of those that wait for a link and can start, or −1.
-
-    What is blocked on another link then waits for that one.
-    """
-    found, passed, end = -1, 0, WORD * state.first_word[link + 1]
-    place = _next(state.waiting, WORD * state.low[link], end)
-    while place < end and found < 0 and passed < MOST_TRIED:
-        state.tried[0] += 1
-        r = state.user[place]
-        blocking = _blocked_on(state, r, link)
-        if blocking < 0:
-            found = r
-            _take(state, place)
-        elif state.link[blocking] == link:
-            passed += 1
-        else:
-            _take(state, place)
-            _wait(state, blocking, r)
-        place = _next(state.waiting, place + 1, end)
-    place = _next(state.waiting, WORD * state.low[link], end)
-    state.low[link], state.top[link] = place // WORD, state.user[place] if place < end else none
-    return found
-
-
-@kernel(inlined=True)
-def _blocked_on(state: Any, r: int, link: int) -> int:
+def _blocked_on(
+    r: int,
+    over: int,
+    first: Integers,
+    link: Integers,
+    rate: Floats,
+    left: Floats,
+    load_s: Floats,
+) -> int:
     """The use on whose link a transfer is blocked, since its rate is not left there; or −1.
 
-    `link` before others, then the busiest: it gets free seldom, so that less is tried in vain.
+    `over` before others, then the busiest: it gets free seldom, so that less is tried in vain.
     """
     blocking = -1
-    for use in range(state.first[r], state.first[r + 1]):
-        if state.rate[r] > state.left[state.link[use]] * (1 + ROUNDING):
+    for use in range(first[r], first[r + 1]):
+        if rate[r] > left[link[use]] * (1 + ROUNDING):
             if blocking < 0 or (
-                state.link[blocking] != link
-                and (
-                    state.link[use] == link
-                    or state.load_s[state.link[use]] > state.load_s[state.link[blocking]]
-                )
+                link[blocking] != over
+                and (link[use] == over or load_s[link[use]] > load_s[link[blocking]])
             ):
                 blocking = use
     return blocking
