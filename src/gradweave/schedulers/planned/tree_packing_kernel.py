@@ -196,47 +196,47 @@ def _set_duals(links: Links, plan: Plan, load: Floats, dual: Floats) -> None:
             dual[link] = dual[link] / whole + plan.near * plan.delay[link]
 
 
+# Below, arrays are taken out of their tuples before a loop: each access within one would count
+# references.
+
+
 @kernel(inner=True)
 def _find_delays(links: Links, plan: Plan, paths: _Paths) -> None:
     """What a piece takes over the cheapest paths."""
-    servers = len(links.servers)
-    for s in range(servers):
-        for to in range(servers):
-            source, node = links.servers[s], links.servers[to]
-            paths.delay[s, to] = 0.0
-            if not np.isfinite(paths.cost[s, to]):
-                paths.delay[s, to] = np.inf
+    servers, sources, each, near = links.servers, links.source, plan.delay, plan.near
+    cost, rate, last, delay = paths.cost, paths.rate, paths.last, paths.delay
+    for s in range(len(servers)):
+        for to in range(len(servers)):
+            source, node = servers[s], servers[to]
+            delay[s, to] = 0.0
+            if not np.isfinite(cost[s, to]):
+                delay[s, to] = np.inf
                 continue
             while node != source:
-                link = paths.last[paths.rate[s, to], s, node]
-                paths.delay[s, to] += plan.near * plan.delay[link]
-                node = links.source[link]
+                link = last[rate[s, to], s, node]
+                delay[s, to] += near * each[link]
+                node = sources[link]
 
 
 @kernel(inner=True)
 def _find_paths(links: Links, dual: Floats, factors: Floats, paths: _Paths) -> None:
     """The cheapest paths from each server, at the best rate."""
-    servers, at_rate = len(links.servers), np.empty(len(dual))
-    paths.cost[:] = np.inf
+    servers, at_rate = links.servers, np.empty(len(dual))
+    first, target, is_server = links.first, links.target, links.is_server
+    cost, rate, last = paths.cost, paths.rate, paths.last
+    reached, waiting = paths.reached, paths.waiting
+    cost[:] = np.inf
     for k in range(len(factors)):
         for link in range(len(dual)):
             at_rate[link] = dual[link] * factors[k, link]
-        for s in range(servers):
+        for s in range(len(servers)):
+            into = last[k, s]
             cheapest_from(
-                links.first,
-                links.target,
-                links.is_server,
-                at_rate,
-                links.servers[s],
-                False,
-                paths.reached,
-                paths.last[k, s],
-                paths.waiting,
+                first, target, is_server, at_rate, servers[s], False, reached, into, waiting
             )
-            for to in range(servers):
-                if to != s and paths.reached[links.servers[to]] < paths.cost[s, to]:
-                    paths.cost[s, to] = paths.reached[links.servers[to]]
-                    paths.rate[s, to] = k
+            for to in range(len(servers)):
+                if to != s and reached[servers[to]] < cost[s, to]:
+                    cost[s, to], rate[s, to] = reached[servers[to]], k
 
 
 @kernel(inner=True)
@@ -244,19 +244,19 @@ def _set_routes(
     links: Links, paths: _Paths, stage: int, parent: Integers, route: NDArray[np.int32]
 ) -> None:
     """The links of all hops of a tree."""
+    servers, sources, rate, lasts = links.servers, links.source, paths.rate, paths.last
     route[:] = -1
     for server in range(len(parent)):
         up = parent[server]
         if up < 0:
             continue
         source, target = (up, server) if stage == FROM else (server, up)
-        last = paths.last[paths.rate[source, target], source]
-        node, count = links.servers[target], 0
-        while node != links.servers[source]:
-            link = last[node]
+        k, node, count = rate[source, target], servers[target], 0
+        while node != servers[source]:
+            link = lasts[k, source, node]
             route[server, count] = link
             count += 1
-            node = links.source[link]
+            node = sources[link]
         for i in range(count // 2):
             route[server, i], route[server, count - 1 - i] = (
                 route[server, count - 1 - i],
@@ -267,14 +267,16 @@ def _set_routes(
 @kernel(inner=True)
 def _carry(links: Links, rates: Rates, route: NDArray[np.int32], size: float, load: Floats) -> None:
     """Adds a part's trees to the load."""
+    bandwidth, rate, factor = links.bandwidth, rates.rate, rates.factor
     for i in range(route.shape[0]):
         for server in range(route.shape[1]):
-            hop, slowest, length = route[i, server], np.inf, 0
-            while length < len(hop) and hop[length] >= 0:
-                slowest = min(slowest, links.bandwidth[hop[length]])
+            slowest, length = np.inf, 0
+            while length < route.shape[2] and route[i, server, length] >= 0:
+                slowest = min(slowest, bandwidth[route[i, server, length]])
                 length += 1
-            k = len(rates.rate) - 1
-            while k > 0 and rates.rate[k] > slowest * (1 + ROUNDING):
+            k = len(rate) - 1
+            while k > 0 and rate[k] > slowest * (1 + ROUNDING):
                 k -= 1
-            for link in hop[:length]:
-                load[link] += size * rates.factor[k, link] / links.bandwidth[link]
+            for at in range(length):
+                link = route[i, server, at]
+                load[link] += size * factor[k, link] / bandwidth[link]
