@@ -22,7 +22,7 @@ from gradweave.atomic import make_folder
 from gradweave.learning import checkpoint
 from gradweave.processes.agreement import Processes
 from gradweave.schedulers.planned.decoding import Wiring
-from gradweave.schedulers.planned.planned import decode
+from gradweave.schedulers.planned.planned import EFFORT_S, decode
 from gradweave.schedulers.planned.policy import (
     FORMAT,
     VERSION,
@@ -31,6 +31,7 @@ from gradweave.schedulers.planned.policy import (
     Graph,
     decide,
     graph_of,
+    noise,
     proposal_of,
     shapes,
 )
@@ -46,17 +47,23 @@ CHECKPOINT_FORMAT = "gradweave-plan-training"
 class PlanConfig:
     """How the plan is trained."""
 
-    updates: int = 600
+    updates: int = 240
     networks: int = 8
     """In an update."""
-    pairs: int = 8
+    pairs: int = 6
     """Draws of decisions on each network, each with its mirror image."""
     spread: float = 0.3
     """Standard deviation of a drawn decision."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     """At first; it falls to a tenth by the last update."""
     keep: float = 0.01
     """How strongly decisions are drawn back to 0, the even plan."""
+    effort_s: float = 0.02
+    """In which a draw is decoded, see `gradweave.schedulers.planned.planned.decode`: less than by
+    the strategy, whose pieces are finer."""
+    constants: bool = False
+    """Whether the whole network's decisions alone are trained, the same ones for all networks: what
+    message passing is to be compared with."""
     seed: int = 0
 
 
@@ -154,14 +161,15 @@ def _add(values: jax.Array, where: jax.Array, count: int) -> jax.Array:
     return jnp.zeros((count, values.shape[1])).at[where].add(values)
 
 
-def seconds_of(wiring: Wiring, decisions: Decisions) -> float:
+def seconds_of(wiring: Wiring, decisions: Decisions, effort_s: float = EFFORT_S) -> float:
     """Seconds that the plan of some decisions takes, decoded as by the strategy.
 
     Args:
         wiring: the network and the gradient.
         decisions: the plan's.
+        effort_s: as of `gradweave.schedulers.planned.planned.decode`.
     """
-    return decode(wiring, proposal_of(wiring, decisions)).seconds
+    return decode(wiring, proposal_of(wiring, decisions), effort_s).seconds
 
 
 class _Update:
@@ -196,18 +204,6 @@ class _Update:
         seconds = round(time.monotonic() - begun, 3)
         return state, {"gain": float(np.mean(gains)), "decisions": size, "seconds": seconds}
 
-    def _noise(self, graph: Graph, rng: np.random.Generator) -> Decisions:
-        """Alike for links, and for servers, that look alike.
-
-        Noise of each link's own drowns what a few hundred draws can tell.
-        """
-        link, node = (x / np.sqrt((x**2).mean(0) + 1e-6) for x in (graph.link, graph.node))
-        return Decisions(
-            link @ rng.normal(size=link.shape[1]) / np.sqrt(link.shape[1]),
-            node @ rng.normal(size=node.shape[1]) / np.sqrt(node.shape[1]),
-            rng.normal(size=len(WHOLE)),
-        )
-
     def _explore(
         self, number: int, mean: Decisions, rng: np.random.Generator
     ) -> tuple[Decisions, float]:
@@ -220,11 +216,15 @@ class _Update:
         own = Decisions(mean.bias[:links], mean.share[:nodes], mean.whole)
         draws, taken = [], []
         for _ in range(config.pairs):
-            noise = self._noise(graph, rng)
+            drawn_noise = noise(graph, rng)
+            if config.constants:
+                drawn_noise = drawn_noise._replace(bias=0 * own.bias, share=0 * own.share)
             for sign in (1.0, -1.0):
-                drawn = [a + sign * config.spread * b for a, b in zip(own, noise, strict=True)]
-                taken.append(np.log(seconds_of(wiring, Decisions(*drawn))))
-                draws.append(Decisions(*(sign * b for b in noise)))
+                drawn = [
+                    a + sign * config.spread * b for a, b in zip(own, drawn_noise, strict=True)
+                ]
+                taken.append(np.log(seconds_of(wiring, Decisions(*drawn), config.effort_s)))
+                draws.append(Decisions(*(sign * b for b in drawn_noise)))
         advantage = np.mean(taken) - np.array(taken)
         advantage /= max(float(advantage.std()), 1e-3)
         sums = [
@@ -237,7 +237,7 @@ class _Update:
             sums[2],
         )
         zero = Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
-        return directions, float(np.log(seconds_of(wiring, zero)) - np.mean(taken))
+        return directions, float(np.log(seconds_of(wiring, zero, config.effort_s)) - np.mean(taken))
 
     def _improve(self, state: PlanState, graphs: Graph, directions: Decisions) -> PlanState:
         """A step of the weights."""
@@ -250,6 +250,10 @@ class _Update:
             return (self._config.keep * sum(size) - sum(gain)) / len(graphs.link)
 
         gradients = jax.grad(loss)(state.weights)
+        if self._config.constants:  # of the feature that is 1
+            alone = jnp.zeros_like(gradients["whole"]).at[-1].set(gradients["whole"][-1])
+            gradients = {name: jnp.zeros_like(x) for name, x in gradients.items()}
+            gradients |= {"whole": alone}
         changes, optimizer = self._optimizer.update(gradients, state.optimizer, state.weights)
         weights: Any = optax.apply_updates(state.weights, changes)
         return PlanState(weights, optimizer)

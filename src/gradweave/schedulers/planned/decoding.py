@@ -35,6 +35,8 @@ class Proposal(NamedTuple):
     flatter: float = 1e-3
     near: float = 1e-3
     """These four as in `tree_packing_kernel.Plan`."""
+    fewer: float = 1.0
+    """Part of the trees that there is time for: where latency counts, fewer and larger pieces."""
 
 
 def even(topology: Topology) -> Proposal:
@@ -122,6 +124,8 @@ class Grove:
     """[P] rank of each tree's root."""
     trees: "Trees"
     wires: "Wires"
+    load: NDArray[np.float64]
+    """[L] as of `tree_packing_kernel.Grown`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,6 +138,9 @@ class Decoded:
     start: NDArray[np.float64]
     """[P·M]"""
     seconds: float
+    tried: int
+    """How often transfers were tried in the first simulation: where they need several links at
+    once, that is what takes long."""
 
     def schedule(self) -> Schedule:
         """The same in rounds that keep the order of the times."""
@@ -175,7 +182,7 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         passes,
     )
     grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
-    return Grove(wiring, root, *lower(grown, root, wiring.stages, *wiring.costs[:3]))
+    return Grove(wiring, root, *lower(grown, root, wiring.stages, *wiring.costs[:3]), grown.load)
 
 
 def simulate(
@@ -183,7 +190,6 @@ def simulate(
     order: NDArray[np.float32],
     cuts: int,
     improvements: int = 0,
-    most_tried: float = math.inf,
 ) -> Decoded:
     """Sends the trees' parts in so many pieces each, one after the other.
 
@@ -196,8 +202,6 @@ def simulate(
         order: [F] weights of `ordering_kernel.FEATURES`.
         cuts: pieces of each tree.
         improvements: how often to simulate backwards and forwards again; the fastest is kept.
-        most_tried: how often transfers may be tried in the first simulation for there to be others:
-            that is what takes long.
 
     Source: Li and Willis, An iterative scheduling technique for resource-constrained project
         scheduling, 1992.
@@ -211,8 +215,8 @@ def simulate(
     features = features_of(trees, wires, part, size)
     place = (features @ order.astype(np.float32)).reshape(-1)
     start, seconds, tried = dispatch(trees, wires, part, size, np.argsort(place, kind="stable"))
-    best = Decoded(grove, cuts, start, seconds)
-    if not improvements or tried > most_tried:
+    best = Decoded(grove, cuts, start, seconds, tried)
+    if not improvements:
         return best
     hop = trees.hop[part]
     hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
@@ -234,7 +238,8 @@ def _delay(wiring: Wiring, pieces: int) -> NDArray[np.float64]:
 
 def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """[count] the root of each tree: servers take turns by their shares."""
-    exact = shares / shares.sum() * count
+    # Rounded, so that what comes out even does so whatever the last bits.
+    exact = np.round(shares / shares.sum() * count, 9)
     number = np.floor(exact).astype(np.int64)
     number[np.argsort(number - exact, kind="stable")[: count - number.sum()]] += 1
     root = np.repeat(np.arange(len(shares)), number)

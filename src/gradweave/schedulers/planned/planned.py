@@ -20,6 +20,8 @@ from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 Plan = Literal["learned", "even"]
+EFFORT_S = 0.05
+"""Seconds of one core, about, in which a plan is decoded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,25 +85,41 @@ class Planned(Scheduler):
         return propose(wiring, read_weights(self.weights))
 
 
-def decode(wiring: Wiring, proposal: Proposal) -> Decoded:
+def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> Decoded:
     """Grows a proposal's trees and simulates them, in as many pieces as there is time for.
 
     Args:
         wiring: the network and the gradient.
         proposal: the plan.
+        effort_s: seconds of one core, about, that this may take.
     """
-    servers = wiring.topology.num_servers
-    each = len(wiring.stages) * (servers - 1)
-    pieces = max(1, min(TUNING.pieces, TUNING.max_transfers // each))
-    many = servers <= TUNING.few_servers and path_steps(wiring) <= TUNING.max_path_steps
-    trees = pieces if many else min(TUNING.max_trees, pieces)
+    many = wiring.topology.num_servers <= TUNING.few_servers
+    many = many and path_steps(wiring) <= TUNING.max_path_steps
+    trees = TUNING.trees if many else TUNING.max_trees
+    each = len(wiring.stages) * (wiring.topology.num_servers - 1)
+    trees = min(trees * proposal.fewer, 1e6 * effort_s / (4 * TUNING.transfer_us * each))
+    trees = max(1, round(trees))
     grove = grow_trees(wiring, proposal, trees, TUNING.passes)
-    cuts = max(1, pieces // len(grove.root))
-    # About microseconds: 80 steps of growing trees, one transfer of a simulation, or ten tries of
-    # `ordering_kernel` take one.
-    grown = len(grove.root) * TUNING.passes * (path_steps(wiring) + 4 * servers**2) / 80
-    left = (TUNING.max_work - grown) / (1 + 2 * TUNING.improvements) - len(grove.root) * cuts * each
-    return simulate(grove, proposal.order, cuts, TUNING.improvements, 10 * left)
+    whole = simulate(grove, proposal.order, 1)
+    transfers = len(grove.root) * each
+    left = 1e6 * effort_s - grown_us(wiring, len(grove.root))
+
+    def work_us(cuts: int) -> float:
+        blocked = (whole.tried - transfers) * cuts**TUNING.tries_power
+        return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
+
+    left -= work_us(1)
+    simulations = 1 + 2 * TUNING.improvements
+    cuts = next((n for n in TUNING.cuts if simulations * work_us(n) <= left), 0)
+    if not cuts:
+        return whole
+    return simulate(grove, proposal.order, cuts, TUNING.improvements)
+
+
+def grown_us(wiring: Wiring, trees: int) -> float:
+    """Microseconds, about, in which so many trees grow."""
+    each = path_steps(wiring) + 4 * wiring.topology.num_servers**2
+    return trees * TUNING.passes * each * TUNING.path_steps_us
 
 
 def path_steps(wiring: Wiring) -> int:

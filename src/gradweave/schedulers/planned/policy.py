@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import FileError
-from gradweave.schedulers.planned.decoding import Proposal, Wiring, even
+from gradweave.schedulers.planned.decoding import Proposal, Wiring, even, grow_trees
 
 # The shapes and scales below are those of the weights: another value would need another training.
-FORMAT, VERSION = "gradweave-plan", "2"
+FORMAT, VERSION = "gradweave-plan", "3"
 WIDTH, LAYERS = 16, 2
-LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 6, 5, 5
+LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 7, 6, 6
 WHOLE = (
     "order",
     "tail",
@@ -30,15 +30,21 @@ WHOLE = (
     "residual",
     "flatter",
     "near",
+    "fewer",
 )
 """What is decided for the whole network: the lower agent's weights, as `ordering_kernel.FEATURES`,
-then how trees grow."""
+then how trees grow, and how many."""
 FLATTER = 0.02
 """At the decision 0; `tree_packing_kernel.Plan` says of what."""
 FARTHEST = 10.0
 """By which seconds to the farthest server are multiplied, relative to those of the gradient."""
 REACH = 2.0
 """Largest decision, up or down."""
+STEP = 2.0**-8
+"""Of decisions: libraries and processors add up in other orders, so that the last bits differ, and
+a plan is to be the same everywhere."""
+SKETCH = 32
+"""Trees of the even plan by which the policy sees what is full."""
 
 Weights = Mapping[str, Any]
 """Arrays by name, of `shapes`."""
@@ -48,16 +54,17 @@ class Graph(NamedTuple):
     """A network and a gradient as the policy sees them."""
 
     link: Any
-    """[L, 6] logarithms of a link's bandwidth over the largest, over the mean of those that leave
+    """[L, 7] logarithms of a link's bandwidth over the largest, over the mean of those that leave
     its source and of those that enter its target; its latency over the time that the gradient
-    takes; whether its source and its target are servers."""
+    takes; whether its source and its target are servers; what it carries of a few trees of the
+    even plan, over what the fullest link does."""
     node: Any
-    """[V, 5] whether it is a server; logarithms of the bandwidth that leaves it over the mean, and
+    """[V, 6] whether it is a server; logarithms of the bandwidth that leaves it over the mean, and
     of its links; that of its latency to the farthest server, over the time that the gradient takes;
-    1."""
+    how full the fullest of its links is; 1."""
     whole: Any
-    """[5] logarithms of the servers, and of the spread of bandwidths; the share of switches; the
-    mean over nodes of their feature of latency; 1."""
+    """[6] logarithms of the servers, and of the spread of bandwidths; the share of switches; the
+    mean over nodes of their feature of latency; how full links are on average; 1."""
     source: Any
     """[L] node that each link leaves."""
     target: Any
@@ -76,7 +83,7 @@ class Decisions(NamedTuple):
     share: Any
     """[V] logarithm of what each server roots, up to a constant; of switches without meaning."""
     whole: Any
-    """[10] of `WHOLE`."""
+    """[11] of `WHOLE`."""
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -113,6 +120,11 @@ def graph_of(wiring: Wiring) -> Graph:
     _, latency, overhead, size = wiring.costs
     least_s = size / (float(topology.bandwidth_bytes_per_s.max()) * links.bandwidth.mean())
     server = topology.is_server
+    load = grow_trees(wiring, even(topology), SKETCH, 1).load
+    full = load / load.max()
+    fullest = np.zeros(nodes)
+    np.maximum.at(fullest, links.source, full)
+    np.maximum.at(fullest, links.target, full)
     link = [
         np.log(links.bandwidth),
         np.log(links.bandwidth * degree[links.source] / leaves[links.source]),
@@ -120,25 +132,27 @@ def graph_of(wiring: Wiring) -> Graph:
         np.minimum(10 * (latency + overhead) / least_s, 3.0),
         server[links.source],
         server[links.target],
+        full,
     ]
     far = np.log1p(FARTHEST * wiring.farthest_s / least_s)
     wide = np.log(leaves.clip(1e-9) / leaves.mean())
-    node = [server, wide, np.log(degree), far, np.ones(nodes)]
+    node = [server, wide, np.log(degree), far, fullest, np.ones(nodes)]
     whole = [
         np.log(topology.num_servers) - 2.5,
         np.log(links.bandwidth).std(),
         1 - topology.num_servers / nodes,
         far.mean(),
+        full.mean(),
         1.0,
     ]
     return Graph(
-        np.column_stack(link).astype(np.float32),
-        np.column_stack(node).astype(np.float32),
-        np.array(whole, np.float32),
+        np.column_stack(link),
+        np.column_stack(node),
+        np.array(whole),
         links.source,
         links.target,
-        np.full(count, 1 / count, np.float32),
-        np.full(nodes, 1 / nodes, np.float32),
+        np.full(count, 1 / count),
+        np.full(nodes, 1 / nodes),
     )
 
 
@@ -152,7 +166,7 @@ def decide(weights: Weights, graph: Graph, of: Any, add: Callable[..., Any]) -> 
         add: (values [L, D], node of each [L], V) -> [V, D] their sums at each node.
     """
     nodes = graph.node.shape[0]
-    ones = of.ones((graph.link.shape[0], 1), of.float32)
+    ones = of.ones((graph.link.shape[0], 1))
     out = of.maximum(add(ones, graph.source, nodes), 1)
     into = of.maximum(add(ones, graph.target, nodes), 1)
     link = of.tanh(graph.link @ weights["link"])
@@ -164,8 +178,25 @@ def decide(weights: Weights, graph: Graph, of: Any, add: Callable[..., Any]) -> 
         node = node + of.tanh(of.concatenate([node, *around], -1) @ weights[f"node.{layer}"])
     means = [graph.link_share @ link, graph.node_share @ node, graph.whole]
     whole = of.concatenate(means, -1) @ weights["whole"]
-    decided = link @ weights["bias"], node @ weights["share"], whole
-    return Decisions(*(REACH * of.tanh(x / REACH) for x in decided))
+    found = link @ weights["bias"], node @ weights["share"], whole
+    return Decisions(*(REACH * of.tanh(x / REACH) for x in found))
+
+
+def noise(graph: Graph, rng: np.random.Generator) -> Decisions:
+    """Random decisions of about 1, alike for links, and for servers, that look alike.
+
+    Noise of each link's own drowns what a few hundred draws can tell.
+
+    Args:
+        graph: the network.
+        rng: draws them.
+    """
+    link, node = (x / np.sqrt((x**2).mean(0) + 1e-6) for x in (graph.link, graph.node))
+    return Decisions(
+        link @ rng.normal(size=link.shape[1]) / np.sqrt(link.shape[1]),
+        node @ rng.normal(size=node.shape[1]) / np.sqrt(node.shape[1]),
+        rng.normal(size=len(WHOLE)),
+    )
 
 
 def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
@@ -175,17 +206,28 @@ def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
         wiring: the network and the gradient.
         decisions: as `decide` makes them, or drawn around them.
     """
-    plain, whole = even(wiring.topology), np.asarray(decisions.whole, np.float64)
-    shares = np.exp(np.asarray(decisions.share, np.float64)[wiring.topology.servers])
+    from gradweave.schedulers.kernels.exponential import exponentials
+
+    plain, (bias, share, whole) = even(wiring.topology), (rounded(x) for x in decisions)
+    shares = exponentials(share[wiring.topology.servers])
+    sharpness, residual = exponentials(whole[6:8])
+    flatter, near = exponentials(2 * whole[8:10])
     return Proposal(
         shares=shares / shares.sum(),
-        bias=np.asarray(decisions.bias, np.float64),
+        bias=bias,
         order=plain.order + whole[:6].astype(np.float32),
-        sharpness=plain.sharpness * float(np.exp(whole[6])),
-        residual=plain.residual * float(np.exp(whole[7])),
-        flatter=FLATTER * float(np.exp(2 * whole[8])),
-        near=plain.near * float(np.exp(2 * whole[9])),
+        sharpness=plain.sharpness * sharpness,
+        residual=plain.residual * residual,
+        flatter=FLATTER * flatter,
+        near=plain.near * near,
+        fewer=min(1.0, float(exponentials(whole[10:])[0])),
     )
+
+
+def rounded(decision: Any) -> NDArray[np.float64]:
+    """A decision as it is carried out: a multiple of `STEP`, at most `REACH` up or down."""
+    whole = np.round(np.asarray(decision, np.float64) / STEP)
+    return STEP * np.clip(whole, -REACH / STEP, REACH / STEP)
 
 
 def propose(wiring: Wiring, weights: Weights) -> Proposal:
@@ -195,11 +237,22 @@ def propose(wiring: Wiring, weights: Weights) -> Proposal:
         wiring: the network and the gradient.
         weights: as `read_weights` returns them.
     """
-    return proposal_of(wiring, decide(weights, graph_of(wiring), np, _add))
+    return proposal_of(wiring, decided(wiring, weights))
+
+
+def decided(wiring: Wiring, weights: Weights) -> Decisions:
+    """The policy's decisions, in NumPy.
+
+    Args:
+        wiring: the network and the gradient.
+        weights: as `read_weights` returns them.
+    """
+    exact = {name: array.astype(np.float64) for name, array in weights.items()}
+    return decide(exact, graph_of(wiring), np, _add)
 
 
 def _add(values: NDArray, where: NDArray, count: int) -> NDArray:
-    sums = np.zeros((count, values.shape[1]), np.float32)
+    sums = np.zeros((count, values.shape[1]), np.float64)
     np.add.at(sums, where, values)
     return sums
 

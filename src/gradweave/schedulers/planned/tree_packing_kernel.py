@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.arborescence import reparent, write_arborescence
+from gradweave.schedulers.kernels.exponential import exponential
 from gradweave.schedulers.kernels.paths import cheapest_from
 from gradweave.schedulers.kernels.residual import bottlenecks_over, transfers_at_once
 from gradweave.topology.topology import Floats, Integers
@@ -187,9 +188,10 @@ def _no_paths(links: Links, rates: int) -> _Paths:
 def _set_duals(links: Links, plan: Plan, load: Floats, dual: Floats) -> None:
     """Of a byte over each link; where depth counts, beside its part of a piece's delay."""
     fullest, whole = max(load.max(), 1e-12), 0.0
+    sharpness, bias, bandwidth = plan.sharpness, plan.bias, links.bandwidth
     for link in range(len(load)):
-        weight = np.exp(plan.sharpness * (load[link] / fullest - 1.0) + plan.bias[link])
-        dual[link] = weight / links.bandwidth[link]
+        weight = exponential(sharpness * (load[link] / fullest - 1.0) + bias[link])
+        dual[link] = weight / bandwidth[link]
         whole += weight
     if plan.near:
         for link in range(len(load)):

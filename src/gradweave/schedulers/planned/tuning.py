@@ -5,8 +5,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Limits, chosen by hand so that the 120 cases of docs/concepts/learning.md take about 50 ms.
+    """Limits, by times of one core of a server of 2024.
 
+    What is counted is work, so that every machine comes to the same schedule.
     What the trained weights rest on, such as the features' scales, is in `policy`.
     """
 
@@ -14,21 +15,26 @@ class Tuning:
     """Trees of more would take too much memory. So many take a second and .2 GB."""
     passes: int = 2
     """How often each tree is grown."""
-    pieces: int = 192
-    """That the gradient is cut into, where there is time for so many."""
-    few_servers: int = 16
-    """Servers up to which there may be as many trees as pieces."""
+    trees: int = 192
+    """Where there is time for so many."""
+    few_servers: int = 20
+    """Servers up to which there is."""
     max_trees: int = 96
     """With more servers than that, since each tree then takes longer to grow."""
-    max_transfers: int = 9_000
-    """Simulated at a time: about 10 ms."""
     max_path_steps: int = 6_000
-    """Steps of the path search for one tree, see `path_steps`, up to which there may be as many
-    trees as pieces."""
+    """Steps of the path search for one tree, see `path_steps`, up to which there is."""
+    cuts: tuple[int, ...] = (4, 3, 2, 1)
+    """Into how many pieces each tree's part may be cut. More messages than that, and what each
+    costs is more than is gained by pieces that follow each other sooner."""
     improvements: int = 1
     """How often the order is improved, backwards and forwards."""
-    max_work: int = 42_000
-    """Microseconds, about, up to which there is time for that."""
+    path_steps_us: float = 1 / 150
+    transfer_us: float = 0.4
+    try_us: float = 0.04
+    """About what these take, in microseconds: of a path search, with the tree that follows; of a
+    transfer that is simulated; and of one that is tried in vain. Behind switches the tries rise
+    with `tries_power` of the pieces."""
+    tries_power: float = 1.8
     max_rates: int = 6
     """Rates of transfers that are told apart behind switches: a search for paths each."""
 
