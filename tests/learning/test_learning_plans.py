@@ -1,6 +1,7 @@
 """The training of `planned`'s upper agent: one definition with the decoder, resumable."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +41,13 @@ def test_jax_decides_as_numpy_does_and_what_fills_up_a_batch_counts_for_nothing(
             assert np.allclose(one, np.asarray(other)[: len(one)], atol=1e-5)
 
 
-def test_relabelling_a_network_relabels_the_decisions():
+def test_relabelling_a_network_relabels_the_decisions(monkeypatch):
+    """But for what is full, which depends on the order in which trees grow."""
+
+    def grown(made: Wiring, *_: object) -> SimpleNamespace:
+        return SimpleNamespace(load=1 / made.links.bandwidth)
+
+    monkeypatch.setattr(policy, "grow_trees", grown)
     network = NETWORKS["torus"]
     order = np.random.default_rng(1).permutation(network.num_nodes)
     renamed = gw.topology.Topology.from_links(
@@ -69,6 +76,14 @@ def test_relabelling_a_network_relabels_the_decisions():
     )
     assert np.allclose(here.shares, there.shares[order], atol=1e-5)
     assert np.allclose(here.order, there.order, atol=1e-4)
+
+
+def test_constants_are_the_same_for_all_networks(tmp_path):
+    constants = dataclasses.replace(TINY, constants=True)
+    weights = train_plan(constants, wirings(), tmp_path, lambda _: None)
+    found = [policy.decided(wiring, weights) for wiring in wirings()]
+    assert not any(one.bias.any() or one.share.any() for one in found)
+    assert found[0].whole.all() and np.array_equal(found[0].whole, found[1].whole)
 
 
 def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
