@@ -21,8 +21,7 @@ from gradweave import arrays
 from gradweave.atomic import make_folder
 from gradweave.learning import checkpoint
 from gradweave.processes.agreement import Processes
-from gradweave.schedulers.planned.decoding import Wiring
-from gradweave.schedulers.planned.planned import EFFORT_S, decode
+from gradweave.schedulers.planned.decoding import EFFORT_S, Wiring, decode
 from gradweave.schedulers.planned.policy import (
     FORMAT,
     VERSION,
@@ -59,7 +58,7 @@ class PlanConfig:
     keep: float = 0.01
     """How strongly decisions are drawn back to 0, the even plan."""
     effort_s: float = 0.02
-    """In which a draw is decoded, see `gradweave.schedulers.planned.planned.decode`: less than by
+    """In which a draw is decoded, see `gradweave.schedulers.planned.decoding.decode`: less than by
     the strategy, whose pieces are finer."""
     constants: bool = False
     """Whether the whole network's decisions alone are trained, the same ones for all networks: what
@@ -167,7 +166,7 @@ def seconds_of(wiring: Wiring, decisions: Decisions, effort_s: float = EFFORT_S)
     Args:
         wiring: the network and the gradient.
         decisions: the plan's.
-        effort_s: as of `gradweave.schedulers.planned.planned.decode`.
+        effort_s: as of `gradweave.schedulers.planned.decoding.decode`.
     """
     return decode(wiring, proposal_of(wiring, decisions), effort_s).seconds
 

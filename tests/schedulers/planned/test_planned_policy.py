@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradweave.schedulers.planned import decoding, planned, policy
+from gradweave.schedulers.planned import decoding, policy
 from gradweave.schedulers.planned.decoding import Proposal, Wiring, _delay, _roots, even
 from gradweave.schedulers.planned.policy import (
     FLATTER,
@@ -332,11 +332,11 @@ def test_how_many_trees_and_pieces_there_is_time_for(
         asked.append((pieces, improvements))
         return first if len(asked) == 3 else again
 
-    monkeypatch.setattr(planned, "grow_trees", grow)
-    monkeypatch.setattr(planned, "simulate", simulate)
-    monkeypatch.setattr(planned, "path_steps", lambda made: steps)
+    monkeypatch.setattr(decoding, "grow_trees", grow)
+    monkeypatch.setattr(decoding, "simulate", simulate)
+    monkeypatch.setattr(decoding, "path_steps", lambda made: steps)
     made = SimpleNamespace(topology=SimpleNamespace(num_servers=servers), stages=[0, 1])
     proposal = SimpleNamespace(order=None, fewer=fewer)
-    found = planned.decode(made, proposal, effort_s)  # type: ignore[arg-type]
+    found = decoding.decode(made, proposal, effort_s)  # type: ignore[arg-type]
     assert asked == [trees, 2, (1, 0), *[(cuts, 1)] * (cuts > 0)]
     assert found is (again if cuts else first)

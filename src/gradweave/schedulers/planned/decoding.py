@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 
+EFFORT_S = 0.05
+"""Seconds of one core, about, in which a plan is decoded."""
+
+
 class Proposal(NamedTuple):
     """What a plan leaves open: the upper agent's decisions, and the lower one's weights."""
 
@@ -153,6 +157,48 @@ class Decoded:
             share=np.full(pieces, 1 / pieces),
         )
         return schedule_of(topology, wiring.collective, _parts(grove), cut, self.start)
+
+
+def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> Decoded:
+    """Grows a proposal's trees and simulates them, in as many pieces as there is time for.
+
+    Args:
+        wiring: the network and the gradient.
+        proposal: the plan.
+        effort_s: seconds of one core, about, that this may take.
+    """
+    many = wiring.topology.num_servers <= TUNING.few_servers
+    many = many and path_steps(wiring) <= TUNING.max_path_steps
+    trees = TUNING.trees if many else TUNING.max_trees
+    each = len(wiring.stages) * (wiring.topology.num_servers - 1)
+    trees = min(trees * proposal.fewer, 1e6 * effort_s / (4 * TUNING.transfer_us * each))
+    trees = max(1, round(trees))
+    grove = grow_trees(wiring, proposal, trees, TUNING.passes)
+    whole = simulate(grove, proposal.order, 1)
+    transfers = len(grove.root) * each
+    left = 1e6 * effort_s - grown_us(wiring, len(grove.root))
+
+    def work_us(cuts: int) -> float:
+        blocked = (whole.tried - transfers) * cuts**TUNING.tries_power
+        return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
+
+    left -= work_us(1)
+    simulations = 1 + 2 * TUNING.improvements
+    cuts = next((n for n in TUNING.cuts if simulations * work_us(n) <= left), 0)
+    if not cuts:
+        return whole
+    return simulate(grove, proposal.order, cuts, TUNING.improvements)
+
+
+def grown_us(wiring: Wiring, trees: int) -> float:
+    """Microseconds, about, in which so many trees grow."""
+    each = path_steps(wiring) + 4 * wiring.topology.num_servers**2
+    return trees * TUNING.passes * each * TUNING.path_steps_us
+
+
+def path_steps(wiring: Wiring) -> int:
+    """Steps of the search for paths for one tree: links, from each server, at each rate."""
+    return wiring.topology.num_servers * len(wiring.links.bandwidth) * len(wiring.rates.rate)
 
 
 def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> Grove:

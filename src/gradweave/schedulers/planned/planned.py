@@ -6,22 +6,13 @@ from typing import ClassVar, Literal
 
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.planned.decoding import (
-    Decoded,
-    Proposal,
-    Wiring,
-    even,
-    grow_trees,
-    simulate,
-)
+from gradweave.schedulers.planned.decoding import EFFORT_S, Decoded, Wiring, decode, even
 from gradweave.schedulers.planned.tuning import TUNING
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 Plan = Literal["learned", "even"]
-EFFORT_S = 0.05
-"""Seconds of one core, about, in which a plan is decoded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +33,10 @@ class Planned(Scheduler):
     plan: Plan = "learned"
     """Whose plan it is: the trained policy's; or the even one, in which all servers root alike and
     duals depend on what links carry alone."""
+    effort: float = EFFORT_S
+    """Seconds of one core, about. By twice the default and more, plans are drawn around the first
+    one, and the best is taken. What is counted is work: machines differ in time, not in the
+    schedule."""
     weights: str | None = None
     """File of weights made by `gradweave.learning.plans`; the shipped ones if not given."""
 
@@ -49,6 +44,10 @@ class Planned(Scheduler):
         if not self.gradient_bytes > 0:
             raise OptionError(
                 f"planned: gradient_bytes: expected more than 0, got {self.gradient_bytes:g}"
+            )
+        if not 0 < self.effort < math.inf:
+            raise OptionError(
+                f"planned: effort: expected a finite number above 0, got {self.effort:g}"
             )
         if self.plan not in ("learned", "even"):
             raise OptionError(f"planned: plan: expected learned or even, got {self.plan!r}")
@@ -65,63 +64,32 @@ class Planned(Scheduler):
                 f"planned: expected at most {TUNING.max_servers} servers, "
                 f"got {topology.num_servers}"
             )
-        return self.decode(topology, collective).schedule()
+        return self.decode(topology, collective, seed, stop).schedule()
 
-    def decode(self, topology: Topology, collective: Collective = "all_reduce") -> Decoded:
+    def decode(
+        self,
+        topology: Topology,
+        collective: Collective = "all_reduce",
+        seed: int = 0,
+        stop: Stop | None = None,
+    ) -> Decoded:
         """The transfers and their times, without the schedule's columns.
 
         Args:
             topology: the network.
             collective: a stage, or both.
+            seed: of the plans that are drawn.
+            stop: ends the drawing.
         """
+        from gradweave.schedulers.planned.policy import decided, plain, proposal_of, read_weights
+        from gradweave.schedulers.planned.search import search
+
         wiring = Wiring(topology, collective, self.gradient_bytes)
-        return decode(wiring, self._proposal(wiring))
-
-    def _proposal(self, wiring: Wiring) -> Proposal:
-        from gradweave.schedulers.planned.policy import propose, read_weights
-
-        if self.plan == "even":
-            return even(wiring.topology)
-        return propose(wiring, read_weights(self.weights))
-
-
-def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> Decoded:
-    """Grows a proposal's trees and simulates them, in as many pieces as there is time for.
-
-    Args:
-        wiring: the network and the gradient.
-        proposal: the plan.
-        effort_s: seconds of one core, about, that this may take.
-    """
-    many = wiring.topology.num_servers <= TUNING.few_servers
-    many = many and path_steps(wiring) <= TUNING.max_path_steps
-    trees = TUNING.trees if many else TUNING.max_trees
-    each = len(wiring.stages) * (wiring.topology.num_servers - 1)
-    trees = min(trees * proposal.fewer, 1e6 * effort_s / (4 * TUNING.transfer_us * each))
-    trees = max(1, round(trees))
-    grove = grow_trees(wiring, proposal, trees, TUNING.passes)
-    whole = simulate(grove, proposal.order, 1)
-    transfers = len(grove.root) * each
-    left = 1e6 * effort_s - grown_us(wiring, len(grove.root))
-
-    def work_us(cuts: int) -> float:
-        blocked = (whole.tried - transfers) * cuts**TUNING.tries_power
-        return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
-
-    left -= work_us(1)
-    simulations = 1 + 2 * TUNING.improvements
-    cuts = next((n for n in TUNING.cuts if simulations * work_us(n) <= left), 0)
-    if not cuts:
-        return whole
-    return simulate(grove, proposal.order, cuts, TUNING.improvements)
-
-
-def grown_us(wiring: Wiring, trees: int) -> float:
-    """Microseconds, about, in which so many trees grow."""
-    each = path_steps(wiring) + 4 * wiring.topology.num_servers**2
-    return trees * TUNING.passes * each * TUNING.path_steps_us
-
-
-def path_steps(wiring: Wiring) -> int:
-    """Steps of the search for paths for one tree: links, from each server, at each rate."""
-    return wiring.topology.num_servers * len(wiring.links.bandwidth) * len(wiring.rates.rate)
+        learned = self.plan == "learned"
+        if self.effort >= TUNING.search_from * EFFORT_S:
+            first = decided(wiring, read_weights(self.weights)) if learned else plain(wiring)
+            return search(wiring, first, self.effort, seed, stop or Stop())
+        if not learned:
+            return decode(wiring, even(topology), self.effort)
+        plan = decided(wiring, read_weights(self.weights))
+        return decode(wiring, proposal_of(wiring, plan), self.effort)

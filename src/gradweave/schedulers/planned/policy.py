@@ -208,20 +208,30 @@ def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
     """
     from gradweave.schedulers.kernels.exponential import exponentials
 
-    plain, (bias, share, whole) = even(wiring.topology), (rounded(x) for x in decisions)
+    begin, (bias, share, whole) = even(wiring.topology), (rounded(x) for x in decisions)
     shares = exponentials(share[wiring.topology.servers])
     sharpness, residual = exponentials(whole[6:8])
     flatter, near = exponentials(2 * whole[8:10])
     return Proposal(
         shares=shares / shares.sum(),
         bias=bias,
-        order=plain.order + whole[:6].astype(np.float32),
-        sharpness=plain.sharpness * sharpness,
-        residual=plain.residual * residual,
+        order=begin.order + whole[:6].astype(np.float32),
+        sharpness=begin.sharpness * sharpness,
+        residual=begin.residual * residual,
         flatter=FLATTER * flatter,
-        near=plain.near * near,
+        near=begin.near * near,
         fewer=min(1.0, float(exponentials(whole[10:])[0])),
     )
+
+
+def plain(wiring: Wiring) -> Decisions:
+    """Decisions of 0.
+
+    Args:
+        wiring: the network and the gradient.
+    """
+    links, nodes = len(wiring.links.bandwidth), wiring.topology.num_nodes
+    return Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
 
 
 def rounded(decision: Any) -> NDArray[np.float64]:

@@ -35,6 +35,19 @@ class Tuning:
     transfer that is simulated; and of one that is tried in vain. Behind switches the tries rise
     with `tries_power` of the pieces."""
     tries_power: float = 1.8
+    search_from: float = 2.0
+    """Efforts, over the default one, from which plans are drawn."""
+    draw_s: float = 0.012
+    """Effort in which a drawn plan is decoded. With 20 ms fewer plans came to as much."""
+    fine: int = 3
+    """Best plans that are decoded finely at last."""
+    fine_share: float = 0.3
+    """Of the effort, for those."""
+    spread: float = 0.3
+    """Standard deviation of a drawn decision at first, as in training."""
+    least_spread: float = 0.05
+    longer: float = 1.5
+    """By which factor it grows when a drawn plan is better."""
     max_rates: int = 6
     """Rates of transfers that are told apart behind switches: a search for paths each."""
 
