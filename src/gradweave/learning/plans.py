@@ -46,10 +46,13 @@ CHECKPOINT_FORMAT = "gradweave-plan-training"
 class PlanConfig:
     """How the plan is trained."""
 
-    updates: int = 240
+    updates: int = 200
+    rough_updates: int = 120
+    """First ones, in which draws are decoded in less time than by the strategy: enough to learn from,
+    but for networks that are worth finer pieces only."""
     networks: int = 8
     """In an update."""
-    pairs: int = 6
+    pairs: int = 5
     """Draws of decisions on each network, each with its mirror image."""
     spread: float = 0.3
     """Standard deviation of a drawn decision."""
@@ -57,9 +60,9 @@ class PlanConfig:
     """At first; it falls to a tenth by the last update."""
     keep: float = 0.01
     """How strongly decisions are drawn back to 0, the even plan."""
-    effort_s: float = 0.02
-    """In which a draw is decoded, see `gradweave.schedulers.planned.decoding.decode`: less than by
-    the strategy, whose pieces are finer."""
+    rough_s: float = 0.02
+    effort_s: float = EFFORT_S
+    """In which a draw is decoded, at first and later: see `gradweave.schedulers.planned.decoding`."""
     constants: bool = False
     """Whether the whole network's decisions alone are trained, the same ones for all networks: what
     message passing is to be compared with."""
@@ -194,7 +197,9 @@ class _Update:
         better, gains = [], []
         for place, chosen in enumerate(which.tolist()):
             mean = Decisions(*(x[place] for x in means))
-            direction, gain = self._explore(chosen, mean, rng)
+            rough = now.updates < config.rough_updates
+            effort_s = config.rough_s if rough else config.effort_s
+            direction, gain = self._explore(chosen, mean, effort_s, rng)
             better.append(direction)
             gains.append(gain)
         directions = jax.tree.map(lambda *x: np.stack(x), *better)
@@ -204,7 +209,7 @@ class _Update:
         return state, {"gain": float(np.mean(gains)), "decisions": size, "seconds": seconds}
 
     def _explore(
-        self, number: int, mean: Decisions, rng: np.random.Generator
+        self, number: int, mean: Decisions, effort_s: float, rng: np.random.Generator
     ) -> tuple[Decisions, float]:
         """In which direction a network's decisions get better, and what its draws gain.
 
@@ -222,7 +227,7 @@ class _Update:
                 drawn = [
                     a + sign * config.spread * b for a, b in zip(own, drawn_noise, strict=True)
                 ]
-                taken.append(np.log(seconds_of(wiring, Decisions(*drawn), config.effort_s)))
+                taken.append(np.log(seconds_of(wiring, Decisions(*drawn), effort_s)))
                 draws.append(Decisions(*(sign * b for b in drawn_noise)))
         advantage = np.mean(taken) - np.array(taken)
         advantage /= max(float(advantage.std()), 1e-3)
@@ -236,7 +241,7 @@ class _Update:
             sums[2],
         )
         zero = Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
-        return directions, float(np.log(seconds_of(wiring, zero, config.effort_s)) - np.mean(taken))
+        return directions, float(np.log(seconds_of(wiring, zero, effort_s)) - np.mean(taken))
 
     def _improve(self, state: PlanState, graphs: Graph, directions: Decisions) -> PlanState:
         """A step of the weights."""
