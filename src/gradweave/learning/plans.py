@@ -48,8 +48,8 @@ class PlanConfig:
 
     updates: int = 200
     rough_updates: int = 120
-    """First ones, in which draws are decoded in less time than by the strategy: enough to learn from,
-    but for networks that are worth finer pieces only."""
+    """First ones, in which draws are decoded in less time than by the strategy. That is enough to
+    learn from, but where finer pieces change what is best."""
     networks: int = 8
     """In an update."""
     pairs: int = 5
@@ -62,7 +62,7 @@ class PlanConfig:
     """How strongly decisions are drawn back to 0, the even plan."""
     rough_s: float = 0.02
     effort_s: float = EFFORT_S
-    """In which a draw is decoded, at first and later: see `gradweave.schedulers.planned.decoding`."""
+    """In which a draw is decoded, at first and later: see `planned.decoding.decode`."""
     constants: bool = False
     """Whether the whole network's decisions alone are trained, the same ones for all networks: what
     message passing is to be compared with."""
