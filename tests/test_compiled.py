@@ -8,10 +8,14 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import numba
+import numpy as np
 import pytest
 from numba.core import caching
+from numba.core.errors import NumbaError
+from numpy.typing import NDArray
 
 import gradweave as gw
 from gradweave import clock, compiled
@@ -136,6 +140,7 @@ def test_processes_side_by_side_compile_a_loop_once(tmp_path):
         """
 import sys, time
 from pathlib import Path
+from typing import NamedTuple
 from gradweave.compiled import kernel
 
 @kernel
@@ -197,6 +202,70 @@ def test_inner_loops_are_kept_within_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     compiled.kernel(inner=True)(triple)
     assert list(tmp_path.iterdir()) == []
+
+
+@compiled.kernel(inner=True)
+def made(numbers):
+    return numbers.copy()
+
+
+def total_of_new(numbers):
+    return numbers.copy().sum()
+
+
+def total_of_sum(numbers):
+    return (numbers + 1.0).sum()
+
+
+def total_of_made(numbers):
+    return made(numbers).sum()
+
+
+def total_of_list(numbers):
+    return len([numbers[0]])
+
+
+def itself(numbers):
+    return numbers
+
+
+@pytest.mark.parametrize("function", [total_of_new, total_of_sum, total_of_made, itself])
+def test_loops_that_must_not_allocate_say_where_they_do(function):
+    """A call of what allocates would else never free it, and what is returned be freed twice."""
+    where = rf"{function.__name__} must not allocate, but .*array\(float64, 1d, C\)"
+    loop = compiled.kernel(inner=True, allocates=False)(function)
+    with pytest.raises(TypeError, match=where):
+        loop.compile((numba.float64[::1],))
+
+
+def test_lists_of_loops_that_must_not_allocate_are_refused():
+    loop = compiled.kernel(inner=True, allocates=False)(total_of_list)
+    with pytest.raises(NumbaError, match="NRT required"):
+        loop.compile((numba.float64[::1],))
+
+
+class Rows(NamedTuple):
+    numbers: NDArray[np.float64]
+    first: NDArray[np.int64]
+
+
+def total_until_negative(rows):
+    total, at = 0.0, 0
+    while at < len(rows.first):
+        for number in rows.numbers[rows.first[at] :]:
+            if number < 0:
+                break
+            total += number
+        at += 1
+    return total
+
+
+@pytest.mark.parametrize("options, counts", [({"allocates": False}, False), ({}, True)])
+def test_loops_that_do_not_allocate_count_no_references(options, counts):
+    inner = compiled.kernel(inner=True, **options)(total_until_negative)
+    outer = numba.njit(lambda rows: inner(rows))
+    assert outer(Rows(np.array([1.0, 2.0, -1.0]), np.arange(3))) == 5.0
+    assert ("NRT_incref" in inner.inspect_llvm(inner.signatures[0])) == counts
 
 
 def test_without_a_place_to_keep_it_code_is_compiled_all_the_same(monkeypatch):

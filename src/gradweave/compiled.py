@@ -17,9 +17,12 @@ from gradweave import clock
 
 with clock.paused():
     import numba
-    from numba.core import event
+    from numba.core import event, ir
     from numba.core.caching import FunctionCache
+    from numba.core.compiler import Compiler, CompilerBase, DefaultPassBuilder
+    from numba.core.compiler_machinery import AnalysisPass, register_pass
     from numba.core.dispatcher import Dispatcher
+    from numba.core.typed_passes import NopythonTypeInference
 
 
 LOCK_TIMEOUT_S, POLL_S = 120.0, 0.02
@@ -34,6 +37,7 @@ def kernel(
     function: Callable[..., Any] | None = None,
     *,
     inner: bool = False,
+    allocates: bool = True,
     inlined: bool = False,
     fastmath: bool = False,
 ) -> Any:
@@ -47,19 +51,28 @@ def kernel(
     Args:
         function: of integers, floats, arrays and named tuples of these.
         inner: whether only kernels call it, never Python, so that it compiles faster.
-        inlined: whether it is such a function and part of its caller's loop: a call that passes
-            named tuples copies every array's descriptor, which costs more than a short step.
+        allocates: whether it may make arrays, and so counts references: an atomic increment and
+            decrement for each array taken out of a named tuple, more than most steps of a loop. One
+            that does not may neither allocate, call what returns arrays nor return any, which
+            compiling it says; so allocate in one function, and loop in another.
+        inlined: whether it is inner, does not allocate, and is part of its caller's loop: a call
+            that passes named tuples copies every array's descriptor, which costs more than a short
+            step.
         fastmath: whether sums of floats may be reordered.
     """
     if function is None:
-        return lambda function: _compile(function, inner, inlined, fastmath)
-    return _compile(function, inner, inlined, fastmath)
+        return lambda function: _compile(function, inner, allocates, inlined, fastmath)
+    return _compile(function, inner, allocates, inlined, fastmath)
 
 
-def _compile(function: Callable[..., Any], inner: bool, inlined: bool, fastmath: bool) -> Any:
-    inner = inner or inlined
+def _compile(
+    function: Callable[..., Any], inner: bool, allocates: bool, inlined: bool, fastmath: bool
+) -> Any:
+    inner, allocates = inner or inlined, allocates and not inlined
     options: dict[str, Any] = {
         "nogil": True,
+        "_nrt": allocates,  # numba's runtime, which counts; inherited from the caller where not set
+        "pipeline_class": Compiler if allocates else _Borrowing,
         "forceinline": inlined,
         "fastmath": fastmath,
         "no_cpython_wrapper": inner,
@@ -73,6 +86,45 @@ def _compile(function: Callable[..., Any], inner: bool, inlined: bool, fastmath:
     except RuntimeError:  # numba found no directory that can be written
         _not_kept("no directory for them can be written")
     return compiled
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Borrowed(AnalysisPass):
+    """Refuses a function that must not allocate, but gets or returns arrays as its own.
+
+    Numba itself refuses an allocation in the function. It does not see that what a callee has
+    allocated would never be freed, and what is returned would be freed too soon.
+    """
+
+    _name = "borrowed"
+
+    def __init__(self) -> None:
+        """Numba makes it without arguments."""
+        super().__init__()
+
+    def run_pass(self, state: Any) -> Any:
+        """Of a function whose types are inferred; whether it was changed."""
+        got = [
+            (operation.loc, "gets", signature.return_type)
+            for operation, signature in state.calltypes.items()
+            if isinstance(operation, ir.Expr) and operation.op in ("call", "binop", "unary")
+        ]
+        for place, how, kind in [*got, (state.func_ir.loc, "returns", state.return_type)]:
+            if state.targetctx.data_model_manager[kind].contains_nrt_meminfo():
+                name = state.func_id.func_qualname
+                raise TypeError(f"{name} must not allocate, but {how} {kind}: {place}")
+        return False
+
+
+class _Borrowing(CompilerBase):
+    """Numba's compiler, with that pass."""
+
+    def define_pipelines(self) -> Any:
+        """One, without Python's objects."""
+        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        pipeline.add_pass_after(_Borrowed, NopythonTypeInference)
+        pipeline.finalize()
+        return [pipeline]
 
 
 class _Cache(FunctionCache):

@@ -157,6 +157,21 @@ def draw_round(
     state = _begin_round(
         hops, workloads, progress, scores, there, selected, rounds_left, temperature
     )
+    return _draw_all(hops, workloads, progress, scores, state, rounds_left, temperature, at)
+
+
+@kernel(inner=True, allocates=False)
+def _draw_all(
+    hops: HopTable,
+    workloads: WorkloadTable,
+    progress: EpisodeArrays,
+    scores: RoundScores,
+    state: Any,
+    rounds_left: float,
+    temperature: float,
+    at: int,
+) -> int:
+    """Draws and sends; how many were sent. All hops wait to be scored."""
     waits, sent = len(hops.source), 0
     while True:
         _score_hops(hops, workloads, progress, scores, state, rounds_left, temperature, waits)
@@ -172,7 +187,7 @@ def draw_round(
         sent += 1
 
 
-@kernel(inlined=True)
+@kernel(inner=True)
 def _begin_round(
     hops: HopTable,
     workloads: WorkloadTable,
@@ -214,20 +229,24 @@ def _begin_round(
         is_changed=np.zeros(links, np.bool_),
     )
     _count_ready(hops, workloads, state)
-    links_of, first_link = hops.links, hops.first_link
-    contenders, fits = state.contenders, state.fits
-    for hop in range(number):
-        if fits[hop]:
-            for i in range(first_link[hop], first_link[hop + 1]):
-                contenders[links_of[i]] += 1
     _score_what_stays(hops, workloads, scores, state, rounds_left, temperature)
-    for link in range(links):
-        _contend(contenders, state.room, state.ratio, state.log_ratio, link)
-        state.scored_ratio[link] = state.ratio[link]
+    _contend_all(hops, state)
     return state
 
 
-@kernel(inlined=True)
+@kernel(inner=True, allocates=False)
+def _contend_all(hops: HopTable, state: Any) -> None:
+    """Counts, at a round's start, the hops that want each link."""
+    for hop in range(len(state.fits)):
+        if state.fits[hop]:
+            for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
+                state.contenders[hops.links[i]] += 1
+    for link in range(len(state.room)):
+        _contend(state.contenders, state.room, state.ratio, state.log_ratio, link)
+        state.scored_ratio[link] = state.ratio[link]
+
+
+@kernel(inner=True, allocates=False)
 def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
     """Counts, at a round's start, each hop's ready workloads and each server's hops."""
     sets, there, ready, fits = state.sets, state.there, state.ready, state.fits
@@ -247,7 +266,7 @@ def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
         fits[hop] = ready[hop] > 0
 
 
-@kernel(inlined=True)
+@kernel(inner=True, allocates=False)
 def _score_what_stays(
     hops: HopTable,
     workloads: WorkloadTable,
@@ -415,7 +434,8 @@ def _draw_tree(
     waiting, arriving = progress.waiting[receiver], progress.arriving[receiver]
     by_sender, height, grown = workloads.by_sender, workloads.height, workloads.grown
     best, tie = _takes_best(temperature), _tie(temperature)
-    ready_trees = _ready_trees(hops, workloads, state, hop)
+    ready_trees = state.ready_trees
+    _find_ready_trees(hops, workloads, state, hop)
     for place in range(len(ready_trees)):
         word = ready_trees[place]
         while word:
@@ -446,8 +466,8 @@ def _draw_tree(
 
 
 @kernel(inlined=True)
-def _ready_trees(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> Bitset:
-    """[W] the trees whose workload is ready on a hop."""
+def _find_ready_trees(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int) -> None:
+    """Writes the trees whose workload is ready on a hop, [W]."""
     sets, sender, receiver = state.sets, hops.source[hop], hops.target[hop]
     holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
     allowed, row, ready = workloads.allowed, workloads.allowed_row[hop], state.ready_trees
@@ -455,7 +475,6 @@ def _ready_trees(hops: HopTable, workloads: WorkloadTable, state: Any, hop: int)
         may, by = selected[place] & allowed[row, place], by_sender[place]
         unsent = unsent_trees(pending[receiver, place], pending[sender, place], by, may)
         ready[place] = unsent & holds[sender, place]
-    return ready
 
 
 @kernel(inlined=True)

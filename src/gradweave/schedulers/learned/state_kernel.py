@@ -182,7 +182,7 @@ class Sets(NamedTuple):
     """[W] as in `Instance.arrays`."""
 
 
-@kernel(inlined=True)
+@kernel(inner=True)
 def begin_sets(
     workloads: WorkloadTable, waiting: Integers, pending: Booleans, selected: Booleans
 ) -> Any:
