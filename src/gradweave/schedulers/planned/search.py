@@ -9,7 +9,7 @@ Source: Rechenberg, Evolutionsstrategie, 1973 (the one-fifth rule).
 
 import numpy as np
 
-from gradweave.schedulers.planned.decoding import Decoded, Wiring, decode
+from gradweave.schedulers.planned.decoding import Decoded, Wiring, decode, grown_us
 from gradweave.schedulers.planned.policy import Decisions, graph_of, noise, proposal_of, rounded
 from gradweave.schedulers.planned.tuning import TUNING
 from gradweave.stop import Stop
@@ -27,19 +27,22 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
     """
     rng, graph, spread = np.random.default_rng(seed), graph_of(wiring), TUNING.spread
     fine_s = TUNING.fine_share * effort_s / TUNING.fine
-    draws = int((1 - TUNING.fine_share) * effort_s / TUNING.draw_s)
-    parent = first
+    # On large networks trees alone take longer than a draw should.
+    draw_s = max(TUNING.draw_s, 1e-6 * grown_us(wiring, TUNING.max_trees))
+    draws = max(1, int((1 - TUNING.fine_share) * effort_s / draw_s))
+    parent, least = first, np.inf
     plans: list[tuple[float, int, Decisions]] = []
     for number in range(draws):
         plan = first
         if number:
             moved = zip(parent, noise(graph, rng), strict=True)
             plan = Decisions(*(rounded(a + spread * b) for a, b in moved))
-        seconds = decode(wiring, proposal_of(wiring, plan), TUNING.draw_s).seconds
-        if not plans or seconds < min(plans)[0]:
+        seconds = decode(wiring, proposal_of(wiring, plan), draw_s).seconds
+        if plans and seconds < least:
             parent, spread = plan, spread * TUNING.longer
-        else:
+        elif plans:
             spread = max(spread * TUNING.longer**-0.25, TUNING.least_spread)
+        least = min(least, seconds)
         plans.append((seconds, number, plan))
         if stop.reached():
             break
