@@ -1,65 +1,96 @@
-"""`solve` for seconds with and without `planned` first, on unequal networks, in 1 s and in 10 s.
+"""`solve` for seconds with `planned` and without: what is found after 2 and 5 s.
 
-    python benchmarks/experiments/planned_first.py
+    taskset -c 0 python benchmarks/experiments/planned_first.py [--resume]
 
-Some networks of planned_plans.py, 4 GB; by the clock on the wall, one search after the other.
+Unequal networks of anytime.py on which no choice was made, 256 MB. Without `planned`; with it at
+the place that it has, with one plan (50 ms); and with plans drawn around that one for half a second
+as well. Time limits are processor time, compilation left out.
 """
 
+import statistics
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 from command_line import parser_of
-from planned_plans import networks
 from record import record, show
+from unequal_networks import COUNT, unequal_network
+from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.bounds import least_seconds
+from gradweave.schedulers import Planned
+from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds import FOR_SECONDS
 
-CHOSEN = (("racks", 4), ("wide area", 9), ("boxes", 2), ("random graph", 7), ("wide area", 6))
-LIMITS_S = (1.0, 10.0)
-SIZE = 4e9
+NUMBER, SIZE, LIMITS_S = 24, 256e6, (2.0, 5.0)
+OTHERS = tuple(one for one in FOR_SECONDS if not isinstance(one, Planned))
+AFTER = 1
+"""Strategies before `planned`."""
+RESAMPLES = 10_000
 
 
-def solved(topology: gw.Topology, limit: float, *, first: bool) -> tuple[float, str]:
-    """Seconds of the schedule found, and by which strategy."""
-    strategies = [one for one in FOR_SECONDS if first or one.name != "planned"]
-    found = gw.solve(
-        topology,
-        objective="seconds",
-        gradient_bytes=SIZE,
-        time_limit=limit,
-        schedulers=strategies,
-    )
-    assert found.timing is not None
-    return found.timing.seconds, found.scheduler.name
+def variants() -> dict[str, list[Scheduler]]:
+    """Strategies in the order in which they are tried."""
+    one, more = Planned(), Planned(effort=0.5)
+    return {
+        "without": list(OTHERS),
+        "one plan": [*OTHERS[:AFTER], one, *OTHERS[AFTER:]],
+        "and drawn ones": [*OTHERS[:AFTER], one, more, *OTHERS[AFTER:]],
+    }
 
 
 def main() -> None:
-    parser_of(__doc__).parse_args()
-    solved(gw.topology.star(5), 1.0, first=True)  # compiles
-    rows: list[dict[str, Any]] = []
-    made = {(kind, number): topology for kind, number, topology in networks()}
-    for kind, number in CHOSEN:
-        topology = made[kind, number]
-        least = least_seconds(topology, SIZE).seconds
-        row: dict[str, Any] = {"network": topology.name, "servers": topology.num_servers}
-        for limit in LIMITS_S:
-            for name, first in (("without", False), ("with", True)):
-                taken, by = solved(topology, limit, first=first)
-                row[f"{name}, {limit:g} s"] = taken / least - 1
-                row[f"{name}, {limit:g} s, by"] = by
-        rows.append(row)
+    asked = parser_of(__doc__, resumes=True).parse_args()
+    for warm in ("mesh:2x3", "leaf_spine:leaves=2,spines=1,servers_per_leaf=2,oversubscription=3"):
+        for strategies in variants().values():
+            gw.solve(warm, objective="seconds", gradient_bytes=1e6, schedulers=strategies)
+    time.monotonic = time.process_time  # of which time limits are, from here on
+    kept = Unfinished("planned_first", resume=asked.resume)
+    done = {row["seed"] for row in kept.rows()}
+    for seed in range(COUNT, COUNT + NUMBER):
+        if seed in done:
+            continue
+        kind, topology = unequal_network(seed)
+        row: dict[str, Any] = {"seed": seed, "kind": kind, "network": topology.name}
+        for limit_s in LIMITS_S:
+            for name, strategies in variants().items():
+                found = gw.solve(
+                    topology,
+                    objective="seconds",
+                    gradient_bytes=SIZE,
+                    time_limit=limit_s,
+                    schedulers=strategies,
+                )
+                assert found.timing is not None
+                row[f"{name}, {limit_s:g} s"] = found.timing.gap
+        kept.add(row)
         show(row)
-    record(
-        "planned_first",
-        seeds=[2032],
-        limits_s=LIMITS_S,
-        rows=rows,
-    )
+    rows = kept.rows()
+    record("planned_first", limits_s=LIMITS_S, summaries=summaries(rows), rows=rows)
+    kept.end()
+
+
+def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean gaps, and what the others gain on the search without, with its interval."""
+    rng, lines = np.random.default_rng(0), []
+    for limit_s in LIMITS_S:
+        gaps = {
+            name: np.array([row[f"{name}, {limit_s:g} s"] for row in rows]) for name in variants()
+        }
+        line: dict[str, Any] = {"limit_s": limit_s, "networks": len(rows)}
+        for name, of in gaps.items():
+            line[name], line[f"{name}, median"] = float(of.mean()), statistics.median(of.tolist())
+        for name, before in (("one plan", "without"), ("and drawn ones", "one plan")):
+            gains = gaps[before] - gaps[name]
+            drawn = rng.choice(gains, (RESAMPLES, len(gains))).mean(1)
+            line[f"{name}, gain"] = float(gains.mean())
+            line[f"{name}, gain between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+        lines.append(line)
+    return lines
 
 
 if __name__ == "__main__":
