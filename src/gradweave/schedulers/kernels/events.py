@@ -26,7 +26,7 @@ def no_events(most: int) -> Events:
     return Events(np.empty(most), np.empty(most, np.int64), np.zeros(1, np.int64))
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def push_event(events: Events, when: float, what: int, numbered: bool) -> None:
     """Adds an event.
 
@@ -48,7 +48,7 @@ def push_event(events: Events, when: float, what: int, numbered: bool) -> None:
     events.when[at], events.what[at] = when, what
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def pop_event(events: Events, numbered: bool) -> Any:
     """Takes the earliest event out, of which there must be one, and returns what it is.
 

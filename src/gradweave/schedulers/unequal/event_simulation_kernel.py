@@ -1,6 +1,6 @@
 """Given trees by event simulation: each link takes the most urgent transfer that is ready."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +45,16 @@ class Trees(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What has begun, and what waits for which link."""
+    """What has begun, and what waits for which link. Transfers are numbered piece by piece."""
 
+    hop: NDArray[np.int64]
+    """[P·M] hop of each transfer."""
+    own: NDArray[np.float64]
+    """[P·M] the part of each transfer's urgency that stays the same."""
     waits: NDArray[np.int64]
     """[P·M] prefixes that each transfer still waits for, and one more until its source is ready."""
+    unfinished: NDArray[np.int64]
+    """[P] transfers of each piece that have not arrived."""
     left: NDArray[np.float64]
     """[L] bandwidth that no transfer has taken."""
     load: NDArray[np.float64]
@@ -101,43 +107,55 @@ def simulate(
         [P·M] start of each transfer, piece by piece, and the seconds in all; infinite where it was
         given up.
     """
-    per_piece, pieces = trees.hop.shape[1], len(part)
-    start = np.full(pieces * per_piece, np.inf)
-    state = _begun(trees, wires, part, size)
-    penalty = order * state.load.max() / pieces  # of a piece less far on in the order
-    unfinished, oldest, admitted = np.full(pieces, per_piece), 0, 0
-    now, last = 0.0, 0.0
-    events = state.events
-    _add_ready(trees, part, events)
+    start = np.full(len(part) * trees.hop.shape[1], np.inf)
+    state = _begun(trees, wires, part, size, order)
+    _add_ready(trees, part, state.events)
+    return start, _play(trees, wires, state, part, size, window, until, start)
+
+
+@kernel(inner=True, allocates=False)
+def _play(
+    trees: Trees,
+    wires: Wires,
+    state: Any,
+    part: Integers,
+    size: Floats,
+    window: int,
+    until: float,
+    start: Floats,
+) -> float:
+    """Sends everything; when the last of it arrives, infinite where it was given up."""
+    per_piece, pieces, events = trees.hop.shape[1], len(part), state.events
+    oldest, admitted, now, last = 0, 0, 0.0, 0.0
     while True:
         while admitted < min(pieces, oldest + window):
-            for m in range(per_piece):
-                if not state.waits[admitted * per_piece + m]:
-                    _make_ready(trees, wires, state, part, admitted * per_piece + m)
+            for t in range(admitted * per_piece, (admitted + 1) * per_piece):
+                if not state.waits[t]:
+                    _make_ready(wires, state, t)
             admitted += 1
-        last = max(last, _start_all(trees, wires, state, part, size, penalty, now, start))
+        last = max(last, _start_all(wires, state, size, per_piece, now, start))
         if not events.length[0] or events.when[0] > until:
-            return start, np.inf if events.length[0] else last
+            return np.inf if events.length[0] else last
         now = events.when[0]
         while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
             t, kind = divmod(pop_event(events, True), 3)
             if kind == FREED:
-                _free(trees, wires, state, part, t)
+                _free(wires, state, t)
             elif kind == ARRIVED:
-                unfinished[t // per_piece] -= 1
+                state.unfinished[t // per_piece] -= 1
                 _arrive(trees, wires, state, part, t)
             else:
                 state.waits[t] -= 1
                 if not state.waits[t] and t // per_piece < admitted:
-                    _make_ready(trees, wires, state, part, t)
-        if oldest < pieces and not unfinished[oldest]:
+                    _make_ready(wires, state, t)
+        if oldest < pieces and not state.unfinished[oldest]:
             if now + state.load.max() > until:  # some link has too much left to carry
-                return start, np.inf
-            while oldest < pieces and not unfinished[oldest]:
+                return np.inf
+            while oldest < pieces and not state.unfinished[oldest]:
                 oldest += 1
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _add_ready(trees: Trees, part: Integers, events: Events) -> None:
     """When sources get ready that are not so from the start, as events."""
     per_piece = trees.hop.shape[1]
@@ -149,82 +167,110 @@ def _add_ready(trees: Trees, part: Integers, events: Events) -> None:
 
 
 @kernel(inner=True)
-def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats) -> _State:
+def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: float) -> Any:
     """Nothing has begun."""
-    links, per_piece = len(wires.bandwidth), trees.hop.shape[1]
-    waits, load = np.empty(len(part) * per_piece, np.int64), np.zeros(links)
-    slowest = np.full(links, np.inf)
-    for hop in range(len(wires.rate)):
-        for i in range(wires.first[hop], wires.first[hop + 1]):
-            slowest[wires.links[i]] = min(slowest[wires.links[i]], wires.rate[hop])
-    for p in range(len(part)):
-        for m in range(per_piece):
-            waits[p * per_piece + m] = trees.waits[part[p], m] + (trees.ready[part[p], m] > 0.0)
-            hop = trees.hop[part[p], m]
-            for i in range(wires.first[hop], wires.first[hop + 1]):
-                link = wires.links[i]
-                load[link] += wires.overhead[hop] + size[p] / wires.bandwidth[link]
+    links, per_piece, pieces = len(wires.bandwidth), trees.hop.shape[1], len(part)
+    count = pieces * per_piece
+    hops, waits, load = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(links)
+    own, slowest = np.empty(count), np.full(links, np.inf)
+    _count(trees, wires, part, size, hops, waits, load, slowest)
+    _weigh(trees, part, size, order * load.max() / pieces, own)
     return _State(
+        hops,
+        own,
         waits,
+        np.full(pieces, per_piece),
         wires.bandwidth.copy(),
         load,
         np.full(links, -1),
-        np.full(len(waits), -1),
+        np.full(count, -1),
         empty_worklist(links),
         slowest,
         np.full(links, -1),
         np.zeros(links),
-        no_events(2 * len(waits)),  # of a transfer, its source's or at most both others
+        no_events(2 * count),  # of a transfer, its source's or at most both others
     )
 
 
-@kernel(inner=True)
-def _hop(trees: Trees, part: Integers, t: int) -> int:
-    """The hop of a transfer."""
-    piece, transfer = divmod(t, trees.hop.shape[1])
-    return trees.hop[part[piece], transfer]
+@kernel(inner=True, allocates=False)
+def _count(
+    trees: Trees,
+    wires: Wires,
+    part: Integers,
+    size: Floats,
+    hops: Integers,
+    waits: Integers,
+    load: Floats,
+    slowest: Floats,
+) -> None:
+    """Writes what the state begins with of transfers and links; the load is 0 before."""
+    for hop in range(len(wires.rate)):
+        for i in range(wires.first[hop], wires.first[hop + 1]):
+            slowest[wires.links[i]] = min(slowest[wires.links[i]], wires.rate[hop])
+    t = 0
+    for p in range(len(part)):
+        for m in range(trees.hop.shape[1]):
+            waits[t] = trees.waits[part[p], m] + (trees.ready[part[p], m] > 0.0)
+            hop = trees.hop[part[p], m]
+            hops[t] = hop
+            for i in range(wires.first[hop], wires.first[hop + 1]):
+                link = wires.links[i]
+                load[link] += wires.overhead[hop] + size[p] / wires.bandwidth[link]
+            t += 1
 
 
-@kernel(inner=True)
-def _make_ready(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
+@kernel(inner=True, allocates=False)
+def _weigh(trees: Trees, part: Integers, size: Floats, penalty: float, own: Floats) -> None:
+    """Writes the part of transfers' urgency that stays the same.
+
+    Args:
+        trees: of the parts.
+        part: [P] of each piece.
+        size: [P] bytes.
+        penalty: of a piece less far on in the order.
+        own: [P·M] written.
+    """
+    t = 0
+    for p in range(len(part)):
+        for m in range(trees.hop.shape[1]):
+            tail = trees.tail_s[part[p], m]
+            tail += size[p] * trees.tail_s_per_byte[part[p], m]
+            own[t] = TAIL * tail - penalty * p
+            t += 1
+
+
+@kernel(inlined=True)
+def _make_ready(wires: Wires, state: Any, t: int) -> None:
     """Lets a transfer wait for its first link, which is put on the worklist."""
-    link = wires.links[wires.first[_hop(trees, part, t)]]
+    link = wires.links[wires.first[state.hop[t]]]
     state.after[t], state.head[link] = state.head[link], t
     list_member(state.worklist, link)
 
 
-@kernel(inner=True)
-def _free(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
+@kernel(inlined=True)
+def _free(wires: Wires, state: Any, t: int) -> None:
     """Gives back the bandwidth that a transfer had."""
-    hop = _hop(trees, part, t)
+    hop = state.hop[t]
     for i in range(wires.first[hop], wires.first[hop + 1]):
         state.left[wires.links[i]] += wires.rate[hop]
         list_member(state.worklist, wires.links[i])
 
 
-@kernel(inner=True)
-def _arrive(trees: Trees, wires: Wires, state: _State, part: Integers, t: int) -> None:
+@kernel(inlined=True)
+def _arrive(trees: Trees, wires: Wires, state: Any, part: Integers, t: int) -> None:
     """Makes those ready that waited for a transfer last."""
-    per_piece = trees.hop.shape[1]
-    p, m = t // per_piece, t % per_piece
+    p, m = divmod(t, trees.hop.shape[1])
     first = trees.first_following[part[p]]
     for i in range(first[m], first[m + 1]):
-        follower = p * per_piece + trees.following[i]
+        follower = t - m + trees.following[i]
         state.waits[follower] -= 1
         if not state.waits[follower]:
-            _make_ready(trees, wires, state, part, follower)
+            _make_ready(wires, state, follower)
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _start_all(
-    trees: Trees,
-    wires: Wires,
-    state: _State,
-    part: Integers,
-    size: Floats,
-    penalty: float,
-    now: float,
-    start: Floats,
+    wires: Wires, state: Any, size: Floats, per_piece: int, now: float, start: Floats
 ) -> float:
     """Starts what the links on the worklist have room for; when the last of it arrives.
 
@@ -235,35 +281,29 @@ def _start_all(
     last, worklist = 0.0, state.worklist
     listed = worklist.length[0]
     for k in range(listed):
-        _refresh(trees, wires, state, part, size, penalty, k)
+        _refresh(wires, state, k)
     while True:
-        k = _first_of_all(trees, wires, state, part, size, penalty)
+        k = _first_of_all(wires, state)
         if k < 0:
             break
-        last = max(last, _start(trees, wires, state, part, size, now, k, start))
+        last = max(last, _start(wires, state, size, per_piece, now, k, start))
     for k in range(listed):
         worklist.listed[worklist.members[k]] = False
     worklist.length[0] = 0
     return last
 
 
-@kernel(inner=True)
-def _refresh(
-    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, penalty: float, k: int
-) -> None:
+@kernel(inlined=True)
+def _refresh(wires: Wires, state: Any, k: int) -> None:
     """Finds what is most urgent at the k-th link of the worklist, where it has room for any."""
     link = state.worklist.members[k]
     state.best[k] = -1
     if state.slowest[link] <= state.left[link] * (1 + ROUNDING):
-        state.best[k], state.urgency[k] = _most_urgent(
-            trees, wires, state, part, size, penalty, link
-        )
+        state.best[k], state.urgency[k] = _most_urgent(wires, state, link)
 
 
-@kernel(inner=True)
-def _first_of_all(
-    trees: Trees, wires: Wires, state: _State, part: Integers, size: Floats, penalty: float
-) -> int:
+@kernel(inlined=True)
+def _first_of_all(wires: Wires, state: Any) -> int:
     """Which place of the worklist has the most urgent transfer of all as things are now, or −1."""
     listed, seen = state.worklist.length[0], -1
     while True:
@@ -273,25 +313,18 @@ def _first_of_all(
                 first = k
         if first < 0 or first == seen:
             return first
-        _refresh(trees, wires, state, part, size, penalty, first)
+        _refresh(wires, state, first)
         seen = first
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
 def _start(
-    trees: Trees,
-    wires: Wires,
-    state: _State,
-    part: Integers,
-    size: Floats,
-    now: float,
-    k: int,
-    start: Floats,
+    wires: Wires, state: Any, size: Floats, per_piece: int, now: float, k: int, start: Floats
 ) -> float:
     """Starts the most urgent transfer of the k-th link of the worklist; when it arrives."""
     chosen = state.best[k]
     _take(state, state.worklist.members[k], chosen)
-    p, hop = chosen // trees.hop.shape[1], _hop(trees, part, chosen)
+    p, hop = chosen // per_piece, state.hop[chosen]
     for i in range(wires.first[hop], wires.first[hop + 1]):
         used = wires.links[i]
         state.left[used] -= wires.rate[hop]
@@ -304,27 +337,19 @@ def _start(
     return arrival
 
 
-@kernel(inner=True)
-def _most_urgent(
-    trees: Trees,
-    wires: Wires,
-    state: _State,
-    part: Integers,
-    size: Floats,
-    penalty: float,
-    link: int,
-) -> tuple[int, float]:
+@kernel(inlined=True)
+def _most_urgent(wires: Wires, state: Any, link: int) -> tuple[int, float]:
     """The most urgent transfer that waits for a link, and can start, or −1; and how urgent.
 
     What is blocked on another link goes into that link's chain. The hottest loop: a chain is gone
     through each time that its link seems to come first.
     """
-    per_piece, head, after = trees.hop.shape[1], state.head, state.after
+    head, after = state.head, state.after
     best, highest = -1, 0.0
     before, t = -1, int(head[link])
     while t >= 0:
         following = int(after[t])
-        blocking, urgency = _blocked_on(wires, state, _hop(trees, part, t), link)
+        blocking, urgency = _blocked_on(wires, state, state.hop[t], link)
         if blocking >= 0 and blocking != link:
             if before < 0:
                 head[link] = following
@@ -332,10 +357,7 @@ def _most_urgent(
                 after[before] = following
             after[t], head[blocking] = head[blocking], t
         else:
-            piece, transfer = divmod(t, per_piece)
-            tail = trees.tail_s[part[piece], transfer]
-            tail += size[piece] * trees.tail_s_per_byte[part[piece], transfer]
-            urgency += TAIL * tail - penalty * piece
+            urgency += state.own[t]
             if blocking < 0 and (best < 0 or urgency > highest):
                 best, highest = t, urgency
             before = t
@@ -343,8 +365,8 @@ def _most_urgent(
     return best, highest
 
 
-@kernel(inner=True)
-def _take(state: _State, link: int, t: int) -> None:
+@kernel(inlined=True)
+def _take(state: Any, link: int, t: int) -> None:
     """Takes a transfer out of a link's chain."""
     at = int(state.head[link])
     if at == t:
@@ -355,8 +377,8 @@ def _take(state: _State, link: int, t: int) -> None:
     state.after[at] = state.after[t]
 
 
-@kernel(inner=True)
-def _blocked_on(wires: Wires, state: _State, hop: int, link: int) -> tuple[int, float]:
+@kernel(inlined=True)
+def _blocked_on(wires: Wires, state: Any, hop: int, link: int) -> tuple[int, float]:
     """The link on which a hop is blocked, `link` before others, or −1; and the most load."""
     blocking, most = -1, 0.0
     for i in range(wires.first[hop], wires.first[hop + 1]):
