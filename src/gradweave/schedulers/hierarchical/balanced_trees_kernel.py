@@ -54,7 +54,7 @@ def _both_ways(outwards: Floats) -> Floats:
     return outwards + np.maximum(outwards, outwards.T)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _carry(bandwidth: Floats, parent: NDArray[np.int64], size: float, outwards: Floats) -> None:
     """Adds a tree to what the links away from its root carry."""
     for server in range(len(parent)):

@@ -87,9 +87,25 @@ def play_by_priority(
         [P·2·N] start of each transfer, infinite of those that there are not; seconds, infinite
         where it was given up.
     """
-    pieces, servers = len(part), parts.parent.shape[1]
-    start = np.full(pieces * 2 * servers, np.inf)
+    start = np.full(len(part) * 2 * parts.parent.shape[1], np.inf)
     state = _begun(parts, wires, part)
+    return start, _play(parts, wires, state, part, size, rank, stages, until, start)
+
+
+@kernel(inner=True, allocates=False)
+def _play(
+    parts: Parts,
+    wires: Wires,
+    state: _State,
+    part: Integers,
+    size: Floats,
+    rank: Integers,
+    stages: Integers,
+    until: float,
+    start: Floats,
+) -> float:
+    """Sends everything; when the last of it arrives, infinite where it was given up."""
+    pieces, servers = len(part), parts.parent.shape[1]
     for p in range(pieces):
         if not stages[0]:
             _copy_on(parts, wires, state, part, rank, p, parts.root[part[p]])
@@ -108,9 +124,9 @@ def play_by_priority(
             last = max(last, ended)
         worklist.length[0] = 0
         if not events.length[0]:
-            return start, last
+            return last
         if events.when[0] > until:
-            return start, np.inf
+            return np.inf
         now = events.when[0]
         while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
             t, kind = divmod(pop_event(events, True), 2)
@@ -168,7 +184,7 @@ def _merged(
     return one
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _put(
     parts: Parts, wires: Wires, state: _State, part: Integers, rank: Integers, link: int, t: int
 ) -> None:
@@ -178,7 +194,7 @@ def _put(
     state.top[link] = t if top < 0 else _merged(parts, part, rank, state, top, t)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _take(parts: Parts, state: _State, part: Integers, rank: Integers, link: int) -> None:
     """Takes the first of a link's transfers out: the heaps below it are merged two by two."""
     at = int(state.child[state.top[link]])
@@ -202,7 +218,7 @@ def _take(parts: Parts, state: _State, part: Integers, rank: Integers, link: int
     state.top[link] = merged
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _make_ready(
     parts: Parts, wires: Wires, state: _State, part: Integers, rank: Integers, t: int
 ) -> None:
@@ -212,7 +228,7 @@ def _make_ready(
     list_member(state.worklist, link)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _copy_on(
     parts: Parts, wires: Wires, state: _State, part: Integers, rank: Integers, p: int, server: int
 ) -> None:
@@ -223,7 +239,7 @@ def _copy_on(
         _make_ready(parts, wires, state, part, rank, t)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _arrive(
     parts: Parts,
     wires: Wires,
@@ -250,7 +266,7 @@ def _arrive(
         _copy_on(parts, wires, state, part, rank, p, parent)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _free(parts: Parts, wires: Wires, state: _State, part: Integers, t: int) -> None:
     """Gives back the bandwidth that a transfer had."""
     hop = _hop(parts, part, t)
@@ -261,7 +277,7 @@ def _free(parts: Parts, wires: Wires, state: _State, part: Integers, t: int) -> 
             list_member(state.worklist, link)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _start_of_link(
     parts: Parts,
     wires: Wires,
@@ -297,7 +313,7 @@ def _start_of_link(
     return last
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _blocked_on(wires: Wires, state: _State, hop: int, link: int) -> int:
     """A link of a hop without room for it, `link` before others; or −1."""
     blocking = -1

@@ -69,7 +69,7 @@ def shared_routes(
     return links[:used], lengths
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _distances(
     first_link: Integers,
     target: Integers,
