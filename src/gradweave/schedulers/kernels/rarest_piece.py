@@ -88,7 +88,7 @@ def may_send(holdings: Holdings, source: int, target: int, piece: int) -> bool:
     return not limited or holdings.steps[source, piece] < holdings.most_steps[target, piece]
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def rarest_piece(
     rarity: Any, holdings: Holdings, source: Any, target: Any, hop: Any, salt: int
 ) -> Any:

@@ -40,7 +40,7 @@ def is_full(slots: Slots, link: int) -> bool:
     return slots.used[link] >= slots.capacity[link]
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def claim(slots: Slots, links: Integers, begin: int, end: int, hop: int) -> bool:
     """Takes a slot of each link of a hop's route, ``links[begin:end]``, or none.
 
@@ -57,7 +57,7 @@ def claim(slots: Slots, links: Integers, begin: int, end: int, hop: int) -> bool
     return True
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def release(slots: Slots, links: Integers, begin: int, end: int, hop: int) -> None:
     """Gives back what `claim` took."""
     for i in range(begin, end):
@@ -90,7 +90,7 @@ def any_holder(slots: Slots, link: int) -> Any:
     return slots.holder[slots.first[link] + np.random.randint(slots.used[link])]
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def fits(capacity: Integers, used: Integers, links: Integers, begin: int, end: int) -> bool:
     """Whether each link of a route has a slot left for each time that the route uses it."""
     for i in range(begin, end):

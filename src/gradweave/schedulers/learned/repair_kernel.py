@@ -39,14 +39,21 @@ def begin(slots: HopSlots, sent_hop: NDArray[np.int64]) -> Any:
         sent_hop: [N, P] hop over which each server was sent each piece in them; −1 for none.
     """
     state = growing.start(slots.growth)
-    row = np.zeros((1, 3), np.int64)
+    _replay(slots, state, sent_hop, np.zeros((1, 3), np.int64))
+    return state
+
+
+@kernel(inner=True, allocates=False)
+def _replay(
+    slots: HopSlots, state: Any, sent_hop: NDArray[np.int64], row: NDArray[np.int64]
+) -> None:
+    """Sends what was sent in some rounds; `row` is scratch, [1, 3]."""
     for server in range(sent_hop.shape[0]):
         for piece in range(sent_hop.shape[1]):
             if sent_hop[server, piece] >= 0:
                 row[0, 1], row[0, 2] = piece, slots.first[sent_hop[server, piece]]
                 growing.assign(slots.growth, state, row[0, 2], piece)
                 growing.arrive(slots.growth, state, row)
-    return state
 
 
 @kernel
@@ -120,6 +127,11 @@ def settle(
         at: the round.
     """
     _write(hops, progress, slots.hop, sent, at)
+    _assign_all(slots, state, sent)
+
+
+@kernel(inner=True, allocates=False)
+def _assign_all(slots: HopSlots, state: Any, sent: NDArray[np.int64]) -> None:
     for i in range(len(sent)):
         growing.assign(slots.growth, state, sent[i, 2], sent[i, 1])
     growing.arrive(slots.growth, state, sent)
@@ -140,7 +152,7 @@ def shortfall(to_come: NDArray[np.float64], intake: NDArray[np.int64], rounds: i
     return short
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _enter(slots: HopSlots, state: Any, progress: EpisodeArrays, at: int) -> None:
     """Puts what was drawn on the slots. What finds none stays out."""
     servers, trees = progress.sent_round.shape
@@ -162,11 +174,7 @@ def _enter(slots: HopSlots, state: Any, progress: EpisodeArrays, at: int) -> Non
 def _sent(slots: HopSlots, state: Any, at: int) -> NDArray[np.int64]:
     """[transfers, 3] round, piece and slot of what the round sends."""
     sent = np.empty(((state.carries >= 0).sum(), 3), np.int64)
-    count = 0
-    for slot in range(len(slots.hop)):
-        if state.carries[slot] >= 0:
-            sent[count, 0], sent[count, 1], sent[count, 2] = at, state.carries[slot], slot
-            count += 1
+    growing.list_sent(state, at, sent, 0)
     return sent
 
 
@@ -179,11 +187,17 @@ def _write(
     at: int,
 ) -> None:
     """Changes the episode where the round was changed."""
-    servers, trees = progress.sent_round.shape
-    taken = np.full((servers, trees), NEVER)
+    taken = np.full(progress.sent_round.shape, NEVER)
     for i in range(len(sent)):
         hop = hop_of_slot[sent[i, 2]]
         taken[hops.target[hop], sent[i, 1]] = hop
+    _change(hops, progress, taken, at)
+
+
+@kernel(inner=True, allocates=False)
+def _change(hops: HopTable, progress: EpisodeArrays, taken: NDArray[np.int64], at: int) -> None:
+    """Makes a round's transfers those of a table, [N, Q] hops."""
+    servers, trees = taken.shape
     for server in range(servers):
         for tree in range(trees):
             before, now = progress.sent_round[server, tree] == at, taken[server, tree]
@@ -198,7 +212,7 @@ def _write(
                 progress.sent_hop[server, tree] = now
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _count(hops: HopTable, progress: EpisodeArrays, server: int, tree: int, more: int) -> None:
     """Counts a server among those that a piece is on the way to, or no longer."""
     progress.pending[server, tree] = more < 0

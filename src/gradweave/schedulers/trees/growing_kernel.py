@@ -133,18 +133,24 @@ def grow(
             undo(growth, state)
             _fill(growth, state, rule, max(target, at + 1) - at, stop)
             again += 1
-        before = count
-        for hop in range(len(growth.hops.source)):
-            piece = state.carries[hop]
-            if piece >= 0:
-                sent[count, 0], sent[count, 1], sent[count, 2] = at, piece, hop
-                count += 1
+        before, count = count, list_sent(state, at, sent, count)
         if count == before:
             return np.empty((0, 3), np.int64)
         arrive(growth, state, sent[before:count])
         left -= count - before
         at += 1
     return sent
+
+
+@kernel(inner=True, allocates=False)
+def list_sent(state: Any, at: int, sent: Integers, count: int) -> int:
+    """Adds a round's transfers to those before; how many there are then."""
+    for hop in range(len(state.carries)):
+        piece = state.carries[hop]
+        if piece >= 0:
+            sent[count, 0], sent[count, 1], sent[count, 2] = at, piece, hop
+            count += 1
+    return count
 
 
 @kernel(inner=True)
@@ -154,11 +160,7 @@ def _fill(
     """What a round's hints leave: receivers choose, then swap."""
     salt = np.random.randint(1 << 30)
     if not stop[0]:
-        for hop in _by_slack(growth, state, rule, rounds_left):
-            if not _last_link_is_full(growth, state, hop):
-                _try(growth, state, rule, hop, salt)
-            if stop[0]:
-                break
+        _try_each(growth, state, rule, _by_slack(growth, state, rule, rounds_left), salt, stop)
     if stop[0]:
         _fill_quickly(growth, state, rule, rounds_left, salt)
         return
@@ -168,14 +170,34 @@ def _fill(
             break
 
 
+@kernel(inner=True, allocates=False)
+def _try_each(
+    growth: Growth,
+    state: Any,
+    rule: Rule,
+    hops: Integers,
+    salt: int,
+    stop: NDArray[np.bool_],
+) -> None:
+    """Sends something over each hop that has room, in order."""
+    for hop in hops:
+        if not _last_link_is_full(growth, state, hop):
+            _try(growth, state, rule, hop, salt)
+        if stop[0]:
+            break
+
+
 @kernel(inner=True)
 def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt: int) -> None:
     """A valid round in little time: each receiver tries its hops until it can take no more."""
-    servers = len(growth.intake)
-    slack = np.empty(servers, np.int64)
-    for server in range(servers):
-        slack[server] = _slack(growth, state, server, rounds_left)
-    for server in np.argsort(slack):
+    slack = np.empty(len(growth.intake), np.int64)
+    _write_slack(growth, state, rounds_left, slack)
+    _try_receivers(growth, state, rule, np.argsort(slack), salt)
+
+
+@kernel(inner=True, allocates=False)
+def _try_receivers(growth: Growth, state: Any, rule: Rule, servers: Integers, salt: int) -> None:
+    for server in servers:
         begin = growth.hops.first_entering[server]
         count = growth.hops.first_entering[server + 1] - begin
         offset = np.random.randint(count) if count else 0
@@ -188,7 +210,7 @@ def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt
                 _try(growth, state, rule, hop, salt)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def undo(growth: Growth, state: Any) -> None:
     """Takes all of a round's transfers back."""
     state.slots.used[:] = 0
@@ -215,7 +237,7 @@ def start(growth: Growth) -> Any:
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _cannot_finish(growth: Growth, state: Any, rounds_left: int) -> bool:
     """Whether some server wants more than it can take in the rounds left."""
     for server in range(len(growth.intake)):
@@ -235,9 +257,21 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integ
 
     A counting sort, since there are many hops and few values of the slack.
     """
-    rank = _slack_ranks(growth, state, rounds_left)
-    begins = np.zeros(len(rank) * LENGTHS + 1, np.int64)
+    slack = np.empty(len(growth.intake), np.int64)
+    _write_slack(growth, state, rounds_left, slack)
+    begins = np.zeros(len(slack) * LENGTHS + 1, np.int64)
     place = np.empty(len(growth.hops.source), np.int64)
+    _find_places(growth, state, rule, _ranks(slack), place, begins)
+    by_slack = np.empty(begins[-1], np.int64)
+    _put_in_order(np.random.permutation(len(place)), place, begins, by_slack)
+    return by_slack
+
+
+@kernel(inner=True, allocates=False)
+def _find_places(
+    growth: Growth, state: Any, rule: Rule, rank: Integers, place: Integers, begins: Integers
+) -> None:
+    """Writes the bucket of each hop, −1 where nothing is wanted over it, and where each begins."""
     for hop in range(len(place)):
         server = growth.hops.target[hop]
         place[hop] = -1
@@ -247,20 +281,27 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integ
             begins[place[hop] + 1] += 1
     for i in range(1, len(begins)):
         begins[i] += begins[i - 1]
-    by_slack = np.empty(begins[-1], np.int64)
-    for hop in np.random.permutation(len(place)):
+
+
+@kernel(inner=True, allocates=False)
+def _put_in_order(hops: Integers, place: Integers, begins: Integers, by_slack: Integers) -> None:
+    """Writes hops bucket by bucket."""
+    for hop in hops:
         if place[hop] >= 0:
             by_slack[begins[place[hop]]] = hop
             begins[place[hop]] += 1
-    return by_slack
+
+
+@kernel(inner=True, allocates=False)
+def _write_slack(growth: Growth, state: Any, rounds_left: int, slack: Integers) -> None:
+    """Writes each server's slack, [N]."""
+    for server in range(len(slack)):
+        slack[server] = _slack(growth, state, server, rounds_left)
 
 
 @kernel(inner=True)
-def _slack_ranks(growth: Growth, state: Any, rounds_left: int) -> Integers:
+def _ranks(slack: Integers) -> Integers:
     """[N] how many different values of the slack are below a server's."""
-    slack = np.empty(len(growth.intake), np.int64)
-    for server in range(len(slack)):
-        slack[server] = _slack(growth, state, server, rounds_left)
     rank, last, values = np.empty(len(slack), np.int64), np.int64(0), -1
     for server in np.argsort(slack):
         if values < 0 or slack[server] > last:
@@ -269,7 +310,7 @@ def _slack_ranks(growth: Growth, state: Any, rounds_left: int) -> Integers:
     return rank
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     """Sends something over a hop if there is room and anything to send."""
     if not claim_route(growth, state, hop):
@@ -283,7 +324,7 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
     return True
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
     """Puts a piece on a hop whose slots are claimed. Takes time in the receiver's hops."""
     server = growth.hops.target[hop]
@@ -297,7 +338,7 @@ def assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
     promise(growth.hops, state.holdings.near, server, piece, 1)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _unassign(growth: Growth, state: Any, hop: int) -> Any:
     """Takes a hop's piece off it, and returns the piece; its slots stay claimed."""
     piece, server = state.carries[hop], growth.hops.target[hop]
@@ -309,7 +350,7 @@ def _unassign(growth: Growth, state: Any, hop: int) -> Any:
     return piece
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
     """Sends a given piece over a hop, if it fits, is there to be sent and is wanted."""
     source, target = growth.hops.source[hop], growth.hops.target[hop]
@@ -343,7 +384,7 @@ def _open(growth: Growth, state: Any, server: Any) -> bool:
     return state.holdings.missing[server] > 0 and state.taken[server] < growth.intake[server]
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def find_open(growth: Growth, state: Any) -> None:
     """Makes the list of servers that are open; `_note` keeps it."""
     state.opened[:] = 0
@@ -390,7 +431,7 @@ def _draw(growth: Growth, state: Any) -> Any:
     return -1  # not reached: the counts add up
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]) -> bool:
     """Random attempts at hops into open servers. Returns whether anything changed.
 
@@ -447,7 +488,7 @@ def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
     return obstacle
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
     """Sends over a hop in place of another; puts the other back where there is nothing to send."""
     _release_route(growth, state, other)
@@ -459,7 +500,7 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
     return False
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def arrive(growth: Growth, state: Any, sent: Integers) -> None:
     """The round's end: what was on the way is held."""
     for i in range(len(sent)):
