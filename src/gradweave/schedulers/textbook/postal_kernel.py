@@ -7,7 +7,7 @@ from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def grow(
     order: Integers,
     roots: Integers,

@@ -81,7 +81,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int, stop: NDArray[np.bool_
     return transfers
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _open(
     orbits: Orbits,
     holds: NDArray[np.bool_],
@@ -103,7 +103,7 @@ def _open(
     return count
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _draw(
     orbits: Orbits,
     holds: NDArray[np.bool_],
@@ -154,7 +154,7 @@ def _room(orbits: Orbits, used: Integers, hop: Any) -> bool:
     return fits(orbits.capacity, used, links, first[hop], first[hop + 1])
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _any_room(orbits: Orbits, used: Integers) -> bool:
     for resource in range(len(used)):
         if used[resource] < orbits.capacity[resource]:

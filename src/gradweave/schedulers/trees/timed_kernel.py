@@ -65,6 +65,10 @@ class _Clock(NamedTuple):
     """Transfers, times two, plus one where one arrives; else its links get free."""
     waiting: Worklist
     """Hops to try."""
+    urgency: NDArray[np.float64]
+    """[H] scratch: of those of them that have room."""
+    order: Integers
+    """[H] scratch: places of these, the most urgent first."""
 
 
 @kernel
@@ -82,16 +86,24 @@ def grow_in_time(
     """
     np.random.seed(seed)
     state = _start(clocked)
+    last = _send_all(clocked, state, rarity, target_s, most)
+    if last == np.inf:
+        return np.empty((0, 2), np.int64), np.empty(0), last
+    return state.sent, state.start, last
+
+
+@kernel(inner=True, allocates=False)
+def _send_all(clocked: Clocked, state: Any, rarity: Rarity, target_s: float, most: float) -> float:
+    """Starts everything; the time that all take, infinite where it was given up."""
     left, count, now, last = state.holdings.missing.sum(), 0, 0.0, 0.0
     events, waiting = state.events, state.waiting
     _list_all(waiting)
-    nothing = (np.empty((0, 2), np.int64), np.empty(0), np.inf)
     while left:
         began = count
         count, last, soonest = _send(clocked, state, rarity, count, now, target_s, last)
         left -= count - began
         if last > most * (1 + ROUNDING) or _cannot_finish(clocked, state, now, most):
-            return nothing
+            return np.inf
         if events.length[0]:
             now = events.when[0]
             waiting.length[0] = 0
@@ -103,25 +115,27 @@ def grow_in_time(
         elif waiting.length[0] < len(waiting.members):
             _list_all(waiting)
         else:
-            return nothing
-    return state.sent[:count], state.start[:count], last
+            return np.inf
+    return last
 
 
 @kernel(inner=True)
 def _start(clocked: Clocked) -> Any:
     holdings = held_by_roots(clocked.hops, clocked.root, np.zeros((0, 0), np.int16))
-    transfers = holdings.missing.sum()
+    transfers, hops = holdings.missing.sum(), len(clocked.hops.source)
     return _Clock(
         holdings,
         clocked.bandwidth.copy(),
         np.empty((transfers, 2), np.int64),
         np.empty(transfers),
         no_events(2 * transfers),
-        empty_worklist(len(clocked.hops.source)),
+        empty_worklist(hops),
+        np.empty(hops),
+        np.empty(hops, np.int64),
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _list_all(waiting: Worklist) -> None:
     for hop in range(len(waiting.members)):
         waiting.members[hop] = hop
@@ -129,7 +143,7 @@ def _list_all(waiting: Worklist) -> None:
     waiting.length[0] = len(waiting.members)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _cannot_finish(clocked: Clocked, state: Any, now: float, most: float) -> bool:
     """Whether some server wants more than it can take in the time left."""
     missing = state.holdings.missing
@@ -140,7 +154,7 @@ def _cannot_finish(clocked: Clocked, state: Any, now: float, most: float) -> boo
     return False
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _send(
     clocked: Clocked,
     state: Any,
@@ -155,10 +169,10 @@ def _send(
     Returns:
         Transfers so far, the last arrival, and the soonest arrival beyond the target.
     """
-    urgency = _by_urgency(clocked, state)
+    urgent = _by_urgency(clocked, state)
     soonest, hops = np.inf, clocked.hops
     salt = np.random.randint(SALTS)
-    for i in np.argsort(urgency, kind="mergesort"):
+    for i in state.order[:urgent]:
         hop = state.waiting.members[i]
         free = now + clocked.hold[hop]
         arrives = free + clocked.latency[hop]
@@ -177,11 +191,15 @@ def _send(
     return count, last, soonest
 
 
-@kernel(inner=True)
-def _by_urgency(clocked: Clocked, state: Any) -> NDArray[np.float64]:
-    """Slack of the receivers of waiting hops with room; those hops move to the list's head."""
+@kernel(inner=True, allocates=False)
+def _by_urgency(clocked: Clocked, state: Any) -> int:
+    """Orders waiting hops with room by their receivers' slack; these move to the list's head.
+
+    Returns:
+        How many they are.
+    """
     waiting, missing = state.waiting, state.holdings.missing
-    urgency, kept = np.empty(waiting.length[0]), 0
+    urgency, kept = state.urgency, 0
     for i in range(waiting.length[0]):
         hop = waiting.members[i]
         waiting.listed[hop] = False
@@ -192,10 +210,17 @@ def _by_urgency(clocked: Clocked, state: Any) -> NDArray[np.float64]:
         slack = -missing[server] / clocked.intake[server]
         urgency[kept] = slack * (1 + 1e-6 * np.random.random())
         kept += 1
-    return urgency[:kept]
+    _sort(urgency[:kept], state.order[:kept])
+    return kept
 
 
 @kernel(inner=True)
+def _sort(urgency: NDArray[np.float64], order: Integers) -> None:
+    """Writes the places of numbers in ascending order, equal ones as they stand."""
+    order[:] = np.argsort(urgency, kind="mergesort")
+
+
+@kernel(inner=True, allocates=False)
 def _room(clocked: Clocked, state: Any, hop: int) -> bool:
     hops = clocked.hops
     for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
@@ -204,7 +229,7 @@ def _room(clocked: Clocked, state: Any, hop: int) -> bool:
     return True
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _begin(clocked: Clocked, state: Any, hop: int, piece: int, number: int, now: float) -> None:
     """Takes bandwidth for a transfer, and promises the piece to its receiver."""
     hops, holdings = clocked.hops, state.holdings
@@ -219,7 +244,7 @@ def _begin(clocked: Clocked, state: Any, hop: int, piece: int, number: int, now:
     promise(hops, holdings.near, server, piece, 1)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _process_event(clocked: Clocked, state: Any, event: int) -> None:
     """A transfer's links get free, or its piece arrives; lists the hops concerned."""
     number, arrival = event // 2, event % 2
