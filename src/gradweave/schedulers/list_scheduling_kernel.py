@@ -98,6 +98,8 @@ class State(NamedTuple):
     """[G] what the swaps go by."""
     touched: NDArray[np.bool_]
     """[G] whether a channel's best workload may have changed since the channels were sorted."""
+    removed: NDArray[np.int64]
+    """Scratch, as long as the longest route: channels in the way of one."""
 
 
 @kernel
@@ -119,9 +121,7 @@ def run(
     rounds = np.full(count, -1, np.int32)
     state = _start(problem)
     reduces = count - problem.is_copy.sum()
-    for w in range(count):
-        if waiting_for[w] == 0 and not (barrier and problem.is_copy[w] and reduces):
-            _push(problem, state, w)
+    _push_ready(problem, state, waiting_for, rounds, not (barrier and reduces))
     channels = np.empty(0, np.int64)
     left = count
     while left:
@@ -130,8 +130,7 @@ def run(
         channels = _sorted_channels(problem, state, channels)
         candidates = _fill(problem, state, channels, rule)
         if how.passes and not stop[0]:
-            for channel in candidates:
-                state.weight[channel] = _weight(problem, state, rule, channel, how.target - at)
+            _weigh(problem, state, rule, candidates, how.target - at)
         for _ in range(how.passes):
             if stop[0] or not _swap(
                 problem, state, candidates[np.random.permutation(len(candidates))]
@@ -139,19 +138,9 @@ def run(
                 break
         sent = _send(problem, state, candidates)
         left -= len(sent)
-        for w in sent:
-            rounds[w] = at
-            reduces -= not problem.is_copy[w]
-        for w in sent:
-            for i in range(problem.first_waiter[w], problem.first_waiter[w + 1]):
-                waiter = problem.waiters[i]
-                waiting_for[waiter] -= 1
-                if waiting_for[waiter] == 0 and not (barrier and problem.is_copy[waiter]):
-                    _push(problem, state, waiter)
+        reduces -= _arrive(problem, state, sent, waiting_for, rounds, at, not barrier)
         if barrier and reduces == 0:
-            for w in range(count):
-                if waiting_for[w] == 0 and problem.is_copy[w] and rounds[w] < 0:
-                    _push(problem, state, w)
+            _push_ready(problem, state, waiting_for, rounds, True)
             barrier = False
         at += 1
     return rounds
@@ -161,9 +150,7 @@ def run(
 def _start(problem: Problem) -> State:
     channels, links = len(problem.first_link) - 1, len(problem.capacity)
     load = np.zeros(links, np.int64)
-    for channel in range(channels):
-        for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-            load[problem.links[i]] += problem.first_item[channel + 1] - problem.first_item[channel]
+    longest = _count_load(problem, load)
     return State(
         heap=np.empty(len(problem.items), np.int64),
         ready=np.zeros(channels, np.int64),
@@ -172,10 +159,60 @@ def _start(problem: Problem) -> State:
         sending=np.zeros(channels, np.bool_),
         weight=np.zeros(channels, np.int64),
         touched=np.zeros(channels, np.bool_),
+        removed=np.empty(longest, np.int64),
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
+def _count_load(problem: Problem, load: NDArray[np.int64]) -> int:
+    """Adds what each link direction has to carry; the most links of a route."""
+    longest = 0
+    for channel in range(len(problem.first_link) - 1):
+        longest = max(longest, problem.first_link[channel + 1] - problem.first_link[channel])
+        for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
+            load[problem.links[i]] += problem.first_item[channel + 1] - problem.first_item[channel]
+    return longest
+
+
+@kernel(inner=True, allocates=False)
+def _push_ready(
+    problem: Problem,
+    state: State,
+    waiting_for: NDArray[np.int64],
+    rounds: NDArray[np.int32],
+    copies: bool,
+) -> None:
+    """Adds all that waits for nothing and is not sent, copies only where they may be."""
+    for w in range(len(rounds)):
+        if waiting_for[w] == 0 and rounds[w] < 0 and (copies or not problem.is_copy[w]):
+            _push(problem, state, w)
+
+
+@kernel(inner=True, allocates=False)
+def _arrive(
+    problem: Problem,
+    state: State,
+    sent: NDArray[np.int64],
+    waiting_for: NDArray[np.int64],
+    rounds: NDArray[np.int32],
+    at: int,
+    copies: bool,
+) -> int:
+    """Notes the round of what it sent, and adds what waited for that; how many were reduces."""
+    reduces = 0
+    for w in sent:
+        rounds[w] = at
+        reduces += not problem.is_copy[w]
+    for w in sent:
+        for i in range(problem.first_waiter[w], problem.first_waiter[w + 1]):
+            waiter = problem.waiters[i]
+            waiting_for[waiter] -= 1
+            if waiting_for[waiter] == 0 and (copies or not problem.is_copy[waiter]):
+                _push(problem, state, waiter)
+    return reduces
+
+
+@kernel(inner=True, allocates=False)
 def _push(problem: Problem, state: State, w: int) -> None:
     """Adds a workload to its channel's ready ones."""
     channel = problem.channel[w]
@@ -193,7 +230,7 @@ def _push(problem: Problem, state: State, w: int) -> None:
     state.touched[channel] = True
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _pop(problem: Problem, state: State, channel: int) -> Any:
     """Takes a channel's best ready workload."""
     base = problem.first_item[channel]
@@ -215,7 +252,7 @@ def _pop(problem: Problem, state: State, channel: int) -> Any:
     return best
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _best(problem: Problem, state: State, channel: int) -> Any:
     return problem.items[state.heap[problem.first_item[channel]]]
 
@@ -233,12 +270,35 @@ def _sorted_channels(
     state.touched[touched] = False
     fresh = touched[state.ready[touched] > 0]
     ties = np.empty(len(fresh), np.int64)
-    for i in range(len(fresh)):
-        ties[i] = problem.tie[_best(problem, state, fresh[i])]
+    _write_ties(problem, state, fresh, ties)
     order = np.argsort(ties)
     fresh, ties = fresh[order], ties[order]
     state.touched[touched] = True
     merged = np.empty(len(channels) + len(fresh), np.int64)
+    count = _merge(problem, state, channels, fresh, ties, merged)
+    state.touched[touched] = False
+    return merged[:count]
+
+
+@kernel(inner=True, allocates=False)
+def _write_ties(
+    problem: Problem, state: State, channels: NDArray[np.int64], ties: NDArray[np.int64]
+) -> None:
+    """Writes the place in the tie order of each channel's best workload."""
+    for i in range(len(channels)):
+        ties[i] = problem.tie[_best(problem, state, channels[i])]
+
+
+@kernel(inner=True, allocates=False)
+def _merge(
+    problem: Problem,
+    state: State,
+    channels: NDArray[np.int64],
+    fresh: NDArray[np.int64],
+    ties: NDArray[np.int64],
+    merged: NDArray[np.int64],
+) -> int:
+    """Merges channels that were not touched with those that were; how many there are."""
     count, following = 0, 0
     for channel in channels:
         if state.touched[channel]:
@@ -254,8 +314,7 @@ def _sorted_channels(
     for i in range(following, len(fresh)):
         merged[count] = fresh[i]
         count += 1
-    state.touched[touched] = False
-    return merged[:count]
+    return count
 
 
 @kernel(inner=True)
@@ -265,16 +324,42 @@ def _fill(
     """Fills the round greedily. Returns the channels in the order in which they were tried."""
     if rule != RANDOM:
         key = np.empty(len(channels), np.int64)
-        for i in range(len(channels)):
-            key[i] = _key(problem, state, rule, channels[i])
+        _write_keys(problem, state, rule, channels, key)
         channels = _by_key(channels, key)
-    state.slots.used[:] = 0
-    for channel in channels:
-        state.sending[channel] = _claim(problem, state, channel)
+    _claim_each(problem, state, channels)
     return channels
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
+def _write_keys(
+    problem: Problem,
+    state: State,
+    rule: int,
+    channels: NDArray[np.int64],
+    key: NDArray[np.int64],
+) -> None:
+    for i in range(len(channels)):
+        key[i] = _key(problem, state, rule, channels[i])
+
+
+@kernel(inner=True, allocates=False)
+def _claim_each(problem: Problem, state: State, channels: NDArray[np.int64]) -> None:
+    """Adds to an empty round each channel that fits."""
+    state.slots.used[:] = 0
+    for channel in channels:
+        state.sending[channel] = _claim(problem, state, channel)
+
+
+@kernel(inner=True, allocates=False)
+def _weigh(
+    problem: Problem, state: State, rule: int, channels: NDArray[np.int64], left: int
+) -> None:
+    """Notes what the swaps go by."""
+    for channel in channels:
+        state.weight[channel] = _weight(problem, state, rule, channel, left)
+
+
+@kernel(inner=True, allocates=False)
 def _key(problem: Problem, state: State, rule: int, channel: int) -> Any:
     """What the greedy fill goes by: larger first."""
     if rule == RANDOM:
@@ -289,7 +374,7 @@ def _key(problem: Problem, state: State, rule: int, channel: int) -> Any:
     return busiest + height
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _weight(problem: Problem, state: State, rule: int, channel: int, left: int) -> Any:
     """What the swaps go by. A link with as much load as rounds left must not idle."""
     if rule != MOST_LOADED:
@@ -328,23 +413,21 @@ def _claim(problem: Problem, state: State, channel: int) -> bool:
     return claim(state.slots, problem.links, first[channel], first[channel + 1], channel)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool:
     """One pass of swaps over all channels. Returns whether anything changed."""
-    changed = False
+    changed, first, removed = False, problem.first_link, state.removed
     for channel in candidates:
         if state.sending[channel] or not _has_room_somewhere(problem, state, channel):
             continue
-        in_the_way = _in_the_way(problem, state, channel)
-        lost = 0
-        for other in in_the_way:
+        in_the_way, lost = _in_the_way(problem, state, channel), 0
+        for other in removed[:in_the_way]:
             lost += state.weight[other]
         if lost > state.weight[channel]:
             continue
         if lost == state.weight[channel] and np.random.random() < SKIPPED_EQUALS:
             continue
-        first = problem.first_link
-        for other in in_the_way:
+        for other in removed[:in_the_way]:
             release(state.slots, problem.links, first[other], first[other + 1], other)
             state.sending[other] = False
         state.sending[channel] = _claim(problem, state, channel)
@@ -352,7 +435,7 @@ def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool
     return changed
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _has_room_somewhere(problem: Problem, state: State, channel: int) -> bool:
     """Whether sending would use a link direction that would idle otherwise."""
     for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
@@ -361,16 +444,14 @@ def _has_room_somewhere(problem: Problem, state: State, channel: int) -> bool:
     return False
 
 
-@kernel(inner=True)
-def _in_the_way(problem: Problem, state: State, channel: int) -> NDArray[np.int64]:
-    """Channels to remove so that one fits: one at random on each full link direction.
+@kernel(inner=True, allocates=False)
+def _in_the_way(problem: Problem, state: State, channel: int) -> int:
+    """How many channels to remove so that one fits: one at random on each full link direction.
 
     None on a link direction from which one goes already.
     """
-    first, last = problem.first_link[channel], problem.first_link[channel + 1]
-    removed = np.empty(last - first, np.int64)
-    count = 0
-    for i in range(first, last):
+    removed, count = state.removed, 0
+    for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
         link = problem.links[i]
         if not is_full(state.slots, link):
             continue
@@ -380,13 +461,21 @@ def _in_the_way(problem: Problem, state: State, channel: int) -> NDArray[np.int6
         if not going:
             removed[count] = any_holder(state.slots, link)
             count += 1
-    return removed[:count]
+    return count
 
 
 @kernel(inner=True)
 def _send(problem: Problem, state: State, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     """Takes what the round sends off the channels. Returns the workloads."""
     sent = np.empty(len(candidates), np.int64)
+    return sent[: _pop_sent(problem, state, candidates, sent)]
+
+
+@kernel(inner=True, allocates=False)
+def _pop_sent(
+    problem: Problem, state: State, candidates: NDArray[np.int64], sent: NDArray[np.int64]
+) -> int:
+    """Writes the workloads that the round sends; how many there are."""
     count = 0
     for channel in candidates:
         if state.sending[channel]:
@@ -395,4 +484,4 @@ def _send(problem: Problem, state: State, candidates: NDArray[np.int64]) -> NDAr
             count += 1
             for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
                 state.load[problem.links[i]] -= 1
-    return sent[:count]
+    return count
