@@ -69,7 +69,7 @@ def _flat_tree(cost: Floats, tolerance: float, root: int, parent: Integers) -> f
     return _cost_of(cost, root, parent)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _cost_of(cost: Floats, root: int, parent: Integers) -> float:
     total = 0.0
     for v in range(len(parent)):
@@ -102,8 +102,13 @@ class _Growing(NamedTuple):
 @kernel(inner=True)
 def _edmonds(cost: Floats, root: int, parent: Integers) -> None:
     """Writes the arborescence of minimum cost from a root."""
-    servers = len(cost)
-    growing, nodes = _nothing_grown(cost, root), servers
+    _grow(_nothing_grown(cost, root), parent)
+
+
+@kernel(inner=True, allocates=False)
+def _grow(growing: _Growing, parent: Integers) -> None:
+    """Grows paths backwards until the root reaches every server, and writes the tree."""
+    servers = nodes = len(parent)
     for start in range(servers):
         length = 0
         if growing.state[growing.outermost[start]] != REACHED:
@@ -155,7 +160,7 @@ def _nothing_grown(cost: Floats, root: int) -> _Growing:
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _append(growing: _Growing, length: int, node: int) -> int:
     """Puts a node at the end of the path, whose new length it returns."""
     growing.path[length] = node
@@ -163,7 +168,7 @@ def _append(growing: _Growing, length: int, node: int) -> int:
     return length + 1
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _take_cheapest(growing: _Growing, node: int) -> int:
     """Takes the cheapest arc into a node, and returns the server from which it comes.
 
@@ -179,7 +184,7 @@ def _take_cheapest(growing: _Growing, node: int) -> int:
     return best
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _make_cycle(growing: _Growing, length: int, first: int, node: int) -> int:
     """Makes one node of the path from a node of it on; returns the path's new length."""
     servers = len(growing.outermost)

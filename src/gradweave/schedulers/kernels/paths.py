@@ -39,7 +39,7 @@ def cheapest_paths(
     return cost, last
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def cheapest_from(
     first_link: Integers,
     target: Integers,
