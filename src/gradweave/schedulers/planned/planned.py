@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
-from gradweave.schedulers.planned.decoding import EFFORT_S, Decoded, Wiring, decode, even
+from gradweave.schedulers.planned.decoding import EFFORT_S, Decoded, Wiring, decode
 from gradweave.schedulers.planned.tuning import TUNING
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.stop import Stop
@@ -86,10 +86,7 @@ class Planned(Scheduler):
 
         wiring = Wiring(topology, collective, self.gradient_bytes)
         learned = self.plan == "learned"
-        if self.effort >= TUNING.search_from * EFFORT_S:
-            first = decided(wiring, read_weights(self.weights)) if learned else plain(wiring)
-            return search(wiring, first, self.effort, seed, stop or Stop())
-        if not learned:
-            return decode(wiring, even(topology), self.effort)
-        plan = decided(wiring, read_weights(self.weights))
-        return decode(wiring, proposal_of(wiring, plan), self.effort)
+        first = decided(wiring, read_weights(self.weights)) if learned else plain(wiring)
+        if self.effort < TUNING.search_from * EFFORT_S:
+            return decode(wiring, proposal_of(wiring, first), self.effort)
+        return search(wiring, first, self.effort, seed, stop or Stop())

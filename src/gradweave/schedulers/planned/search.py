@@ -3,13 +3,14 @@
 An evolution strategy of one parent and one child: a plan is drawn around the best so far and
 decoded roughly; where it is better, it is the parent from then on. Steps get longer after successes
 and shorter after failures, so that about one in five succeeds. At last the best are decoded finely.
+What comes of it is never worse than the first plan, decoded as it is without a search.
 
 Source: Rechenberg, Evolutionsstrategie, 1973 (the one-fifth rule).
 """
 
 import numpy as np
 
-from gradweave.schedulers.planned.decoding import Decoded, Wiring, decode, grown_us
+from gradweave.schedulers.planned.decoding import EFFORT_S, Decoded, Wiring, decode, grown_us
 from gradweave.schedulers.planned.policy import Decisions, graph_of, noise, proposal_of, rounded
 from gradweave.schedulers.planned.tuning import TUNING
 from gradweave.stop import Stop
@@ -23,16 +24,19 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
         first: the plan to begin with.
         effort_s: seconds of one core, about, that this may take.
         seed: of the draws.
-        stop: ends it sooner; one plan is decoded in any case.
+        stop: ends it sooner; the first plan is decoded in any case.
     """
     rng, graph, spread = np.random.default_rng(seed), graph_of(wiring), TUNING.spread
-    fine_s = TUNING.fine_share * effort_s / TUNING.fine
-    # On large networks trees alone take longer than a draw should.
-    draw_s = max(TUNING.draw_s, 1e-6 * grown_us(wiring, TUNING.max_trees))
-    draws = max(1, int((1 - TUNING.fine_share) * effort_s / draw_s))
+    for_fine = TUNING.fine_share * effort_s
+    fine = min(TUNING.fine, max(1, int(for_fine / EFFORT_S)))
+    fine_s = max(EFFORT_S, for_fine / fine)
+    best = decode(wiring, proposal_of(wiring, first), EFFORT_S)
+    draw_s = max(TUNING.draw_s, rough_s(wiring))
     parent, least = first, np.inf
     plans: list[tuple[float, int, Decisions]] = []
-    for number in range(draws):
+    for number in range(int((effort_s - for_fine - EFFORT_S) / draw_s)):
+        if stop.reached():
+            return best
         plan = first
         if number:
             moved = zip(parent, noise(graph, rng), strict=True)
@@ -44,14 +48,16 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
             spread = max(spread * TUNING.longer**-0.25, TUNING.least_spread)
         least = min(least, seconds)
         plans.append((seconds, number, plan))
+    for _, _, plan in sorted(plans, key=lambda one: one[:2])[:fine]:
         if stop.reached():
-            break
-    best: Decoded | None = None
-    for _, _, plan in sorted(plans, key=lambda one: one[:2])[: TUNING.fine]:
+            return best
         found = decode(wiring, proposal_of(wiring, plan), fine_s)
-        if best is None or found.seconds < best.seconds:
+        if found.seconds < best.seconds:
             best = found
-        if stop.reached():
-            break
-    assert best is not None
     return best
+
+
+def rough_s(wiring: Wiring) -> float:
+    """What a draw takes at least: growing its trees, and simulating them four times."""
+    transfers = TUNING.max_trees * len(wiring.stages) * (wiring.topology.num_servers - 1)
+    return 1e-6 * (grown_us(wiring, TUNING.max_trees) + 4 * TUNING.transfer_us * transfers)
