@@ -59,10 +59,10 @@ def test_the_first_plan_is_tried_first_and_the_best_are_decoded_finely(decoded):
 
 def test_with_little_effort_one_is_decoded_finely_and_none_is_worse_than_the_first(decoded):
     away = plain(WIRING)._replace(whole=np.full(len(WHOLE), AIM))
-    found = search.search(WIRING, away, 0.2, 0, Stop())
-    assert [one[1] for one in decoded[-2:]] == [TUNING.draw_s, TUNING.fine_share * 0.2]
-    assert len(decoded) == 2 + int((0.2 - 0.06 - EFFORT_S) / TUNING.draw_s)
-    assert found.seconds == decoded[0][2]
+    found = search.search(WIRING, away, 0.12, 0, Stop())
+    draws = int((0.12 * (1 - TUNING.fine_share) - EFFORT_S) / TUNING.draw_s)
+    efforts = [EFFORT_S, *[TUNING.draw_s] * draws, EFFORT_S]
+    assert [one[1] for one in decoded] == efforts and found.seconds == decoded[0][2] == 0
 
 
 def test_steps_get_longer_by_successes_and_shorter_by_failures(decoded, monkeypatch):
