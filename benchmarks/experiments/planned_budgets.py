@@ -143,7 +143,7 @@ def of(rows: list[dict[str, Any]], effort_s: float) -> dict[str, Any]:
         line[kind] = statistics.mean(gap for one in gaps.values() for gap in one)
     for kind in ("messages", "upper", "whole", "constants"):
         seeds = [name for name in names if kinds[name] == kind]
-        line[f"{kind}, by seed"] = [
+        line[f"{kind}_by_seed"] = [
             statistics.mean(row[name + end] for row in rows) for name in seeds
         ]
     rng = np.random.default_rng(0)
@@ -157,8 +157,8 @@ def of(rows: list[dict[str, Any]], effort_s: float) -> dict[str, Any]:
             ]
         )
         drawn = rng.choice(gains, (RESAMPLES, len(gains))).mean(1)
-        line[f"{kind} gain"] = float(gains.mean())
-        line[f"{kind} gain between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+        line[f"{kind}_gain"] = float(gains.mean())
+        line[f"{kind}_gain_between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
     return line
 
 

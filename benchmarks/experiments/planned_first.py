@@ -38,8 +38,8 @@ def variants() -> dict[str, list[Scheduler]]:
     one, more = Planned(), Planned(effort=0.5)
     return {
         "without": list(OTHERS),
-        "one plan": [*OTHERS[:AFTER], one, *OTHERS[AFTER:]],
-        "and drawn ones": [*OTHERS[:AFTER], one, more, *OTHERS[AFTER:]],
+        "one_plan": [*OTHERS[:AFTER], one, *OTHERS[AFTER:]],
+        "drawn": [*OTHERS[:AFTER], one, more, *OTHERS[AFTER:]],
     }
 
 
@@ -83,12 +83,12 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         line: dict[str, Any] = {"limit_s": limit_s, "networks": len(rows)}
         for name, of in gaps.items():
-            line[name], line[f"{name}, median"] = float(of.mean()), statistics.median(of.tolist())
-        for name, before in (("one plan", "without"), ("and drawn ones", "one plan")):
+            line[name], line[f"{name}_median"] = float(of.mean()), statistics.median(of.tolist())
+        for name, before in (("one_plan", "without"), ("drawn", "one_plan")):
             gains = gaps[before] - gaps[name]
             drawn = rng.choice(gains, (RESAMPLES, len(gains))).mean(1)
-            line[f"{name}, gain"] = float(gains.mean())
-            line[f"{name}, gain between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+            line[f"{name}_gain"] = float(gains.mean())
+            line[f"{name}_gain_between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
         lines.append(line)
     return lines
 

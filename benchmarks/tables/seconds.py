@@ -104,14 +104,3 @@ def time_against_size() -> str:
         lines.append(" | ".join([f"`{name}`", *cells, f"{faster} of {tried}"]))
     head = ["ms (pieces)", *map(format_size, shown), "coarser cuts that are faster"]
     return sourced_table(result, " | ".join(head), lines)
-
-
-def planned_first() -> str:
-    """By network: without `planned`, and with it first."""
-    result = load("planned_first")
-    columns = [
-        f"{name}, {limit:g} s" for limit in result["limits_s"] for name in ("without", "with")
-    ]
-    cells = (f"{{'{column}':.1%}} ({{'{column}, by'}})" for column in columns)
-    lines = filled(" | ".join(["{network}", *cells]), result["rows"])
-    return sourced_table(result, " | ".join(["network, 4 GB", *columns]), lines)

@@ -247,11 +247,9 @@ class State:
         assert work is not None
         return work.get_future().then(lambda done: done.value()[0])
 
-    def _run(
-        self, tensor: torch.Tensor, written: torch.cuda.Event | None, done: torch.futures.Future
-    ) -> None:
+    def _run(self, tensor: torch.Tensor, written: Any, done: torch.futures.Future) -> None:
         try:
-            if written is not None:  # backward's stream is not this thread's
+            if written is not None:  # an event of backward's stream, which is not this thread's
                 written.wait(torch.cuda.current_stream(tensor.device))
             self.collective(tensor, reduction="mean")
         except BaseException:

@@ -227,7 +227,8 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         passes,
     )
     grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
-    return Grove(wiring, root, *lower(grown, root, wiring.stages, *wiring.costs[:3]), grown.load)
+    trees, wires = lower(grown, root, wiring.stages, *wiring.costs[:3])
+    return Grove(wiring, root, trees, wires, grown.load)
 
 
 def simulate(
