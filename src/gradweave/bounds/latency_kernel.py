@@ -7,7 +7,7 @@ from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def not_after(ascending: Floats, time: float) -> int:
     """How many of some ascending times are not after another."""
     low, high = 0, len(ascending)
@@ -20,7 +20,7 @@ def not_after(ascending: Floats, time: float) -> int:
     return low
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def most_known(
     server: int,
     time: float,

@@ -18,7 +18,7 @@ MOVES = 3
 """Kinds of moves: exchange of two ranks, a stretch reversed, a stretch moved elsewhere."""
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _cost(
     order: Integers, routes: patterns.Routes, pattern: patterns.Pattern, load: Floats
 ) -> tuple[float, float, float]:
@@ -68,7 +68,7 @@ def steady_seconds(order: Integers, routes: patterns.Routes, pattern: patterns.P
     return _cost(order, routes, pattern, np.zeros(len(routes.seconds_per_byte)))[0]
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _move(order: Integers, kind: int, a: int, b: int, c: int) -> None:
     """Exchanges ranks a and b, reverses a to b, or moves a to b so that c is before it; a ≤ b."""
     if kind == 0:
@@ -82,7 +82,7 @@ def _move(order: Integers, kind: int, a: int, b: int, c: int) -> None:
         _reverse(order, a, c)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _reverse(order: Integers, a: int, b: int) -> None:
     while a < b:
         order[a], order[b] = order[b], order[a]
@@ -229,6 +229,13 @@ def every_ring(
     together[0], light[0] = cheapest.sum(), lightest.sum()
     following = np.zeros(count + 1, np.int64)
     used[0] = True
+    # Taken out of their tuple, since each access in a loop that allocates counts references.
+    first, links, padding, each_s = (
+        routes.first,
+        routes.links,
+        routes.padding,
+        routes.seconds_per_byte,
+    )
     depth = 0  # hops so far; the ring is closed after N
     steps = 0
     while depth >= 0:
@@ -250,11 +257,11 @@ def every_ring(
             following[depth] = 1
             j = 0
         most_s = busiest[depth]
-        padded = size + size / piece * routes.padding[last, j]
-        for k in range(routes.first[last * count + j], routes.first[last * count + j + 1]):
-            link = routes.links[k]
+        padded = size + size / piece * padding[last, j]
+        for k in range(first[last * count + j], first[last * count + j + 1]):
+            link = links[k]
             load[link] += padded
-            most_s = max(most_s, load[link] * routes.seconds_per_byte[link])
+            most_s = max(most_s, load[link] * each_s[link])
         slow_s = together[depth] - cheapest[last] + delay[last, j]
         light_s = light[depth] - lightest[last] + work[last, j]
         cost = max(most_s, slow_s) + light_s
@@ -278,7 +285,7 @@ def every_ring(
     return costs[:kept], orders[:kept], True
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _unload(
     i: int, j: int, routes: patterns.Routes, load: Floats, size: float, piece: float
 ) -> None:
@@ -288,7 +295,7 @@ def _unload(
         load[routes.links[k]] -= padded
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _back(
     depth: int,
     order: Integers,

@@ -65,7 +65,7 @@ def earliest_rounds(
     return taken
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _has_room(
     load: NDArray[np.int32],
     links: NDArray[np.int64],

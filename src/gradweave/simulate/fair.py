@@ -86,34 +86,37 @@ def play_fair(sharing: Sharing) -> tuple[NDArray[np.float64], NDArray[np.float64
             heapq.heappush(arriving, (float(sharing.earliest[transfer]), transfers + transfer))
     for connection in range(len(state.head)):
         active = _start(sharing, state, connection, now, active, start)
+    # Taken out of their tuples, since each access in a loop that allocates counts references.
+    under_way, left, rate = state.active, state.left, state.rate
+    sends, head, queue, latency = state.sends, state.head, sharing.queue, sharing.latency
     while active or arriving:
         if active:
             _share(sharing, state, active)
         step = np.inf
         for i in range(active):
-            c = state.active[i]
-            step = min(step, state.left[c] / state.rate[c])
+            c = under_way[i]
+            step = min(step, left[c] / rate[c])
         if arriving and arriving[0][0] - now < step:
             passed, ends, now = arriving[0][0] - now, False, arriving[0][0]
         else:
             passed, ends, now = step, True, now + step
         freed = 0
         for i in range(active):  # all that end together, so that rates are found once
-            c = state.active[i]
-            if ends and state.left[c] <= state.rate[c] * passed * (1 + ROUNDING):
-                transfer = sharing.queue[state.head[c]]
-                end[transfer] = now + sharing.latency[c]
+            c = under_way[i]
+            if ends and left[c] <= rate[c] * passed * (1 + ROUNDING):
+                transfer = queue[head[c]]
+                end[transfer] = now + latency[c]
                 heapq.heappush(arriving, (float(end[transfer]), int(transfer)))
-                state.sends[c] = False
-                state.head[c] += 1
+                sends[c] = False
+                head[c] += 1
                 freed += 1
             else:
-                state.left[c] -= state.rate[c] * passed
+                left[c] -= rate[c] * passed
         kept, ended = 0, np.empty(freed, np.int64)
         for i in range(active):
-            c = state.active[i]
-            if state.sends[c]:
-                state.active[kept] = c
+            c = under_way[i]
+            if sends[c]:
+                under_way[kept] = c
                 kept += 1
             else:
                 ended[i - kept] = c
@@ -154,7 +157,7 @@ def _begin(sharing: Sharing) -> Any:
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _start(
     sharing: Sharing, state: Any, connection: int, now: float, active: int, start: Any
 ) -> int:
@@ -172,7 +175,7 @@ def _start(
     return active + 1
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _arrive(
     sharing: Sharing, state: Any, transfer: int, now: float, active: int, start: Any
 ) -> int:
@@ -186,7 +189,7 @@ def _arrive(
     return active
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _share(sharing: Sharing, state: Any, active: int) -> None:
     """Max–min fair rates by progressive filling: the link with the least share fills up first."""
     for i in range(active):

@@ -70,11 +70,27 @@ def anneal(
         stopped: [1] set when the search is to end.
     """
     np.random.seed(seed)
+    before = np.empty(len(table.at), np.int64)
+    _anneal(table, alike, near, moves, hot, cold, last_max_weight, stopped, before)
+
+
+@kernel(inner=True, allocates=False)
+def _anneal(
+    table: Any,
+    alike: bool,
+    near: NDArray[np.int64],
+    moves: int,
+    hot: float,
+    cold: float,
+    last_max_weight: float,
+    stopped: NDArray[np.bool_],
+    before: NDArray[np.int64],
+) -> None:
+    """See `anneal`; `before` is scratch, [N]."""
     stages, data = table.exchange.shape
     _measure_all(table)
     max_weight, temperature = 0.0, hot
     cost = _cost(table, max_weight)
-    before = np.empty(len(table.at), np.int64)
     # A move measures O(D) pairs again and sums O(S·D) of them; the whole table is O(S·D²).
     for move in range(moves):
         if move % MOVES_PER_CHECK == 0:
@@ -96,13 +112,13 @@ def anneal(
             else:
                 _exchange_tails(table, first, one, other)
         elif kind < STAGES and alike and stages > 2:
-            before[:] = table.at
+            _copy(table.at, before)
             _reverse(table, np.random.randint(stages), np.random.randint(stages))
             changed = _cost(table, max_weight)
             if _accepted(changed - cost, temperature):
                 cost = changed
             else:
-                table.at[:] = before
+                _copy(before, table.at)
                 _measure_all(table)
         else:
             one, other = _two(table, near, kind < NEAR)
@@ -186,7 +202,7 @@ def perturbed(
     return table
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _helps(table: Any, one: int, other: int) -> bool:
     """Whether two devices differ at all, seen from a third: alike ones need not change places."""
     first, second = table.at[one], table.at[other]
@@ -199,12 +215,19 @@ def _helps(table: Any, one: int, other: int) -> bool:
     return False
 
 
-@kernel(inner=True)
+@kernel(inlined=True)
+def _copy(source: Any, target: Any) -> None:
+    """As ``target[:] = source``, which would allocate."""
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@kernel(inner=True, allocates=False)
 def _accepted(rise: float, temperature: float) -> bool:
     return rise <= 0.0 or np.random.random() < np.exp(-rise / temperature)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _may_exchange(table: Any, one: int, other: int) -> bool:
     """Whether both devices fit where they would go; not both idle or in one place."""
     stages, data = table.exchange.shape
@@ -216,7 +239,7 @@ def _may_exchange(table: Any, one: int, other: int) -> bool:
     return True
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _two(table: Any, near: Any, beside: bool) -> Any:
     """Two positions: any two, or such that one's device gets beside one near it."""
     stages, data = table.exchange.shape
@@ -238,7 +261,7 @@ def _two(table: Any, near: Any, beside: bool) -> Any:
     return stage * data + np.random.randint(data), from_
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _cost(table: Any, max_weight: float) -> float:
     """The cost of the whole table, part mean and part maximum."""
     stages, data = table.exchange.shape
@@ -257,7 +280,7 @@ def _cost(table: Any, max_weight: float) -> float:
     return cost
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _measure_all(table: Any) -> None:
     stages, data = table.exchange.shape
     for stage in range(stages):
@@ -267,7 +290,7 @@ def _measure_all(table: Any) -> None:
                 _measure_edge(table, stage, p)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _measure_exchange(table: Any, stage: int, p: int) -> None:
     data = table.exchange.shape[1]
     here, total = table.at[stage * data + p], 0.0
@@ -278,7 +301,7 @@ def _measure_exchange(table: Any, stage: int, p: int) -> None:
     table.exchange[stage, p] = total
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _measure_edge(table: Any, stage: int, p: int) -> None:
     data = table.exchange.shape[1]
     here, there = table.at[stage * data + p], table.at[(stage + 1) * data + p]
@@ -287,7 +310,7 @@ def _measure_edge(table: Any, stage: int, p: int) -> None:
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _exchange(table: Any, one: int, other: int) -> None:
     """Two devices change places; only what they touch is measured again."""
     stages, data = table.exchange.shape
@@ -315,7 +338,7 @@ def _exchange(table: Any, one: int, other: int) -> None:
         _measure_exchange(table, stage, p)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _exchange_tails(table: Any, first: int, one: int, other: int) -> None:
     """Two pipelines exchange their devices of a stage and all later ones."""
     stages, data = table.exchange.shape
@@ -330,7 +353,7 @@ def _exchange_tails(table: Any, first: int, one: int, other: int) -> None:
             _measure_edge(table, stage, p)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _reverse(table: Any, first: int, last: int) -> None:
     """Reverses the order of the stages from one to another."""
     data = table.exchange.shape[1]

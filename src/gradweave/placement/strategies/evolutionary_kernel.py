@@ -73,7 +73,7 @@ def _score(table: Any, alike: bool, labels: Any) -> float:
     return exchange_cost(table.delay, table.per_byte, table.moved, table.part, alike, groups)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _fits(table: Any, labels: Any) -> bool:
     for device in range(len(labels)):
         if labels[device] < len(table.fits) and not table.fits[labels[device], device]:
@@ -151,7 +151,7 @@ def _move_in_cycles(table: Any, labels: Any) -> None:
             break
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _keep(labels: Any, moved: Any, left: Any, steps: int, kept: int, home: int) -> None:
     """Takes back the moves after the best place to close the cycle, and closes it there."""
     if kept < 0:  # it closed by itself
@@ -162,13 +162,13 @@ def _keep(labels: Any, moved: Any, left: Any, steps: int, kept: int, home: int) 
         labels[moved[kept - 1]] = home
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _weight(table: Any, one: int, other: int) -> float:
     moved = table.moved[0] if len(table.moved) else 0.0
     return table.delay[one, other] + moved * table.per_byte[one, other]
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _nearest_mate(table: Any, labels: Any, device: int) -> float:
     nearest = np.inf
     for other in range(len(labels)):
@@ -177,7 +177,7 @@ def _nearest_mate(table: Any, labels: Any, device: int) -> float:
     return nearest
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _most_redundant(table: Any, labels: Any, locked: Any, group: int) -> int:
     """The device of a group that is nearest to another one of it; −1 where all are locked."""
     chosen, least = -1, np.inf
@@ -189,7 +189,7 @@ def _most_redundant(table: Any, labels: Any, locked: Any, group: int) -> int:
     return chosen
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _gain(table: Any, labels: Any, device: int, target: int) -> float:
     total, count = 0.0, 0
     for other in range(len(labels)):
@@ -200,7 +200,7 @@ def _gain(table: Any, labels: Any, device: int, target: int) -> float:
     return (total / count if count else 0.0) - (near if near < np.inf else 0.0)
 
 
-@kernel(inner=True)
+@kernel(inner=True, allocates=False)
 def _farthest(table: Any, labels: Any, device: int) -> Any:
     """The group from which a device is farthest, compared with its own, and the gain."""
     chosen, most = labels[device], -np.inf
