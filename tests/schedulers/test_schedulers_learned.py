@@ -17,6 +17,7 @@ from gradweave.schedulers.learned import episode as episodes
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import best_of, read_weights
+from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.solve.solution import bound_for
 from gradweave.verify import verify
 from tests.conformance.networks import network
@@ -135,6 +136,7 @@ def test_it_is_written_in_words():
         {"samples": 5, "workers": 2},
         {"trees": "fixed", "weights": "some/folder/weights.safetensors"},
         {"greedy": False},
+        {"policy": "rule"},
     ):
         assert from_spec(to_spec(Learned(**options))) == Learned(**options)
 
@@ -149,6 +151,8 @@ def test_it_is_written_in_words():
         ("learned:trees=tall", "trees must be one of fixed, grown, got 'tall'"),
         ("learned:samples=0,greedy=false", "leaves no episode"),
         ("learned:greedy=perhaps", "greedy must be true or false"),
+        ("learned:policy=none", "policy must be one of trained, rule, got 'none'"),
+        ("learned:policy=rule,weights=a.safetensors", "policy=rule has its own"),
         ("learned:weights=", "expected a value after weights="),
         ("learned:depth=3", "'depth' is not an option"),
     ],
@@ -159,9 +163,32 @@ def test_options_are_refused(text, reason):
     assert "\n" not in str(raised.value)
 
 
-def test_trees_of_no_kind_are_refused():
+def test_trees_and_policies_of_no_kind_are_refused():
     with pytest.raises(OptionError, match="trees: expected grown or fixed, got 'tall'"):
         Learned(trees="tall")
+    with pytest.raises(OptionError, match="policy: expected trained or rule, got 'none'"):
+        Learned(policy="none")
+
+
+@pytest.mark.parametrize("trees", ["grown", "fixed"])
+def test_a_rule_is_policies_whose_messages_count_for_nothing(trees):
+    collective = "all_gather" if trees == "grown" else "reduce_scatter"
+    problem = CompiledInstance.of(Instance(network(DCELL), collective, trees))
+    shipped = read_weights()
+    nothing = {
+        name: np.zeros_like(array)
+        for name, array in shipped.workload._asdict().items()
+        if isinstance(array, np.ndarray)
+    }
+    numbers = {"common": np.float32(1), "hop": RULE.hop, "piece": RULE.piece}
+    below = shipped.workload._replace(**nothing | numbers)
+    for how in ({}, {"temperature": 0.0}, {"temperature": 2.0, "repair": True}):
+        rule = play(problem, RULE, seed=5, **how)
+        same_scores = play(problem, shipped._replace(workload=below), seed=5, select=False, **how)
+        trained = play(problem, shipped, seed=5, **how)
+        assert np.array_equal(rule.sent_hop, same_scores.sent_hop)
+        assert np.array_equal(rule.sent_round, same_scores.sent_round)
+        assert not np.array_equal(rule.sent_round, trained.sent_round)
 
 
 def test_weights_that_were_written_are_read(tmp_path):

@@ -14,8 +14,9 @@ import numpy as np
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.instance import Instance, Trees
-from gradweave.schedulers.learned.policy import PolicyWeights, read_weights
+from gradweave.schedulers.learned.policy import PolicyWeights, RuleWeights, read_weights
 from gradweave.schedulers.learned.repair import can_repair
+from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
@@ -72,6 +73,9 @@ class Learned(Scheduler):
     """Threads that play side by side; the result does not depend on their number."""
     weights: str | None = None
     """File of weights made by `gradweave learn`; the shipped ones if not given."""
+    policy: Literal["trained", "rule"] = "trained"
+    """Who decides: the trained policies, or a rule in their place: each feature of a workload has
+    one weight, the same on all networks, and all trees are selected. No messages are passed."""
 
     def __post_init__(self) -> None:
         check_counts(self, "samples", least=0)
@@ -83,6 +87,13 @@ class Learned(Scheduler):
             )
         if self.trees not in ("grown", "fixed"):
             raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
+        if self.policy not in ("trained", "rule"):
+            raise OptionError(f"learned: policy: expected trained or rule, got {self.policy!r}")
+        if self.policy == "rule" and self.weights is not None:
+            raise OptionError(
+                "learned: weights are of trained policies, and policy=rule has its own; leave out "
+                "one of them"
+            )
 
     @property
     def traits(self) -> Traits:
@@ -91,7 +102,7 @@ class Learned(Scheduler):
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        weights = read_weights(self.weights)
+        weights = RULE if self.policy == "rule" else read_weights(self.weights)
         return from_stage(
             self._own_stage,
             lambda network: self._stage(network, weights, seed, stop),
@@ -104,7 +115,9 @@ class Learned(Scheduler):
         """The stage that is played; the other one is it, reversed."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
-    def _stage(self, topology: Topology, weights: PolicyWeights, seed: int, stop: Stop) -> Schedule:
+    def _stage(
+        self, topology: Topology, weights: PolicyWeights | RuleWeights, seed: int, stop: Stop
+    ) -> Schedule:
         # Importing what is compiled takes longer than most strategies do.
         from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 
@@ -176,7 +189,7 @@ def _episode_s(instance: Instance) -> float:
 
 def best_of(
     problem: "CompiledInstance",
-    weights: PolicyWeights,
+    weights: PolicyWeights | RuleWeights,
     numbers: range,
     *,
     repair: bool = True,
@@ -188,7 +201,7 @@ def best_of(
 
     Args:
         problem: what to schedule.
-        weights: the policies.
+        weights: of the policies, or of the rule in their place.
         numbers: of the episodes; number 0 takes the best actions, all others draw theirs, hotter
             where they are repaired.
         repair: whether they are repaired; see `Learned`.

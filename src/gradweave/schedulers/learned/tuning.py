@@ -1,0 +1,39 @@
+"""The constants of `learned:policy=rule`: what each feature counts for, on all networks."""
+
+import numpy as np
+
+from gradweave.schedulers.learned import features as table
+from gradweave.schedulers.learned.policy import RuleWeights
+
+HOP = {
+    table.SLACK: -28.5977,
+    table.NO_SLACK: -3.79535,
+    table.LINK_SLACK: -49.6993,
+    table.NO_LINK_SLACK: -29.8859,
+    table.CONTENTION: -48.8041,
+    table.CONTENTION_AT_RECEIVER: 3.76158,
+    table.CONTENTION_AT_SENDER: -46.9079,
+    table.READY: 0.548674,
+    table.TAKEN: -1.4966,
+    table.LOAD: -2.97394,
+    table.LENGTH: -11.5342,
+    table.CHAIN_SLACK: -24.1595,
+}
+"""By a hop's feature."""
+PIECE = {
+    table.NEAR: -27.1757,
+    table.NEAR_LOGARITHM: -24.9478,
+    table.HELD: -37.5206,
+    table.LACK_OF_RECEIVER: 9.85397,
+    table.LACK_OF_SENDER: 0.504841,
+    table.PIECE_CHAIN_SLACK: -18.6284,
+    table.AWAITED: 4.98369,
+}
+"""By a tree's feature."""
+RULE = RuleWeights(
+    hop=np.array([HOP[feature] for feature in range(table.HOP_FEATURES)], np.float32),
+    piece=np.array([PIECE[feature] for feature in range(table.PIECE_FEATURES)], np.float32),
+)
+"""Found by CMA-ES on the exercises of `gradweave learn`, the best there of three searches:
+benchmarks/experiments/learned_ablation.py, seed 1. Scores are differences: the larger all weights,
+the closer draws are to best actions."""
