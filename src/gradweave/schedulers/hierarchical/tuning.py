@@ -34,8 +34,8 @@ class Tuning:
     few_roots_worth: float = 0.03
     """How far above the least time, relative, that is worth it: it takes half a minute."""
     max_transfers: int = 2_200_000
-    """Schedules with more are not cut finer. Each takes 0.4 to 0.7 µs of processor time to play; when
-    this was chosen, it took 2 to 4."""
+    """Schedules with more are not cut finer. Each takes 0.4 to 0.7 µs of processor time to play;
+    when this was chosen, it took 2 to 4."""
     min_gain: float = 5e-3
     """Gain of twice as many chunks, relative, below which the search soon ends."""
     patience: int = 2
