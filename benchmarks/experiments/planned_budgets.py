@@ -1,11 +1,11 @@
 """60 networks that no choice was made on: what learning adds to `planned`, at each effort.
 
-    taskset -c 0 python benchmarks/experiments/planned_budgets.py FOLDER [--resume] [--part N]
+    taskset -c 0 python benchmarks/experiments/planned_budgets.py [--resume] [--part N]
 
 Networks of benchmarks/unequal_networks.py of the seeds below, which were written down before
 anything was measured on them; wide areas (sites drawn from GÉANT's) and two halves are of kinds
-that the training has none of. FOLDER holds the weights of `planned_training.py`, trained with
-three seeds each: messages0 to messages2, and with --constants constants0 to constants2, eleven
+that the training has none of. benchmarks/plans/ holds the weights of `planned_training.py`, trained
+with three seeds each: messages0 to messages2, and with --constants constants0 to constants2, eleven
 numbers that as many plans were spent on. Gaps are to the certified bound; gradients have 25 MB,
 256 MB and 4 GB.
 
@@ -54,9 +54,11 @@ from gradweave.stop import Stop
 
 SEED, EACH, TRAININGS = 2040, 10, 3
 SIZES = (25e6, 256e6, 4e9)
-SEARCHED_S, LONG_S, LONG_SIZE, LONG_NUMBERS = 0.5, 3.0, 256e6, 3
+SEARCHED_S = 0.5
+LONG_S, LONG_SIZE, LONG_NUMBERS = 3.0, 256e6, 3
 RESAMPLES = 10_000
-COMMAND = "taskset -c 0 python benchmarks/experiments/planned_budgets.py FOLDER"
+PLANS = Path(__file__).parents[1] / "plans"
+COMMAND = "taskset -c 0 python benchmarks/experiments/planned_budgets.py"
 ABOUT = ("kind", "number", "gradient_bytes")
 
 
@@ -164,11 +166,10 @@ def of(rows: list[dict[str, Any]], effort_s: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("folder", type=Path, help="of the trainings")
     parser.add_argument("--part", type=int, choices=(0, 1), help="every second network alone")
     asked = parser.parse_args()
     weights = {
-        f"{policy} {seed}": read_weights(str(asked.folder / f"{policy}{seed}/weights.safetensors"))
+        f"{policy} {seed}": read_weights(str(PLANS / f"{policy}{seed}.safetensors"))
         for policy in ("messages", "constants")
         for seed in range(TRAININGS)
     }

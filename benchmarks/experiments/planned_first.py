@@ -30,12 +30,13 @@ NUMBER, SIZE, LIMITS_S = 24, 256e6, (2.0, 5.0)
 OTHERS = tuple(one for one in FOR_SECONDS if not isinstance(one, Planned))
 AFTER = 1
 """Strategies before `planned`."""
+DRAWN_S = 0.5
 RESAMPLES = 10_000
 
 
 def variants() -> dict[str, list[Scheduler]]:
     """Strategies in the order in which they are tried."""
-    one, more = Planned(), Planned(effort=0.5)
+    one, more = Planned(), Planned(effort=DRAWN_S)
     return {
         "without": list(OTHERS),
         "one_plan": [*OTHERS[:AFTER], one, *OTHERS[AFTER:]],

@@ -17,7 +17,7 @@ Plan = Literal["learned", "even"]
 
 @dataclasses.dataclass(frozen=True)
 class Planned(Scheduler):
-    """Parts of any size over trees of any shape, as `packed`, without linear program and search.
+    """Parts of any size over trees of any shape, as `packed`, without a linear program.
 
     Trees are grown one after the other, each the cheapest at duals that rise with what links
     carry; then each link takes, of what is ready and fits, what is first by a fixed order. The plan
