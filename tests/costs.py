@@ -42,8 +42,8 @@ LIMIT_S = 1200.0
 """What it may cost where nothing has been compiled."""
 TURN_S = 4.0
 """What a test may cost a run of those that take turns, on average. By what is recorded all tests
-together cost 2,600 s where nothing has been compiled; in turns a sixth less than with 6 s, which was
-1,700 s."""
+together cost 2,600 s where nothing has been compiled; in turns a sixth less than with 6 s, which
+was 1,700 s."""
 
 
 @dataclass(frozen=True)
