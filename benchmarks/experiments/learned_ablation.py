@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from command_line import parser_of
 from evolution import EvolutionStrategy, Numbers
+from intervals import RESAMPLES, middle
 from learned_decoding import RULES, best_in, rule_player, silent
 from random_networks import unseen_network
 from record import record, show
@@ -61,7 +62,6 @@ EPISODES, DRAWN = 3, 8
 SHIPPED, CONSTANTS = "full policies, shipped weights", "constants"
 """Of which `grown` has the time; the others are compared with the second."""
 METRICS = ("best", "drawn", "repaired")
-RESAMPLES = 10_000
 GIVEN_UP = 8.0
 """Loss of an episode that was given up: about that of the rounds after which it is."""
 Row = dict[str, Any]
@@ -316,10 +316,10 @@ def summaries(rows: Sequence[Row]) -> Iterator[Row]:
                 beside = of_networks - constants.mean(0)
                 found |= {
                     f"{metric}_gap": float(gap.mean()),
-                    f"{metric}_interval": _interval(of_networks[again].mean(1)),
+                    f"{metric}_interval": middle(of_networks[again].mean(1)),
                     f"{metric}_trainings": [float(gap.mean(1).min()), float(gap.mean(1).max())],
                     f"{metric}_more": float(beside.mean()),
-                    f"{metric}_more_interval": _interval(beside[again].mean(1)),
+                    f"{metric}_more_interval": middle(beside[again].mean(1)),
                 }
             yield found
 
@@ -335,11 +335,6 @@ def _gaps(rows: Sequence[Row], metric: str) -> Any:
             for t in trainings
         ]
     )
-
-
-def _interval(means: Numbers) -> list[float]:
-    """The middle 95% of a bootstrap's means."""
-    return np.percentile(means, [2.5, 97.5]).tolist()
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
+from intervals import mean_between
 from record import record, show
 from timing import timed
 from unequal_networks import KINDS, SMALL_LATENCY, drawn_sites
@@ -56,7 +57,6 @@ SEED, EACH, TRAININGS = 2040, 10, 3
 SIZES = (25e6, 256e6, 4e9)
 SEARCHED_S = 0.5
 LONG_S, LONG_SIZE, LONG_NUMBERS = 3.0, 256e6, 3
-RESAMPLES = 10_000
 PLANS = Path(__file__).parents[1] / "plans"
 COMMAND = "taskset -c 0 python benchmarks/experiments/planned_budgets.py"
 ABOUT = ("kind", "number", "gradient_bytes")
@@ -158,9 +158,8 @@ def of(rows: list[dict[str, Any]], effort_s: float) -> dict[str, Any]:
                 for place, gaps in by_network[kind].items()
             ]
         )
-        drawn = rng.choice(gains, (RESAMPLES, len(gains))).mean(1)
         line[f"{kind}_gain"] = float(gains.mean())
-        line[f"{kind}_gain_between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+        line[f"{kind}_gain_between"] = mean_between(gains, rng)
     return line
 
 

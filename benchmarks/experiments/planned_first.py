@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
+from intervals import mean_between
 from record import record, show
 from unequal_networks import COUNT, unequal_network
 from unfinished import Unfinished
@@ -31,7 +32,6 @@ OTHERS = tuple(one for one in FOR_SECONDS if not isinstance(one, Planned))
 AFTER = 1
 """Strategies before `planned`."""
 DRAWN_S = 0.5
-RESAMPLES = 10_000
 
 
 def variants() -> dict[str, list[Scheduler]]:
@@ -87,9 +87,8 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             line[name], line[f"{name}_median"] = float(of.mean()), statistics.median(of.tolist())
         for name, before in (("one_plan", "without"), ("drawn", "one_plan")):
             gains = gaps[before] - gaps[name]
-            drawn = rng.choice(gains, (RESAMPLES, len(gains))).mean(1)
             line[f"{name}_gain"] = float(gains.mean())
-            line[f"{name}_gain_between"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+            line[f"{name}_gain_between"] = mean_between(gains, rng)
         lines.append(line)
     return lines
 

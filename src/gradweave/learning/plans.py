@@ -25,12 +25,12 @@ from gradweave.schedulers.planned.decoding import EFFORT_S, Wiring, decode
 from gradweave.schedulers.planned.policy import (
     FORMAT,
     VERSION,
-    WHOLE,
     Decisions,
     Graph,
     decide,
     graph_of,
     noise,
+    plain,
     proposal_of,
     shapes,
 )
@@ -163,8 +163,8 @@ def _add(values: jax.Array, where: jax.Array, count: int) -> jax.Array:
     return jnp.zeros((count, values.shape[1])).at[where].add(values)
 
 
-def seconds_of(wiring: Wiring, decisions: Decisions, effort_s: float = EFFORT_S) -> float:
-    """Seconds that the plan of some decisions takes, decoded as by the strategy.
+def seconds_of(wiring: Wiring, decisions: Decisions, effort_s: float) -> float:
+    """Seconds that the schedule of some decisions takes.
 
     Args:
         wiring: the network and the gradient.
@@ -240,8 +240,8 @@ class _Update:
             np.pad(sums[1], (0, len(mean.share) - nodes)),
             sums[2],
         )
-        zero = Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
-        return directions, float(np.log(seconds_of(wiring, zero, effort_s)) - np.mean(taken))
+        even_s = seconds_of(wiring, plain(wiring), effort_s)
+        return directions, float(np.log(even_s) - np.mean(taken))
 
     def _improve(self, state: PlanState, graphs: Graph, directions: Decisions) -> PlanState:
         """A step of the weights."""

@@ -174,18 +174,18 @@ def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> De
     trees = min(trees * proposal.fewer, 1e6 * effort_s / (4 * TUNING.transfer_us * each))
     trees = max(1, round(trees))
     grove = grow_trees(wiring, proposal, trees, TUNING.passes)
-    whole = simulate(grove, proposal.order, 1)
+    uncut = simulate(grove, proposal.order, 1)
     transfers = len(grove.root) * each
 
     def work_us(cuts: int) -> float:
-        blocked = (whole.tried - transfers) * cuts**TUNING.tries_power
+        blocked = (uncut.tried - transfers) * cuts**TUNING.tries_power
         return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
 
     left = 1e6 * effort_s - grown_us(wiring, len(grove.root)) - work_us(1)
     simulations = 1 + 2 * TUNING.improvements
     cuts = next((n for n in TUNING.cuts if simulations * work_us(n) <= left), 0)
     if not cuts:
-        return whole
+        return uncut
     return simulate(grove, proposal.order, cuts, TUNING.improvements)
 
 

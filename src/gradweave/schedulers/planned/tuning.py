@@ -16,13 +16,13 @@ class Tuning:
     passes: int = 2
     """How often each tree is grown."""
     trees: int = 192
-    """Where there is time for so many."""
+    """Grown on small networks."""
     few_servers: int = 20
-    """Servers up to which there is."""
+    """Most servers of a small network."""
     max_trees: int = 96
-    """With more servers than that, since each tree then takes longer to grow."""
+    """Grown on larger networks, where each takes longer."""
     max_path_steps: int = 6_000
-    """Steps of the path search for one tree, see `path_steps`, up to which there is."""
+    """Most steps of the path search for one tree, see `path_steps`, on a small network."""
     cuts: tuple[int, ...] = (4, 3, 2, 1)
     """Into how many pieces each tree's part may be cut. More messages than that, and what each
     costs is more than is gained by pieces that follow each other sooner."""

@@ -66,10 +66,11 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 from gradweave.verify import verify
 
+DRAWN_PLANS = Planned(effort=0.5)
 FOR_SECONDS: tuple[Scheduler, ...] = (
     Hierarchical(),  # where there are groups it mostly ends near the bound, and others are left out
     Planned(),  # where links are unequal a good schedule in milliseconds, to go on from
-    Planned(effort=0.5),  # and among few servers a better one in half a second
+    DRAWN_PLANS,  # and among few servers a better one in half a second
     RecursiveDoubling(),
     RecursiveDoubling(order="near"),
     Binomial(),
@@ -180,7 +181,7 @@ def _strategies(
     uneven = not has_equal_links(topology) or bool(ready.any())
     many = topology.num_servers > TUNING.max_packed_servers
     if uneven and many:  # what is quick comes first: others may take all of the time
-        others = [one for one in fitting if one != Planned(effort=0.5) and one.name != "packed"]
+        others = [one for one in fitting if one != DRAWN_PLANS and one.name != "packed"]
         return sorted(others, key=lambda one: one not in (Planned(), Ring())), []
     if uneven:
         return fitting, []
