@@ -160,7 +160,9 @@ class Decoded:
 
 
 def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> Decoded:
-    """Grows a proposal's trees and simulates them, in as many pieces as there is time for.
+    """Grows a proposal's trees and simulates them in pieces, fine and coarse as there is time.
+
+    The fastest is taken; of those that are as fast, the one of the fewest pieces.
 
     Args:
         wiring: the network and the gradient.
@@ -182,11 +184,14 @@ def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> De
         return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
 
     left = 1e6 * effort_s - grown_us(wiring, len(grove.root)) - work_us(1)
-    simulations = 1 + 2 * TUNING.improvements
-    cuts = next((n for n in TUNING.cuts if simulations * work_us(n) <= left), 0)
-    if not cuts:
-        return uncut
-    return simulate(grove, proposal.order, cuts, TUNING.improvements)
+    simulations, found = 1 + 2 * TUNING.improvements, [uncut]
+    for cuts in TUNING.cuts:
+        if simulations * work_us(cuts) <= left:
+            found.append(simulate(grove, proposal.order, cuts, TUNING.improvements))
+            left -= simulations * work_us(cuts)
+    enough = min(one.seconds for one in found) * (1 + TUNING.as_fast)
+    as_fast = [one for one in found if one.seconds <= enough]
+    return min(as_fast, key=lambda one: (one.cuts, one.seconds))
 
 
 def grown_us(wiring: Wiring, trees: int) -> float:

@@ -26,6 +26,8 @@ class Tuning:
     cuts: tuple[int, ...] = (4, 3, 2, 1)
     """Into how many pieces each tree's part may be cut. More messages than that, and what each
     costs is more than is gained by pieces that follow each other sooner."""
+    as_fast: float = 1e-3
+    """By how much more time, relative to it, the same trees in fewer pieces count as equal."""
     improvements: int = 1
     """How often the order is improved, backwards and forwards."""
     path_steps_us: float = 1 / 150
