@@ -57,7 +57,7 @@ def test_the_result_hangs_on_the_seed_and_not_on_the_threads(trees):
 def test_no_samples_leave_the_best_actions_alone():
     instance = Instance(network(DCELL), "all_gather", "grown")
     made = Learned(samples=0).schedule(network(DCELL), collective="all_gather", seed=7)
-    problem, weights = CompiledInstance.of(instance), read_weights()
+    problem, weights = CompiledInstance.of(instance), RULE
     best = play(problem, weights, seed=(7, 0), temperature=0.0, repair=True)
     assert same_columns(made, instance.schedule(best.sent_round, best.sent_hop))
     plain = Learned(samples=0, repair=False).schedule(
@@ -137,6 +137,7 @@ def test_it_is_written_in_words():
         {"trees": "fixed", "weights": "some/folder/weights.safetensors"},
         {"greedy": False},
         {"policy": "rule"},
+        {"policy": "trained"},
     ):
         assert from_spec(to_spec(Learned(**options))) == Learned(**options)
 
@@ -151,7 +152,7 @@ def test_it_is_written_in_words():
         ("learned:trees=tall", "trees must be one of fixed, grown, got 'tall'"),
         ("learned:samples=0,greedy=false", "leaves no episode"),
         ("learned:greedy=perhaps", "greedy must be true or false"),
-        ("learned:policy=none", "policy must be one of trained, rule, got 'none'"),
+        ("learned:policy=any", "policy must be one of rule, trained, got 'any'"),
         ("learned:policy=rule,weights=a.safetensors", "policy=rule has its own"),
         ("learned:weights=", "expected a value after weights="),
         ("learned:depth=3", "'depth' is not an option"),
@@ -166,8 +167,20 @@ def test_options_are_refused(text, reason):
 def test_trees_and_policies_of_no_kind_are_refused():
     with pytest.raises(OptionError, match="trees: expected grown or fixed, got 'tall'"):
         Learned(trees="tall")
-    with pytest.raises(OptionError, match="policy: expected trained or rule, got 'none'"):
-        Learned(policy="none")
+    with pytest.raises(OptionError, match="policy: expected rule or trained, got 'any'"):
+        Learned(policy="any")
+
+
+@pytest.mark.parametrize("trees", ["grown", "fixed"])
+def test_the_rule_decides_unless_trained_policies_are_asked_for(trees):
+    def made(**options):
+        scheduler = Learned(samples=0, repair=False, trees=trees, **options)
+        return scheduler.schedule(network(DCELL), collective="reduce_scatter")
+
+    assert same_columns(made(), made(policy="rule"))
+    trained = made(policy="trained")
+    assert same_columns(made(weights=str(SHIPPED)), trained)
+    assert not same_columns(made(), trained)
 
 
 @pytest.mark.parametrize("trees", ["grown", "fixed"])
@@ -200,7 +213,7 @@ def test_weights_that_were_written_are_read(tmp_path):
     path = tmp_path / "again.safetensors"
     checkpoint.save_policy(path, checkpoint.load_policy(Path(str(SHIPPED))), {"of": "a test"})
     again = Learned(samples=2, weights=str(path)).schedule(topology)
-    assert same_columns(again, Learned(samples=2).schedule(topology))
+    assert same_columns(again, Learned(samples=2, policy="trained").schedule(topology))
 
     checkpoint.save_policy(path, networks.HierarchicalPolicy(jax.random.key(0)), {})
     untrained = Learned(samples=2, weights=str(path)).schedule(topology)

@@ -1,4 +1,4 @@
-"""The learned scheduler: what two cooperating policies learned, decoded on any network.
+"""The learned scheduler: a tuned rule, or what two cooperating policies learned, on any network.
 
 The policies were trained with JAX by `gradweave.learning`. To use them takes NumPy and numba alone:
 `episode` plays one in milliseconds on small networks, and on networks of any size.
@@ -43,13 +43,14 @@ REPAIRED_TEMPERATURE = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class Learned(Scheduler):
-    """Flow-tree selection and workload scheduling by trained policies.
+    """Workload scheduling by a rule of 19 tuned constants, or by trained policies.
 
     Takes the best action at every step; then, until the bound is met, episodes whose actions are
-    drawn by the policies' odds. With grown trees each round is repaired, and draws are hotter, by
-    the square roots of the odds. The best of all is kept. The other stage is the reversed one.
+    drawn by their odds. With grown trees each round is repaired, and draws are hotter, by the
+    square roots of the odds. The best of all is kept. The other stage is the reversed one.
 
-    Source: sections 4.2 to 4.4 of the paper; docs/concepts/learning.md for what differs.
+    Source: sections 4.2 to 4.4 of the paper for the trained policies, whose features the rule
+    weighs; docs/concepts/learning.md for what differs, and for what learning adds.
     """
 
     name: ClassVar[str] = "learned"
@@ -62,20 +63,23 @@ class Learned(Scheduler):
     greedy: bool = True
     """Whether the episode that takes the best actions is played at all."""
     repair: bool = True
-    """With grown trees: whether swaps improve each round that the policies drew, and rounds that
-    leave a server more than it can take until the bound are made again, and rounds before them."""
+    """With grown trees: whether swaps improve each round that was drawn, and rounds that leave a
+    server more than it can take until the bound are made again, and rounds before them."""
     trees: Trees = "grown"
-    """Whether trees grow with the schedule or are the pinned shortest paths, as in the paper."""
+    """Whether trees grow with the schedule or are the pinned shortest paths."""
     routes: int = ROUTES
     """With grown trees: shortest routes to look for between two servers, one by the pinned rule,
     others at random; on more than 48 servers one of them is kept, at random, from port to port."""
     workers: int = 1
     """Threads that play side by side; the result does not depend on their number."""
     weights: str | None = None
-    """File of weights made by `gradweave learn`; the shipped ones if not given."""
-    policy: Literal["trained", "rule"] = "trained"
-    """Who decides: the trained policies, or a rule in their place: each feature of a workload has
-    one weight, the same on all networks, and all trees are selected. No messages are passed."""
+    """File of weights made by `gradweave learn`, for the trained policies; the shipped ones if not
+    given."""
+    policy: Literal["rule", "trained"] | None = None
+    """Who decides: a rule, whose weight of each feature of a workload is the same on all networks
+    and which selects all trees; or the trained policies, the paper's method, whose message passing
+    sets the weights anew each round. If not given, the trained policies where `weights` are given,
+    and else the rule."""
 
     def __post_init__(self) -> None:
         check_counts(self, "samples", least=0)
@@ -87,8 +91,8 @@ class Learned(Scheduler):
             )
         if self.trees not in ("grown", "fixed"):
             raise OptionError(f"learned: trees: expected grown or fixed, got {self.trees!r}")
-        if self.policy not in ("trained", "rule"):
-            raise OptionError(f"learned: policy: expected trained or rule, got {self.policy!r}")
+        if self.policy not in ("rule", "trained", None):
+            raise OptionError(f"learned: policy: expected rule or trained, got {self.policy!r}")
         if self.policy == "rule" and self.weights is not None:
             raise OptionError(
                 "learned: weights are of trained policies, and policy=rule has its own; leave out "
@@ -102,7 +106,8 @@ class Learned(Scheduler):
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        weights = RULE if self.policy == "rule" else read_weights(self.weights)
+        trained = self.policy == "trained" or self.weights is not None
+        weights = read_weights(self.weights) if trained else RULE
         return from_stage(
             self._own_stage,
             lambda network: self._stage(network, weights, seed, stop),

@@ -23,8 +23,8 @@ DEFAULT: tuple[Scheduler, ...] = (
     Learned(),
     Merged(),
     Exact(effort=1.5, open_questions=1),
-    # At last, where a bound is not met: on rings of sites joined by thin trunks, rounds that the
-    # policies drew are better left as they are (54 rounds, 58 with repairs, on four rings of 12).
+    # At last, where a bound is not met: on rings of sites joined by thin trunks, rounds that were
+    # drawn are better left as they are (54 rounds, 58 with repairs, on four rings of 12).
     Learned(repair=False),
 )
 """What `solve` tries where nothing else is asked for. Its order is that of `in_order`."""
