@@ -1,0 +1,228 @@
+"""On which shortest-path trees the paper's rounds can hold: four ways to break ties between paths.
+
+    taskset -c 0 python benchmarks/experiments/paper_trees.py
+
+Where several shortest paths lead from a server towards a root, a tree takes one: by the lowest ids
+(the pinned trees), at random, where the busiest link is least loaded so far, or so that the busiest
+link of all trees is loaded least (by CP-SAT). The reduce-scatters of Table 2's networks on these
+trees: their bound, and mean rounds over 20 seeds in each order. On Jellyfish each seed is another
+graph; elsewhere it is another draw of what is random. The paper does not say how many stages its
+figures count: beside the settled reading stands one stage for all.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from command_line import parser_of
+from learned_decoding import uniform_policy
+from ortools.sat.python import cp_model
+from record import printed, record
+
+import gradweave as gw
+from gradweave.bounds import fixed_trees
+from gradweave.report import TABLE_2
+from gradweave.report.paper import PAPER_LEARNED
+from gradweave.schedule.flow_tree import FlowTrees, Workloads
+from gradweave.schedulers.exact.trees import Choice
+from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.episode import play
+from gradweave.schedulers.learned.policy import PolicyWeights, read_weights
+from gradweave.schedulers.list_scheduling import Rule, list_schedule
+
+SEEDS = 20
+PINNED, BALANCED = "lowest ids", "least load"
+Route = tuple[int, ...]
+Choices = Mapping[tuple[int, int], Sequence[Route]]
+"""By piece and child: the parts of shortest paths to the root that end at the next server."""
+
+
+def choices_of(network: gw.Topology) -> Choices:
+    """All shortest-path trees, as what each server may choose in each tree."""
+    servers = network.servers
+    allowed = Choice.of(network, servers, "shortest").allowed
+
+    def routes(away: Mapping[int, list[int]], node: int) -> Iterator[Route]:
+        for nearer in away.get(node, ()):
+            if network.is_server[nearer]:
+                yield node, nearer
+            else:
+                yield from ((node, *rest) for rest in routes(away, nearer))
+
+    found = {}
+    for piece, root in enumerate(servers.tolist()):
+        nearer: dict[int, list[int]] = {}
+        for link in np.flatnonzero(allowed[piece]):
+            nearer.setdefault(int(network.target[link]), []).append(int(network.source[link]))
+        for child in servers.tolist():
+            if child != root:
+                found[piece, child] = sorted(routes(nearer, child))
+    return found
+
+
+def trees_of(network: gw.Topology, chosen: Mapping[tuple[int, int], Route]) -> FlowTrees:
+    """The trees of a choice."""
+    keys = sorted(chosen)
+    routes = [chosen[key] for key in keys]
+    return FlowTrees(
+        topology=network,
+        root=network.servers,
+        piece=np.array([piece for piece, _ in keys], np.int32),
+        child=np.array([child for _, child in keys], np.int32),
+        parent=np.array([route[-1] for route in routes], np.int32),
+        route_nodes=np.concatenate(routes).astype(np.int32),
+        route_offsets=np.cumsum([0, *map(len, routes)]),
+    )
+
+
+def at_random(network: gw.Topology, choices: Choices, rng: np.random.Generator) -> FlowTrees:
+    """Each server takes any path in each tree."""
+    return trees_of(network, {key: each[rng.integers(len(each))] for key, each in choices.items()})
+
+
+def balanced_in_turn(network: gw.Topology, choices: Choices, rng: np.random.Generator) -> FlowTrees:
+    """Servers without a choice first; then each, in random order, takes the least loaded path."""
+    load = np.zeros((network.num_nodes, network.num_nodes), np.int64)
+    keys = [list(choices)[place] for place in rng.permutation(len(choices))]
+    chosen = {}
+    for key in sorted(keys, key=lambda key: len(choices[key]) > 1):
+        chosen[key] = min(
+            choices[key], key=lambda route: sorted(load[route[:-1], route[1:]], reverse=True)
+        )
+        load[chosen[key][:-1], chosen[key][1:]] += 1
+    return trees_of(network, chosen)
+
+
+def least_loaded(network: gw.Topology, choices: Choices) -> FlowTrees:
+    """The trees whose busiest link carries least, proved by CP-SAT."""
+    model = cp_model.CpModel()
+    most, loads = model.new_int_var(0, len(choices), "most"), {}
+    takes = {key: [model.new_bool_var("") for _ in each] for key, each in choices.items()}
+    for key, each in choices.items():
+        model.add_exactly_one(takes[key])
+        for route, taken in zip(each, takes[key], strict=True):
+            for link in pairwise(route):
+                loads.setdefault(link, []).append(taken)
+    for carried in loads.values():
+        model.add(sum(carried) <= most)
+    model.minimize(most)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers, solver.parameters.random_seed = 1, 0
+    assert solver.solve(model) == cp_model.OPTIMAL
+    picked = {key: [solver.value(taken) for taken in each] for key, each in takes.items()}
+    return trees_of(network, {key: choices[key][picked[key].index(1)] for key in choices})
+
+
+def on(trees: FlowTrees) -> CompiledInstance:
+    """The scheduling problem on given trees."""
+    instance = Instance(trees.topology, "reduce_scatter", "fixed")
+    vars(instance)["flow_trees"] = trees  # in place of the pinned ones, before any is used
+    return CompiledInstance.of(instance)
+
+
+def orders() -> dict[str, Callable[[FlowTrees, int], int]]:
+    """Rounds of trees by seed, in each order."""
+    trained = read_weights()
+    untrained = uniform_policy(trained)
+    halves = untrained._replace(tree=untrained.tree._replace(bias=0.0))
+
+    def by_rule(rule: Rule) -> Callable[[FlowTrees, int], int]:
+        def rounds(trees: FlowTrees, seed: int) -> int:
+            made = list_schedule(Workloads.of(trees, "reduce_scatter"), rule, seed)
+            assert made is not None
+            return int(made.max()) + 1
+
+        return rounds
+
+    def by_policy(weights: PolicyWeights) -> Callable[[FlowTrees, int], int]:
+        return lambda trees, seed: play(on(trees), weights, seed=seed).rounds
+
+    return {
+        "random first fit": by_rule(Rule.RANDOM),
+        "longest chain first": by_rule(Rule.DEEPEST),
+        "trained policies": by_policy(trained),
+        "half of the trees a round, at random": by_policy(halves),
+    }
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """One network and one way to break ties after the other."""
+    played = orders()
+    for case in TABLE_2:
+        networks = [case.network(seed) for seed in range(case.instances)]
+        choices = [choices_of(network) for network in networks]
+        several = fmean(len(each) > 1 for one in choices for each in one.values())
+
+        def drawn(make: Callable[..., FlowTrees], own=networks, of=choices) -> list[FlowTrees]:
+            places = (seed % len(own) for seed in range(SEEDS))
+            generators = map(np.random.default_rng, range(SEEDS))
+            return [make(own[at], of[at], rng) for at, rng in zip(places, generators, strict=True)]
+
+        least = [least_loaded(*each) for each in zip(networks, choices, strict=True)]
+        by_ties = {
+            PINNED: drawn(lambda network, *_: FlowTrees.shortest_path(network)),
+            "at random": drawn(at_random),
+            "in turn": drawn(balanced_in_turn),
+            BALANCED: [least[seed % len(least)] for seed in range(SEEDS)],
+        }
+        for ties, trees in by_ties.items():
+            yield {
+                "label": case.label,
+                "ties": ties,
+                "several_paths": several,
+                "any_trees": fmean(
+                    gw.bounds.free_trees(network, "reduce_scatter").rounds for network in networks
+                ),
+                "bound": fmean(fixed_trees(each).rounds for each in trees),
+                "stages": 2 if case.stages == "all_reduce" else 1,
+                "paper": PAPER_LEARNED[case.label],
+                **{
+                    name: fmean(player(each, seed) for seed, each in enumerate(trees))
+                    for name, player in played.items()
+                },
+            }
+
+
+def summaries(measured: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[Any]:
+    """Each setting's rounds over the paper's, less one, by family: the least and the greatest."""
+    for reading, ties, order in product(
+        ("settled", "one stage"), dict.fromkeys(row["ties"] for row in measured), names
+    ):
+        beside: dict[str, list[float]] = {"bcube": [], "dcell": [], "jellyfish": []}
+        families = {family[0].upper(): family for family in beside}
+        for row in measured:
+            if row["ties"] == ties:
+                stages = row["stages"] if reading == "settled" else 1
+                more = stages * row[order] / row["paper"] - 1
+                beside[families[row["label"][0]]].append(more)
+        everywhere = [abs(more) for each in beside.values() for more in each]
+        yield {
+            "reading": reading,
+            "ties": ties,
+            "order": order,
+            **{family: [min(each), max(each)] for family, each in beside.items()},
+            "mean": fmean(everywhere),
+            "most": max(everywhere),
+        }
+
+
+def main() -> None:
+    parser_of(__doc__).parse_args()
+    measured = printed(rows())
+    record(
+        "paper_trees",
+        seeds=list(range(SEEDS)),
+        rows=measured,
+        settings=list(summaries(measured, list(orders()))),
+    )
+
+
+if __name__ == "__main__":
+    main()
