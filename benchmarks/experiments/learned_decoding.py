@@ -1,8 +1,9 @@
 """The learned scheduler on networks of its training and on others.
 
-taskset -c 0 python benchmarks/experiments/learned_decoding.py
+taskset -c 0 python benchmarks/experiments/learned_decoding.py [--only rule|rows]
 
-For each network: the mean of 30 sampled episodes as drawn (of 5 beyond Table 2), the best actions
+By the trained policies (`rows`), and by the rule of constants that is the default (`rule`). For
+each network: the mean of 30 sampled episodes as drawn (of 5 beyond Table 2), the best actions
 without repair and with it, the best of 64 repaired episodes; beside a random policy, repaired and
 not, and the greedy rules with as many samples, and in the same time.
 """
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from command_line import parser_of
 from random_networks import random_network, well_connected_network
-from record import printed, record
+from record import printed, record, recorded
 from timing import timed
 
 import gradweave as gw
@@ -29,7 +30,8 @@ from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
-from gradweave.schedulers.learned.policy import PolicyWeights, WorkloadWeights
+from gradweave.schedulers.learned.policy import PolicyWeights, RuleWeights, WorkloadWeights
+from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 
@@ -109,7 +111,7 @@ def best_in(
 
 
 def grown_row(
-    group: str, label: str, network: gw.Topology, weights: PolicyWeights, drawn: int
+    group: str, label: str, network: gw.Topology, weights: PolicyWeights | RuleWeights, drawn: int
 ) -> dict[str, Any]:
     """One network on grown trees."""
     instance = Instance(network, routes=ROUTES)
@@ -120,7 +122,7 @@ def grown_row(
     assert greedy is not None and best is not None
     alone = play(problem, weights, seed=(0, 0), temperature=0.0)
     rounds = [play(problem, weights, seed=(1, seed)).rounds for seed in range(drawn)]
-    uniform = uniform_policy(weights)
+    uniform = uniform_policy(read_weights())
     repaired = best_of(problem, uniform, range(1))
     assert repaired is not None
     at_random = [play(problem, uniform, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
@@ -149,7 +151,9 @@ def grown_row(
     return row
 
 
-def fixed_row(label: str, network: gw.Topology, weights: PolicyWeights) -> dict[str, Any]:
+def fixed_row(
+    label: str, network: gw.Topology, weights: PolicyWeights | RuleWeights
+) -> dict[str, Any]:
     """One network on its shortest-path trees: a reduce-scatter."""
     instance = Instance(network, "reduce_scatter", "fixed")
     problem = CompiledInstance.of(instance)
@@ -172,7 +176,7 @@ def fixed_row(label: str, network: gw.Topology, weights: PolicyWeights) -> dict[
     }
 
 
-def rows_of(weights: PolicyWeights) -> list[dict[str, Any]]:
+def rows_of(weights: PolicyWeights | RuleWeights) -> list[dict[str, Any]]:
     """All networks, on grown trees and on fixed ones."""
     grown = (
         grown_row(group, label, network, weights, DRAWN if group == "table 2" else 5)
@@ -183,8 +187,15 @@ def rows_of(weights: PolicyWeights) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser_of(__doc__).parse_args()
-    record("learned_decoding", rows=rows_of(read_weights(None)))
+    parser = parser_of(__doc__)
+    weights = {"rows": read_weights(), "rule": RULE}
+    text = "decode by these weights; the other part stays as recorded"
+    parser.add_argument("--only", choices=weights, help=text)
+    only = parser.parse_args().only
+    known, kept = recorded("learned_decoding", [part for part in weights if part != only])
+    for part in [only] if only else weights:
+        known[part] = rows_of(weights[part])
+    record("learned_decoding", kept=kept, **known)
 
 
 if __name__ == "__main__":

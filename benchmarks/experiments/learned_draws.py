@@ -20,7 +20,8 @@ from record import record
 from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.learned import ROUTES, read_weights
+from gradweave.schedulers.learned.learned import ROUTES
+from gradweave.schedulers.learned.tuning import RULE
 
 NETWORKS = (3, 13)
 """Seeds of well connected networks: of 18 and of 10 servers."""
@@ -30,8 +31,8 @@ EPISODES = 400
 
 def rows_of(seed: int) -> list[dict]:
     instance = Instance(well_connected_network(seed), "all_gather", "grown", routes=ROUTES)
-    problem, weights = CompiledInstance.of(instance), read_weights()
-    play(problem, weights, seed=0, repair=True)  # compiles
+    problem = CompiledInstance.of(instance)
+    play(problem, RULE, seed=0, repair=True)  # compiles
     rows = []
     for temperature in TEMPERATURES:
         for returns in (False, True):
@@ -39,7 +40,7 @@ def rows_of(seed: int) -> list[dict]:
             played = [
                 play(
                     problem,
-                    weights,
+                    RULE,
                     seed=(seed, number),
                     temperature=temperature,
                     repair=True,

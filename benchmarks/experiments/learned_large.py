@@ -1,8 +1,8 @@
-"""Best actions of the learned policies on 64 to 1,024 servers: gap and time, as far as it goes.
+"""Best actions of `learned`, by its rule, on 64 to 1,024 servers: gap and time, as far as it goes.
 
     taskset -c 0 python benchmarks/experiments/learned_large.py
 
-One stage, no network of more than 20 servers was trained on. Each network in a process of its own;
+One stage, no network of more than 20 servers was tuned on. Each network in a process of its own;
 an episode that is reckoned to take more than `LIMIT_S` is not played, and its reckoned time is
 recorded. Episodes reckoned to take less than `REPAIR_S` are played again with their rounds
 repaired, which may take several of them. Seconds are of a processor, after compilation.
@@ -28,7 +28,8 @@ import gradweave as gw
 from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import Episode, play
-from gradweave.schedulers.learned.learned import ROUTES, _episode_s, _spread, read_weights
+from gradweave.schedulers.learned.learned import ROUTES, _episode_s, _spread
+from gradweave.schedulers.learned.tuning import RULE
 
 LIMIT_S, REPAIR_S = 600.0, 60.0
 NETWORKS = (
@@ -41,10 +42,9 @@ NETWORKS = (
 def measure(spec: str) -> dict[str, Any]:
     """Of one network."""
     topology = gw.topology.from_spec(spec)
-    weights = read_weights()
     small = Instance(gw.topology.from_spec("bcube:n=2,k=1"), "all_gather", "grown")
     for repair in (False, True):  # compiles
-        play(CompiledInstance.of(small), weights, seed=(0, 0), temperature=0.0, repair=repair)
+        play(CompiledInstance.of(small), RULE, seed=(0, 0), temperature=0.0, repair=repair)
     instance = Instance(topology, "all_gather", "grown", routes=ROUTES, spread=_spread(topology))
     row: dict[str, Any] = {
         "network": spec,
@@ -59,7 +59,7 @@ def measure(spec: str) -> dict[str, Any]:
 
         def played(repair: bool = repair) -> Episode:
             problem = CompiledInstance.of(instance)
-            return play(problem, weights, seed=(0, 0), temperature=0.0, repair=repair)
+            return play(problem, RULE, seed=(0, 0), temperature=0.0, repair=repair)
 
         played_s, episode = timed(played, time.process_time)
         row |= {f"{name}rounds": episode.rounds, f"{name}seconds": played_s}
