@@ -84,7 +84,9 @@ def trees_of(network: gw.Topology, chosen: Mapping[tuple[int, int], Route]) -> F
 
 def at_random(network: gw.Topology, choices: Choices, rng: np.random.Generator) -> FlowTrees:
     """Each server takes any path in each tree."""
-    return trees_of(network, {key: each[rng.integers(len(each))] for key, each in choices.items()})
+    return trees_of(
+        network, {key: each[int(rng.integers(len(each)))] for key, each in choices.items()}
+    )
 
 
 def balanced_in_turn(network: gw.Topology, choices: Choices, rng: np.random.Generator) -> FlowTrees:
