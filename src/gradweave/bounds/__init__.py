@@ -21,6 +21,7 @@ from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.of_schedule import of_schedule
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
 from gradweave.bounds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
+from gradweave.bounds.unicast import Farthest, LinkLengths, Messages, unicast
 
 __all__ = [
     "Bottleneck",
@@ -32,10 +33,13 @@ __all__ = [
     "Distance",
     "Duals",
     "Exhausted",
+    "Farthest",
     "LateEntry",
     "LatencyBound",
     "LeastSeconds",
+    "LinkLengths",
     "LinkLoad",
+    "Messages",
     "Ports",
     "SlotPrices",
     "Throughput",
@@ -50,4 +54,5 @@ __all__ = [
     "of_schedule",
     "throughput",
     "time_expanded",
+    "unicast",
 ]

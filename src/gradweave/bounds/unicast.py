@@ -1,0 +1,361 @@
+"""Lower bounds for messages from server to server, such as an all-to-all, by lengths of links."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.bound import Name, named
+from gradweave.bounds.distances import node_distances
+from gradweave.bounds.duals import least_latency_over
+from gradweave.errors import OptionError
+from gradweave.topology.topology import Floats, Integers, Topology
+from gradweave.topology.units import format_bandwidth, format_seconds, format_size
+from gradweave.wording import counted
+
+MAX_LENGTH = 1 << 40
+"""Largest length of a link, so that sums along paths are exact in floats."""
+DENOMINATORS = (1, 2, 3, 4, 6, 12, 60, 1_000, 1 << 14, 1 << 20, 1 << 30)
+"""Lengths are rounded to multiples of the largest over one of these: the first that loses less
+than `ROUNDING` counts, since small integers are easier to check."""
+ROUNDING = 1e-6
+"""Share of the bound that may be lost to small integers."""
+
+Unit = Literal["seconds", "rounds"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Messages:
+    """What moves on a network: an amount from one server to another, K times.
+
+    Raises:
+        OptionError: ends that are no servers or the same one, or an amount that is no whole number
+            above 0.
+    """
+
+    topology: Topology
+    source: Integers
+    """[K] node ids of servers that send."""
+    target: Integers
+    """[K] node ids of servers that receive."""
+    amount: Integers
+    """[K] bytes, or pieces of one size where rounds are counted."""
+    relays: NDArray[np.bool_] | None = None
+    """[V] servers that may pass on what is not theirs; all, if not given."""
+
+    def __post_init__(self) -> None:
+        columns = {name: np.asarray(getattr(self, name)) for name in ("source", "target", "amount")}
+        length = len(columns["source"])
+        for name, column in columns.items():
+            if column.shape != (length,) or column.dtype.kind not in "iu":
+                raise OptionError(f"messages: {name}: expected {length} integers in a row")
+        if not length:
+            raise OptionError("messages: expected at least one, got none")
+        for name in ("source", "target"):
+            nodes = columns[name]
+            known = (nodes >= 0) & (nodes < self.topology.num_nodes)
+            known[known] = self.topology.is_server[nodes[known]]
+            if not known.all():
+                k = int(np.argmin(known))
+                raise OptionError(f"messages: {name}[{k}]: expected a server, got node {nodes[k]}")
+        same, empty = columns["source"] == columns["target"], columns["amount"] <= 0
+        if same.any():
+            raise OptionError(f"messages: number {np.argmax(same)} goes from a server to itself")
+        if empty.any():
+            k = int(np.argmax(empty))
+            raise OptionError(f"messages: amount[{k}]: expected 1 at least, got {self.amount[k]}")
+        if self.relays is not None and np.shape(self.relays) != (self.topology.num_nodes,):
+            raise OptionError("messages: relays: expected a flag for each node")
+        for name, column in columns.items():
+            object.__setattr__(self, name, column.astype(np.int64))
+
+    def __len__(self) -> int:
+        """K, their number."""
+        return len(self.source)
+
+    @functools.cached_property
+    def passes(self) -> NDArray[np.bool_]:
+        """[V] whether what arrives at a node may go on from there."""
+        relays = True if self.relays is None else np.asarray(self.relays, bool)
+        return ~self.topology.is_server | relays
+
+    @functools.cached_property
+    def ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """[L] nodes that link directions leave and enter, and how many nodes those are.
+
+        A server that relays nothing is two nodes: its links leave one, v, and enter the other,
+        v + V; no path passes through it then.
+        """
+        topology = self.topology
+        source, target = topology.source.astype(np.int64), topology.target.astype(np.int64)
+        if self.passes.all():
+            return source, target, topology.num_nodes
+        return source, self.entered(target), 2 * topology.num_nodes
+
+    def entered(self, nodes: NDArray) -> NDArray[np.int64]:
+        """The node of `ends` at which what is sent to each node arrives."""
+        return np.where(self.passes[nodes], nodes, nodes + self.topology.num_nodes)
+
+    def distances(self, cost: Floats) -> NDArray[np.float64]:
+        """[K] least sum of links' costs from each message's source to its target.
+
+        Args:
+            cost: [L] of each link direction; sums of integers below 2^53 are exact.
+        """
+        source, target, nodes = self.ends
+        servers, column = np.unique(self.target, return_inverse=True)
+        least = node_distances(self.entered(servers), cost, (source, target), nodes)
+        found = least[self.source, column]
+        if not np.isfinite(found).all():
+            k = int(np.argmin(np.isfinite(found)))
+            raise OptionError(
+                f"messages: number {k}: no path from server {self.source[k]} to "
+                f"{self.target[k]} avoids servers that may not relay; allow more of them"
+            )
+        return found
+
+    def capacity(self, unit: Unit) -> NDArray[np.float64]:
+        """[L] bytes a second, or pieces a round, that link directions carry."""
+        topology = self.topology
+        kept = topology.bandwidth_bytes_per_s if unit == "seconds" else topology.capacity
+        return kept.astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinkLengths:
+    """Lengths of links, which prove that messages take so long.
+
+    What crosses a link uses its length; all messages together use at least their amounts times
+    their distances, by any paths, and in a second, or round, all links offer their capacities times
+    their lengths. It holds for whole or divided messages, and whatever order they are sent in. Any
+    lengths prove something; how they were found does not matter.
+    """
+
+    messages: Messages
+    unit: Unit
+    length: Integers
+    """[L] of each link direction, at least 0, at most `MAX_LENGTH`."""
+
+    def __post_init__(self) -> None:
+        given, links = np.asarray(self.length), len(self.messages.topology.source)
+        if given.shape != (links,) or given.dtype.kind not in "iu":
+            raise OptionError(f"lengths: expected {links} integers, one for each link direction")
+        if given.min() < 0 or given.max() > MAX_LENGTH:
+            link = int(np.argmax((given < 0) | (given > MAX_LENGTH)))
+            raise OptionError(
+                f"lengths: link {self.messages.topology.link_name(link)}: expected 0 to "
+                f"{MAX_LENGTH:,}, got {given[link]}"
+            )
+        object.__setattr__(self, "length", given.astype(np.int64))
+
+    @functools.cached_property
+    def used(self) -> int:
+        """Least sum over all messages of amount times length of path; exact."""
+        distance = self.messages.distances(self.length.astype(np.float64)).astype(np.int64)
+        return _total(self.messages.amount.astype(object) * distance)
+
+    @functools.cached_property
+    def offered(self) -> Fraction:
+        """Capacity times length of all link directions, in a second or round; exact."""
+        values, kind = np.unique(self.messages.capacity(self.unit), return_inverse=True)
+        return sum(
+            (Fraction(v) * _total(self.length[kind == k]) for k, v in enumerate(values.tolist())),
+            Fraction(0),
+        )
+
+    @functools.cached_property
+    def time(self) -> Fraction:
+        """Seconds, or rounds, that the messages take at least; exact.
+
+        The first of what a link carries has come there from a server, and the last of it goes on to
+        one, so that in seconds it is idle for the latency of the shortest route over it; the least
+        of these of all links counts.
+        """
+        if not self.offered or not self.used:
+            return Fraction(0)
+        if self.unit == "rounds":
+            return Fraction(math.ceil(self.used / self.offered))
+        waits = least_latency_over(self.messages.topology)[self.length > 0]
+        return self.used / self.offered + Fraction(float(waits.min()))
+
+    def reason(self, name: Name = str) -> str:
+        """The certificate in words.
+
+        Args:
+            name: (node id) -> what it is called.
+        """
+        server = self._port()
+        if server is not None:
+            node, leaving = server
+            verb = "leave" if leaving else "enter"
+            end = self.messages.source if leaving else self.messages.target
+            moved = self._amount(_total(self.messages.amount[end == node]))
+            return f"{moved} must {verb} {named('server', (node,), name)} {self._rate()}"
+        count = int((self.length > 0).sum())
+        links = f"{counted(count, 'link direction')}"
+        if self.length.max() == 1:
+            return (
+                f"the shortest paths over {links} carry {self._amount(self.used)} together, which "
+                f"offer {self._rate()[3:]}"
+            )
+        return (
+            f"with lengths up to {self.length.max():,} on {links}, amounts times distances are "
+            f"{self.used:.4g}, and the links offer {float(self.offered):.4g} a {self.unit[:-1]}"
+        )
+
+    def __str__(self) -> str:
+        return self.reason()
+
+    def _port(self) -> tuple[int, bool] | None:
+        """The server all of whose links out, or in, have length 1, and no other link has any."""
+        topology, links = self.messages.topology, np.flatnonzero(self.length)
+        if self.length.max() != 1:
+            return None
+        for ends in (topology.source, topology.target):
+            node = int(ends[links[0]])
+            if topology.is_server[node] and np.array_equal(links, np.flatnonzero(ends == node)):
+                return node, ends is topology.source
+        return None
+
+    def _amount(self, amount: int) -> str:
+        return format_size(amount) if self.unit == "seconds" else counted(amount, "piece")
+
+    def _rate(self) -> str:
+        if self.unit == "seconds":
+            return f"at {format_bandwidth(float(self.offered))}"
+        return f"at {int(self.offered):,} a round"
+
+
+@dataclasses.dataclass(frozen=True)
+class Farthest:
+    """Two servers between which a message needs some transfers in a row, or their latency."""
+
+    source: int
+    target: int
+    unit: Unit
+    time: Fraction
+    """Seconds or rounds."""
+
+    def reason(self, name: Name = str) -> str:
+        """The certificate in words.
+
+        Args:
+            name: (node id) -> what it is called.
+        """
+        ends = f"from server {name(self.source)} to server {name(self.target)}"
+        if self.unit == "rounds":
+            return f"a message needs {counted(int(self.time), 'transfer')} {ends}"
+        return f"a message needs {format_seconds(float(self.time))} {ends}"
+
+    def __str__(self) -> str:
+        return self.reason()
+
+
+UnicastCertificate = LinkLengths | Farthest
+
+
+def unicast(
+    messages: Messages,
+    unit: Unit = "seconds",
+    *,
+    lengths: Floats | None = None,
+) -> UnicastCertificate:
+    """The least time that messages take, by the strongest certificate of some.
+
+    They are the ports of each server; even lengths, the inverse of each link's capacity; the
+    farthest two servers; and given lengths in small integers. `gradweave.schedulers.demands` finds
+    lengths that are nearly the best of all. Bytes may be divided and take any paths, through
+    servers that may relay too. Overheads of messages are left out.
+
+    Args:
+        messages: what moves.
+        unit: whether bytes are moved in seconds or pieces in rounds.
+        lengths: [L] of link directions, at least 0, in any unit.
+
+    Returns:
+        The certificate; its `time` is the bound.
+
+    Raises:
+        OptionError: lengths that are not at least zero and finite.
+
+    Source: Shahrokhi and Matula, "The maximum concurrent flow problem", 1990 (the dual);
+        docs/concepts/bounds.md.
+
+    >>> import gradweave as gw
+    >>> ring = gw.topology.ring(4)
+    >>> pairs = [(s, t) for s in range(4) for t in range(4) if s != t]
+    >>> source, target = np.array(pairs).T
+    >>> bound = unicast(Messages(ring, source, target, np.ones(12, int)), "rounds")
+    >>> bound.time, str(bound)
+    (Fraction(2, 1), '3 pieces must leave server 0 at 2 a round')
+    """
+    found = [*_ports(messages, unit), _even(messages, unit)]
+    if lengths is not None:
+        given = np.asarray(lengths, np.float64)
+        if given.shape != (len(messages.topology.source),) or not (
+            np.isfinite(given).all() and (given >= 0).all()
+        ):
+            raise OptionError("lengths: expected one of at least 0 for each link direction")
+        if given.any():
+            found.append(_rounded(messages, unit, given))
+    most = max(one.time for one in found)
+    near = next(one for one in found if one.time >= most * (1 - Fraction(ROUNDING)))
+    return max(near, farthest(messages, unit), key=lambda one: one.time)
+
+
+def farthest(messages: Messages, unit: Unit) -> Farthest:
+    """The message that needs most transfers, or latency.
+
+    Args:
+        messages: what moves.
+        unit: which of both.
+    """
+    topology = messages.topology
+    arrives = topology.is_server[topology.target].astype(np.float64)
+    distance = messages.distances(arrives if unit == "rounds" else topology.latency_s)
+    k = int(np.argmax(distance))
+    ends = int(messages.source[k]), int(messages.target[k])
+    return Farthest(*ends, unit, Fraction(float(distance[k]) * (1 - (unit == "seconds") * 1e-12)))
+
+
+def _ports(messages: Messages, unit: Unit) -> Iterator[LinkLengths]:
+    """The servers that must send and receive most, for what their links carry."""
+    topology, capacity = messages.topology, messages.capacity(unit)
+    for ends, nodes in (
+        (topology.source, messages.source),
+        (topology.target, messages.target),
+    ):
+        moved = np.bincount(nodes, messages.amount, topology.num_nodes)
+        rate = np.bincount(ends, capacity, topology.num_nodes)
+        busiest = int(np.argmax(moved / rate))
+        yield LinkLengths(messages, unit, (ends == busiest).astype(np.int64))
+
+
+def _even(messages: Messages, unit: Unit) -> LinkLengths:
+    return _rounded(messages, unit, 1 / messages.capacity(unit))
+
+
+def _rounded(messages: Messages, unit: Unit, length: Floats) -> LinkLengths:
+    """Lengths in integers that are as small as may be without losing much of the bound."""
+    finest = _in_integers(messages, unit, length, DENOMINATORS[-1])
+    least = finest.time * (1 - Fraction(ROUNDING))
+    for denominator in DENOMINATORS[:-1]:
+        rounded = _in_integers(messages, unit, length, denominator)
+        if rounded.time >= least:
+            return rounded
+    return finest
+
+
+def _in_integers(messages: Messages, unit: Unit, length: Floats, denominator: int) -> LinkLengths:
+    rounded = np.rint(length * (denominator / length.max())).astype(np.int64)
+    return LinkLengths(messages, unit, rounded // (np.gcd.reduce(rounded) or 1))
+
+
+def _total(values: NDArray) -> int:
+    """The exact sum of integers, however large."""
+    return int(values.astype(object).sum())

@@ -1,0 +1,1 @@
+"""Demands other than an all-reduce: messages from server to server."""

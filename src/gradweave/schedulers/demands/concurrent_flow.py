@@ -1,0 +1,318 @@
+"""Messages as flows along paths that load the busiest link least, and lengths that prove it."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.unicast import Messages, UnicastCertificate, Unit, unicast
+from gradweave.errors import OptionError
+from gradweave.schedulers.demands.concurrent_flow_kernel import (
+    Graph,
+    Paths,
+    Prices,
+    Sources,
+    Work,
+    improve,
+    no_paths,
+    no_work,
+    paid,
+)
+from gradweave.stop import UNLIMITED, Stop
+from gradweave.topology.symmetry import automorphism_generators
+from gradweave.topology.topology import Topology
+
+FIRST_SHARPNESS, SHARPNESS, MAX_SHARPNESS = 5.0, 20.0, 300.0
+"""Of prices, in the first pass, the second, and at most: at s, a load that is 1/s of the bound
+higher has e times the price. Prices that are sharp too early make the first paths poor."""
+SHARPER = 1.05
+"""How much sharper prices get with each pass. Twice as fast, or with doublings, more passes were
+needed."""
+REWEIGHTED = 10
+"""After so many passes prices become the multipliers of the next ones (the exponential method of
+multipliers), so that loads come to agree without ever sharper prices."""
+LEAST_MULTIPLIER = 1e-12
+"""Of the largest, so that every link keeps a price."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConcurrentFlow:
+    """Flows along paths, and what they and any others take at least.
+
+    Of a symmetric network there are the messages of one server of each orbit; the others' are their
+    images, each automorphism taking as much, so that links of an orbit carry alike.
+    """
+
+    messages: Messages
+    unit: Unit
+    sources: Sources
+    paths: Paths
+    load: NDArray[np.float64]
+    """[L] what flows over each link direction over its capacity: seconds or rounds, not whole."""
+    length: NDArray[np.float64]
+    """[L] lengths of links that prove most, at least 0: duals of the linear program."""
+    bound: float
+    """What they prove, in floats; see `certificate`."""
+    multiplier: NDArray[np.float64]
+    """[L] of prices at the end, to go on from."""
+    sharpness: float
+    """Of them."""
+
+    @property
+    def time(self) -> float:
+        """The busiest link's load: what the messages take, cut into parts as small as needed."""
+        return float(self.load.max())
+
+    @property
+    def gap(self) -> float:
+        """How far `time` is above `bound`, as a share of it."""
+        return self.time / self.bound - 1
+
+    @functools.cached_property
+    def certificate(self) -> UnicastCertificate:
+        """The lengths in small integers, recounted exactly without what found them."""
+        return unicast(self.messages, self.unit, lengths=self.length)
+
+
+def concurrent_flow(
+    messages: Messages,
+    unit: Unit = "seconds",
+    *,
+    symmetric: bool = True,
+    tolerance: float = 1e-3,
+    known: ConcurrentFlow | None = None,
+    stop: Stop = UNLIMITED,
+) -> ConcurrentFlow:
+    """Finds flows that load the busiest link least: the fractional maximum concurrent flow.
+
+    Args:
+        messages: what moves; paths pass switches, and servers that may relay.
+        unit: whether links carry their bandwidths or, a round, their capacities.
+        symmetric: whether to look for automorphisms that leave the messages as they are; each orbit
+            of sources and of links counts once then.
+        tolerance: gap at which the search ends.
+        known: the flow of other messages on this network, to start from; both without symmetry.
+        stop: when to end the search, after the first pass at the earliest.
+
+    Raises:
+        OptionError: a server that cannot be reached; a known flow of another network or unit.
+
+    Source: Jayakrishnan et al., "A faster path-based algorithm for traffic assignment", 1994
+        (gradient projection); Tseng and Bertsekas, "On the convergence of the exponential
+        multiplier method for convex programming", 1993.
+
+    >>> import gradweave as gw
+    >>> mesh = gw.topology.from_spec("mesh:4x4")
+    >>> source, target = np.nonzero(~np.eye(16, dtype=bool))
+    >>> flow = concurrent_flow(Messages(mesh, source, target, np.ones(240, int)), "rounds")
+    >>> f"{flow.time:.1f}", int(flow.certificate.time)  # 8 · 8 messages over 4 links
+    ('16.0', 16)
+    """
+    search = _Search(messages, unit, _generators(messages) if symmetric else [])
+    if known is not None:
+        search.start_from(known)
+    while True:
+        search.improve()
+        if search.judge() <= tolerance or search.waits(stop):
+            return search.flow()
+
+
+class _Search:
+    """The state between passes. Loads are in units of what even lengths prove, about one."""
+
+    def __init__(
+        self, messages: Messages, unit: Unit, generators: Sequence[NDArray[np.int32]]
+    ) -> None:
+        """Args: what moves, over what, and automorphisms that leave both as they are."""
+        self.messages = messages
+        self.unit: Unit = unit
+        self.orbit = _orbits(len(messages.topology.source), _of_links(messages, generators))
+        self.sources = _sources(messages, _orbits(messages.topology.num_nodes, generators))
+        self.size = np.bincount(self.orbit)
+        self.capacity = np.zeros(len(self.size))
+        self.capacity[self.orbit] = messages.capacity(unit)
+        self.graph = self._graph(1.0)
+        self.work: Work = no_work(self.graph)
+        ones = np.ones(len(self.size))
+        even = Prices(ones, ones, ones, np.ones(2))
+        self.scale = self._proven(even)
+        self.graph = self._graph(self.scale)
+        self.bound, self.length = 1.0, self._lengths(even)
+        self.multiplier, self.sharpness = np.ones(len(self.size)), FIRST_SHARPNESS
+        self.load = np.zeros(len(self.size))
+        self.paths: Paths = no_paths(0, 0)
+        self.passes, self.judged = 0, 0
+
+    def _graph(self, scale: float) -> Graph:
+        """The network; `scale`: the load that counts as one."""
+        source, target, nodes = self.messages.ends
+        first = np.searchsorted(source, np.arange(nodes + 1)).astype(np.int64)
+        unit = 1 / (self.size * self.capacity * scale)
+        return Graph(first, source, target, self.orbit, unit)
+
+    def _proven(self, prices: Prices) -> float:
+        """What prices prove, in units of load; a link's length is its price over all capacity."""
+        due = paid(self.graph, self.sources, prices, self.work)
+        if not np.isfinite(due):
+            self.messages.distances(np.ones(len(self.orbit)))  # which says who is out of reach
+        return due / float(prices.price.sum())
+
+    def _lengths(self, prices: Prices) -> NDArray[np.float64]:
+        return (prices.price / (self.size * self.capacity))[self.orbit]
+
+    def start_from(self, known: ConcurrentFlow) -> None:
+        """Goes on from another flow: its paths, for what the messages are now, and its prices."""
+        same = known.messages.topology is self.messages.topology and known.unit == self.unit
+        if (
+            not same
+            or len(self.size) != len(self.orbit)
+            or len(known.multiplier) != len(known.load)
+        ):
+            raise OptionError(
+                "known: expected a flow of the same network and unit, without symmetry"
+            )
+        self.multiplier = known.multiplier.copy()
+        self.sharpness = known.sharpness
+        self.paths = _rescaled(known, self.sources)
+        links = self.paths.links[: self.paths.first[self.paths.length[0]]]
+        flow = np.repeat(
+            self.paths.flow[: self.paths.length[0]],
+            np.diff(self.paths.first[: self.paths.length[0] + 1]),
+        )
+        self.load = np.bincount(links, flow, len(self.orbit)) * self.graph.unit
+        self.passes = 1
+
+    def improve(self) -> None:
+        """One pass over all messages."""
+        reference = float(self.load.max()) if self.passes else 1.0
+        room = int(self.paths.first[self.paths.length[0]]) + len(self.orbit)
+        count = int(self.paths.length[0]) + len(self.sources.target)
+        while True:
+            room += 8 * len(self.sources.target)
+            prices = self._prices(reference)
+            new = no_paths(count + 1, room)
+            if improve(self.graph, self.sources, self.paths, new, prices, self.work):
+                break
+            room *= 2
+        self.load, self.paths = prices.load, new
+        self.passes += 1
+
+    def _prices(self, reference: float) -> Prices:
+        price = self.multiplier * np.exp(self.sharpness * (self.load - reference))
+        setting = np.array([self.sharpness, reference])
+        return Prices(self.load.copy(), self.multiplier, price, setting)
+
+    def judge(self) -> float:
+        """The gap, after lengths as prices are now are tried; not after each of many passes."""
+        if self.passes >= self.judged:
+            self.judged = self.passes + 1 + self.passes // 8
+            prices = self._prices(float(self.load.max()))
+            proven = self._proven(prices)
+            if proven > self.bound:
+                self.bound, self.length = proven, self._lengths(prices)
+        return float(self.load.max()) / self.bound - 1
+
+    def waits(self, stop: Stop) -> bool:
+        """Whether the search must end; else prices are made sharper for the next pass."""
+        if stop.reached():
+            return True
+        if self.passes % REWEIGHTED == 0:
+            price = self._prices(float(self.load.max())).price
+            self.multiplier = np.maximum(price / price.max(), LEAST_MULTIPLIER)
+        self.sharpness = min(max(SHARPER * self.sharpness, SHARPNESS), MAX_SHARPNESS)
+        return False
+
+    def flow(self) -> ConcurrentFlow:
+        """What is found."""
+        return ConcurrentFlow(
+            self.messages,
+            self.unit,
+            self.sources,
+            self.paths,
+            self.load[self.orbit] * self.scale,
+            self.length,
+            self.bound * self.scale,
+            self.multiplier[self.orbit],
+            self.sharpness,
+        )
+
+
+def _generators(messages: Messages) -> list[NDArray[np.int32]]:
+    """Automorphisms of the network under which the messages, and who relays, are the same."""
+    before = _table(messages, np.arange(messages.topology.num_nodes))
+    return [
+        moved
+        for moved in automorphism_generators(messages.topology)
+        if all(map(np.array_equal, before, _table(messages, moved)))
+        and np.array_equal(messages.passes[moved], messages.passes)
+    ]
+
+
+def _table(messages: Messages, moved: NDArray) -> tuple[NDArray, NDArray]:
+    """Pairs of servers, ascending, and amounts from the first to the second."""
+    pair = moved[messages.source].astype(np.int64) * len(moved) + moved[messages.target]
+    pairs, place = np.unique(pair, return_inverse=True)
+    return pairs, np.bincount(place, messages.amount)
+
+
+def _of_links(
+    messages: Messages, generators: Sequence[NDArray[np.int32]]
+) -> list[NDArray[np.int64]]:
+    topology: Topology = messages.topology
+    return [topology.find_links(one[topology.source], one[topology.target]) for one in generators]
+
+
+def _orbits(count: int, generators: Sequence[NDArray]) -> NDArray[np.int64]:
+    """[count] the orbit that each element is in, numbered from 0."""
+    orbit = np.arange(count)
+    while True:
+        least = orbit.copy()
+        for moved in generators:
+            np.minimum.at(least, moved, orbit)
+            np.minimum(least, least[moved], out=least)
+        least = least[least]
+        if np.array_equal(least, orbit):
+            return np.unique(orbit, return_inverse=True)[1].astype(np.int64)
+        orbit = least
+
+
+def _sources(messages: Messages, orbit: NDArray[np.int64]) -> Sources:
+    """Messages by source, those between one pair of servers together, for one of each orbit."""
+    nodes = messages.topology.num_nodes
+    pairs, amount = _table(messages, np.arange(nodes))
+    source, target = np.divmod(pairs, nodes)
+    roots = np.unique(source)
+    root = roots[np.unique(orbit[roots], return_index=True)[1]]
+    kept = np.isin(source, root)
+    source, target, amount = source[kept], messages.entered(target[kept]), amount[kept]
+    root = np.unique(source)
+    first = np.searchsorted(source, np.append(root, nodes)).astype(np.int64)
+    weight = np.bincount(orbit[roots])[orbit[root]].astype(np.float64)
+    return Sources(root, weight, first, target, amount.astype(np.float64))
+
+
+def _rescaled(known: ConcurrentFlow, sources: Sources) -> Paths:
+    """A known flow's paths, in proportion to what messages are now; others are left out."""
+    before, paths = known.sources, known.paths
+    nodes = 2 * known.messages.topology.num_nodes
+
+    def keys(of: Sources) -> NDArray[np.int64]:
+        return np.repeat(of.root, np.diff(of.first)) * nodes + of.target
+
+    now, old = keys(sources), keys(before)
+    count = int(paths.length[0])
+    message = paths.message[:count]
+    place = np.minimum(np.searchsorted(now, old), len(now) - 1)
+    kept = (now[place] == old)[message]
+    factor = np.where(now[place] == old, sources.amount[place] / before.amount, 0.0)
+    lengths = np.diff(paths.first[: count + 1])
+    links = paths.links[: paths.first[count]][np.repeat(kept, lengths)]
+    rescaled = no_paths(int(kept.sum()), len(links))
+    rescaled.links[:] = links
+    np.cumsum(lengths[kept], out=rescaled.first[1:])
+    rescaled.message[:] = place[message[kept]]
+    rescaled.flow[:] = (paths.flow[:count] * factor[message])[kept]
+    rescaled.length[0] = kept.sum()
+    return rescaled
