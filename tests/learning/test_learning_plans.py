@@ -45,7 +45,7 @@ def test_relabelling_a_network_relabels_the_decisions(monkeypatch):
     """But for what is full, which depends on the order in which trees grow."""
 
     def grown(made: Wiring, *_: object) -> SimpleNamespace:
-        return SimpleNamespace(load=1 / made.links.bandwidth)
+        return SimpleNamespace(grown=SimpleNamespace(load=1 / made.links.bandwidth))
 
     monkeypatch.setattr(policy, "grow_trees", grown)
     network = NETWORKS["torus"]

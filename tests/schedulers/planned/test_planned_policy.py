@@ -67,7 +67,7 @@ def test_what_the_policy_sees(monkeypatch):
 
     def grown(made: Wiring, proposal: Proposal, trees: int, passes: int) -> SimpleNamespace:
         assert (trees, passes, proposal.shares.tolist()) == (SKETCH, 1, [0.5, 0.5])
-        return SimpleNamespace(load=np.array(load))
+        return SimpleNamespace(grown=SimpleNamespace(load=np.array(load)))
 
     monkeypatch.setattr(policy, "grow_trees", grown)
     graph = graph_of(wiring())
@@ -242,7 +242,7 @@ def test_schedules_have_the_transfers_of_the_wires():
     ]:  # fmt: skip
         one = dataclasses.replace(made, collective=collective)
         root = np.array([0, 1, 1, 0])
-        parts = decoding._parts(decoding.Grove(one, root, None, wires, none))  # type: ignore[arg-type]
+        parts = decoding._parts(decoding.Grove(one, none, root, none, none, wires))  # type: ignore[arg-type]
         assert (parts.source.tolist(), parts.target.tolist()) == ([0, 1], [1, 0])
         assert parts.route_nodes.tolist() == [0, 2, 1, 1, 2, 0]
         assert parts.route_offsets.tolist() == [0, 3, 6]
@@ -282,8 +282,8 @@ def test_the_order_is_mended_backwards_and_forwards(
     monkeypatch.setattr(ordering_kernel, "dispatch", dispatch)
     monkeypatch.setattr(lowering_kernel, "reversed_precedence", lambda of: "back")
     made = dataclasses.replace(wiring(), gradient_bytes=12.0)
-    grove = decoding.Grove(made, np.zeros(1, np.int64), trees, wires, np.zeros(1))
-    order = np.array([2, -1, 0, 0, 0, 0], np.float32)
+    grown, order = SimpleNamespace(), np.array([2, -1, 0, 0, 0, 0], np.float32)
+    grove = decoding.Grove(made, even(made.topology), np.zeros(1, np.int64), grown, trees, wires)
     found = decoding.simulate(grove, order, 3, improvements)
     assert (found.seconds, found.cuts, found.tried) == (best, 3, 7)
     assert found.start is starts[seconds.index(best)]
@@ -348,7 +348,8 @@ def _decoded(monkeypatch, servers, steps, fewer, tried, effort_s, seconds) -> tu
 
     def grow(made, proposal, number, passes):
         asked.extend([number, passes])
-        return SimpleNamespace(root=[0] * number)
+        trees = SimpleNamespace(hop=np.zeros((number, 2 * (servers - 1))))
+        return SimpleNamespace(root=[0] * number, trees=trees, proposal=proposal)
 
     def simulate(grove, order, pieces, improvements=0):
         asked.append((pieces, improvements))

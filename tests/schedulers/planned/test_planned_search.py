@@ -80,7 +80,7 @@ def test_a_stop_ends_it_with_one_plan(decoded):
 
 
 def test_large_networks_have_fewer_draws(decoded, monkeypatch):
-    monkeypatch.setattr(search, "grown_us", lambda wiring, trees: 60_000 if trees == 96 else 0)
+    monkeypatch.setattr(search, "grown_us", lambda _, trees, __: 60_000 if trees == 96 else 0)
     # Six transfers of each tree, four times: a millisecond more.
     draw_s = 0.06 + 4 * 0.4e-6 * 96 * 6
     search.search(WIRING, plain(WIRING), 0.3, 0, Stop())

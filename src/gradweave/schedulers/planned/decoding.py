@@ -17,7 +17,7 @@ from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from gradweave.schedulers.kernels.wires import Wires
-    from gradweave.schedulers.planned.tree_packing_kernel import Links, Rates
+    from gradweave.schedulers.planned.tree_packing_kernel import Grown, Links, Plan, Rates
     from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 
@@ -124,12 +124,12 @@ class Grove:
     """Trees that were grown for a proposal."""
 
     wiring: Wiring
+    proposal: Proposal
     root: NDArray[np.int64]
     """[P] rank of each tree's root."""
+    grown: "Grown"
     trees: "Trees"
     wires: "Wires"
-    load: NDArray[np.float64]
-    """[L] as of `tree_packing_kernel.Grown`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,9 +160,7 @@ class Decoded:
 
 
 def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> Decoded:
-    """Grows a proposal's trees and simulates them in pieces, fine and coarse as there is time.
-
-    The fastest is taken; of those that are as fast, the one of the fewest pieces.
+    """Grows a proposal's trees and simulates them, in pieces as there is time.
 
     Args:
         wiring: the network and the gradient.
@@ -176,28 +174,41 @@ def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> De
     trees = min(trees * proposal.fewer, 1e6 * effort_s / (4 * TUNING.transfer_us * each))
     trees = max(1, round(trees))
     grove = grow_trees(wiring, proposal, trees, TUNING.passes)
-    uncut = simulate(grove, proposal.order, 1)
-    transfers = len(grove.root) * each
+    return in_pieces(grove, effort_s - 1e-6 * grown_us(wiring, len(grove.root), TUNING.passes))
+
+
+def in_pieces(grove: Grove, effort_s: float) -> Decoded:
+    """Simulates trees in pieces, fine and coarse as there is time.
+
+    The fastest is taken; of those that are as fast, the one of the fewest pieces.
+
+    Args:
+        grove: the trees.
+        effort_s: seconds of one core, about, that this may take; what takes longer is left out, but
+            for the trees as they are.
+    """
+    order, transfers = grove.proposal.order, grove.trees.hop.size
+    uncut = simulate(grove, order, 1)
 
     def work_us(cuts: int) -> float:
         blocked = (uncut.tried - transfers) * cuts**TUNING.tries_power
         return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
 
-    left = 1e6 * effort_s - grown_us(wiring, len(grove.root)) - work_us(1)
+    left = 1e6 * effort_s - work_us(1)
     simulations, found = 1 + 2 * TUNING.improvements, [uncut]
     for cuts in TUNING.cuts:
         if simulations * work_us(cuts) <= left:
-            found.append(simulate(grove, proposal.order, cuts, TUNING.improvements))
+            found.append(simulate(grove, order, cuts, TUNING.improvements))
             left -= simulations * work_us(cuts)
     enough = min(one.seconds for one in found) * (1 + TUNING.as_fast)
     as_fast = [one for one in found if one.seconds <= enough]
     return min(as_fast, key=lambda one: (one.cuts, one.seconds))
 
 
-def grown_us(wiring: Wiring, trees: int) -> float:
+def grown_us(wiring: Wiring, trees: int, passes: int) -> float:
     """Microseconds, about, in which so many trees grow."""
     each = path_steps(wiring) + 4 * wiring.topology.num_servers**2
-    return trees * TUNING.passes * each * TUNING.path_steps_us
+    return trees * passes * each * TUNING.path_steps_us
 
 
 def path_steps(wiring: Wiring) -> int:
@@ -214,26 +225,52 @@ def grow_trees(wiring: Wiring, proposal: Proposal, count: int, passes: int) -> G
         count: how many; of a stage alone, as many for each server.
         passes: how often each is grown.
     """
-    from gradweave.schedulers.planned.lowering_kernel import lower
-    from gradweave.schedulers.planned.tree_packing_kernel import Plan, grow
+    from gradweave.schedulers.planned.tree_packing_kernel import grow
 
     servers, shares = wiring.topology.num_servers, proposal.shares
     if wiring.collective != "all_reduce":
         shares, count = np.full(servers, 1 / servers), math.ceil(count / servers) * servers
     root = _roots(shares, count)
-    plan = Plan(
+    plan = plan_of(wiring, proposal, root, passes)
+    return lowered(wiring, proposal, root, grow(wiring.links, plan, wiring.rates, wiring.stages))
+
+
+def plan_of(wiring: Wiring, proposal: Proposal, root: NDArray[np.int64], passes: int) -> "Plan":
+    """What trees with these roots are to be like.
+
+    Args:
+        wiring: the network.
+        proposal: says so.
+        root: [P] rank of each tree's root.
+        passes: how often each is grown.
+    """
+    from gradweave.schedulers.planned.tree_packing_kernel import Plan
+
+    return Plan(
         root,
         proposal.bias,
         float(proposal.sharpness),
         float(proposal.residual),
         float(proposal.flatter),
-        _delay(wiring, count),
+        _delay(wiring, len(root)),
         float(proposal.near),
         passes,
     )
-    grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
+
+
+def lowered(wiring: Wiring, proposal: Proposal, root: NDArray[np.int64], grown: "Grown") -> Grove:
+    """Trees with their transfers.
+
+    Args:
+        wiring: the network.
+        proposal: for which they were grown.
+        root: [P] rank of each tree's root.
+        grown: the trees.
+    """
+    from gradweave.schedulers.planned.lowering_kernel import lower
+
     trees, wires = lower(grown, root, wiring.stages, *wiring.costs[:3])
-    return Grove(wiring, root, trees, wires, grown.load)
+    return Grove(wiring, proposal, root, grown, trees, wires)
 
 
 def simulate(

@@ -120,7 +120,7 @@ def graph_of(wiring: Wiring) -> Graph:
     _, latency, overhead, size = wiring.costs
     least_s = size / (float(topology.bandwidth_bytes_per_s.max()) * links.bandwidth.mean())
     server = topology.is_server
-    load = grow_trees(wiring, even(topology), SKETCH, 1).load
+    load = grow_trees(wiring, even(topology), SKETCH, 1).grown.load
     full = load / load.max()
     fullest = np.zeros(nodes)
     np.maximum.at(fullest, links.source, full)

@@ -60,4 +60,6 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
 def rough_s(wiring: Wiring) -> float:
     """What a draw takes at least: growing its trees, and simulating them four times."""
     transfers = TUNING.max_trees * len(wiring.stages) * (wiring.topology.num_servers - 1)
-    return 1e-6 * (grown_us(wiring, TUNING.max_trees) + 4 * TUNING.transfer_us * transfers)
+    return 1e-6 * (
+        grown_us(wiring, TUNING.max_trees, TUNING.passes) + 4 * TUNING.transfer_us * transfers
+    )
