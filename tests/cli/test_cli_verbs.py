@@ -478,7 +478,7 @@ def test_the_table_shows_the_papers_figures_and_marks_those_that_do_not_reproduc
             for label, figure in PAPER[name].items()
         ]
         assert figures == marked
-    assert "learned, the paper's 10.2 20.8 34.7 23.2 33.8 48.0 22.7 39.9 62.2".split() in rows
+    assert "RL, the paper's 10.2 20.8 34.7 23.2 33.8 48.0 22.7 39.9 62.2".split() in rows
     assert "lower bound 8 16 24 10 15 21 18 28 38".split() in rows
     assert "stages counted both both both one one one both both both".split() in rows
     assert "*  does not reproduce: the paper's order of servers" in answer.stdout

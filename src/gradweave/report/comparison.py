@@ -127,8 +127,8 @@ def compare(
 
 
 LEARNED = ("learned:samples=1,greedy=false", "learned:samples=0", "learned")
-"""A learned scheduler's three rows: the mean of sampled episodes, the greedy episode, the best of
-that one and 16 sampled ones."""
+"""The three rows of `learned`: the mean of drawn episodes, the one of best actions, the best of
+that one and 16 drawn ones."""
 MIN_SAMPLED = 100
 """Fewest sampled episodes that a mean is taken over."""
 

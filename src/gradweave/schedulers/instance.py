@@ -71,8 +71,9 @@ class Size:
 class Instance:
     """A scheduling problem on the host.
 
-    Fixed trees follow the pinned shortest paths (the paper's setting). Grown trees are free: any
-    hop from a server that has a piece to one that lacks it.
+    Fixed trees follow the pinned shortest paths: the paper's are shortest paths too, with ties
+    broken in a way that it does not state. Grown trees are free: any hop from a server that has a
+    piece to one that lacks it.
     """
 
     topology: Topology

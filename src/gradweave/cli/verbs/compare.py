@@ -60,7 +60,7 @@ SEEDS = {"rounds": 20, "seconds": 1}
     "--schedulers",
     metavar="SCHEDULERS",
     help="Compare these strategies, comma-separated, such as ring,merged:rule=deepest; learned "
-    "stands for three: the mean of sampled episodes, the greedy one, the best of 17.  "
+    "stands for three: the mean of drawn episodes, the one of best actions, the best of 17.  "
     "[default: all]",
 )
 @click.option(
@@ -212,7 +212,7 @@ def _table(rows: Sequence[Row]) -> "Table":
     ]
     if any(learned):
         cells = (f"{figure:.1f}" if figure else "" for figure in learned)
-        shown.add_row("learned, the paper's", *cells, style="dim")
+        shown.add_row("RL, the paper's", *cells, style="dim")
     bounds = (_bound_of([at[name, label] for name in names]) for label in labels)
     shown.add_row("lower bound", *bounds, style="bold")
     return shown

@@ -63,7 +63,7 @@ _AGENTS = {
 def learn(
     file: Path | None, output: Path, devices: int | None, aggregation: str, as_json: bool
 ) -> None:
-    """Train the policies of the scheduler "learned".
+    """Train policies for the scheduler "learned", by the paper's method.
 
     A checkpoint is written every few minutes and on Ctrl-C; the same command then resumes from it
     and, on as many devices, ends in the same weights as it would have without the interruption.

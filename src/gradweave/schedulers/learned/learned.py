@@ -38,7 +38,7 @@ with its hop; and for each piece. Fitted to eleven networks of 54 to 1,024 serve
 BACKTRACKING = 7
 """Times as long that an episode takes, about, which does not meet the bound and so backtracks."""
 REPAIRED_TEMPERATURE = 2.0
-"""Temperature of drawn episodes that are repaired: docs/concepts/learning.md compares others."""
+"""Temperature of drawn episodes that are repaired: docs/experiments/learning.md compares others."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ TRIES = 4
 """Attempts at a round that comes short: every second one without draws, by the swaps alone."""
 BACKTRACKS, FURTHER = 10, 4
 """Times that an episode backtracks at most: by one round, then by four, by sixteen, … to its start.
-Less often, more episodes miss a bound that they can meet: docs/concepts/learning.md."""
+Less often, more episodes miss a bound that they can meet: docs/experiments/learning.md."""
 HEATS = 0.3, 2.0
 """Temperatures, at least, of draws that are made again, by turns from one backtrack to the next: on
 networks of boxes nearly all episodes meet the bound at the first, on fat-trees at the second."""

@@ -40,7 +40,7 @@ def in_order(
     time real networks hold best (docs/design/execution.md). On large networks, and on families
     whose symmetry is known, trees mapped by a symmetry come before grown ones: the former cost as
     much as one tree, the latter as much as all. On few servers the exact search comes before the
-    learned policies.
+    learned rule.
 
     Args:
         schedulers: the strategies.

@@ -13,7 +13,7 @@ class Tuning:
     its hops, and one schedule whatever the time. None is begun later, once there is a schedule; the
     last one overran time limits by as much."""
     few_servers: int = 8
-    """Up to which the exact search takes no longer than the learned policies, and may find the
+    """Up to which the exact search takes no longer than episodes of `learned`, and may find the
     optimum where they and grown trees miss it: it comes before them, lest a time limit end the
     search between."""
     quickly_grown_servers: int = 256
