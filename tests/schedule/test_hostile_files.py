@@ -169,7 +169,7 @@ def twice(links: dict) -> dict:
 
 WRONG = [
     (("format",), "gradweave-topology", "not a schedule file: Invalid enum value 'gradweave-topol"),
-    (("version",), 3, "not a schedule file: Invalid enum value 3 - at `$.version`"),
+    (("version",), 4, "not a schedule file: Invalid enum value 4 - at `$.version`"),
     (("version",), "1", "not a schedule file: Expected `int`, got `str` - at `$.version`"),
     (("collective",), "broadcast", "not a schedule file: Invalid enum value 'broadcast'"),
     (("pieces",), 4, "pieces: is 4, but root has 3 entries; they must agree"),

@@ -129,7 +129,8 @@ def test_a_file_of_unequal_shares_is_of_version_2_and_one_of_equal_shares_of_ver
             "shares: expected a sum of at most 2147483648 in lowest terms",
         ),
         ('"version":2', '"version":1', "shares: not in version 1, whose pieces are equal"),
-        ('"version":2', '"version":3', "Invalid enum value 3"),
+        ('"version":2', '"version":3', "demand: expected one in version 3 alone, got none in 3"),
+        ('"version":2', '"version":4', "Invalid enum value 4"),
     ],
 )
 def test_hostile_shares_in_a_file(tmp_path, old: str, new: str, message: str):

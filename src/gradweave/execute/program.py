@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
-from gradweave.execute.reference import play
+from gradweave.execute.reference import play_pieces
 from gradweave.schedule.schedule import COPY, OWN, Collective, Schedule
 from gradweave.simulate.seconds import rates
 from gradweave.topology.topology import Integers
@@ -162,7 +162,7 @@ def is_own(schedule: Schedule, runtime: str) -> bool:
         runtime: the one that is to run it: ``gloo``, ``nccl`` or ``mpi``.
     """
     options = schedule.scheduler.options
-    whole = schedule.collective == "all_reduce"
+    whole = schedule.demand is None and schedule.collective == "all_reduce"
     return whole and options.get(OWN) is True and options.get("runtime") == runtime
 
 
@@ -251,7 +251,11 @@ def same_bits(schedule: Schedule) -> bool:
         label *= np.uint64(0xBF58476D1CE4E5B9)
         into[:] = label ^ (label >> np.uint64(32))
 
-    ends = play(schedule, labels, combine)
+    ends = play_pieces(schedule, labels, np.arange(schedule.pieces + 1), combine)
+    if schedule.demand is not None:
+        gets = schedule.destinations
+        held = ends[schedule.topology.rank[gets.servers], gets.owner]
+        return bool((held == held[gets.offsets[:-1]][gets.owner]).all())
     if schedule.collective == "reduce_scatter":
         return True  # One server ends with each piece.
     return bool((ends == ends[0]).all())

@@ -25,12 +25,13 @@ def play(
 
     Args:
         schedule: the schedule.
-        contributions: [N, elements] of each server, by rank.
+        contributions: [N, elements] of each server, by rank; of a demand the elements of all its
+            blocks, of which a server's own count that it contributes to.
         reduction: how contributions are combined.
 
     Returns:
         [N, elements] the result of each server. After a reduce-scatter only the pieces at their
-        roots mean anything; an all-gather reads only those.
+        roots mean anything; an all-gather reads only those; of a demand see `meaningful`.
 
     Raises:
         OptionError: the contributions are not one row per server, or have no mean.
@@ -51,8 +52,27 @@ def play(
     if not callable(reduction):
         kind = contributions.dtype.kind
         check_reduction(reduction, floating=kind in "fcV", dtype=contributions.dtype)
+    at = schedule.piece_offsets(contributions.shape[1])
+    held = play_pieces(schedule, contributions, at, reduction)
+    if reduction == "mean" and schedule.demand is not None:
+        held /= np.repeat(schedule.contributors.sizes, np.diff(at))
+    elif reduction == "mean" and schedule.collective != "all_gather":
+        held /= servers
+    return held
+
+
+def play_pieces(
+    schedule: Schedule, contributions: NDArray, at: NDArray, reduction: Reduction | Combine
+) -> NDArray:
+    """[N, elements] what each server holds after all transfers.
+
+    Args:
+        schedule: the schedule.
+        contributions: [N, elements] of each server, by rank.
+        at: [P+1] where each piece starts.
+        reduction: how contributions are combined; a mean is not yet divided.
+    """
     held = np.array(contributions)
-    at = schedule.piece_offsets(held.shape[1])
     rank = schedule.topology.rank
     source, target = rank[schedule.source], rank[schedule.target]
     for first, last in itertools.pairwise(schedule.round_offsets):
@@ -67,8 +87,6 @@ def play(
                 reduction(into, sent[t - first])
             else:
                 combine(reduction, into, sent[t - first])
-    if reduction == "mean" and schedule.collective != "all_gather":
-        held /= servers
     return held
 
 
@@ -79,9 +97,14 @@ def meaningful(schedule: Schedule, elements: int) -> NDArray[np.bool_]:
         schedule: the schedule.
         elements: length of the gradient.
     """
-    servers = schedule.topology.num_servers
+    servers, topology = schedule.topology.num_servers, schedule.topology
+    if schedule.demand is not None:
+        gets = schedule.destinations
+        table = np.zeros((servers, schedule.pieces), bool)
+        table[topology.rank[gets.servers], gets.owner] = True
+        return np.repeat(table, np.diff(schedule.piece_offsets(elements)), axis=1)
     if schedule.collective != "reduce_scatter":
         return np.ones((servers, elements), bool)
-    rank = schedule.topology.rank[schedule.root]
+    rank = topology.rank[schedule.root]
     piece = np.repeat(np.arange(schedule.pieces), np.diff(schedule.piece_offsets(elements)))
     return rank[piece] == np.arange(servers)[:, None]

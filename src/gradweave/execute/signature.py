@@ -20,11 +20,15 @@ _digests: weakref.WeakKeyDictionary[Schedule, int] = weakref.WeakKeyDictionary()
 def digest(schedule: Schedule) -> int:
     """63 bits that two schedules share only if their transfers are the same."""
     if schedule not in _digests:
-        made = hashlib.blake2b(schedule.collective.encode(), digest_size=8)
+        made = hashlib.blake2b(schedule.name.encode(), digest_size=8)
         for column in COLUMNS:
             made.update(np.ascontiguousarray(getattr(schedule, column)).tobytes())
         if schedule.shares is not None:
             made.update(schedule.shares.tobytes())
+        if schedule.demand is not None:
+            made.update(schedule.share.tobytes())
+            for sets in (schedule.contributors, schedule.destinations):
+                made.update(np.concatenate([sets.offsets, sets.servers]).tobytes())
         _digests[schedule] = int.from_bytes(made.digest(), "little") >> 1
     return _digests[schedule]
 

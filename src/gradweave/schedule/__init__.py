@@ -1,11 +1,13 @@
 """What moves when: schedules, flow trees, workloads, and the schedule file."""
 
 from gradweave.schedule.compose import compose, overlap, reverse
+from gradweave.schedule.demand import Demand, Sets, collective, sends
 from gradweave.schedule.file import load, save
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import (
     COLLECTIVES,
     COPY,
+    DEMAND,
     OPS,
     REDUCE,
     Collective,
@@ -18,18 +20,23 @@ from gradweave.schedule.shares import integers as integer_shares
 __all__ = [
     "COLLECTIVES",
     "COPY",
+    "DEMAND",
     "OPS",
     "REDUCE",
     "Collective",
+    "Demand",
     "FlowTrees",
     "Provenance",
     "Schedule",
+    "Sets",
     "StatedBound",
     "Workloads",
+    "collective",
     "compose",
     "integer_shares",
     "load",
     "overlap",
     "reverse",
     "save",
+    "sends",
 ]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError
-from gradweave.schedule.schedule import OPS, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedule.demand import Demand, Sets
+from gradweave.schedule.schedule import DEMAND, OPS, Collective, Provenance, Schedule, StatedBound
 from gradweave.topology.formats.object import topology_from_object, topology_to_object
 
 MAX_BYTES = 1 << 30
@@ -52,10 +53,23 @@ class _Shares(msgspec.Struct):
     denominator: int
 
 
+class _Blocks(msgspec.Struct):
+    job: list[Count]
+    bytes: list[int]
+    contributors: list[list[int]]
+    destinations: list[list[int]]
+
+
+class _Demand(msgspec.Struct):
+    jobs: list[str]
+    blocks: _Blocks
+    relays: list[int] = []
+
+
 class _File(msgspec.Struct, omit_defaults=True):
     format: Literal["gradweave-schedule"]
-    version: Literal[1, 2]
-    collective: Collective
+    version: Literal[1, 2, 3]
+    collective: Collective | Literal["demand"]
     topology: dict[str, Any]
     pieces: int
     root: list[int]
@@ -64,6 +78,8 @@ class _File(msgspec.Struct, omit_defaults=True):
     scheduler: _Scheduler = msgspec.field(default_factory=lambda: _Scheduler("unknown"))
     bound: _Bound | None = None
     shares: _Shares | None = None
+    demand: _Demand | None = None
+    block: list[int] | None = None
 
 
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
@@ -175,7 +191,7 @@ def _to_schedule(file: _File) -> Schedule:
     code = {name: number for number, name in enumerate(OPS)}
     schedule = Schedule(
         topology=topology_from_object(file.topology),
-        collective=file.collective,
+        collective=DEMAND if file.collective == "demand" else file.collective,
         root=_column("root", file.root),
         **{
             name: _column(name, getattr(transfers, name))
@@ -187,6 +203,8 @@ def _to_schedule(file: _File) -> Schedule:
         scheduler=Provenance(file.scheduler.name, file.scheduler.options, file.scheduler.seed),
         bound=StatedBound(file.bound.rounds, file.bound.kind) if file.bound else None,
         shares=_to_shares(file),
+        demand=_to_demand(file),
+        block=None if file.block is None else _column("block", file.block),
     )
     if schedule.rounds != file.rounds:
         raise FileError(
@@ -211,37 +229,75 @@ def _to_shares(file: _File) -> NDArray[np.int64] | None:
     return column
 
 
+def _to_demand(file: _File) -> Demand | None:
+    if (file.demand is None) != (file.version < 3):
+        found = "none" if file.demand is None else "one"
+        raise FileError(f"demand: expected one in version 3 alone, got {found} in {file.version}")
+    if file.demand is None:
+        return None
+    blocks = file.demand.blocks
+    return Demand(
+        _column("bytes", blocks.bytes),
+        Sets.of(blocks.contributors),
+        Sets.of(blocks.destinations),
+        _column("job", blocks.job),
+        tuple(file.demand.jobs),
+        _column("relays", file.demand.relays),
+    )
+
+
+def _from_demand(demand: Demand) -> Mapping[str, Any]:
+    sets = {
+        name: [one.tolist() for one in np.split(each.servers, each.offsets[1:-1])]
+        for name, each in (
+            ("contributors", demand.contributors),
+            ("destinations", demand.destinations),
+        )
+    }
+    blocks = {"job": demand.job.tolist(), "bytes": demand.bytes.tolist(), **sets}
+    return {"jobs": demand.jobs, "blocks": blocks, "relays": demand.relays.tolist()}
+
+
 def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
-    shares = schedule.shares
+    shares, demand = schedule.shares, schedule.demand
+    version = 3 if demand is not None else 1 if shares is None else 2
     flat = schedule.route_nodes.tolist()
     offsets = schedule.route_offsets.tolist()
     scheduler = schedule.scheduler
-    return {
-        "format": "gradweave-schedule",
-        "version": 1 if shares is None else 2,
-        "collective": schedule.collective,
-        "topology": topology_to_object(schedule.topology),
-        "pieces": schedule.pieces,
-        "root": schedule.root.tolist(),
-        "rounds": schedule.rounds,
-        "transfers": {
-            "round": schedule.round.tolist(),
-            "piece": schedule.piece.tolist(),
-            "source": schedule.source.tolist(),
-            "target": schedule.target.tolist(),
-            "op": [OPS[op] for op in schedule.op.tolist()],
-            "route": [flat[start:end] for start, end in itertools.pairwise(offsets)],
-        },
-        "scheduler": {
-            "name": scheduler.name,
-            "options": dict(scheduler.options),
-            "seed": scheduler.seed,
-        },
-        "bound": None
-        if schedule.bound is None
-        else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
-    } | (
-        {}
-        if shares is None
-        else {"shares": {"numerators": shares.tolist(), "denominator": int(shares.sum())}}
+    return (
+        {
+            "format": "gradweave-schedule",
+            "version": version,
+            "collective": schedule.collective if demand is None else DEMAND,
+            "topology": topology_to_object(schedule.topology),
+            "pieces": schedule.pieces,
+            "root": schedule.root.tolist(),
+            "rounds": schedule.rounds,
+            "transfers": {
+                "round": schedule.round.tolist(),
+                "piece": schedule.piece.tolist(),
+                "source": schedule.source.tolist(),
+                "target": schedule.target.tolist(),
+                "op": [OPS[op] for op in schedule.op.tolist()],
+                "route": [flat[start:end] for start, end in itertools.pairwise(offsets)],
+            },
+            "scheduler": {
+                "name": scheduler.name,
+                "options": dict(scheduler.options),
+                "seed": scheduler.seed,
+            },
+            "bound": None
+            if schedule.bound is None
+            else {"rounds": schedule.bound.rounds, "kind": schedule.bound.kind},
+        }
+        | (
+            {}
+            if shares is None
+            else {"shares": {"numerators": shares.tolist(), "denominator": int(shares.sum())}}
+        )
+        | (
+            {}
+            if demand is None or schedule.block is None
+            else {"demand": _from_demand(demand), "block": schedule.block.tolist()}
+        )
     )

@@ -48,7 +48,8 @@ def earliest_starts(schedule: Schedule, ready_at_s: ReadyAt | None) -> NDArray[n
     """[T] seconds before which each transfer's source has nothing to send.
 
     What a server sends has its own contribution in it: in an all-gather, only of the pieces that it
-    roots. What it receives before it is ready waits there, to be added.
+    roots; of a demand, only of blocks that it contributes to. What it receives before it is ready
+    waits there, to be added.
 
     Args:
         schedule: the schedule.
@@ -59,6 +60,17 @@ def earliest_starts(schedule: Schedule, ready_at_s: ReadyAt | None) -> NDArray[n
     """
     topology = schedule.topology
     own = ready_times(topology, ready_at_s)[topology.rank[schedule.source]]
+    if schedule.demand is not None:
+        return np.where(_contributes(schedule), own, 0.0)
     if schedule.collective == "all_gather":
         return np.where(schedule.source == schedule.root[schedule.piece], own, 0.0)
     return own
+
+
+def _contributes(schedule: Schedule) -> NDArray[np.bool_]:
+    """[T] whether a transfer's source contributes to its piece."""
+    sets, nodes = schedule.contributors, schedule.topology.num_nodes
+    known = sets.owner * nodes + sets.servers  # ascending
+    sent = schedule.piece.astype(np.int64) * nodes + schedule.source
+    place = np.minimum(np.searchsorted(known, sent), len(known) - 1)
+    return known[place] == sent

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradweave.drawn import Drawn
-from gradweave.errors import ScheduleError
+from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedule import columns as kept_as
 from gradweave.schedule.columns import (
     RouteOffsets,
@@ -22,12 +22,16 @@ from gradweave.schedule.columns import (
     kept,
     same_view,
 )
+from gradweave.schedule.demand import Demand, Sets
 from gradweave.schedule.shares import apportion, normalised
 from gradweave.topology.topology import Integers, Topology
 from gradweave.wording import counted
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
+"""Collectives among all servers, for which schedules need no demand."""
+DEMAND: Any = "demand"
+"""Given in place of a collective, where a schedule has a demand."""
 
 REDUCE = 0
 """The transfer adds the source's partial sum of the piece into the target's."""
@@ -84,8 +88,11 @@ class Schedule(Drawn):
 
     topology: Topology
     collective: Collective
+    """Among all servers; `DEMAND` is given where there is a demand instead, and whoever reads it
+    then gets a ScheduleError: see `AmongAll`."""
     root: Integers
-    """[P] node id of the server at which each piece is reduced."""
+    """[P] node id of the server at which each piece is reduced; of a demand, of one that holds all
+    of it sooner or later."""
     round: Integers
     """[T] round in which the transfer happens, from 0."""
     piece: Integers
@@ -105,13 +112,19 @@ class Schedule(Drawn):
     scheduler: Provenance = Provenance("unknown")
     bound: StatedBound | None = None
     shares: Integers | None = None
-    """[P] integers: piece p is ``shares[p] / shares.sum()`` of the gradient. In lowest terms; None
-    where all pieces are of one size."""
+    """[P] integers: piece p is ``shares[p] / shares.sum()`` of the gradient, or of its block, whose
+    pieces alone are summed then. In lowest terms; None where all pieces are of one size."""
+    demand: Demand | None = None
+    """What is to be summed and moved, where it is not a collective among all servers."""
+    block: Integers | None = None
+    """[P] the demand's block of which each piece is a part, ascending: every block has pieces."""
 
     def __post_init__(self) -> None:
-        if self.collective not in COLLECTIVES:
+        given = vars(self)["collective"]
+        if given not in (COLLECTIVES if self.demand is None else (DEMAND,)):
             raise ScheduleError(
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got {self.collective!r}"
+                f"collective: expected one of {', '.join(COLLECTIVES)}, or {DEMAND} with a demand, "
+                f"got {given!r}"
             )
         columns = self._columns_in_range()
         self._check_roots(columns["root"])
@@ -121,7 +134,8 @@ class Schedule(Drawn):
             if isinstance(array, np.ndarray):
                 array.flags.writeable = False
             object.__setattr__(self, field, array)
-        shares = normalised(self.shares, self.pieces)
+        object.__setattr__(self, "block", self._checked_blocks())
+        shares = normalised(self.shares, self.pieces, self.first_pieces)
         if shares is not None:
             shares.flags.writeable = False
         object.__setattr__(self, "shares", shares)
@@ -164,6 +178,33 @@ class Schedule(Drawn):
         _check_routes(nodes, offsets, transfers)
         alike = many and bool((np.diff(offsets) == offsets[1]).all())
         return int(offsets[1]) if alike else offsets
+
+    def _checked_blocks(self) -> Integers | None:
+        """The blocks of the pieces, with the demand's servers checked."""
+        if self.demand is None:
+            if self.block is not None:
+                raise ScheduleError("block: expected none, since there is no demand")
+            return None
+        try:
+            self.demand.check_servers(self.topology)
+        except OptionError as error:
+            raise ScheduleError(str(error)) from error
+        block = flat("block", self.block if self.block is not None else ())
+        if len(block) != self.pieces:
+            raise ScheduleError(
+                f"block: expected {self.pieces} entries, one a piece, got {len(block)}"
+            )
+        _check_range("block", block, len(self.demand) - 1)
+        step = np.diff(block.astype(np.int64), prepend=-1, append=len(self.demand))
+        if step.min() < 0:
+            piece = int(step.argmin())
+            raise ScheduleError(f"block[{piece}]: expected ascending blocks, got {block[piece]}")
+        if step.max() > 1:
+            missing = int(block[step.argmax() - 1]) + 1 if step[0] <= 1 else 0
+            raise ScheduleError(f"block: expected at least one piece of block {missing}, got none")
+        made = block.astype(np.int32)
+        made.flags.writeable = False
+        return made
 
     def _check_roots(self, root: NDArray) -> None:
         switches = np.flatnonzero(~self.topology.is_server[root])
@@ -224,30 +265,84 @@ class Schedule(Drawn):
         return len(self.root)
 
     @cached_property
+    def contributors(self) -> Sets:
+        """P sets of servers that contribute to each piece; of a schedule that has a demand."""
+        return self._demanded.contributors.take(self._blocks)
+
+    @cached_property
+    def destinations(self) -> Sets:
+        """P sets of servers that are to get each piece; of a schedule that has a demand."""
+        return self._demanded.destinations.take(self._blocks)
+
+    @property
+    def _demanded(self) -> Demand:
+        if self.demand is None:
+            raise ScheduleError(f"expected a schedule with a demand, got {self.name}")
+        return self.demand
+
+    @property
+    def _blocks(self) -> Integers:
+        return np.zeros(0, np.int64) if self.block is None else self.block
+
+    @property
+    def name(self) -> str:
+        """Its collective, or what its demand is called."""
+        return self.collective if self.demand is None else self.demand.name
+
+    @cached_property
+    def first_pieces(self) -> NDArray[np.int64]:
+        """The first piece of each of the demand's blocks; without a demand 0 alone."""
+        if self.block is None:
+            return np.zeros(1, np.int64)
+        return np.flatnonzero(np.diff(self.block, prepend=-1))
+
+    @cached_property
     def share(self) -> NDArray[np.float64]:
-        """[P] share of the gradient that each piece is; they sum to one."""
-        return self.weights / self.weights.sum()
+        """[P] share of the gradient, or of all the demand's bytes, that each piece is.
+
+        They sum to one.
+        """
+        if self.demand is None:
+            return self.weights / self.weights.sum()
+        block, weights = self._blocks, self.weights
+        whole = np.add.reduceat(weights, self.first_pieces)[block]
+        return weights / whole * (self.demand.bytes[block] / self.demand.total_bytes)
 
     def piece_offsets(self, length: int) -> NDArray[np.int64]:
         """Where the pieces of a gradient start: each is its share, rounded down or up.
 
         The elements left over go to the pieces with the largest remainders, the first of equals.
+        Of a demand, what is divided is all its blocks, one after the other.
 
         Args:
             length: elements of the gradient; where it is smaller than the number of pieces, some
-                pieces are empty.
+                pieces are empty. Of a demand its bytes, or what they are in elements of one size.
 
         Returns:
             [P+1] piece p is the elements ``offsets[p]`` to ``offsets[p + 1] − 1``.
 
         Raises:
-            OptionError: for a negative length.
+            OptionError: for a negative length; of a demand, for elements that do not fill blocks.
 
         >>> import gradweave as gw
         >>> gw.schedulers.Ring().schedule(gw.topology.ring(4)).piece_offsets(10).tolist()
         [0, 3, 6, 8, 10]
         """
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(apportion(length, self.weights))])
+        sizes = apportion(length, self.weights) if self.demand is None else self._elements(length)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+    def _elements(self, length: int) -> NDArray[np.int64]:
+        """[P] elements of each piece of a demand's blocks."""
+        demand = self._demanded
+        width, rest = divmod(demand.total_bytes, max(length, 1))
+        if rest or not width or (demand.bytes % width).any():
+            raise OptionError(
+                f"length: expected elements that fill blocks of {demand.total_bytes:,} bytes in "
+                f"all, got {length:,}"
+            )
+        blocks = np.split(self.weights, self.first_pieces[1:])
+        elements = (demand.bytes // width).tolist()
+        return np.concatenate([apportion(n, one) for n, one in zip(elements, blocks, strict=True)])
 
     @property
     def weights(self) -> Integers:
@@ -270,6 +365,8 @@ class Schedule(Drawn):
 
         Without overlap they add up to `rounds`.
         """
+        if self.demand is not None:
+            return {DEMAND: self.rounds}
         if self.collective != "all_reduce":
             return {
                 stage: self.rounds if stage == self.collective else 0 for stage in COLLECTIVES[1:]
@@ -323,7 +420,7 @@ class Schedule(Drawn):
             vars(same).update(changes)
             return same
         return dataclasses.replace(
-            self, **{"route_offsets": vars(self)["route_offsets"], **changes}
+            self, **{name: vars(self)[name] for name in ("collective", "route_offsets")} | changes
         )
 
     def with_server_order(self, order: ArrayLike) -> "Schedule":
@@ -335,7 +432,11 @@ class Schedule(Drawn):
         topology = self.topology.with_server_order(order)
         ids = np.arange(topology.num_nodes)
         ids[topology.servers[np.asarray(order)]] = topology.servers
-        nodes = {name: ids[getattr(self, name)] for name in ("root", "source", "target")}
+        nodes: dict[str, Any] = {
+            name: ids[getattr(self, name)] for name in ("root", "source", "target")
+        }
+        if self.demand is not None:
+            nodes["demand"] = self.demand.mapped(ids)
         return self.replace(topology=topology, route_nodes=ids[self.route_nodes], **nodes)
 
     def save(self, path: str | Path) -> None:
@@ -346,10 +447,31 @@ class Schedule(Drawn):
 
     def __repr__(self) -> str:
         return (
-            f"Schedule({self.collective} on {self.topology.name!r}: "
+            f"Schedule({self.name} on {self.topology.name!r}: "
             f"{counted(self.num_transfers, 'transfer')} in {counted(self.rounds, 'round')}, "
             f"by {self.scheduler.name})"
         )
+
+
+class AmongAll:
+    """Refuses whoever reads the collective of a schedule that has a demand.
+
+    So what knows only the three collectives among all servers takes no other for one of them.
+    """
+
+    def __get__(self, schedule: Schedule, owner: Any = None) -> Collective:
+        if schedule.demand is not None:
+            raise ScheduleError(
+                f"expected {', '.join(COLLECTIVES[:-1])} or {COLLECTIVES[-1]} among all servers, "
+                f"got {schedule.name}"
+            )
+        return vars(schedule)["collective"]
+
+    def __set__(self, schedule: Schedule, value: Collective) -> None:
+        vars(schedule)["collective"] = value
+
+
+Schedule.collective = AmongAll()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _check_lengths(columns: Mapping[str, NDArray]) -> None:

@@ -43,12 +43,15 @@ def integers(shares: Sequence[Fraction | int | str]) -> NDArray[np.int64]:
     return np.array([int(share * denominator) for share in exact], np.int64)
 
 
-def normalised(shares: Any, pieces: int) -> NDArray[np.int64] | None:
+def normalised(
+    shares: Any, pieces: int, starts: Integers | None = None
+) -> NDArray[np.int64] | None:
     """Integer shares in lowest terms, checked; None where all pieces are of one size.
 
     Args:
         shares: [P] integers of any common factor, or None.
         pieces: P.
+        starts: the first piece of each block that is divided on its own; 0 alone if not given.
 
     Raises:
         ScheduleError: naming the first wrong one.
@@ -64,14 +67,17 @@ def normalised(shares: Any, pieces: int) -> NDArray[np.int64] | None:
     if array.min() < 0:
         piece = int(np.argmax(array < 0))
         raise ScheduleError(f"shares[{piece}]: expected at least 0, got {array[piece]}")
-    if not array.any():
+    starts = np.zeros(1, np.int64) if starts is None else starts
+    common = np.gcd.reduceat(array, starts)
+    if not common.all():
         raise ScheduleError("shares: expected a positive sum, got 0")
-    array = array // np.gcd.reduce(array)
-    if array.astype(np.float64).sum() > MAX_DENOMINATOR:
+    block = np.repeat(np.arange(len(starts)), np.diff(starts, append=pieces))
+    array = array // common[block]
+    if np.add.reduceat(array.astype(np.float64), starts).max() > MAX_DENOMINATOR:
         raise ScheduleError(
             f"shares: expected a sum of at most {MAX_DENOMINATOR} in lowest terms; round the shares"
         )
-    return None if (array == array[0]).all() else array.astype(np.int64)
+    return None if (array == 1).all() else array.astype(np.int64)
 
 
 def apportion(length: int, shares: Integers) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ Model = Literal["rounds", "events", "fair"]
 
 def seconds(
     schedule: Schedule,
-    gradient_bytes: float,
+    gradient_bytes: float | None = None,
     model: Model = "rounds",
     *,
     ready_at_s: ReadyAt | None = None,
@@ -26,7 +26,7 @@ def seconds(
 
     Args:
         schedule: the schedule.
-        gradient_bytes: size of the whole gradient.
+        gradient_bytes: size of the whole gradient; needless where the schedule has a demand.
         model: ``rounds``: a barrier after each round, see `round_seconds`; ``events``: a transfer
             starts as soon as it can, first come, first served, see `event_seconds`; ``fair``: the
             same, with links shared, see `fair_seconds`.
@@ -52,7 +52,7 @@ def seconds(
 
 
 def round_seconds(
-    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+    schedule: Schedule, gradient_bytes: float | None = None, ready_at_s: ReadyAt | None = None
 ) -> NDArray[np.float64]:
     """Duration of each round, where every round waits for its slowest transfer.
 
@@ -93,7 +93,7 @@ def round_seconds(
 
 
 def event_seconds(
-    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+    schedule: Schedule, gradient_bytes: float | None = None, ready_at_s: ReadyAt | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer, where a transfer waits only for its data and its links.
 
@@ -194,7 +194,7 @@ def _played(
 
 
 def fair_seconds(
-    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+    schedule: Schedule, gradient_bytes: float | None = None, ready_at_s: ReadyAt | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Start and end of each transfer, where routes share their links max–min fairly.
 

@@ -24,12 +24,12 @@ class Traffic:
     """[N] bytes that each server forwards on the routes of others, by rank."""
 
 
-def traffic(schedule: Schedule, gradient_bytes: float) -> Traffic:
+def traffic(schedule: Schedule, gradient_bytes: float | None = None) -> Traffic:
     """Counts the bytes that a schedule moves.
 
     Args:
         schedule: the schedule.
-        gradient_bytes: size of the whole gradient, M.
+        gradient_bytes: size of the whole gradient, M; needless where the schedule has a demand.
 
     Source: Bandyopadhyay's comparison (lecture, 2025): 2·(N−1)·M at the server against
     2·(N−1)/N·M.
@@ -60,13 +60,20 @@ def _sums(index: Integers, values: Floats, length: int) -> NDArray[np.float64]:
     return np.bincount(index, values, length).astype(np.float64)
 
 
-def piece_bytes(schedule: Schedule, gradient_bytes: float) -> NDArray[np.float64]:
-    """[P] size of each piece of a gradient.
+def piece_bytes(schedule: Schedule, gradient_bytes: float | None) -> NDArray[np.float64]:
+    """[P] size of each piece of a gradient, or of a demand's blocks.
+
+    Args:
+        schedule: the schedule.
+        gradient_bytes: size of the gradient, or of all blocks together; the demand's own bytes if
+            not given.
 
     Raises:
-        OptionError: where the gradient's size is not a finite number of bytes, zero or more.
+        OptionError: where the size is not a finite number of bytes, zero or more.
     """
-    if not np.isfinite(gradient_bytes) or gradient_bytes < 0:
+    if gradient_bytes is None and schedule.demand is not None:
+        gradient_bytes = schedule.demand.total_bytes
+    if gradient_bytes is None or not np.isfinite(gradient_bytes) or gradient_bytes < 0:
         raise OptionError(
             f"gradient_bytes: expected a finite number of at least 0, got {gradient_bytes}"
         )

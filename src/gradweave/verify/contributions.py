@@ -34,7 +34,8 @@ def first_wrong_count(
     At the end all counts must be one: at every server for every piece (all_reduce, all_gather), or
     at each piece's root (reduce_scatter). At the start each server has its own contribution once;
     for an all_gather the root has all of them, and the other servers' memory counts as their own
-    stale contribution, so that adding or copying it is detected.
+    stale contribution, so that adding or copying it is detected. The same holds of a demand: each
+    destination must have one of each contributor of the piece's block, and none of others.
     """
     topology = schedule.topology
     holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
@@ -63,7 +64,10 @@ def _first_wrong_of(
         rows = np.sort(by_piece[first[start] : first[start + len(some)]])
         planes = _initial(schedule, holders, some, words, full)
         _play(schedule, rows, row, some, planes)
-        wrong = _wrong_cell(schedule, row, some, planes, full)
+        if schedule.demand is None:
+            wrong = _wrong_cell(schedule, row, some, planes, full)
+        else:
+            wrong = _wrong_destination(schedule, row, some, planes)
         if wrong is not None:
             return _explain(schedule, *wrong)
     return None
@@ -86,7 +90,7 @@ def _initial(
     once[at, :, (rank // _WORD).astype(np.int64)] = (np.uint64(1) << (rank % np.uint64(_WORD)))[
         :, None
     ]
-    if schedule.collective == "all_gather":
+    if schedule.demand is None and schedule.collective == "all_gather":
         once[np.searchsorted(holders, schedule.root[pieces]), np.arange(len(pieces))] = full
     once = once.reshape(-1, words)
     return once, np.zeros_like(once)
@@ -201,18 +205,46 @@ def _wrong_cell(
     return (int(servers[wrong[0][1]]), int(pieces[wrong[0][0]])) if wrong.size else None
 
 
+def _wrong_destination(
+    schedule: Schedule, holder_row: NDArray, pieces: NDArray, planes: _Planes
+) -> tuple[int, int] | None:
+    """The first (server, piece) of a demand's destinations that has not what it is to get."""
+    words = planes[0].shape[1]
+    once, twice = (plane.reshape(-1, len(pieces), words) for plane in planes)
+    given = schedule.contributors.take(pieces)
+    rank = schedule.topology.rank[given.servers]
+    wanted = np.zeros((len(pieces), words), np.uint64)
+    bit = np.uint64(1) << (rank % _WORD).astype(np.uint64)
+    np.bitwise_or.at(wanted, (given.owner, rank // _WORD), bit)
+    gets = schedule.destinations.take(pieces)
+    at = holder_row[gets.servers], gets.owner
+    right = ((once[at] == wanted[gets.owner]) & (twice[at] == 0)).all(axis=1)
+    if right.all():
+        return None
+    first = int(right.argmin())
+    return int(gets.servers[first]), int(pieces[gets.owner[first]])
+
+
 def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
     """Counts one piece exactly: which contribution is wrong at one server."""
-    counts = exact_counts(schedule, piece)[server]
-    rank = int(np.flatnonzero(counts != 1)[0])
-    topology = schedule.topology
-    contributor, found = int(topology.servers[rank]), int(counts[rank])
-    times = "once" if found == 1 else "never" if found == 0 else f"{found} times"
+    counts, topology = exact_counts(schedule, piece)[server], schedule.topology
+    wanted = np.ones(topology.num_servers, np.int64)
+    if schedule.demand is not None:
+        wanted[:] = 0
+        wanted[topology.rank[schedule.contributors[piece]]] = 1
+    # A contribution that is missing says more than the stale one that stands in its place.
+    wrong = np.flatnonzero(counts != wanted)
+    rank = int(wrong[np.argmax(wanted[wrong])])
+    contributor, expected, found = int(topology.servers[rank]), int(wanted[rank]), int(counts[rank])
     message = (
         f"end: {topology.node_name(server)} holds piece {piece} with the contribution of "
-        f"{topology.node_name(contributor)} {times}; expected once"
+        f"{topology.node_name(contributor)} {_times(found)}; expected {_times(expected)}"
     )
-    return Violation("result", message, None, 1, found, server=server, piece=piece)
+    return Violation("result", message, None, expected, found, server=server, piece=piece)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else "never" if count == 0 else f"{count} times"
 
 
 def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
@@ -223,7 +255,7 @@ def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
     topology = schedule.topology
     counts = np.zeros((topology.num_nodes, topology.num_servers), object)
     counts[topology.servers, np.arange(topology.num_servers)] = 1
-    if schedule.collective == "all_gather":
+    if schedule.demand is None and schedule.collective == "all_gather":
         counts[schedule.root[piece]] = 1
     rows = np.flatnonzero(schedule.piece == piece)
     edges = _edges(schedule.round[rows])

@@ -11,6 +11,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedule.demand import Sets
 from gradweave.schedule.schedule import Schedule
 from gradweave.verify.blocks import Block, blocks
 
@@ -29,10 +30,12 @@ def not_proved(schedule: Schedule, holders: NDArray, block_bytes: int) -> NDArra
     - *full*, N: every contribution once;
     - *spent*, N+1: not known.
 
-    At the start each server's own contribution is apart, and for an all-gather a root is full. A
-    reduce from one cell that is apart into another adds their numbers, and the source is spent; it
-    is full where they add up to N. A copy of a full cell makes its target full. A piece with any
-    other transfer is not proved. All transfers of a round read what was there before it.
+    At the start each server's own contribution is apart, and for an all-gather a root is full; of a
+    demand, each contributor's is apart, or full where it is the only one, and what others hold is
+    spent. A reduce from one cell that is apart into another adds their numbers, and the source is
+    spent; it is full where they add up to N, or to the number of the block's contributors. A copy
+    of a full cell makes its target full. A piece with any other transfer is not proved. All
+    transfers of a round read what was there before it.
 
     Args:
         schedule: without routes, ends or conflicting copies that are wrong.
@@ -66,9 +69,16 @@ class _Cells:
         self.held = np.zeros(len(pieces) * len(holders), kind)
         """[pieces · holders] what each cell is, piece by piece."""
         self.is_server = topology.is_server[holders]
-        self._by_piece()[:] = self.is_server
-        if schedule.collective == "all_gather":
-            self.held[self._roots()] = self.full
+        self.parts: NDArray[np.int64] | None = None
+        """[pieces] contributors of each, of a demand."""
+        if schedule.demand is not None:
+            self.parts = schedule.contributors.sizes[pieces.start : pieces.stop]
+        if schedule.demand is not None:
+            self._start_at_contributors()
+        else:
+            self._by_piece()[:] = self.is_server
+            if schedule.collective == "all_gather":
+                self.held[self._roots()] = self.full
         self.failed = np.zeros(len(pieces), bool)
         """[pieces] whether some transfer does what is not proved."""
 
@@ -90,9 +100,14 @@ class _Cells:
 
     def right(self) -> NDArray[np.bool_]:
         """[pieces] whether each is proved to end right."""
+        complete = self._by_piece() == self.full
+        if self.schedule.demand is not None:
+            piece, place = self._cells_of(self.schedule.destinations)
+            right = ~self.failed
+            right[piece[~complete[piece, place]]] = False
+            return right
         if self.schedule.collective == "reduce_scatter":
             return ~self.failed & (self.held[self._roots()] == self.full)
-        complete = self._by_piece() == self.full
         return ~self.failed & (complete | ~self.is_server).all(axis=1)
 
     def _play_round(self, read: NDArray, written: NDArray, copied: NDArray[np.bool_]) -> None:
@@ -104,9 +119,23 @@ class _Cells:
             held[sent] = self.spent
             self._fail(summed, held[summed] >= self.full)  # also where it was sent away just now
             np.add.at(held, summed, sums[reduces])
+            if self.parts is not None:
+                held[summed[held[summed] == self.parts[summed // self.holders]]] = self.full
         if copied.any():
             self._fail(read, copied & (sums != self.full))
             held[written[copied]] = self.full
+
+    def _start_at_contributors(self) -> None:
+        """Every contributor's own part, which is all of a block that has no other."""
+        self._by_piece()[:] = self.spent
+        piece, place = self._cells_of(self.schedule.contributors)
+        assert self.parts is not None
+        self._by_piece()[piece, place] = np.where(self.parts[piece] == 1, self.full, 1)
+
+    def _cells_of(self, sets: Sets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Piece, from 0, and place of each server of these pieces' sets."""
+        mine = sets.take(np.arange(self.pieces.start, self.pieces.stop))
+        return mine.owner, self.place[mine.servers]
 
     def _fail(self, cells: NDArray, which: NDArray[np.bool_]) -> None:
         if which.any():

@@ -5,7 +5,9 @@ from typing import Literal
 
 from gradweave.errors import InvalidScheduleError
 
-ViolationKind = Literal["route", "forwarding", "endpoint", "capacity", "conflict", "result"]
+ViolationKind = Literal[
+    "route", "forwarding", "endpoint", "capacity", "conflict", "relay", "result"
+]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,8 +37,8 @@ def verify(
         block_bytes: memory for the contribution counts; pieces are checked in blocks that fit.
 
     Returns:
-        The verdict, with the first violation: by route, then capacity, then conflicting writes,
-        then result.
+        The verdict, with the first violation: by route, then servers that may not relay, then
+        capacity, then conflicting writes, then result.
 
     Source: docs/concepts/verifier.md.
 
@@ -56,6 +56,7 @@ def verify(
         _repeating_route_violation,
         *([] if aggregating_switches else [_endpoint_violation]),
         *([] if forwarding_servers else [_forwarding_violation]),
+        *([] if schedule.demand is None else [_relay_violation]),
         _capacity_violation,
         _conflict_violation,
     ]
@@ -199,6 +200,27 @@ def _forwarding_violation(checked: _Checked) -> Violation | None:
         f"its route passes through {topology.node_name(server)}; expected only switches inside"
     )
     return _of_transfer(checked, t, "forwarding", problem, "switch", "server", server=server)
+
+
+def _relay_violation(checked: _Checked) -> Violation | None:
+    """A transfer of a demand to or from a server that has nothing to do with its job."""
+    schedule, block, demand = checked.schedule, checked.block, checked.schedule.demand
+    assert demand is not None and schedule.block is not None
+    allowed = np.zeros((len(demand.jobs), schedule.topology.num_nodes), bool)
+    allowed[:, demand.relays] = True
+    for sets in (demand.contributors, demand.destinations):
+        allowed[demand.job[sets.owner], sets.servers] = True
+    job = demand.job[schedule.block[block.piece]]
+    wrong = ~(allowed[job, block.source] & allowed[job, block.target])
+    if not wrong.any():
+        return None
+    t = int(wrong.argmax())
+    server = int(block.source[t] if not allowed[job[t], block.source[t]] else block.target[t])
+    problem = (
+        f"{schedule.topology.node_name(server)} has no part in it; expected servers of "
+        f"{demand.jobs[job[t]]}, or relays that the demand names"
+    )
+    return _of_transfer(checked, t, "relay", problem, "a relay", server, server=server)
 
 
 def _capacity_violation(checked: _Checked) -> Violation | None:
