@@ -1,6 +1,7 @@
 """60 networks, every strategy that takes them: are schedules the same, bit for bit, as recorded?
 
     python benchmarks/experiments/same_schedules.py             records them
+    python benchmarks/experiments/same_schedules.py --strategies grown      records these anew
     python benchmarks/experiments/same_schedules.py --check     exits with 1 where one differs
     python benchmarks/experiments/same_schedules.py --check --strategies grown,packed --networks 10
 
@@ -23,7 +24,7 @@ import numpy as np
 from cluster_networks import cluster_network
 from command_line import parser_of
 from random_networks import random_network, well_connected_network
-from record import load, record
+from record import load, record, recorded
 from unequal_networks import KINDS, wide_areas
 
 import gradweave as gw
@@ -61,6 +62,7 @@ STRATEGIES = (
     "merged:tries=3",
     "merged:tries=2,rule=random,overlap=true",
     "learned:samples=2",
+    "learned:samples=2,policy=trained",
     "learned:samples=2,repair=false,trees=fixed",
     "planned:gradient_bytes=1e8",
     "planned:plan=even",
@@ -172,7 +174,13 @@ def main() -> None:
     chosen = list(networks())[: asked.networks]
     if asked.check:
         sys.exit(differences(strategies, chosen) > 0)
-    record("same_schedules", seeds=[SEED], rows=list(measured(strategies, chosen)))
+    rows = {(row["place"], row["strategy"]): row for row in measured(strategies, chosen)}
+    known = recorded("same_schedules", ["rows"])[0].get("rows", [])
+    kept = [row for row in known if (row["place"], row["strategy"]) not in rows]
+    order = {strategy: place for place, strategy in enumerate(STRATEGIES)}
+    both = [row for row in [*kept, *rows.values()] if row["strategy"] in order]
+    both.sort(key=lambda row: (order[row["strategy"]], row["place"]))
+    record("same_schedules", seeds=[SEED], rows=both)
 
 
 if __name__ == "__main__":
