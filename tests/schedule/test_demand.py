@@ -138,6 +138,8 @@ def test_only_servers_of_the_job_and_relays_take_part():
     assert refused.kind == "relay" and refused.server == 1
     assert "server 1 has no part in it; expected servers of send, or relays" in refused.message
     assert verify(by_hand(sends([(0, 2, 4)], relays=[1]), rows, [0])).valid
+    through = verify(by_hand(sends([(0, 2, 4)]), [(0, 0, COPY, (0, 1, 2))], [0])).violation
+    assert through.kind == "relay" and through.server == 1
 
 
 def test_a_relay_may_add_what_it_has_been_given():

@@ -5,6 +5,7 @@ Used by the tests and by benchmarks/experiments/mutations.py.
 
 import dataclasses
 import random
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import zip_longest
 
@@ -15,23 +16,25 @@ from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.topology import Topology, shortest_route
 from gradweave.topology.topology import LINK_COLUMNS
 from gradweave.verify import verify
-from tests.verify.oracle import Draft, Row, faults
+from tests.verify.oracle import Block, Draft, Row, faults
 
 Few = Callable[[Iterable], Iterable]
 """Picks some of the alternatives that a mutation has at one transfer."""
 
 
-def mutated(schedule: Schedule, seed: int, times: int) -> Draft | None:
+def mutated(draft: Draft, seed: int, times: int) -> Draft | None:
     """A schedule mutated so often, at random; None where one of them leaves no route or nothing.
 
     Args:
-        schedule: to begin with.
-        seed: of the draws.
+        draft: to begin with.
+        seed: of the draws, first of a mutation, then of a place for it.
         times: 0 or more.
     """
-    draft = Draft.of(schedule)
     for step in range(times):
-        draft = random.Random(seed + step).choice([*mutants(draft, most=1, seed=seed)])[1]
+        draw, by_name = random.Random(seed + step), defaultdict(list)
+        for name, mutant in mutants(draft, most=1, seed=seed):
+            by_name[name].append(mutant)
+        draft = draw.choice(by_name[draw.choice([*by_name])])
         if any(len(row.route) < 2 for row in draft.rows) or not draft.rows:
             return None
     return draft
@@ -133,8 +136,9 @@ def _changed_whole(draft: Draft, few: Few) -> Iterator[tuple[str, Draft]]:
         for server in few(s for s in topology.servers.tolist() if s != root):
             moved = (*draft.root[:piece], server, *draft.root[piece + 1 :])
             yield "root of a piece", dataclasses.replace(draft, root=moved)
+    yield from _changed_demand(draft, few)
     for collective in COLLECTIVES:
-        if collective != draft.collective:
+        if draft.asked is None and collective != draft.collective:
             yield "collective", dataclasses.replace(draft, collective=collective)
     for link in range(len(topology.source)):
         if topology.capacity[link] > 1:
@@ -148,6 +152,44 @@ def _changed_whole(draft: Draft, few: Few) -> Iterator[tuple[str, Draft]]:
         except TopologyError:
             continue
         yield "link removed", dataclasses.replace(draft, topology=cut)
+
+
+def _changed_demand(draft: Draft, few: Few) -> Iterator[tuple[str, Draft]]:
+    if (asked := draft.asked) is None:
+        return
+    servers = draft.topology.servers.tolist()
+
+    def with_blocks(changed: dict[int, Block]) -> Draft:
+        blocks = tuple(changed.get(b, block) for b, block in enumerate(asked.blocks))
+        return dataclasses.replace(draft, asked=dataclasses.replace(asked, blocks=blocks))
+
+    for b, block in enumerate(asked.blocks):
+        for field in ("contributors", "destinations"):
+            for server in few(servers):
+                changed = block._replace(**{field: getattr(block, field) ^ {server}})
+                if has_to_do(changed):
+                    more = server in getattr(changed, field)
+                    yield f"{field}: one {'more' if more else 'less'}", with_blocks({b: changed})
+        for c in few(range(b)):
+            if asked.blocks[c] != block:
+                yield "blocks exchanged", with_blocks({b: asked.blocks[c], c: block})
+            moved = block._replace(job=asked.blocks[c].job)
+            if moved != block:
+                yield "block of another job", with_blocks({b: moved})
+    for relay in few(sorted(asked.relays)):
+        fewer = dataclasses.replace(asked, relays=asked.relays - {relay})
+        yield "relay removed", dataclasses.replace(draft, asked=fewer)
+    for p in few(range(len(draft.root))):
+        for q in few(range(p)):
+            renamed = {p: q, q: p}
+            rows = [row._replace(piece=renamed.get(row.piece, row.piece)) for row in draft.rows]
+            yield "pieces renamed", dataclasses.replace(draft, rows=tuple(rows))
+
+
+def has_to_do(block: Block) -> bool:
+    """Whether something is to be done for a block, so that a demand may have it."""
+    sets = block.contributors, block.destinations
+    return all(sets) and not (sets[0] == sets[1] and len(sets[0]) == 1)
 
 
 def _with_rows(
@@ -223,7 +265,8 @@ def judge(
 
 def _touched_pieces(original: Draft, mutant: Draft) -> Collection[int]:
     """The pieces whose contributions the mutation may change; they do not depend on each other."""
-    if (original.collective, original.root) != (mutant.collective, mutant.root):
+    fields = "collective", "root", "asked"
+    if any(getattr(original, field) != getattr(mutant, field) for field in fields):
         return range(len(original.root))
     pairs = zip_longest(original.rows, mutant.rows)
     return {row.piece for pair in pairs if pair[0] is not pair[1] for row in pair if row}

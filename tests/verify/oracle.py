@@ -4,17 +4,20 @@ SPEC "A schedule is valid when" taken literally. Two points that the text leaves
 the verifier's documentation settles them: a copy that shares its server, piece and round with any
 other transfer into it is a conflict, since which of them is last is not defined; and in an
 all-gather every server but a piece's root starts with its own stale contribution, so that adding to
-it or passing it on shows.
+it or passing it on shows. The same holds of a demand: each destination of a piece's block must end
+with each of the block's contributors once and with nothing else, every server starts with its own
+contribution, asked for or not, and no route of the piece passes a server but those of its job and
+the relays.
 """
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from gradweave.schedule import COPY, REDUCE, Schedule
+from gradweave.schedule import COPY, DEMAND, REDUCE, Demand, Schedule, Sets
 from gradweave.topology import Topology
 
 
@@ -29,6 +32,51 @@ class Row(NamedTuple):
     route: tuple[int, ...]
 
 
+class Block(NamedTuple):
+    """What is to be summed and moved."""
+
+    job: int
+    contributors: frozenset[int]
+    destinations: frozenset[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A demand as plain values, which make one."""
+
+    blocks: tuple[Block, ...]
+    block: tuple[int, ...]
+    """Of each piece, ascending."""
+    relays: frozenset[int] = frozenset()
+
+    @staticmethod
+    def of(demand: Demand, block: Iterable[int]) -> "Asked":
+        sets = zip(demand.job.tolist(), demand.contributors, demand.destinations, strict=True)
+        blocks = tuple(
+            Block(job, frozenset(given.tolist()), frozenset(gets.tolist()))
+            for job, given, gets in sets
+        )
+        return Asked(blocks, tuple(block), frozenset(demand.relays.tolist()))
+
+    def demand(self) -> Demand:
+        return Demand(
+            bytes=[number + 1 for number in range(len(self.blocks))],
+            contributors=Sets.of([sorted(block.contributors) for block in self.blocks]),
+            destinations=Sets.of([sorted(block.destinations) for block in self.blocks]),
+            job=[block.job for block in self.blocks],
+            jobs=tuple(f"job {number}" for number in range(1 + max(b.job for b in self.blocks))),
+            relays=sorted(self.relays),
+        )
+
+    def of_piece(self, piece: int) -> Block:
+        return self.blocks[self.block[piece]]
+
+    def allowed(self, piece: int) -> set[int]:
+        """Servers that may have to do with a piece."""
+        mine = [one for one in self.blocks if one.job == self.of_piece(piece).job]
+        return set(self.relays).union(*(one.contributors | one.destinations for one in mine))
+
+
 @dataclasses.dataclass(frozen=True)
 class Draft:
     """A schedule as plain values, which need not make sense."""
@@ -37,13 +85,19 @@ class Draft:
     collective: str
     root: tuple[int, ...]
     rows: tuple[Row, ...]
+    asked: Asked | None = None
+    """A demand, where the collective is not one among all servers."""
 
     @staticmethod
     def of(schedule: Schedule) -> "Draft":
         columns = (schedule.round, schedule.piece, schedule.source, schedule.target, schedule.op)
         values = zip(*(column.tolist() for column in columns), strict=True)
         rows = tuple(Row(*row, schedule.route(t)) for t, row in enumerate(values))
-        return Draft(schedule.topology, schedule.collective, tuple(schedule.root.tolist()), rows)
+        root, asked = tuple(schedule.root.tolist()), None
+        if schedule.demand is not None:
+            asked = Asked.of(schedule.demand, schedule.block.tolist())
+        collective = schedule.collective if asked is None else DEMAND
+        return Draft(schedule.topology, collective, root, rows, asked)
 
     def schedule(self) -> Schedule:
         """The same as a `Schedule`; raises `ScheduleError` where the columns make none."""
@@ -62,6 +116,8 @@ class Draft:
             op=list(ops),
             route_nodes=[node for route in routes for node in route],
             route_offsets=offsets,
+            demand=None if self.asked is None else self.asked.demand(),
+            block=None if self.asked is None else list(self.asked.block),
         )
 
 
@@ -110,6 +166,8 @@ def faults(
             found.add("endpoint")
         if not forwarding_servers and set(row.route[1:-1]) & servers:
             found.add("forwarding")
+        if draft.asked and not set(row.route) & servers <= draft.asked.allowed(row.piece):
+            found.add("relay")
     load = Counter((row.round, link) for row in draft.rows for link in pairwise(row.route))
     if any(count > capacity[link] for (_, link), count in load.items()):
         found.add("capacity")
@@ -158,7 +216,15 @@ def end_state(draft: Draft) -> Held:
 def wrong_cells(
     draft: Draft, held: Held, pieces: Collection[int]
 ) -> dict[tuple[int, int], Counter[int]]:
-    """The (server, piece) that must hold every contribution once at the end, and do not."""
+    """The (server, piece) that must hold certain contributions once at the end, and do not."""
+    if draft.asked:
+        blocks = {piece: draft.asked.of_piece(piece) for piece in pieces}
+        return {
+            (server, piece): held[server, piece]
+            for piece, block in blocks.items()
+            for server in block.destinations
+            if held[server, piece] != Counter(block.contributors)
+        }
     servers = draft.topology.servers.tolist()
     if draft.collective == "reduce_scatter":
         asked = [(draft.root[piece], piece) for piece in pieces]

@@ -1,6 +1,7 @@
 """Random small networks and schedules, for Hypothesis."""
 
 import itertools
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from hypothesis import strategies as st
@@ -31,8 +32,18 @@ def networks(draw: st.DrawFn, *, most_nodes: int = 6) -> Topology:
     tree = {(draw(st.integers(0, v - 1)), v) for v in range(1, nodes)}
     others = sorted(set(itertools.combinations(range(nodes), 2)) - tree)
     pairs = sorted(tree | (draw(st.sets(st.sampled_from(others))) if others else set()))
-    both = np.array(pairs + [(b, a) for a, b in pairs])
-    capacity = draw(st.lists(st.integers(1, 3), min_size=len(both), max_size=len(both)))
+    capacity = draw(st.lists(st.integers(1, 3), min_size=2 * len(pairs), max_size=2 * len(pairs)))
+    return network_of(nodes, switches, pairs, capacity)
+
+
+def network_of(
+    nodes: int,
+    switches: Collection[int],
+    pairs: Sequence[tuple[int, int]],
+    capacity: Sequence[int],
+) -> Topology:
+    """A network of pairs of nodes; the capacities of one direction, then of the other."""
+    both = np.array([*pairs, *((b, a) for a, b in pairs)])
     return Topology(
         name="random",
         is_server=[v not in switches for v in range(nodes)],

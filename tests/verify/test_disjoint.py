@@ -39,7 +39,7 @@ def assert_sound(draft: Draft, *, switches: bool) -> None:
 @given(valid_schedules(), st.integers(0, 2**16), st.integers(0, 3))
 @settings(max_examples=80)
 def test_what_is_proved_is_right(schedule, seed, times):
-    if (draft := mutated(schedule, seed, times)) is None:
+    if (draft := mutated(Draft.of(schedule), seed, times)) is None:
         return
     assert_sound(draft, switches=schedule.scheduler.options.get("aggregating_switches", False))
 

@@ -132,7 +132,7 @@ class Demand:
     jobs: tuple[str, ...] = ("send",)
     """What each job is called, usually its collective."""
     relays: Integers = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
-    """Servers that may pass on any block. A job's own servers may pass on its blocks."""
+    """Servers that may pass on any block, or be on its routes; so may a job's own its blocks."""
 
     def __post_init__(self) -> None:
         size = _column("bytes", self.bytes)

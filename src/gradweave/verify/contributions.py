@@ -9,8 +9,9 @@ in blocks that fit the memory given: servers × pieces-in-a-block × N/4 bytes a
 block ends wrong, the piece at fault is counted again with exact integers, so that the message can
 say how often.
 
-Most pieces need none of this: `gradweave.verify.disjoint` proves first, with one number for each
-server and piece, that they end right. What is counted here are the others.
+Most pieces need none of this. `gradweave.verify.copies` proves first that those end right which are
+only copied, and `gradweave.verify.disjoint`, with one number for each server and piece, that most
+others do. What is counted here is the rest.
 """
 
 import itertools
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.verify.copies import not_copied
 from gradweave.verify.disjoint import not_proved
 from gradweave.verify.verdict import Violation
 
@@ -39,7 +41,7 @@ def first_wrong_count(
     """
     topology = schedule.topology
     holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
-    doubtful = not_proved(schedule, holders, block_bytes)
+    doubtful = not_proved(schedule, holders, block_bytes, not_copied(schedule))
     return _first_wrong_of(schedule, holders, doubtful, block_bytes) if doubtful.size else None
 
 

@@ -20,7 +20,9 @@ BYTES = 8
 takes itself, and enough for all pieces at once where each server gets each of them."""
 
 
-def not_proved(schedule: Schedule, holders: NDArray, block_bytes: int) -> NDArray[np.int64]:
+def not_proved(
+    schedule: Schedule, holders: NDArray, block_bytes: int, pieces: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """Pieces, in ascending order, that this proof does not show to end right.
 
     A cell is a holder's memory of a piece. It is
@@ -31,27 +33,29 @@ def not_proved(schedule: Schedule, holders: NDArray, block_bytes: int) -> NDArra
     - *spent*, N+1: not known.
 
     At the start each server's own contribution is apart, and for an all-gather a root is full; of a
-    demand, each contributor's is apart, or full where it is the only one, and what others hold is
-    spent. A reduce from one cell that is apart into another adds their numbers, and the source is
-    spent; it is full where they add up to N, or to the number of the block's contributors. A copy
-    of a full cell makes its target full. A piece with any other transfer is not proved. All
-    transfers of a round read what was there before it.
+    demand, each contributor's is apart, or full where it is the only one, and what other servers
+    hold is spent. A reduce from one cell that is apart into another adds their numbers, and the
+    source is spent; it is full where they add up to N, or to the number of the block's
+    contributors. A copy of a full cell makes its target full. A piece with any other transfer is
+    not proved. All transfers of a round read what was there before it.
 
     Args:
         schedule: without routes, ends or conflicting copies that are wrong.
         holders: nodes that hold pieces, ascending: the servers, and switches that aggregate.
         block_bytes: memory for the cells, if not less than the schedule's own.
+        pieces: those that are looked at, in ascending order; all if not given.
     """
+    pieces = np.arange(schedule.pieces) if pieces is None else pieces
     count = schedule.topology.num_servers
     kind = np.uint16 if count + 1 <= np.iinfo(np.uint16).max else np.uint32
     memory = max(block_bytes, BYTES * schedule.num_transfers)
     width = max(1, memory // (np.dtype(kind).itemsize * len(holders)))
-    doubtful = []
-    for first in range(0, schedule.pieces, width):
-        some = _Cells(schedule, holders, range(first, min(first + width, schedule.pieces)), kind)
+    doubtful = [pieces[:0]]
+    for first in range(0, len(pieces), width):
+        some = _Cells(schedule, holders, pieces[first : first + width], kind)
         for block in blocks(schedule):
             some.play(block)
-        doubtful.append(first + np.flatnonzero(~some.right()))
+        doubtful.append(some.pieces[~some.right()])
     return np.concatenate(doubtful)
 
 
@@ -59,12 +63,18 @@ class _Cells:
     """The cells of some pieces."""
 
     def __init__(
-        self, schedule: Schedule, holders: NDArray, pieces: range, kind: type[np.unsignedinteger]
+        self,
+        schedule: Schedule,
+        holders: NDArray,
+        pieces: NDArray[np.int64],
+        kind: type[np.unsignedinteger],
     ) -> None:
         topology = schedule.topology
         self.schedule, self.pieces, self.holders = schedule, pieces, len(holders)
         self.place = np.full(topology.num_nodes, -1, np.int64)
         self.place[holders] = np.arange(len(holders))
+        self.number = np.full(schedule.pieces, -1, np.int64)
+        self.number[pieces] = np.arange(len(pieces))
         self.full, self.spent = topology.num_servers, topology.num_servers + 1
         self.held = np.zeros(len(pieces) * len(holders), kind)
         """[pieces · holders] what each cell is, piece by piece."""
@@ -72,8 +82,7 @@ class _Cells:
         self.parts: NDArray[np.int64] | None = None
         """[pieces] contributors of each, of a demand."""
         if schedule.demand is not None:
-            self.parts = schedule.contributors.sizes[pieces.start : pieces.stop]
-        if schedule.demand is not None:
+            self.parts = schedule.contributors.sizes[pieces]
             self._start_at_contributors()
         else:
             self._by_piece()[:] = self.is_server
@@ -84,10 +93,11 @@ class _Cells:
 
     def play(self, block: Block) -> None:
         """Plays a block's transfers, round by round."""
-        piece, copied, edges = block.piece - self.pieces.start, block.copied, block.rounds()
+        piece, copied, edges = block.piece, block.copied, block.rounds()
         source, target = self.place[block.source], self.place[block.target]
         if len(self.pieces) < self.schedule.pieces:
-            mine = (piece >= 0) & (piece < len(self.pieces))
+            piece = self.number[piece]
+            mine = piece >= 0
             piece, source, target = piece[mine], source[mine], target[mine]
             copied = copied[mine]
             edges = np.concatenate([[0], np.cumsum(mine)])[edges].tolist()
@@ -127,14 +137,14 @@ class _Cells:
 
     def _start_at_contributors(self) -> None:
         """Every contributor's own part, which is all of a block that has no other."""
-        self._by_piece()[:] = self.spent
+        self._by_piece()[:] = np.where(self.is_server, self.spent, 0)
         piece, place = self._cells_of(self.schedule.contributors)
         assert self.parts is not None
         self._by_piece()[piece, place] = np.where(self.parts[piece] == 1, self.full, 1)
 
     def _cells_of(self, sets: Sets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Piece, from 0, and place of each server of these pieces' sets."""
-        mine = sets.take(np.arange(self.pieces.start, self.pieces.stop))
+        mine = sets.take(self.pieces)
         return mine.owner, self.place[mine.servers]
 
     def _fail(self, cells: NDArray, which: NDArray[np.bool_]) -> None:
@@ -146,5 +156,5 @@ class _Cells:
 
     def _roots(self) -> NDArray:
         """The cell of each piece's root."""
-        roots = self.schedule.root[self.pieces.start : self.pieces.stop]
-        return np.arange(len(self.pieces)) * self.holders + self.place[roots]
+        at = self.place[self.schedule.root[self.pieces]]
+        return np.arange(len(self.pieces)) * self.holders + at

@@ -203,19 +203,19 @@ def _forwarding_violation(checked: _Checked) -> Violation | None:
 
 
 def _relay_violation(checked: _Checked) -> Violation | None:
-    """A transfer of a demand to or from a server that has nothing to do with its job."""
+    """A transfer of a demand by way of a server that has nothing to do with its job."""
     schedule, block, demand = checked.schedule, checked.block, checked.schedule.demand
     assert demand is not None and schedule.block is not None
-    allowed = np.zeros((len(demand.jobs), schedule.topology.num_nodes), bool)
+    allowed = np.tile(~schedule.topology.is_server, (len(demand.jobs), 1))
     allowed[:, demand.relays] = True
     for sets in (demand.contributors, demand.destinations):
         allowed[demand.job[sets.owner], sets.servers] = True
     job = demand.job[schedule.block[block.piece]]
-    wrong = ~(allowed[job, block.source] & allowed[job, block.target])
-    if not wrong.any():
+    transfer = np.repeat(np.arange(len(block)), checked.lengths)
+    wrong = np.flatnonzero(~allowed[job[transfer], block.nodes])
+    if not wrong.size:
         return None
-    t = int(wrong.argmax())
-    server = int(block.source[t] if not allowed[job[t], block.source[t]] else block.target[t])
+    t, server = int(transfer[wrong[0]]), int(block.nodes[wrong[0]])
     problem = (
         f"{schedule.topology.node_name(server)} has no part in it; expected servers of "
         f"{demand.jobs[job[t]]}, or relays that the demand names"
