@@ -16,7 +16,7 @@ from record import record
 
 import gradweave as gw
 from gradweave.schedulers import from_spec
-from tests.verify.mutations import Tally, judge, table, total
+from tests.verify.mutations import judge, table, total
 
 # network, strategy, collective, alternatives per mutation and transfer (None: all)
 SCHEDULES = [
@@ -35,15 +35,6 @@ SCHEDULES = [
 ]
 
 
-def counts(tally: Tally) -> dict[str, int]:
-    return {
-        "tried": tally.tried,
-        "rejected": tally.rejected,
-        "still_valid": tally.still_valid,
-        "judged_wrongly": tally.wrong,
-    }
-
-
 def main() -> None:
     parser_of(__doc__).parse_args()
     schedules, by_mutation = [], {}
@@ -54,7 +45,7 @@ def main() -> None:
         tallies = judge(schedule, most=limit, aggregating_switches=aggregating)
         case = {"topology": network, "scheduler": strategy, "collective": collective}
         size = {"transfers": schedule.num_transfers, "alternatives": limit or "all"}
-        schedules.append({**case, **size, **counts(total(tallies.values()))})
+        schedules.append({**case, **size, **total(tallies.values()).counts()})
         print(schedules[-1], flush=True)
         for name, tally in tallies.items():
             by_mutation.setdefault(name, []).append(tally)
@@ -64,7 +55,7 @@ def main() -> None:
         "mutations",
         seeds=[0],
         schedules=schedules,
-        rows=[{"mutation": name, **counts(tally)} for name, tally in joined.items()],
+        rows=[{"mutation": name, **tally.counts()} for name, tally in joined.items()],
     )
     if wrong := sum(tally.wrong for tally in joined.values()):
         sys.exit(f"verifier and oracle disagree on {wrong} mutants")

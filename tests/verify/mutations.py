@@ -224,6 +224,15 @@ class Tally:
     def wrong(self) -> int:
         return len(self.wrongly_accepted) + len(self.wrongly_rejected) + len(self.wrongly_explained)
 
+    def counts(self) -> dict[str, int]:
+        """For results' files."""
+        return {
+            "tried": self.tried,
+            "rejected": self.rejected,
+            "still_valid": self.still_valid,
+            "judged_wrongly": self.wrong,
+        }
+
 
 def judge(
     schedule: Schedule,
@@ -248,19 +257,37 @@ def judge(
     for name, mutant in mutants(original, most, seed):
         tally = tallies.setdefault(name, Tally())
         pieces = _touched_pieces(original, mutant)
-        broken = faults(mutant, aggregating_switches=aggregating_switches, pieces=pieces)
-        said = verdict_on(mutant, aggregating_switches=aggregating_switches)
-        if not broken and said is None:
-            tally.still_valid += 1
-        elif not broken:
-            tally.wrongly_rejected.append(mutant)
-        elif said is None:
-            tally.wrongly_accepted.append(mutant)
-        elif said not in (*broken, "columns"):
-            tally.wrongly_explained.append(mutant)
-        else:
-            tally.rejected += 1
+        judged(tally, mutant, pieces, aggregating_switches=aggregating_switches)
     return tallies
+
+
+def judged(
+    tally: Tally,
+    draft: Draft,
+    pieces: Collection[int] | None = None,
+    *,
+    aggregating_switches: bool = False,
+) -> None:
+    """Asks oracle and verifier about one schedule, and counts what they say.
+
+    Args:
+        tally: is added to.
+        draft: the schedule.
+        pieces: those that may be wrong; all if not given.
+        aggregating_switches: whether switches may add.
+    """
+    broken = faults(draft, aggregating_switches=aggregating_switches, pieces=pieces)
+    said = verdict_on(draft, aggregating_switches=aggregating_switches)
+    if not broken and said is None:
+        tally.still_valid += 1
+    elif not broken:
+        tally.wrongly_rejected.append(draft)
+    elif said is None:
+        tally.wrongly_accepted.append(draft)
+    elif said not in (*broken, "columns"):
+        tally.wrongly_explained.append(draft)
+    else:
+        tally.rejected += 1
 
 
 def _touched_pieces(original: Draft, mutant: Draft) -> Collection[int]:
