@@ -329,6 +329,42 @@ def test_how_many_trees_and_pieces_there_is_time_for(
 
 
 @pytest.mark.parametrize(
+    ("servers", "steps", "fewer", "effort_s", "expected"),
+    [
+        (48, 6_000, 1.0, 1.0, (96, 2)),
+        # 49 servers: 0.1 ms for a tree, and 0.46 for its 96 transfers at 1.2 µs, four times; four
+        # trees for each server at most, and fewer where the plan says so.
+        (49, 6_000, 1.0, 1.0, (196, 1)),
+        (49, 6_000, 0.4, 1.0, (49, 1)),
+        (49, 6_000, 0.2, 1.0, (19, 2)),  # less than a tree for each
+        (49, 6_000, 1.0, 0.25, (196, 1)),  # 96 trees, twice, take as long as 192 once
+        (128, 6_000, 1.0, 0.05, (128, 1)),
+        (193, 6_000, 1.0, 0.05, (81, 2)),  # 162 once would not be one for each
+        (128, 400_000, 1.0, 1.0, (128, 1)),  # 3.1 ms for a tree, 1.2 for its transfers: 208
+    ],
+)
+def test_among_many_servers_each_roots_as_many_trees(
+    monkeypatch, servers: int, steps: int, fewer: float, effort_s: float, expected
+):
+    monkeypatch.setattr(decoding, "path_steps", lambda made: steps)
+    made: Any = SimpleNamespace(topology=SimpleNamespace(num_servers=servers), stages=[0, 1])
+    assert decoding.trees_for(made, fewer, effort_s) == expected
+
+
+def test_the_plan_is_taken_whose_links_are_less_full(monkeypatch):
+    full = {1.0: [0.5, 0.75], 2.0: [0.6, 0.7], 3.0: [0.7, 0.7]}
+
+    def grown(made: Wiring, proposal: float, trees: int, passes: int) -> SimpleNamespace:
+        assert (trees, passes) == (SKETCH, 1)
+        return SimpleNamespace(grown=SimpleNamespace(load=np.array(full[proposal])))
+
+    monkeypatch.setattr(policy, "grow_trees", grown)
+    monkeypatch.setattr(policy, "proposal_of", lambda made, plan: plan)
+    plans: Any = list(full)
+    assert [policy.less_full(wiring(), plans[:n]) for n in (1, 2, 3)] == [1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
     ("seconds", "cuts"),
     [
         ({4: 1.0, 3: 1.1, 2: 1.1, 1: 1.1}, 4),
@@ -349,7 +385,7 @@ def _decoded(monkeypatch, servers, steps, fewer, tried, effort_s, seconds) -> tu
     def grow(made, proposal, number, passes):
         asked.extend([number, passes])
         trees = SimpleNamespace(hop=np.zeros((number, 2 * (servers - 1))))
-        return SimpleNamespace(root=[0] * number, trees=trees, proposal=proposal)
+        return SimpleNamespace(root=[0] * number, trees=trees, proposal=proposal, wiring=made)
 
     def simulate(grove, order, pieces, improvements=0):
         asked.append((pieces, improvements))

@@ -87,6 +87,18 @@ def test_large_networks_have_fewer_draws(decoded, monkeypatch):
     assert [one[1] for one in decoded] == pytest.approx([EFFORT_S, draw_s, draw_s, 0.09])
 
 
+def test_where_there_is_time_for_few_draws_among_many_servers_the_first_gets_all(
+    decoded, monkeypatch
+):
+    monkeypatch.setattr(search, "grown_us", lambda *_: 0)
+    monkeypatch.setattr(search, "TUNING", dataclasses.replace(TUNING, trained_servers=3))
+    least_s = (TUNING.least_draws * TUNING.draw_s + EFFORT_S) / (1 - TUNING.fine_share)
+    search.search(WIRING, plain(WIRING), 0.99 * least_s, 0, Stop())
+    assert [one[:2] for one in decoded] == [(0, 0.99 * least_s)]
+    search.search(WIRING, plain(WIRING), 1.01 * least_s, 0, Stop())
+    assert len(decoded) > 1 + TUNING.least_draws
+
+
 @pytest.mark.parametrize("effort", [0.0, -1.0, float("inf"), float("nan")])
 def test_an_effort_is_a_finite_time(effort: float):
     with pytest.raises(OptionError, match="planned: effort: expected a finite number above 0"):

@@ -167,14 +167,33 @@ def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> De
         proposal: the plan.
         effort_s: seconds of one core, about, that this may take.
     """
-    many = wiring.topology.num_servers <= TUNING.few_servers
-    many = many and path_steps(wiring) <= TUNING.max_path_steps
-    trees = TUNING.trees if many else TUNING.max_trees
-    each = len(wiring.stages) * (wiring.topology.num_servers - 1)
-    trees = min(trees * proposal.fewer, 1e6 * effort_s / (4 * TUNING.transfer_us * each))
-    trees = max(1, round(trees))
-    grove = grow_trees(wiring, proposal, trees, TUNING.passes)
-    return in_pieces(grove, effort_s - 1e-6 * grown_us(wiring, len(grove.root), TUNING.passes))
+    trees, passes = trees_for(wiring, proposal.fewer, effort_s)
+    grove = grow_trees(wiring, proposal, trees, passes)
+    return in_pieces(grove, effort_s - 1e-6 * grown_us(wiring, len(grove.root), passes))
+
+
+def trees_for(wiring: Wiring, fewer: float, effort_s: float) -> tuple[int, int]:
+    """How many trees there is time for, and how often each is grown.
+
+    Among many servers each roots as many, and each tree is grown once, if there is time for that: a
+    server that roots less than others sends and receives less.
+
+    Args:
+        wiring: the network and the gradient.
+        fewer: as `Proposal.fewer`.
+        effort_s: seconds of one core, about, that decoding may take.
+    """
+    servers = wiring.topology.num_servers
+    small = servers <= TUNING.few_servers and path_steps(wiring) <= TUNING.max_path_steps
+    simulated = 4 * len(wiring.stages) * (servers - 1)  # uncut, and again with the order improved
+    trees = TUNING.trees if small else TUNING.max_trees
+    trees = max(1, round(min(trees * fewer, 1e6 * effort_s / (TUNING.transfer_us * simulated))))
+    if servers <= TUNING.trained_servers:
+        return trees, TUNING.passes
+    each_us = grown_us(wiring, 1, 1) + transfer_us(wiring) * simulated
+    once = max(TUNING.passes * trees, TUNING.decoded_share * 1e6 * effort_s / each_us)
+    rooted = int(min(once, TUNING.rooted * servers * fewer) / servers)
+    return (rooted * servers, 1) if rooted else (trees, TUNING.passes)
 
 
 def in_pieces(grove: Grove, effort_s: float) -> Decoded:
@@ -192,7 +211,7 @@ def in_pieces(grove: Grove, effort_s: float) -> Decoded:
 
     def work_us(cuts: int) -> float:
         blocked = (uncut.tried - transfers) * cuts**TUNING.tries_power
-        return TUNING.transfer_us * transfers * cuts + TUNING.try_us * blocked
+        return transfer_us(grove.wiring) * transfers * cuts + TUNING.try_us * blocked
 
     left = 1e6 * effort_s - work_us(1)
     simulations, found = 1 + 2 * TUNING.improvements, [uncut]
@@ -203,6 +222,12 @@ def in_pieces(grove: Grove, effort_s: float) -> Decoded:
     enough = min(one.seconds for one in found) * (1 + TUNING.as_fast)
     as_fast = [one for one in found if one.seconds <= enough]
     return min(as_fast, key=lambda one: (one.cuts, one.seconds))
+
+
+def transfer_us(wiring: Wiring) -> float:
+    """Microseconds, about, in which a transfer is simulated."""
+    few = wiring.topology.num_servers <= TUNING.trained_servers
+    return TUNING.transfer_us if few else TUNING.transfer_us_of_many
 
 
 def grown_us(wiring: Wiring, trees: int, passes: int) -> float:

@@ -35,8 +35,8 @@ class Planned(Scheduler):
     duals depend on what links carry alone."""
     effort: float = EFFORT_S
     """Seconds of one core, about. By twice the default and more, plans are drawn around the first
-    one, and the best is taken. What is counted is work: machines differ in time, not in the
-    schedule."""
+    one, and the best is taken; among many servers, where few could be drawn, the first has more
+    trees instead. What is counted is work: machines differ in time, not in the schedule."""
     weights: str | None = None
     """File of weights made by `gradweave.learning.plans`; the shipped ones if not given."""
 
@@ -81,12 +81,20 @@ class Planned(Scheduler):
             seed: of the plans that are drawn.
             stop: ends the drawing.
         """
-        from gradweave.schedulers.planned.policy import decided, plain, proposal_of, read_weights
+        from gradweave.schedulers.planned.policy import (
+            decided,
+            less_full,
+            plain,
+            proposal_of,
+            read_weights,
+        )
         from gradweave.schedulers.planned.search import search
 
         wiring = Wiring(topology, collective, self.gradient_bytes)
         learned = self.plan == "learned"
         first = decided(wiring, read_weights(self.weights)) if learned else plain(wiring)
+        if learned and topology.num_servers > TUNING.trained_servers:
+            first = less_full(wiring, [first, plain(wiring)])
         if self.effort < TUNING.search_from * EFFORT_S:
             return decode(wiring, proposal_of(wiring, first), self.effort)
         return search(wiring, first, self.effort, seed, stop or Stop())

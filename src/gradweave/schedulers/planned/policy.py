@@ -5,7 +5,7 @@ One definition for both: NumPy decodes by it, and JAX trains it (`gradweave.lear
 
 import functools
 import importlib.resources
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,6 +222,20 @@ def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
         near=begin.near * near,
         fewer=min(1.0, float(exponentials(whole[10:])[0])),
     )
+
+
+def less_full(wiring: Wiring, plans: Sequence[Decisions]) -> Decisions:
+    """The plan of which a few trees fill the fullest link least.
+
+    Args:
+        wiring: the network and the gradient.
+        plans: to choose from; the first among equals.
+    """
+
+    def full(decisions: Decisions) -> float:
+        return float(grow_trees(wiring, proposal_of(wiring, decisions), SKETCH, 1).grown.load.max())
+
+    return min(plans, key=full)
 
 
 def plain(wiring: Wiring) -> Decisions:

@@ -10,7 +10,14 @@ Source: Rechenberg, Evolutionsstrategie, 1973 (the one-fifth rule).
 
 import numpy as np
 
-from gradweave.schedulers.planned.decoding import EFFORT_S, Decoded, Wiring, decode, grown_us
+from gradweave.schedulers.planned.decoding import (
+    EFFORT_S,
+    Decoded,
+    Wiring,
+    decode,
+    grown_us,
+    transfer_us,
+)
 from gradweave.schedulers.planned.policy import Decisions, graph_of, noise, proposal_of, rounded
 from gradweave.schedulers.planned.tuning import TUNING
 from gradweave.stop import Stop
@@ -30,11 +37,14 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
     for_fine = TUNING.fine_share * effort_s
     fine = min(TUNING.fine, max(1, int(for_fine / EFFORT_S)))
     fine_s = max(EFFORT_S, for_fine / fine)
-    best = decode(wiring, proposal_of(wiring, first), EFFORT_S)
     draw_s = max(TUNING.draw_s, rough_s(wiring))
+    draws = int((effort_s - for_fine - EFFORT_S) / draw_s)
+    if wiring.topology.num_servers > TUNING.trained_servers and draws < TUNING.least_draws:
+        return decode(wiring, proposal_of(wiring, first), effort_s)
+    best = decode(wiring, proposal_of(wiring, first), EFFORT_S)
     parent, least = first, np.inf
     plans: list[tuple[float, int, Decisions]] = []
-    for number in range(int((effort_s - for_fine - EFFORT_S) / draw_s)):
+    for number in range(draws):
         if stop.reached():
             return best
         plan = first
@@ -61,5 +71,5 @@ def rough_s(wiring: Wiring) -> float:
     """What a draw takes at least: growing its trees, and simulating them four times."""
     transfers = TUNING.max_trees * len(wiring.stages) * (wiring.topology.num_servers - 1)
     return 1e-6 * (
-        grown_us(wiring, TUNING.max_trees, TUNING.passes) + 4 * TUNING.transfer_us * transfers
+        grown_us(wiring, TUNING.max_trees, TUNING.passes) + 4 * transfer_us(wiring) * transfers
     )

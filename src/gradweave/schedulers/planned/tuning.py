@@ -21,6 +21,14 @@ class Tuning:
     """Most servers of a small network."""
     max_trees: int = 96
     """Grown on larger networks, where each takes longer."""
+    trained_servers: int = 48
+    """Up to which plans of the policy are taken as they are: it was trained on half as many at
+    most. Among more, the even plan is taken where its links are less full, and servers root as many
+    trees each: with fewer trees than servers, those that root one were behind."""
+    rooted: int = 4
+    """Trees that each server roots there, at most."""
+    decoded_share: float = 0.9
+    """Of an effort, for these and for two simulations of them; the rest is for finer pieces."""
     max_path_steps: int = 6_000
     """Most steps of the path search for one tree, see `path_steps`, on a small network."""
     cuts: tuple[int, ...] = (4, 3, 2, 1)
@@ -37,10 +45,14 @@ class Tuning:
     transfer that is simulated; and of one that is tried in vain. Behind switches the tries rise
     with `tries_power` of the pieces."""
     tries_power: float = 1.8
+    transfer_us_of_many: float = 1.2
+    """The second of these above `trained_servers`, whose transfers do not stay in cache."""
     search_from: float = 2.0
     """Efforts, over the default one, from which plans are drawn."""
     draw_s: float = 0.012
     """Effort in which a drawn plan is decoded. With 20 ms fewer plans came to as much."""
+    least_draws: int = 8
+    """With time for fewer no plans are drawn, and the first is decoded in all of it."""
     fine: int = 3
     """Best plans that are decoded finely at last."""
     fine_share: float = 0.3
