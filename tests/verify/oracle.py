@@ -101,7 +101,8 @@ class Draft:
 
     def schedule(self) -> Schedule:
         """The same as a `Schedule`; raises `ScheduleError` where the columns make none."""
-        rounds, pieces, sources, targets, ops, routes = zip(*self.rows, strict=True)
+        columns = [*zip(*self.rows, strict=True)] or [()] * len(Row._fields)
+        rounds, pieces, sources, targets, ops, routes = columns
         offsets = [0]
         for route in routes:
             offsets.append(offsets[-1] + len(route))
