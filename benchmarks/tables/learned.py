@@ -8,31 +8,38 @@ from record import load
 from table_templates import filled, grouped
 
 
-def _rows(result: dict[str, Any], trees: str, group: str) -> list[dict[str, Any]]:
-    return [row for row in result["rows"] if (row["trees"], row["group"]) == (trees, group)]
+def _rows(result: dict[str, Any], part: str, trees: str, group: str) -> list[dict[str, Any]]:
+    """Those of the trained policies (rows) or of the rule, on some trees and of one group."""
+    return [row for row in result[part] if (row["trees"], row["group"]) == (trees, group)]
 
 
 def learned_table_2() -> str:
     """Per stage; the paper's figures count both on BCube and Jellyfish."""
     result, lines = load("learned_decoding"), []
-    fixed = {row["label"]: row for row in _rows(result, "fixed", "table 2")}
-    for row in _rows(result, "grown", "table 2"):
-        label, other = row["label"], fixed[row["label"]]
+    fixed = {
+        (part, row["label"]): row
+        for part in ("rows", "rule")
+        for row in _rows(result, part, "fixed", "table 2")
+    }
+    trained = {row["label"]: row for row in _rows(result, "rows", "grown", "table 2")}
+    for row in _rows(result, "rule", "grown", "table 2"):
+        label, other = row["label"], trained[row["label"]]
         paper = row["paper"] / (1 if label.startswith("D") else 2)
         lines.append(
             f"{NETWORKS[label]} | {row['mean']:.2f} | {row['greedy']} | {row['best']} | "
-            f"{row['bound']} | {row['rarest near: mean']:.2f} | {paper:.1f} | "
-            f"{other['mean']:.2f} | {other['greedy']} | {other['best']} | {other['bound']}"
+            f"{other['mean']:.2f} | {other['greedy']} | {other['best']} | {row['bound']} | "
+            f"{row['rarest near: mean']:.2f} | {fixed['rule', label]['mean']:.2f} | "
+            f"{fixed['rows', label]['mean']:.2f} | {fixed['rows', label]['bound']} | {paper:.1f}"
         )
-    head = "network | drawn, not repaired | best actions, repaired | best of 64, repaired | optimum"
-    head += " | greedy rule | paper: RL | fixed trees, never repaired: drawn | best actions"
-    return sourced_table(result, f"{head} | best of 64 | their bound", lines)
+    head = "a stage's rounds | rule: drawn, not repaired | best actions, repaired | best of 64"
+    head += " | trained policies: drawn, not repaired | best actions, repaired | best of 64"
+    head += " | optimum | greedy rule | pinned trees: rule, drawn | trained policies, drawn"
+    return sourced_table(result, f"{head} | their bound | paper: RL, as settled", lines)
 
 
 def learned_groups() -> str:
     """Mean gaps by group of networks, beside greedy rules."""
     result = load("learned_decoding")
-    rules = ("rarest everywhere", "rarest near", "rarest near, swaps")
     names = {
         "table 2": "Table 2, five of them never seen",
         "held out": "held out: tori, meshes, hypercubes, larger ones",
@@ -40,29 +47,34 @@ def learned_groups() -> str:
         "random": "100 random, unequal capacities",
         "well connected": "20 random, well connected",
     }
-    columns = {
-        "untrained_mean": "untrained: drawn",
-        "untrained_repaired": "untrained, repaired",
-        "mean": "learned: drawn, not repaired",
+    own = {
+        "mean": "drawn, not repaired",
         "greedy_not_repaired": "best actions, not repaired",
         "greedy": "best actions, repaired",
         "best": "best of 64, repaired",
     }
-    for rule in rules:
-        columns |= {f"{rule}: mean": f"{rule}: one pass", f"{rule}: best": f"{rule}: best of 64"}
-    for rule in rules:
-        column = f"{rule}: best in the time of greedy"
-        columns[column] = f"{rule}, in the time of the best actions"
+    swaps = "rarest near, swaps"
+    columns = {
+        ("rows", "untrained_mean"): "untrained: drawn",
+        ("rows", "untrained_repaired"): "repaired",
+        **{("rule", key): f"{'rule: ' * (key == 'mean')}{name}" for key, name in own.items()},
+        **{("rows", key): f"{'trained: ' * (key == 'mean')}{name}" for key, name in own.items()},
+        ("rule", f"{swaps}: mean"): "swaps of `grown`: one pass",
+        ("rule", f"{swaps}: best"): "best of 64",
+        ("rule", f"{swaps}: best in the time of greedy"): "in the time of the rule's best actions",
+    }
     lines = []
     for group, name in names.items():
-        rows = _rows(result, "grown", group)
-        gaps = (fmean(row[key] / row["bound"] - 1 for row in rows) for key in columns)
+        gaps = (
+            fmean(row[key] / row["bound"] - 1 for row in _rows(result, part, "grown", group))
+            for part, key in columns
+        )
         lines.append(" | ".join([name, *(f"{gap:.1%}" for gap in gaps)]))
     return sourced_table(result, " | ".join(["mean gap", *columns.values()]), lines)
 
 
 def learned_large() -> str:
-    """Best actions of the learned policies on large networks."""
+    """Best actions of the rule on large networks."""
     result = load("learned_large")
 
     def time(row: dict[str, Any]) -> str:

@@ -21,8 +21,8 @@ DEFAULT: tuple[Scheduler, ...] = (
     Ring(forwarding=False),
     Grown(),
     Learned(),
-    # On some leaf–spine networks the policies find what the rule misses (24 rounds in place of 26 on
-    # 36 servers at 3:1); where both find it, the rule mostly takes less time.
+    # On some leaf–spine networks the policies find what the rule misses: 24 rounds in place of 26
+    # on 36 servers at 3:1.
     Learned(policy="trained"),
     Merged(),
     Exact(effort=1.5, open_questions=1),
