@@ -45,7 +45,7 @@ def cuts_of(parts: Parts, pieces: int) -> list[Cut]:
     kept = _large_enough(parts, 0.5 / pieces)
     share = _shared_out(parts, kept)
     count = np.maximum(np.rint(share * pieces), kept).astype(np.int64)
-    cuts = [_in_order(share, count)]
+    cuts = [in_turn(share, count)]
     if not parts.fixed_roots:
         part = cuts[0].part
         cuts.append(dataclasses.replace(cuts[0], share=np.full(len(part), 1 / len(part))))
@@ -68,7 +68,7 @@ def equal_cut(parts: Parts, pieces: int, periods: int = 1) -> Cut:
     count = np.empty(len(fine), np.int64)
     for group in np.unique(groups).tolist():
         count[groups == group] = apportion(each, fine[groups == group])
-    cut = _in_order(parts.share, count * periods)
+    cut = in_turn(parts.share, count * periods)
     return dataclasses.replace(cut, share=np.full(pieces, 1 / pieces))
 
 
@@ -81,16 +81,26 @@ def periodic_cut(parts: Parts, pieces: int) -> Cut | None:
         parts: what to cut.
         pieces: about how many; None is returned where a single period has more.
     """
-    unit = float(np.median(parts.share[parts.share >= 0.5 * parts.share.max()]))
+    unit = usual_share(parts.share)
     kept = _large_enough(parts, TUNING.least_in_period * unit)
     share = _shared_out(parts, kept)
     each = np.where(kept, np.maximum(np.rint(share / unit), 1), 0).astype(np.int64)
     periods = int(np.rint(pieces / each.sum()))
-    return _in_order(share, each * periods) if periods else None
+    return in_turn(share, each * periods) if periods else None
 
 
-def _in_order(share: NDArray[np.float64], count: NDArray[np.int64]) -> Cut:
-    """So many pieces of each part, all parts' in turn."""
+def usual_share(share: NDArray[np.float64]) -> float:
+    """The median of shares that are at least half as large as the largest."""
+    return float(np.median(share[share >= 0.5 * share.max()]))
+
+
+def in_turn(share: NDArray[np.float64], count: NDArray[np.int64]) -> Cut:
+    """So many pieces of each part, all parts' in turn.
+
+    Args:
+        share: [parts] of all that is cut.
+        count: [parts] pieces of each.
+    """
     part = np.repeat(np.arange(len(share)), count)
     number = np.arange(len(part)) - np.repeat(np.cumsum(count) - count, count)
     order = np.argsort((number + 0.5) / count[part], kind="stable")

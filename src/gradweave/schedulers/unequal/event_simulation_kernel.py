@@ -21,14 +21,14 @@ FREED, ARRIVED, READY = 0, 1, 2
 
 
 class Trees(NamedTuple):
-    """What moves: M transfers for each piece, the same for all pieces of a part.
+    """What moves: M transfers at most for each piece, the same for all pieces of a part.
 
     A transfer waits for all that its source needs first; `following` says which ones those are, the
     other way round.
     """
 
     hop: NDArray[np.int64]
-    """[parts, M] hop of each transfer."""
+    """[parts, M] hop of each transfer; −1 in place of transfers that a part has less than M."""
     waits: NDArray[np.int64]
     """[parts, M] transfers of the same piece that each waits for."""
     following: NDArray[np.int64]
@@ -104,8 +104,8 @@ def simulate(
         until: seconds at which to give up.
 
     Returns:
-        [P·M] start of each transfer, piece by piece, and the seconds in all; infinite where it was
-        given up.
+        [P·M] start of each transfer, piece by piece, infinite in place of one that there is not;
+        and the seconds in all, infinite where it was given up.
     """
     start = np.full(len(part) * trees.hop.shape[1], np.inf)
     state = _begun(trees, wires, part, size, order)
@@ -130,7 +130,7 @@ def _play(
     while True:
         while admitted < min(pieces, oldest + window):
             for t in range(admitted * per_piece, (admitted + 1) * per_piece):
-                if not state.waits[t]:
+                if not state.waits[t] and state.hop[t] >= 0:
                     _make_ready(wires, state, t)
             admitted += 1
         last = max(last, _start_all(wires, state, size, per_piece, now, start))
@@ -171,15 +171,16 @@ def _begun(trees: Trees, wires: Wires, part: Integers, size: Floats, order: floa
     """Nothing has begun."""
     links, per_piece, pieces = len(wires.bandwidth), trees.hop.shape[1], len(part)
     count = pieces * per_piece
+    unfinished = np.zeros(pieces, np.int64)
     hops, waits, load = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(links)
     own, slowest = np.empty(count), np.full(links, np.inf)
-    _count(trees, wires, part, size, hops, waits, load, slowest)
+    _count(trees, wires, part, size, hops, waits, unfinished, load, slowest)
     _weigh(trees, part, size, order * load.max() / pieces, own)
     return _State(
         hops,
         own,
         waits,
-        np.full(pieces, per_piece),
+        unfinished,
         wires.bandwidth.copy(),
         load,
         np.full(links, -1),
@@ -200,10 +201,11 @@ def _count(
     size: Floats,
     hops: Integers,
     waits: Integers,
+    unfinished: Integers,
     load: Floats,
     slowest: Floats,
 ) -> None:
-    """Writes what the state begins with of transfers and links; the load is 0 before."""
+    """Writes what the state begins with; loads and numbers of transfers are 0 before."""
     for hop in range(len(wires.rate)):
         for i in range(wires.first[hop], wires.first[hop + 1]):
             slowest[wires.links[i]] = min(slowest[wires.links[i]], wires.rate[hop])
@@ -213,10 +215,13 @@ def _count(
             waits[t] = trees.waits[part[p], m] + (trees.ready[part[p], m] > 0.0)
             hop = trees.hop[part[p], m]
             hops[t] = hop
+            t += 1
+            if hop < 0:
+                continue
+            unfinished[p] += 1
             for i in range(wires.first[hop], wires.first[hop + 1]):
                 link = wires.links[i]
                 load[link] += wires.overhead[hop] + size[p] / wires.bandwidth[link]
-            t += 1
 
 
 @kernel(inner=True, allocates=False)

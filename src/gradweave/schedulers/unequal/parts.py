@@ -110,7 +110,7 @@ def parts_with(
     from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
     paired = _paired(trees)
-    hops = _Hops(topology)
+    hops = Hops(topology)
     rows = [_transfers(trees, hops) for trees, _ in paired]
     following = [list(each) for _, _, follow in rows for each in follow]
     lengths = np.array([len(each) for each in following], np.int64).reshape(len(rows), -1)
@@ -189,7 +189,7 @@ def ends_and_routes(topology: Topology, links: NDArray, first: NDArray) -> dict[
     }
 
 
-class _Hops:
+class Hops:
     """Distinct routes, by number."""
 
     def __init__(self, topology: Topology) -> None:
@@ -197,6 +197,7 @@ class _Hops:
         self._number: dict[tuple[int, ...], int] = {}
 
     def number(self, links: tuple[int, ...]) -> int:
+        """The number of a route, a new one if it is new."""
         return self._number.setdefault(links, len(self._number))
 
     def arrays(self) -> dict:
@@ -212,9 +213,7 @@ class _Hops:
         }
 
 
-def _transfers(
-    trees: tuple[Tree, ...], hops: _Hops
-) -> tuple[list[int], list[int], list[list[int]]]:
+def _transfers(trees: tuple[Tree, ...], hops: Hops) -> tuple[list[int], list[int], list[list[int]]]:
     """Hop of each transfer of a piece, how many it waits for, and which wait for it.
 
     Reduces come first, each stage in the order of the servers that the hops belong to.

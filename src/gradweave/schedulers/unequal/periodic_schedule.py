@@ -7,12 +7,17 @@ switch, is filled completely. A transfer whose data is not there in its slot wai
 next period. Times come out of the event model, which keeps each link's order.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.unequal.cuts import Cut
 from gradweave.schedulers.unequal.parts import Parts
 from gradweave.schedulers.unequal.tuning import TUNING
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 
 def periodic_slots(parts: Parts, cut: Cut) -> NDArray[np.int64]:
@@ -22,29 +27,41 @@ def periodic_slots(parts: Parts, cut: Cut) -> NDArray[np.int64]:
         parts: with the trees that each of their pieces takes.
         cut: the pieces, see `periodic_cut`.
     """
-    servers, transfers = parts.topology.num_servers, parts.trees.hop.shape[1]
-    hop = parts.trees.hop
-    distance = (parts.target[hop] - parts.source[hop]) % servers - 1
-    stages = 2 if 0 < parts.reduces < transfers else 1
+    transfers = parts.trees.hop.shape[1]
     copies = np.arange(transfers) >= parts.reduces
-    slot = stages * distance + (copies if stages == 2 else 0)
-    length = stages * (servers - 1)
-    later = _periods_later(parts, slot, length)
-    count = np.bincount(cut.part, minlength=len(parts.root))
+    distance = (parts.target - parts.source)[parts.trees.hop]
+    return slots_in_periods(parts.trees, distance % parts.topology.num_servers, copies[None], cut)
+
+
+def slots_in_periods(
+    trees: "Trees", distance: NDArray[np.int64], copies: NDArray[np.bool_], cut: Cut
+) -> NDArray[np.int64]:
+    """[P·M] the slot of each transfer, piece by piece, counted from the first period's start.
+
+    Args:
+        trees: of the parts.
+        distance: [parts, M] by how many ranks the target comes after the source, at least 1.
+        copies: [parts, M], or [1, M], which transfers copy.
+        cut: the pieces: of each part as many in each period.
+    """
+    stages = 2 if copies.any() and not copies.all() else 1
+    slot = stages * (distance - 1) + (copies if stages == 2 else 0)
+    length = stages * int(distance.max())
+    later = _periods_later(trees, slot, length)
+    count = np.bincount(cut.part, minlength=len(trees.hop))
     periods = int(np.gcd.reduce(count))
     period = cut.number * periods // count[cut.part]
     at = (period[:, None] + later[cut.part]) * length + slot[cut.part]
     return at.reshape(-1)
 
 
-def _periods_later(parts: Parts, slot: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+def _periods_later(trees: "Trees", slot: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     """[parts, M] how many periods after its piece's first a transfer has its slot.
 
     As few as let its data arrive before.
     """
     from gradweave.schedulers.kernels.precedence import topological_order
 
-    trees = parts.trees
     later = np.zeros_like(slot)
     for part, (mine, first) in enumerate(zip(slot, trees.first_following, strict=True)):
         for transfer in topological_order(trees.waits[part], first, trees.following).tolist():

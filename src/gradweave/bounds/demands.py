@@ -1,0 +1,336 @@
+"""Lower bounds for demands of any kind, by lengths of links."""
+
+import dataclasses
+import functools
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.bound import Name
+from gradweave.bounds.distances import node_distances
+from gradweave.bounds.duals import least_latency_over
+from gradweave.bounds.unicast import DENOMINATORS, MAX_LENGTH, ROUNDING
+from gradweave.errors import OptionError
+from gradweave.schedule.demand import Demand
+from gradweave.topology.topology import Floats, Integers, Topology
+from gradweave.topology.units import format_bandwidth, format_seconds, format_size
+
+FAR = 1 << 60
+"""Length of what cannot be reached."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DemandLengths:
+    """Lengths of links, which prove that a demand takes so long.
+
+    What crosses a link uses its length. Each block uses at least its bytes times the least length
+    of what must carry it: a path for one contributor and one destination, a tree from the
+    contributor to all destinations or from all contributors to the destination, or one to some
+    server and another from there. In a second all links offer their bandwidths times their lengths.
+    Any lengths prove something; how they were found does not matter.
+
+    Schedules are bounded that are built from trees: of a block with several contributors and
+    several destinations, all contributions are added somewhere before the sum is copied.
+    """
+
+    topology: Topology
+    demand: Demand
+    length: Integers
+    """[L] of each link direction, at least 0, at most `MAX_LENGTH`."""
+
+    def __post_init__(self) -> None:
+        given = np.asarray(self.length)
+        if given.shape != (len(self.topology.source),) or given.dtype.kind not in "iu":
+            raise OptionError("lengths: expected integers, one for each link direction")
+        if given.min() < 0 or given.max() > MAX_LENGTH:
+            raise OptionError(f"lengths: expected 0 to {MAX_LENGTH:,}")
+        self.demand.check_servers(self.topology)
+        object.__setattr__(self, "length", given.astype(np.int64))
+
+    @functools.cached_property
+    def used(self) -> int:
+        """Least sum over all blocks of bytes times length; exact."""
+        return sum(_used_by(self, job) for job in np.unique(self.demand.job).tolist())
+
+    @functools.cached_property
+    def offered(self) -> Fraction:
+        """Bandwidth times length of all link directions; exact."""
+        values, kind = np.unique(self.topology.bandwidth_bytes_per_s, return_inverse=True)
+        total = [int(self.length[kind == k].astype(object).sum()) for k in range(len(values))]
+        pairs = zip(map(Fraction, values.tolist()), total, strict=True)
+        return sum((value * length for value, length in pairs), Fraction(0))
+
+    @functools.cached_property
+    def seconds(self) -> Fraction:
+        """Seconds that the demand takes at least, with the least latency of a link that counts."""
+        if not self.offered or not self.used:
+            return Fraction(0)
+        waits = least_latency_over(self.topology)[self.length > 0]
+        return self.used / self.offered + Fraction(float(waits.min()))
+
+    def reason(self, name: Name = str) -> str:
+        """The certificate in words.
+
+        Args:
+            name: (node id) -> what it is called.
+        """
+        topology, links = self.topology, np.flatnonzero(self.length)
+        if self.length.max() == 1:
+            amount, rate = format_size(self.used), format_bandwidth(float(self.offered))
+            for ends, verb in ((topology.source, "leave"), (topology.target, "enter")):
+                node = int(ends[links[0]])
+                if topology.is_server[node] and np.array_equal(links, np.flatnonzero(ends == node)):
+                    return f"{amount} must {verb} server {name(node)} at {rate}"
+            return f"{amount} must cross {len(links)} link directions, which carry {rate} together"
+        return (
+            f"with lengths up to {self.length.max():,} on {len(links)} link directions, the bytes "
+            f"use {float(self.used):.4g}, and the links offer {float(self.offered):.4g} a second"
+        )
+
+    def __str__(self) -> str:
+        return self.reason()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DemandBound:
+    """No schedule built from trees takes less time, and why."""
+
+    latency_s: float
+    """What the block takes whose destinations are farthest from its contributors, however small."""
+    farthest: tuple[int, int]
+    """These: a contributor and a destination."""
+    lengths: DemandLengths
+    """The certificate of what the bytes take."""
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two."""
+        return max(self.latency_s, float(self.lengths.seconds))
+
+    def reason(self, name: Name = str) -> str:
+        """The certificate in words."""
+        if self.latency_s > self.lengths.seconds:
+            a, b = map(name, self.farthest)
+            return f"from server {a} to server {b} it takes {format_seconds(self.latency_s)}"
+        return self.lengths.reason(name)
+
+    def __str__(self) -> str:
+        return f"at least {format_seconds(self.seconds)}, since {self.reason()}"
+
+
+def demand_bound(
+    topology: Topology, demand: Demand, *, lengths: Floats | None = None
+) -> DemandBound:
+    """The least time of a demand, by the strongest certificate of some.
+
+    They are the ports of each server that sends or receives most, even lengths, and given ones in
+    small integers. `gradweave.schedulers.demands` finds lengths that are nearly the best of all.
+
+    Args:
+        topology: the network.
+        demand: what is to be summed and moved.
+        lengths: [L] of link directions, at least 0, in any unit.
+
+    Raises:
+        OptionError: a server that the network lacks, or cannot reach; lengths that make no sense.
+
+    >>> import gradweave as gw
+    >>> whole = gw.schedule.collective("broadcast", range(4), 10**9, root=0)
+    >>> print(demand_bound(gw.topology.ring(4), whole).reason())
+    1 GB must leave server 0 at 200 Gbit/s
+    """
+    demand.check_servers(topology)
+    tried = [*_ports(topology, demand), _in_integers(topology, demand, _inverse(topology))]
+    if lengths is not None:
+        given = np.asarray(lengths, np.float64)
+        if given.shape != (len(topology.source),) or not (
+            np.isfinite(given).all() and (given >= 0).all()
+        ):
+            raise OptionError("lengths: expected one of at least 0 for each link direction")
+        if given.any():
+            tried.append(_in_integers(topology, demand, given))
+    most = max(one.seconds for one in tried)
+    near = next(one for one in tried if one.seconds >= most * (1 - Fraction(ROUNDING)))
+    return DemandBound(*_farthest(topology, demand), near)
+
+
+def _inverse(topology: Topology) -> NDArray[np.float64]:
+    return 1 / topology.bandwidth_bytes_per_s.astype(np.float64)
+
+
+def _ports(topology: Topology, demand: Demand) -> list[DemandLengths]:
+    """Lengths of 1 on the links of the server that must send most, and of that to receive most."""
+    found = []
+    for ends, needs in ((topology.source, True), (topology.target, False)):
+        moved = _must_pass(demand, leaving=needs, nodes=topology.num_nodes)
+        rate = np.bincount(ends, topology.bandwidth_bytes_per_s, topology.num_nodes)
+        busiest = int(np.argmax(moved / np.maximum(rate, 1e-300)))
+        found.append(DemandLengths(topology, demand, (ends == busiest).astype(np.int64)))
+    return found
+
+
+def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float64]:
+    """[V] bytes that must leave each server, or enter it: of each block that others want."""
+    inner, outer = demand.contributors, demand.destinations
+    if not leaving:
+        inner, outer = outer, inner
+    others = outer.sizes[inner.owner] > 1
+    alone = ~others & (outer.servers[outer.offsets[inner.owner]] != inner.servers)
+    counts = others | alone
+    size = demand.bytes[inner.owner[counts]]
+    return np.bincount(inner.servers[counts], size, nodes).astype(np.float64)
+
+
+def _in_integers(topology: Topology, demand: Demand, length: Floats) -> DemandLengths:
+    """Lengths in integers that are as small as may be without losing much of the bound."""
+    best = None
+    for denominator in (DENOMINATORS[-1], *DENOMINATORS[:-1]):
+        scaled = np.rint(length * (denominator / length.max())).astype(np.int64)
+        one = DemandLengths(topology, demand, scaled // (np.gcd.reduce(scaled) or 1))
+        if best is None:
+            best = one
+        elif one.seconds >= best.seconds * (1 - Fraction(ROUNDING)):
+            return one
+    assert best is not None
+    return best
+
+
+def _used_by(lengths: DemandLengths, job: int) -> int:
+    """What a job's blocks use at least."""
+    demand, topology = lengths.demand, lengths.topology
+    allowed = np.union1d(demand.servers_of(job), demand.relays).astype(np.int64)
+    least = _Least(topology, allowed, lengths.length)
+    place = np.full(topology.num_nodes, -1)
+    place[allowed] = np.arange(len(allowed))
+    known: dict[tuple[bytes, bytes], int] = {}
+    total = 0
+    for block in np.flatnonzero(demand.job == job).tolist():
+        sets = demand.contributors[block], demand.destinations[block]
+        key = sets[0].tobytes(), sets[1].tobytes()
+        if key not in known:
+            known[key] = least.length(place[sets[0]], place[sets[1]])
+        total += int(demand.bytes[block]) * known[key]
+    return total
+
+
+class _Least:
+    """Least lengths of paths and trees among servers that may pass on what is not theirs.
+
+    Args:
+        topology: the network.
+        servers: [R] node ids, ascending.
+        length: [L] of link directions, integers.
+    """
+
+    def __init__(self, topology: Topology, servers: Integers, length: Integers) -> None:
+        # Whatever enters a server ends there, at a node of its own: no hop passes a server.
+        nodes = topology.num_nodes
+        entered = np.where(topology.is_server, np.arange(nodes) + nodes, np.arange(nodes))
+        ends = topology.source.astype(np.int64), entered[topology.target]
+        least = node_distances(entered[servers], length.astype(np.float64), ends, 2 * nodes)
+        self._hop = np.where(np.isfinite(least[servers]), least[servers], FAR).astype(np.int64)
+        np.fill_diagonal(self._hop, 0)
+        self._path = self._hop.copy()
+        for over in range(len(servers)):
+            np.minimum(self._path, self._path[:, over, None] + self._path[over], out=self._path)
+        np.fill_diagonal(self._hop, FAR)
+
+    def length(self, given: Integers, wanted: Integers) -> int:
+        """The least that carries a block.
+
+        A tree that may leave servers out is bounded by the longest of the shortest paths in it.
+
+        Args:
+            given: places of its contributors, from 0.
+            wanted: places of its destinations.
+        """
+        everyone, found = len(self._hop), int(self._path[np.ix_(given, wanted)].max())
+        if len(given) == 1 and len(np.union1d(given, wanted)) == everyone > 2:
+            found = self.tree(int(given[0]), False)
+        elif len(wanted) == 1 and len(np.union1d(given, wanted)) == everyone > 2:
+            found = self.tree(int(wanted[0]), True)
+        elif len(given) == len(wanted) == everyone:
+            found = min(self.tree(r, True) + self.tree(r, False) for r in range(everyone))
+        if found >= FAR:
+            raise OptionError(
+                "demand: some destination is not to be reached by servers that may relay; allow "
+                "more of them"
+            )
+        return found
+
+    @functools.cache  # noqa: B019 — one object a bound
+    def tree(self, root: int, towards: bool) -> int:
+        """Least length of a tree that spans all servers, from a root or to it."""
+        return _arborescence(self._hop.T if towards else self._hop, root)
+
+
+def _arborescence(cost: Integers, root: int) -> int:
+    """Least cost of a tree from a root that spans all nodes; exact.
+
+    Each node takes its cheapest arc; what that costs is paid, and nodes on a circle of such arcs
+    become one, whose arcs cost what they cost more.
+
+    Args:
+        cost: [N, N] of the arc from each node to each other.
+        root: node.
+
+    Source: Edmonds, "Optimum branchings", 1967.
+    """
+    total, cost = 0, cost.copy()
+    while True:
+        count = len(cost)
+        cost[:, root] = FAR
+        cost[root, root] = 0
+        cost[np.arange(count), np.arange(count)] = FAR
+        cheapest = cost.argmin(axis=0)
+        paid = cost[cheapest, np.arange(count)]
+        paid[root], cheapest[root] = 0, root
+        if (paid >= FAR).any():
+            return FAR
+        total += int(paid.sum())
+        group = _circles(cheapest)
+        if group.max() + 1 == count:
+            return total
+        cost = np.minimum(cost - paid, FAR)
+        cost[:, root] = FAR
+        merged = np.full((group.max() + 1, group.max() + 1), FAR)
+        np.minimum.at(merged, (group[:, None], group[None]), np.where(cost >= FAR // 2, FAR, cost))
+        cost, root = merged, int(group[root])
+
+
+def _circles(parent: Integers) -> NDArray[np.int64]:
+    """[N] numbers of groups: nodes on one circle of parents share one, others have their own."""
+    ahead = parent.copy()
+    for _ in range(max(1, int(len(parent) - 1).bit_length())):
+        ahead = ahead[ahead]  # after these, each is on the circle, or at the root, that it leads to
+    on_circle = np.zeros(len(parent), bool)
+    on_circle[ahead] = True
+    for _ in range(len(parent)):  # all of each circle: what is ahead of some node of it
+        further = on_circle.copy()
+        further[parent[on_circle]] = True
+        if (further == on_circle).all():
+            break
+        on_circle = further
+    least = np.arange(len(parent))
+    for _ in range(len(parent)):
+        lower = np.where(on_circle, np.minimum(least, least[parent]), least)
+        if (lower == least).all():
+            break
+        least = lower
+    return np.unique(least, return_inverse=True)[1].reshape(-1)
+
+
+def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int]]:
+    """Most seconds of latency from a contributor to a destination of a block, and both."""
+    nodes = np.arange(topology.num_nodes)
+    ends = topology.source.astype(np.int64), topology.target.astype(np.int64)
+    away = node_distances(nodes, topology.latency_s.astype(np.float64), ends, len(nodes))
+    longest, pair = -1.0, (0, 0)
+    for block in range(len(demand)):
+        given, wanted = demand.contributors[block], demand.destinations[block]
+        among = away[np.ix_(given, wanted)]
+        if among.max() > longest:
+            a, b = divmod(int(among.argmax()), len(wanted))
+            longest, pair = float(among.max()), (int(given[a]), int(wanted[b]))
+    return longest * (1 - 1e-12), pair

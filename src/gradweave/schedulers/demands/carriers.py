@@ -1,0 +1,163 @@
+"""Carriers: the trees and paths over which parts of blocks move."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.demands import DemandBound
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import COPY, REDUCE
+from gradweave.schedulers.demands.tuning import TUNING
+from gradweave.topology.topology import Topology
+
+Route = Callable[[int, int], tuple[int, ...]]
+"""Ranks of two servers → links of the hop from one to the other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Carrier:
+    """What can carry a part of a block: transfers, each after those that it waits for."""
+
+    root: int
+    """Node id of a server that holds all of the part sooner or later."""
+    routes: tuple[tuple[int, ...], ...]
+    """Links of each transfer, in the order in which the data passes."""
+    ops: tuple[int, ...]
+    """`REDUCE` or `COPY`, of each transfer."""
+    waits: tuple[tuple[int, ...], ...]
+    """For each transfer those before it that it waits for."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """Carriers of all blocks, and why there is little to gain on them."""
+
+    topology: Topology
+    demand: Demand
+    block: NDArray[np.int64]
+    """[C] the block of each carrier, ascending."""
+    carriers: tuple[Carrier, ...]
+    bytes: NDArray[np.float64]
+    """[C] what each carries; those of a block add up to its size."""
+    bound: DemandBound
+
+
+def path_carrier(topology: Topology, path: list[int], route: Route) -> Carrier:
+    """A path, one hop after the other.
+
+    Args:
+        topology: the network.
+        path: ranks of its servers, at least two.
+        route: of each hop.
+    """
+    routes = tuple(route(a, b) for a, b in itertools.pairwise(path))
+    waits = tuple((number - 1,) if number else () for number in range(len(routes)))
+    return Carrier(int(topology.servers[path[0]]), routes, (COPY,) * len(routes), waits)
+
+
+class Relayed:
+    """Cheapest paths over servers that relay.
+
+    Args:
+        cost: [N, N] of the hop from each server to each other, infinite where there is none.
+        relays: [R] ranks of servers that may relay, ascending.
+    """
+
+    def __init__(self, cost: NDArray[np.float64], relays: NDArray[np.int64]) -> None:
+        self._relays = relays
+        cost = cost[np.ix_(relays, relays)].copy()
+        self._before = np.repeat(np.arange(len(relays))[:, None], len(relays), 1)
+        for over in range(len(relays)):
+            through = cost[:, over, None] + cost[over]
+            shorter = through < cost * (1 - TUNING.relay_gain)
+            cost[shorter] = through[shorter]
+            by_way = np.broadcast_to(self._before[over], cost.shape)
+            self._before[shorter] = by_way[shorter]
+        self._reached = np.isfinite(cost)
+
+    def path(self, source: int, target: int) -> list[int]:
+        """Ranks of the servers on the cheapest path, source and target included.
+
+        Raises:
+            NoScheduleError: where there is none.
+        """
+        start, at = np.searchsorted(self._relays, [source, target]).tolist()
+        if not self._reached[start, at]:
+            raise NoScheduleError(
+                f"no path from the server of rank {source} to that of rank {target} over servers "
+                "that may relay"
+            )
+        path = [target]
+        while at != start:
+            at = int(self._before[start, at])
+            path.append(int(self._relays[at]))
+        return path[::-1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trees:
+    """A tree to a root, one from it, or both, among the servers of a group."""
+
+    group: NDArray[np.int64]
+    """[G] ranks."""
+    root: int
+    """Place in the group."""
+    towards: NDArray[np.int64] | None = None
+    """[G] place of each server's next one towards the root; −1 there."""
+    given: NDArray[np.bool_] | None = None
+    """[G] who contributes: ends of the tree to the root that do not are left out."""
+    away: NDArray[np.int64] | None = None
+    """[G] place of the server that each gets its part from; −1 at the root."""
+    wanted: NDArray[np.bool_] | None = None
+    """[G] who wants it: other ends of the tree from the root are left out."""
+
+    def carrier(self, topology: Topology, route: Route) -> Carrier:
+        """The transfers: all contributions to the root, then the sum from it.
+
+        Args:
+            topology: the network.
+            route: of each hop.
+        """
+        routes: list[tuple[int, ...]] = []
+        ops: list[int] = []
+        waits: list[tuple[int, ...]] = []
+        ranks = self.group.tolist()
+        into: dict[int, list[int]] = {}  # by place: transfers that bring it what it adds
+        if self.towards is not None and self.given is not None:
+            for server in reversed(_from_root(self.towards, self.root, self.given)):
+                up = int(self.towards[server])
+                into.setdefault(up, []).append(len(routes))
+                routes.append(route(ranks[server], ranks[up]))
+                ops.append(REDUCE)
+                waits.append(tuple(into.get(server, ())))
+        if self.away is not None and self.wanted is not None:
+            got = {self.root: tuple(into.get(self.root, ()))}
+            for server in _from_root(self.away, self.root, self.wanted):
+                up = int(self.away[server])
+                waits.append(got[up])
+                got[server] = (len(routes),)
+                routes.append(route(ranks[up], ranks[server]))
+                ops.append(COPY)
+        root = int(topology.servers[ranks[self.root]])
+        return Carrier(root, tuple(routes), tuple(ops), tuple(waits))
+
+
+def _from_root(parent: NDArray[np.int64], root: int, needed: NDArray[np.bool_]) -> list[int]:
+    """Servers of a tree but its root, nearer ones first, without ends that are not needed."""
+    kept = needed.copy()
+    for server in np.flatnonzero(needed).tolist():
+        up = int(parent[server])
+        while up >= 0 and not kept[up]:
+            kept[up], up = True, int(parent[up])
+    children: dict[int, list[int]] = {}
+    for server in np.flatnonzero(kept).tolist():
+        if server != root:
+            children.setdefault(int(parent[server]), []).append(server)
+    order = [root]
+    for server in order:
+        order += children.get(server, ())
+    return order[1:]

@@ -1,0 +1,261 @@
+"""A linear program over trees and paths of all blocks of a demand at once: column generation."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.demands import DemandBound, demand_bound
+from gradweave.schedule.demand import Demand
+from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
+from gradweave.schedulers.demands.tuning import TUNING
+from gradweave.schedulers.unequal.linear_program import relative
+from gradweave.schedulers.unequal.paths import CheapestPaths, Paths
+from gradweave.stop import UNLIMITED, Stop
+from gradweave.topology.topology import Topology
+
+
+def plan(
+    topology: Topology,
+    demand: Demand,
+    *,
+    residual: float = 0.0,
+    first: Sequence[tuple[int, Carrier]] = (),
+    stop: Stop = UNLIMITED,
+) -> Plan:
+    """Trees and paths that load the busiest link least, all blocks together.
+
+    The program: carriers of block b carry its bytes; on each link direction the bytes of all
+    transfers over it are at most T times its bandwidth; minimise T, and a little of the latency on
+    the way. Carriers are added at the links' duals: for one contributor and one destination the
+    cheapest path over servers that may relay, for several of either a cheapest tree among the job's
+    own servers, and for several of both one to some server and one from there.
+
+    Args:
+        topology: the network.
+        demand: what is to be summed and moved.
+        residual: weight of bandwidth that transfers leave unusable, see `unequal.paths.Paths`.
+        first: blocks with carriers to begin with; where those do, the plan is simple.
+        stop: when to end with the carriers that there are.
+
+    Source: column generation (Dantzig and Wolfe 1960) with smoothed duals (Wentges 1997).
+    """
+    return _Program(topology, demand, residual, first).run(stop)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Job:
+    """A job's servers, as ranks."""
+
+    group: NDArray[np.int64]
+    """Its own, ascending."""
+    relays: NDArray[np.int64]
+    """And others that may relay, ascending."""
+
+
+class _Program:
+    """The program, with the carriers that it has."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        demand: Demand,
+        residual: float,
+        first: Sequence[tuple[int, Carrier]],
+    ) -> None:
+        from ortools.linear_solver import pywraplp
+
+        self._topology, self._demand, self._first = topology, demand, first
+        self._paths = Paths(topology, residual=residual)
+        bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        self._bandwidth = bandwidth / bandwidth.max()
+        self._bytes = demand.bytes / demand.total_bytes
+        whole_s = demand.total_bytes / bandwidth.max()
+        self._late = (topology.latency_s + topology.overhead_s) / whole_s
+        rank = topology.rank
+        self._jobs = [
+            _Job(
+                rank[mine].astype(np.int64), rank[np.union1d(mine, demand.relays)].astype(np.int64)
+            )
+            for mine in map(demand.servers_of, range(len(demand.jobs)))
+        ]
+        self._given, self._wanted = (
+            [rank[one].astype(np.int64) for one in np.split(sets.servers, sets.offsets[1:-1])]
+            for sets in (demand.contributors, demand.destinations)
+        )
+        solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
+        infinity = solver.infinity()
+        self._time = solver.NumVar(0, infinity, "")
+        solver.Objective().SetCoefficient(self._time, 1.0)
+        self._on_link = [solver.Constraint(-infinity, 0.0) for _ in bandwidth]
+        for row, room in zip(self._on_link, self._bandwidth.tolist(), strict=True):
+            row.SetCoefficient(self._time, -room)
+        self._of_block = [solver.Constraint(size, infinity) for size in self._bytes.tolist()]
+        self._carriers: list[tuple[int, Carrier]] = []
+        self._known: set[tuple[int, Carrier]] = set()
+        self._carried: list = []
+        self._duals: NDArray[np.float64] | None = None
+        self._block_duals = np.zeros(len(demand))
+
+    def run(self, stop: Stop) -> Plan:
+        """Adds carriers until the time is near the least."""
+        for block, carrier in self._first:
+            self._add_carrier(block, carrier)
+        self._add(relative(1 / self._bandwidth))
+        self._solve()
+        bound = demand_bound(self._topology, self._demand)
+        best = self._duals
+        for step in range(TUNING.max_steps):
+            if stop.reached() or self._is_near(bound):
+                break
+            assert best is not None and self._duals is not None
+            smoothed = TUNING.smoothing * best + (1 - TUNING.smoothing) * self._duals
+            added = self._add(relative(smoothed)) or self._add(relative(self._duals))
+            if not added:
+                break
+            self._solve()
+            if step % TUNING.steps_a_bound == 0:
+                better = demand_bound(self._topology, self._demand, lengths=self._duals)
+                if better.seconds > bound.seconds:
+                    bound, best = better, self._duals
+        assert self._duals is not None
+        better = demand_bound(self._topology, self._demand, lengths=self._duals)
+        return self._plan(max(bound, better, key=lambda one: one.seconds))
+
+    def _is_near(self, bound: DemandBound) -> bool:
+        seconds = self._length * self._demand.total_bytes
+        seconds /= float(self._topology.bandwidth_bytes_per_s.max())
+        return seconds <= bound.seconds * (1 + TUNING.tolerance)
+
+    def _solve(self) -> None:
+        if self._solver.Solve() != self._solver.OPTIMAL:
+            raise ArithmeticError("joint plan: the linear program was not solved")
+        self._length = self._time.solution_value()
+        duals = np.array([-row.dual_value() for row in self._on_link])
+        self._duals = np.maximum(duals, 0.0)
+        self._block_duals = np.array([row.dual_value() for row in self._of_block])
+
+    def _add(self, prices: NDArray[np.float64]) -> bool:
+        """Adds what is cheapest at these prices of links; whether the program gains by any.
+
+        Of few blocks, several carriers each: once more with the links dearer that were taken.
+        """
+        added, times = 0, max(1, TUNING.carriers_per_step // len(self._demand))
+        for _ in range(times):
+            taken = np.zeros(len(prices))
+            for block, carrier in self._cheapest(prices):
+                added += self._add_carrier(block, carrier)
+                links = np.concatenate([np.array(route) for route in carrier.routes])
+                np.add.at(taken, links, self._bytes[block])
+            load = taken / self._bandwidth
+            prices = prices * np.exp(TUNING.dearer * load / load.max())
+        return added > 0
+
+    def _cheapest(self, prices: NDArray[np.float64]) -> Iterator[tuple[int, Carrier]]:
+        """Blocks with carriers that are cheapest at these prices of links."""
+        cheapest = self._paths.cheapest(prices)
+        for job, members in enumerate(self._jobs):
+            pricing = _Pricing(self._topology, cheapest, members)
+            for block in np.flatnonzero(self._demand.job == job).tolist():
+                for carrier in pricing.carriers(self._given[block], self._wanted[block]):
+                    yield block, carrier
+
+    def _add_carrier(self, block: int, carrier: Carrier) -> bool:
+        if (block, carrier) in self._known:
+            return False
+        links = np.concatenate([np.array(route) for route in carrier.routes])
+        factors = np.concatenate([self._paths.factors(route) for route in carrier.routes])
+        rows, where = np.unique(links, return_inverse=True)
+        times = np.bincount(where, factors)
+        cost = self._latency(carrier)
+        if self._duals is not None:
+            reduced = float(self._duals[rows] @ times) + cost
+            if reduced >= self._block_duals[block] - TUNING.least_gain:
+                return False
+        variable = self._solver.NumVar(0, self._solver.infinity(), "")
+        self._of_block[block].SetCoefficient(variable, 1.0)
+        for row, taken in zip(rows.tolist(), times.tolist(), strict=True):
+            self._on_link[row].SetCoefficient(variable, taken)
+        self._solver.Objective().SetCoefficient(variable, cost)
+        self._known.add((block, carrier))
+        self._carriers.append((block, carrier))
+        self._carried.append(variable)
+        return True
+
+    def _latency(self, carrier: Carrier) -> float:
+        """Latency on a carrier's longest way, in the program's unit of time."""
+        until: list[float] = []
+        for route, waits in zip(carrier.routes, carrier.waits, strict=True):
+            begun = max((until[one] for one in waits), default=0.0)
+            until.append(begun + float(self._late[list(route)].sum()))
+        return TUNING.latency_weight * max(until)
+
+    def _plan(self, bound: DemandBound) -> Plan:
+        """What carries something, as last solved; each block's exactly its bytes."""
+        amount = np.array([variable.solution_value() for variable in self._carried])
+        block = np.array([block for block, _ in self._carriers])[: len(amount)]
+        kept = np.flatnonzero(amount > TUNING.least_share * self._bytes[block])
+        kept = kept[np.argsort(block[kept], kind="stable")]
+        whole = np.bincount(block[kept], amount[kept], len(self._demand))
+        size = amount[kept] / whole[block[kept]] * self._demand.bytes[block[kept]]
+        carriers = tuple(self._carriers[one][1] for one in kept.tolist())
+        return Plan(self._topology, self._demand, block[kept], carriers, size, bound)
+
+
+class _Pricing:
+    """The cheapest carriers of a job's blocks at some prices of links."""
+
+    def __init__(self, topology: Topology, cheapest: CheapestPaths, job: _Job) -> None:
+        self._topology, self._cheapest, self._job = topology, cheapest, job
+
+    @functools.cached_property
+    def _relayed(self) -> Relayed:
+        return Relayed(self._cheapest.cost, self._job.relays)
+
+    def carriers(self, given: NDArray[np.int64], wanted: NDArray[np.int64]) -> Iterator[Carrier]:
+        """Those of a block.
+
+        Args:
+            given: ranks of its contributors.
+            wanted: ranks of its destinations.
+        """
+        if len(given) == len(wanted) == 1:
+            path = self._relayed.path(int(given[0]), int(wanted[0]))
+            yield path_carrier(self._topology, path, self._cheapest.route)
+            return
+        group = self._job.group
+        gives, wants = np.isin(group, given), np.isin(group, wanted)
+        if len(given) == 1 or len(wanted) == 1:
+            roots = np.flatnonzero(gives if len(given) == 1 else wants)
+        else:
+            roots = self._roots()
+        for root in roots.tolist():
+            trees = Trees(group, root)
+            if len(given) > 1:
+                towards = self._trees[True][1][root]
+                trees = dataclasses.replace(trees, towards=towards, given=gives)
+            if len(wanted) > 1:
+                away = self._trees[False][1][root]
+                trees = dataclasses.replace(trees, away=away, wanted=wants)
+            yield trees.carrier(self._topology, self._cheapest.route)
+
+    def _roots(self) -> NDArray[np.int64]:
+        """Places of servers whose trees, to and from, are cheapest."""
+        total = self._trees[True][0] + self._trees[False][0]
+        return np.argsort(total, kind="stable")[: TUNING.roots_per_step]
+
+    @functools.cached_property
+    def _trees(self) -> dict[bool, tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        """By direction, towards a root or from it: cost, and parents, of each root's tree."""
+        from gradweave.schedulers.kernels.arborescence import minimum_arborescences
+
+        cost = self._cheapest.cost[np.ix_(self._job.group, self._job.group)]
+        flatter = TUNING.flatter * float(cost[np.isfinite(cost)].mean())
+        return {
+            towards: minimum_arborescences(
+                np.ascontiguousarray(cost.T if towards else cost), flatter
+            )
+            for towards in (True, False)
+        }

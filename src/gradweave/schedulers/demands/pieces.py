@@ -1,0 +1,230 @@
+"""A plan's carriers cut into pieces, put in order by event simulation: a schedule."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.schedule.schedule import COPY, DEMAND, Schedule, take_rows
+from gradweave.schedule.shares import apportion
+from gradweave.schedulers.demands.carriers import Carrier, Plan
+from gradweave.schedulers.demands.tuning import TUNING
+from gradweave.schedulers.unequal.cuts import DENOMINATOR, Cut, in_turn, usual_share
+from gradweave.schedulers.unequal.event_simulation_kernel import Trees, simulate
+from gradweave.schedulers.unequal.parts import Hops
+from gradweave.schedulers.unequal.periodic_schedule import slots_in_periods
+from gradweave.schedulers.unequal.tuning import TUNING as ORDERING
+from gradweave.simulate import seconds
+from gradweave.stop import UNLIMITED, Stop
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ordered:
+    """Pieces with the times at which their transfers start."""
+
+    cut: Cut
+    start: NDArray[np.float64]
+    """[P·M] seconds or slots, infinite in place of transfers that a piece has less than M."""
+    seconds: float
+
+
+class Pieces:
+    """What a plan's pieces need: their transfers, over hops, as the simulation takes them.
+
+    Args:
+        plan: carriers and what they carry.
+        ready_at_s: [N] seconds at which each server's own contributions are ready, by rank.
+    """
+
+    def __init__(self, plan: Plan, ready_at_s: NDArray[np.float64]) -> None:
+        self.plan = plan
+        hops = Hops(plan.topology)
+        distinct = {one: number for number, one in enumerate(dict.fromkeys(plan.carriers))}
+        self._kind = np.array([distinct[one] for one in plan.carriers])
+        most = max(len(one.routes) for one in distinct)
+        hop = np.full((len(distinct), most), -1, np.int64)
+        op = np.zeros((len(distinct), most), np.int64)
+        for carrier, number in distinct.items():
+            hop[number, : len(carrier.routes)] = [hops.number(one) for one in carrier.routes]
+            op[number, : len(carrier.routes)] = carrier.ops
+        self._op = op[self._kind]
+        self._places = hops.arrays()
+        self.trees = self._trees(list(distinct), hop, ready_at_s)
+
+    def _trees(
+        self, distinct: list[Carrier], hop: NDArray[np.int64], ready_at_s: NDArray[np.float64]
+    ) -> Trees:
+        """The transfers of each carrier, and what waits for what."""
+        from gradweave.schedulers.kernels.precedence import tails
+
+        waits = np.zeros(hop.shape, np.int64)
+        following: list[int] = []
+        first = np.zeros((len(distinct), hop.shape[1] + 1), np.int64)
+        for number, carrier in enumerate(distinct):
+            after: list[list[int]] = [[] for _ in range(hop.shape[1])]
+            for transfer, before in enumerate(carrier.waits):
+                waits[number, transfer] = len(before)
+                for one in before:
+                    after[one].append(transfer)
+            ends = np.cumsum([len(following), *map(len, after)])
+            first[number] = ends
+            following += [transfer for each in after for transfer in each]
+        wires = self._places["wires"]
+        there = hop >= 0
+        held_s = np.where(there, (wires.latency + wires.overhead)[hop], 0.0)
+        per_byte = np.where(there, (1 / wires.rate)[hop], 0.0)
+        followers = np.array(following, np.int64)
+        tail = tails(waits, first, followers, held_s, np.zeros(hop.shape), per_byte)
+        kind = self._kind
+        return Trees(
+            hop[kind],
+            waits[kind],
+            followers,
+            first[kind],
+            self._ready(hop[kind], ready_at_s),
+            tail[0][kind],
+            tail[1][kind],
+        )
+
+    def _ready(
+        self, hop: NDArray[np.int64], ready_at_s: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """[C, M] seconds before which a source has not what it contributes."""
+        if not ready_at_s.any():
+            return np.zeros(hop.shape)
+        plan, source = self.plan, self._places["source"][hop]
+        owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
+        given = plan.demand.contributors
+        owns[given.owner, plan.topology.rank[given.servers]] = True
+        own = owns[plan.block[:, None], source]
+        return np.where(own & (hop >= 0), ready_at_s[source], 0.0)
+
+    def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
+        """Pieces finer and finer for as long as that is worth it.
+
+        Args:
+            stop: after which no more are tried, once there is an order.
+        """
+        best: Ordered | None = None
+        patience = TUNING.patience
+        per_piece = (self.trees.hop >= 0).sum(1)
+        for halvings in range(64):
+            begun, before = clock.now(), math.inf if best is None else best.seconds
+            for cut in self._cuts(2.0**-halvings):
+                if best is not None and np.bincount(cut.part) @ per_piece > TUNING.max_transfers:
+                    return best
+                for found in self._orders(cut, math.inf if best is None else best.seconds):
+                    if best is None or found.seconds < best.seconds:
+                        best = found
+            assert best is not None
+            better = best.seconds < before * (1 - TUNING.min_gain)
+            patience = TUNING.patience if better else patience - 1
+            enough = patience <= 0 and 2.0**halvings > TUNING.least_pieces
+            if enough or 2 * (clock.now() - begun) > stop.seconds_left:
+                break
+        assert best is not None
+        return best
+
+    def _cuts(self, part: float) -> Iterator[Cut]:
+        """Pieces of about one size, and in periods as well where servers are behind switches.
+
+        Args:
+            part: of the usual carrier's bytes, that is a piece.
+        """
+        size = self.plan.bytes
+        usual = usual_share(size)
+        count = np.maximum(np.rint(size / (usual * part)), 1).astype(np.int64)
+        yield in_turn(size / size.sum(), count)
+        if len(self.plan.topology.switches):
+            each = np.maximum(np.rint(size / usual), 1).astype(np.int64)
+            yield in_turn(size / size.sum(), each * round(1 / part))
+
+    def _orders(self, cut: Cut, until: float) -> Iterator[Ordered]:
+        """The orders of a cut's pieces that are tried.
+
+        Args:
+            cut: the pieces.
+            until: seconds at which an order may be given up.
+        """
+        plan, wires = self.plan, self._places["wires"]
+        size = cut.share * plan.demand.total_bytes
+        for window in TUNING.windows:
+            under_way = window * max(len(plan.block), ORDERING.min_window_parts)
+            start, seconds = simulate(
+                self.trees, wires, cut.part, size, ORDERING.order_penalty, under_way, until
+            )
+            until = min(until, seconds)
+            yield Ordered(cut, start, seconds)
+        if len(plan.topology.switches):
+            yield self._in_periods(cut)
+
+    def _in_periods(self, cut: Cut) -> Ordered:
+        """Every two servers meet in the same slot of each period."""
+        hop = self.trees.hop
+        ranks = (self._places["target"] - self._places["source"])[hop]
+        distance = np.where(hop >= 0, ranks % self.plan.topology.num_servers, 1)
+        slot = slots_in_periods(self.trees, distance, self._op == COPY, cut).astype(np.float64)
+        slot[hop[cut.part].reshape(-1) < 0] = np.inf
+        ordered = Ordered(cut, slot, math.inf)
+        return dataclasses.replace(ordered, seconds=seconds(self.schedule(ordered), None, "events"))
+
+    def schedule(self, ordered: Ordered) -> Schedule:
+        """The transfers in the order in which they start, in rounds that keep it."""
+        from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
+
+        plan, cut, places = self.plan, ordered.cut, self._places
+        topology, wires = plan.topology, places["wires"]
+        pieces, per_piece = len(cut.part), self.trees.hop.shape[1]
+        block = plan.block[cut.part]
+        by_block = np.argsort(block, kind="stable")
+        name = np.empty(pieces, np.int64)
+        name[by_block] = np.arange(pieces)
+        begun = np.flatnonzero(np.isfinite(ordered.start))
+        place, transfer = np.divmod(
+            begun[np.argsort(ordered.start[begun], kind="stable")], per_piece
+        )
+        part, piece = cut.part[place], name[place]
+        hop = self.trees.hop[part, transfer]
+        source, target = places["source"][hop], places["target"][hop]
+        rounds = rounds_in_order(
+            wires.links,
+            wires.first,
+            hop,
+            source * pieces + piece,
+            target * pieces + piece,
+            topology.num_servers * pieces,
+            len(topology.source),
+        )
+        nodes, offsets = take_rows(places["route_nodes"], places["route_offsets"], hop)
+        root = np.array([one.root for one in plan.carriers])
+        return Schedule(
+            topology=topology,
+            collective=DEMAND,
+            root=root[cut.part[by_block]],
+            round=rounds,
+            piece=piece,
+            source=topology.servers[source],
+            target=topology.servers[target],
+            op=self._op[part, transfer],
+            route_nodes=nodes,
+            route_offsets=offsets,
+            shares=_integers(cut.share[by_block], block[by_block]),
+            demand=plan.demand,
+            block=block[by_block],
+        )
+
+
+def _integers(share: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[P] shares of each block as integers.
+
+    Args:
+        share: [P] in any unit.
+        block: [P] ascending.
+    """
+    whole = np.bincount(block, share)[block]
+    fine = np.maximum(np.rint(share / whole * DENOMINATOR), 1).astype(np.int64)
+    cuts = np.flatnonzero(np.diff(block)) + 1
+    return np.concatenate([apportion(DENOMINATOR, one) for one in np.split(fine, cuts)])

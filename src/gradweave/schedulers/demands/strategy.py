@@ -1,0 +1,77 @@
+"""The protocol of strategies for demands."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+
+@dataclasses.dataclass(frozen=True)
+class DemandStrategy(abc.ABC):
+    """One strategy for demands. Its options are its fields, checked at construction.
+
+    A subclass gives `name` and `make`. Callers use `schedule`, which verifies what `make` made.
+    """
+
+    name: ClassVar[str]
+    """The strategy's name on the command line and in files."""
+
+    def schedule(
+        self,
+        topology: Topology,
+        demand: Demand,
+        *,
+        seed: int = 0,
+        time_limit: float | None = None,
+    ) -> Schedule:
+        """Makes a schedule for few seconds, and verifies it.
+
+        Args:
+            topology: the network.
+            demand: what is to be summed and moved.
+            seed: every random choice depends on it alone.
+            time_limit: seconds after which to return the best found so far.
+
+        Raises:
+            NoScheduleError: where the strategy finds none, or is not for such demands.
+            InvalidScheduleError: where the strategy has a fault: what it made does not verify.
+        """
+        return self.schedule_until(topology, demand, Stop.after(time_limit), seed=seed)
+
+    def schedule_until(
+        self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
+    ) -> Schedule:
+        """As `schedule`, in whatever time a caller's search has left."""
+        demand.check_servers(topology)
+        made = self.make(topology, demand, seed, stop)
+        schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
+        verify(schedule, forwarding_servers=False).raise_if_invalid()
+        return schedule
+
+    def options(self) -> dict[str, Any]:
+        """The strategy's fields, as they are written to a schedule's file."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @abc.abstractmethod
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule, for `schedule` to verify and to say who made it.
+
+        Args:
+            topology: the network.
+            demand: what is to be summed and moved, by servers of the network.
+            seed: every random choice depends on it alone.
+            stop: when to return the best found so far; one schedule is made in any case.
+
+        Raises:
+            NoScheduleError: where the strategy finds none, or is not for such demands.
+        """
+
+    def refused(self, why: str) -> NoScheduleError:
+        """The error of a demand that the strategy is not for."""
+        return NoScheduleError(f"{self.name}: {why}")

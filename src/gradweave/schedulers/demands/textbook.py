@@ -1,0 +1,182 @@
+"""What runtimes do: blocks sent straight, along chains, down binomial or double binary trees."""
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.demands import demand_bound
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
+from gradweave.schedulers.demands.pieces import Pieces
+from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.unequal.paths import Paths
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Textbook(DemandStrategy):
+    """One tree for each block, or some, of a shape that does not depend on the network.
+
+    Hops take the routes whose bytes take least time; pieces are as many as take least time.
+    """
+
+    unicast: ClassVar[bool] = False
+    """Whether it says how blocks of one contributor and one destination go."""
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        if demand.unicast and not self.unicast:
+            raise self.refused("is for blocks of several contributors or destinations")
+        block, carriers = zip(*self.carriers(topology, demand), strict=True)
+        number = np.array(block, np.int64)
+        share = demand.bytes / np.bincount(number, minlength=len(demand))
+        bound = demand_bound(topology, demand)
+        pieces = Pieces(
+            Plan(topology, demand, number, carriers, share[number], bound),
+            np.zeros(topology.num_servers),
+        )
+        return pieces.schedule(pieces.fastest(stop))
+
+    def carriers(self, topology: Topology, demand: Demand) -> Iterator[tuple[int, Carrier]]:
+        """Blocks, ascending, with the carriers that divide each evenly.
+
+        Args:
+            topology: the network.
+            demand: what is to be summed and moved.
+
+        Raises:
+            NoScheduleError: where servers that are to send to each other share no link or switch.
+        """
+        rank = topology.rank.astype(np.int64)
+        paths = Paths(topology, residual=0.0).cheapest(1 / topology.bandwidth_bytes_per_s)
+
+        def route(source: int, target: int) -> tuple[int, ...]:
+            if not np.isfinite(paths.cost[source, target]):
+                ends = (topology.node_name(int(topology.servers[r])) for r in (source, target))
+                raise self.refused("{} and {} share no link or switch".format(*ends))
+            return paths.route(source, target)
+
+        groups = [rank[demand.servers_of(job)] for job in range(len(demand.jobs))]
+        relayed = [
+            Relayed(paths.cost, np.union1d(group, rank[demand.relays]).astype(np.int64))
+            for group in groups
+        ]
+        for number in range(len(demand)):
+            job = int(demand.job[number])
+            given, wanted = rank[demand.contributors[number]], rank[demand.destinations[number]]
+            if len(given) == len(wanted) == 1:
+                path = relayed[job].path(int(given[0]), int(wanted[0]))
+                yield number, path_carrier(topology, path, paths.route)
+                continue
+            group = groups[job]
+            gives, wants = np.isin(group, given), np.isin(group, wanted)
+            for root in self._roots(gives, wants):
+                for parent in self._parents(len(group), root):
+                    trees = Trees(group, root)
+                    if len(given) > 1:
+                        trees = dataclasses.replace(trees, towards=parent, given=gives)
+                    if len(wanted) > 1:
+                        trees = dataclasses.replace(trees, away=parent, wanted=wants)
+                    yield number, trees.carrier(topology, route)
+
+    def _roots(self, gives: NDArray[np.bool_], wants: NDArray[np.bool_]) -> list[int]:
+        """Places of the roots among which a block is divided."""
+        if gives.sum() == 1:
+            return np.flatnonzero(gives).tolist()
+        if wants.sum() == 1:
+            return np.flatnonzero(wants).tolist()
+        return np.flatnonzero(gives | wants).tolist()
+
+    @abc.abstractmethod
+    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
+        """[G] of trees among which a root's part is divided, the parent of each place; −1 there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Direct(Textbook):
+    """Every block straight from each contributor, and straight to each destination.
+
+    An all-to-all is the pairwise exchange; behind switches all send to the next server, then all to
+    the one after that. Between servers that share no link or switch others relay, on the way that
+    takes the bytes least time.
+    """
+
+    name: ClassVar[str] = "direct"
+    unicast: ClassVar[bool] = True
+
+    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
+        parent = np.full(servers, root)
+        parent[root] = -1
+        yield parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain(Textbook):
+    """Pipelined chains in the order of the servers' ids; an all-reduce is the ring.
+
+    A sum goes round to its root and, once there, round again.
+    """
+
+    name: ClassVar[str] = "chain"
+
+    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
+        parent = (np.arange(servers) - 1) % servers
+        parent[root] = -1
+        yield parent
+
+
+@dataclasses.dataclass(frozen=True)
+class BinomialTree(Textbook):
+    """Binomial trees: as few transfers in a row as can be where each server sends one at a time."""
+
+    name: ClassVar[str] = "binomial_tree"
+
+    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
+        place = np.arange(servers)
+        highest = 1 << np.maximum(np.frexp(place)[1] - 1, 0)
+        parent = (place - highest + root) % servers
+        made = np.full(servers, -1)
+        made[(place[1:] + root) % servers] = parent[1:]
+        yield made
+
+
+@dataclasses.dataclass(frozen=True)
+class DoubleBinaryTree(Textbook):
+    """Two binary trees, each with half: who is a leaf in one has children in the other.
+
+    Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
+        and scan", 2009.
+    """
+
+    name: ClassVar[str] = "double_binary_tree"
+
+    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
+        others = (np.arange(1, servers) + root) % servers
+        for order in (others, others[::-1]):
+            made = np.full(servers, -1)
+            top = _binary(order, 0, len(order), made)
+            made[top] = root
+            yield made
+
+
+def _binary(order: NDArray[np.int64], first: int, end: int, parent: NDArray[np.int64]) -> int:
+    """Writes the parents of an in-order binary tree over a part of an order; its root.
+
+    Its leaves are at even places of the whole order, its other nodes at odd ones.
+    """
+    middle = (first + end) // 2
+    middle = min(middle | 1, end - 1) if end - first > 1 else first
+    for low, high in ((first, middle), (middle + 1, end)):
+        if low < high:
+            parent[_binary(order, low, high, parent)] = order[middle]
+    return int(order[middle])
+
+
+TEXTBOOK = (Direct(), Chain(), BinomialTree(), DoubleBinaryTree())
+"""Those, as `gradweave.solve` tries them."""

@@ -1,0 +1,53 @@
+"""What tunes strategies for demands: limits and weights, in one place."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Limits and weights, chosen by hand on boxes, tori and leaf–spines of up to 64 servers."""
+
+    # The linear program over trees and paths
+    tolerance: float = 1e-3
+    """How far the busiest link may be from the bound, relative to it, when no more are sought."""
+    max_steps: int = 60
+    """Steps of column generation at most."""
+    smoothing: float = 0.5
+    """Part of the best duals in those at which carriers are sought (Wentges 1997)."""
+    steps_a_bound: int = 3
+    """Steps after which the bound at the program's duals is found anew: it takes exact sums."""
+    carriers_per_step: int = 16
+    """Carriers that a step adds at least, where blocks are few."""
+    dearer: float = 1.0
+    """Logarithm of how much dearer the link gets that a step's carriers load most."""
+    roots_per_step: int = 8
+    """Roots whose trees a step adds for a block of several contributors and destinations."""
+    latency_weight: float = 1.0
+    """Of latency on the way beside the time of the bytes."""
+    flatter: float = 1e-6
+    """How much more an arc of a tree may cost that brings a server nearer to the root, relative to
+    the mean."""
+    relay_gain: float = 1e-9
+    """How much cheaper a path must be that another server relays."""
+    least_gain: float = 1e-12
+    """By which a carrier must be cheaper than what its block pays."""
+    least_share: float = 1e-4
+    """Of a block, below which a carrier is left out."""
+
+    planning: float = 0.5
+    """Share of the time for the program; the rest is for pieces."""
+
+    # Pieces and their order
+    max_transfers: int = 400_000
+    """Of a schedule: simulation takes time in proportion."""
+    min_gain: float = 0.002
+    """Gain of finer pieces, relative, below which the search ends."""
+    patience: int = 2
+    """Finer cuts in a row without such a gain that end it."""
+    least_pieces: int = 8
+    """Pieces of a usual carrier up to which the search goes on whatever it gains."""
+    windows: tuple[int, ...] = (4, 16)
+    """Pieces of each carrier under way at one time."""
+
+
+TUNING = Tuning()
