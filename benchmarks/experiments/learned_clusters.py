@@ -2,7 +2,7 @@
 
     taskset -c 0 python benchmarks/experiments/learned_clusters.py
 
-Those of up to 48 servers among the first 200 of benchmarks/cluster_networks.py, on which neither
+Those of up to 48 servers among the first 80 of benchmarks/cluster_networks.py, on which neither
 was trained or tuned: one all-gather by best actions, with repair and without, mean of two seeds
 that break ties. Seconds are of a processor, after compilation.
 """
@@ -29,7 +29,7 @@ from gradweave.schedulers.learned.learned import ROUTES
 from gradweave.schedulers.learned.policy import read_weights
 from gradweave.schedulers.learned.tuning import RULE
 
-NETWORKS, MOST_SERVERS, SEEDS = 200, 48, 2
+NETWORKS, MOST_SERVERS, SEEDS = 80, 48, 2
 Row = dict[str, Any]
 
 
