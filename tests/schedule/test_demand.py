@@ -8,8 +8,7 @@ from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.schedule import COPY, DEMAND, REDUCE, Demand, Schedule, Sets, collective, sends
 from gradweave.schedule.demand import MAX_BYTES, NAMES, ROOTED
 from gradweave.verify import verify
-
-LINE = gw.topology.mesh((1, 4))  # servers 0 – 1 – 2 – 3
+from tests.schedule.small_demands import by_hand, two_jobs
 
 
 def blocks(demand: Demand) -> list[tuple[list[int], list[int], int]]:
@@ -94,19 +93,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(case: str):
         make()
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def by_hand(demand: Demand, rows, block, topology=LINE, **given) -> Schedule:
-    """A schedule of (round, piece, op, route) for a demand."""
-    plain = Schedule.from_rows(topology, rows, root=[0] * len(block))
-    return plain.replace(collective=DEMAND, demand=demand, block=block, **given)
-
-
-def two_jobs() -> Schedule:
-    """Servers 0 to 2 sum up at 2 while 3 sends to 2."""
-    demand = Demand.together([collective("reduce", [0, 1, 2], 8, root=2), sends([(3, 2, 5)])])
-    rows = [(0, 0, REDUCE, (0, 1)), (1, 0, REDUCE, (1, 2)), (0, 1, COPY, (3, 2))]
-    return by_hand(demand, rows, [0, 1])
 
 
 def test_a_schedule_of_two_jobs_is_valid_and_its_file_keeps_it(tmp_path):

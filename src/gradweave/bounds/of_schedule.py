@@ -21,8 +21,9 @@ def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
         max_nodes: of larger networks no bound is looked for.
 
     Returns:
-        The bound; None where none is known: some server roots no piece, pieces differ in size,
-        roots pass on unfinished sums, as in recursive doubling, or the network is larger.
+        The bound; None where none is known: the schedule has a demand, some server roots no piece,
+        pieces differ in size, roots pass on unfinished sums, as in recursive doubling, or the
+        network is larger.
 
     >>> import gradweave as gw
     >>> ring = gw.schedulers.Ring().schedule(gw.topology.bcube(n=4, k=1))
@@ -30,7 +31,8 @@ def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
     (30, 16)
     """
     topology = schedule.topology
-    if topology.num_nodes > max_nodes or schedule.shares is not None:
+    known = schedule.demand is None and schedule.shares is None
+    if topology.num_nodes > max_nodes or not known:
         return None
     rooted = np.bincount(topology.rank[schedule.root], minlength=topology.num_servers)
     from_root = schedule.source == schedule.root[schedule.piece]

@@ -151,6 +151,15 @@ def check_runs(schedule: Schedule) -> None:
         _verified.add(schedule)
 
 
+def check_among_all(schedule: Schedule) -> Collective:
+    """The collective among all servers; refuses a demand before processes start for it.
+
+    Raises:
+        ScheduleError: naming what is demanded.
+    """
+    return schedule.collective
+
+
 def is_own(schedule: Schedule, runtime: str) -> bool:
     """Whether a schedule stands for the all-reduce that a runtime has itself.
 

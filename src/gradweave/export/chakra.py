@@ -116,7 +116,7 @@ def _trace(program: Program, elements: list[int], element_bytes: int) -> bytes:
     metadata = messages()["GlobalMetadata"](
         version=SCHEMA,
         attr=[
-            attribute("collective", schedule.collective),
+            attribute("collective", schedule.name),
             attribute("topology", schedule.topology.name),
             attribute("scheduler", schedule.scheduler.name),
             attribute("gradient_bytes", sum(elements) * element_bytes, wide=True),

@@ -276,7 +276,7 @@ def _runs(schedule: Schedule, gradient_bytes: float, path: str | Path) -> list[t
         raise FileError(
             f"{path}: expected what 'gradweave run --json' prints; {error!r:.80}"
         ) from error
-    mine = schedule.topology.name, schedule.collective, schedule.scheduler.name
+    mine = schedule.topology.name, schedule.name, schedule.scheduler.name
     if named != mine:
         raise FileError(
             f"{path}: is a run of {', '.join(map(str, named))}, not of {', '.join(mine)}"

@@ -11,7 +11,7 @@ from gradweave.automata.machine import Machine
 from gradweave.errors import OptionError
 from gradweave.placement.placement import Placement
 from gradweave.report.machine_page import machine_page
-from gradweave.report.page import GRADIENT_BYTES, page
+from gradweave.report.page import page
 from gradweave.report.picture.picture import to_svg
 from gradweave.report.placement import placement_page
 from gradweave.schedule.schedule import Schedule
@@ -63,7 +63,7 @@ def show(
     round: int | None = None,
     width: int | None = None,
     height: int = _HEIGHT,
-    gradient_bytes: float = GRADIENT_BYTES,
+    gradient_bytes: float | None = None,
 ) -> Shown:
     """Shows a schedule's page in a notebook, or the picture of a network or of one round.
 
@@ -74,7 +74,7 @@ def show(
         round: the only round of the schedule to draw, as a picture.
         width: of a picture in pixels.
         height: of a page's frame in pixels.
-        gradient_bytes: size of the whole gradient, for times.
+        gradient_bytes: size of the whole gradient, for times; see `page`.
 
     Returns:
         What a notebook displays, and `Shown.save` writes.
@@ -163,7 +163,7 @@ def _in_words(shown: object) -> str:
         )
     if isinstance(shown, Schedule):
         return (
-            f"{shown.collective} on {shown.topology.name} by {shown.scheduler.name}: "
+            f"{shown.name} on {shown.topology.name} by {shown.scheduler.name}: "
             f"{counted(shown.num_transfers, 'transfer')} of {counted(shown.pieces, 'piece')} in "
             f"{counted(shown.rounds, 'round')}."
         )

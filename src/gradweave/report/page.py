@@ -26,10 +26,10 @@ from gradweave.simulate.link_use import busiest_links
 from gradweave.simulate.seconds import event_seconds, round_seconds, seconds
 from gradweave.simulate.traffic import traffic
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_bandwidth
+from gradweave.topology.units import format_bandwidth, format_size
 
 GRADIENT_BYTES = 100e6
-"""Size of the gradient for which times are predicted where none is given."""
+"""Size of the gradient for which times are predicted where none is given, and no demand has one."""
 MAX_TRANSFERS = 300_000
 """Largest number of transfers that a page takes; browsers stay responsive up to it."""
 LIMITS = {
@@ -62,13 +62,32 @@ _SCRIPTS = (
 )
 
 
+def shown_bytes(gradient_bytes: float | None, *schedules: Schedule) -> float:
+    """The size for which schedules are shown: the one given, a demand's own, or the usual one.
+
+    Raises:
+        OptionError: none is given, and two schedules have different ones.
+    """
+    if gradient_bytes is not None:
+        return gradient_bytes
+    sizes = [
+        GRADIENT_BYTES if one.demand is None else float(one.demand.total_bytes) for one in schedules
+    ]
+    if len(set(sizes)) > 1:
+        raise OptionError(
+            "gradient_bytes: expected a size, since the schedules are for "
+            f"{' and '.join(map(format_size, sizes))}"
+        )
+    return sizes[0]
+
+
 def page(
     schedule: Schedule,
     other: Schedule | None = None,
     *,
     title: str | None = None,
     names: Sequence[str] = (),
-    gradient_bytes: float = GRADIENT_BYTES,
+    gradient_bytes: float | None = None,
     objective: Objective = "rounds",
 ) -> str:
     """Makes a self-contained HTML page that plays a schedule, or two side by side.
@@ -82,7 +101,8 @@ def page(
         other: a second schedule, played in step with the first, round by round.
         title: the page's title; the networks' names if not given.
         names: what to call the schedules, such as their files; their schedulers if not given.
-        gradient_bytes: size of the whole gradient, for seconds and bytes.
+        gradient_bytes: size of the whole gradient, for seconds and bytes; `GRADIENT_BYTES` if not
+            given, or what the demand comes to.
         objective: what was asked to be small, where the schedule does not tell; the page's badge is
             about that.
 
@@ -95,6 +115,7 @@ def page(
     schedules = [schedule] if other is None else [schedule, other]
     for one in schedules:
         _check_size(one)
+    gradient_bytes = shown_bytes(gradient_bytes, *schedules)
     style = template("page.css")
     script = '"use strict";\n{\n' + "\n".join(template(name) for name in _SCRIPTS) + "}\n"
     heading = title or " · ".join(dict.fromkeys(one.topology.name for one in schedules))
@@ -118,7 +139,7 @@ def write_page(
     *,
     title: str | None = None,
     names: Sequence[str] = (),
-    gradient_bytes: float = GRADIENT_BYTES,
+    gradient_bytes: float | None = None,
     objective: Objective = "rounds",
 ) -> None:
     """Writes a schedule's page to a file; see `page`.
@@ -146,7 +167,8 @@ def page_data(
     return {
         "name": name,
         "network": schedule.topology.name,
-        "collective": schedule.collective,
+        "collective": schedule.name,
+        "demand": _demand_data(schedule),
         "scheduler": schedule.scheduler.name,
         "known": known_as(schedule.scheduler.name, schedule.scheduler.options),
         "options": _shortened(_options(schedule)),
@@ -166,6 +188,18 @@ def page_data(
         "roundSeconds": _packed_floats(round_seconds(schedule, gradient_bytes)),
         "clock": "seconds" if objective == "seconds" else clock_of(schedule),
         **_transfer_data(schedule, gradient_bytes),
+    }
+
+
+def _demand_data(schedule: Schedule) -> dict[str, Any] | None:
+    """Who contributes to each piece and who is to have it, one entry a server and piece."""
+    if schedule.demand is None:
+        return None
+    rank = schedule.topology.rank
+    sets = {"contributors": schedule.contributors, "destinations": schedule.destinations}
+    return {"blocks": len(schedule.demand)} | {
+        name: {"rank": _packed(rank[each.servers]), "piece": _packed(each.owner)}
+        for name, each in sets.items()
     }
 
 
@@ -245,7 +279,7 @@ def _plain(value: object) -> object:
 
 def _times(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
     """Predicted seconds with and without barriers, and the least where it is found quickly."""
-    if schedule.topology.num_nodes <= MAX_TIMED:
+    if schedule.demand is None and schedule.topology.num_nodes <= MAX_TIMED:
         timing = timing_of(schedule, gradient_bytes)
         return {
             "events": timing.seconds,

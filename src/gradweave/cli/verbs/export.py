@@ -129,7 +129,7 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
         return
     more = f" to {files[-1]}" if len(files) > 1 else ""
     print_lines(
-        f"{schedule.collective} on {schedule.topology.name}, "
+        f"{schedule.name} on {schedule.topology.name}, "
         f"{schedule.topology.num_servers} servers, {counted(schedule.pieces, 'piece')}",
         *([] if cut is None else [_cost_line(cut)]),
         *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
@@ -144,7 +144,7 @@ def _summary(
         "file": str(file),
         "format": format_,
         "topology": schedule.topology.name,
-        "collective": schedule.collective,
+        "collective": schedule.name,
         "servers": schedule.topology.num_servers,
         "pieces": schedule.pieces,
         "transfers": schedule.num_transfers,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack, cast
+from typing import Unpack
 
 import click
 from click.core import ParameterSource
@@ -14,7 +14,7 @@ from gradweave.cli.pictures import PAGES, PictureOptions, picture_options
 from gradweave.cli.schedule_files import is_schedule_file
 from gradweave.cli.solving import SearchOptions, gradient_option, search, solving_options
 from gradweave.errors import OptionError
-from gradweave.report.page import write_page
+from gradweave.report.page import shown_bytes, write_page
 from gradweave.report.picture.moments import Clock
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.schedule.file import load
@@ -79,12 +79,15 @@ def show(
         else:
             shown = [_schedule_of(one, gradient_bytes, progress, how) for one, how in searches]
         progress(f"drawing {what[0]}")
+        schedules = [one for one in shown if isinstance(one, Schedule)]
+        chosen = context.get_parameter_source("gradient_bytes") is not ParameterSource.DEFAULT
+        size = shown_bytes(gradient_bytes if chosen or not schedules else None, *schedules)
         if wanted.any:
-            wanted.write(shown[0], gradient_bytes, progress)
+            wanted.write(shown[0], size, progress)
         else:
             output = output or _page_of(what if beside is None else (*what, beside))
-            _write_page(output, names, cast(list[Schedule], shown), title, gradient_bytes, given)
-    wanted.draw(shown[0], gradient_bytes)
+            _write_page(output, names, schedules, title, size, given)
+    wanted.draw(shown[0], size)
     _say(as_json, what, output, shown, names if beside is not None else [])
 
 

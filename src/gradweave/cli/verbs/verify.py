@@ -55,7 +55,7 @@ def verify(
                 "file": str(file),
                 "valid": verdict.valid,
                 "topology": schedule.topology.name,
-                "collective": schedule.collective,
+                "collective": schedule.name,
                 "rounds": schedule.rounds,
                 "transfers": verdict.transfers,
                 "forwarded": verdict.forwarded,
@@ -70,7 +70,7 @@ def verify(
             f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
         )
         print_lines(
-            f"valid: {schedule.collective} on {schedule.topology.name}, "
+            f"valid: {schedule.name} on {schedule.topology.name}, "
             f"{counted(schedule.rounds, 'round')}, {counted(verdict.transfers, 'transfer')}"
             f"{forwarded}",
             *bound_lines(schedule, bound),

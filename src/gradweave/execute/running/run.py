@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradweave.errors import OptionError
-from gradweave.execute.program import check_runs
+from gradweave.execute.program import check_among_all, check_runs
 from gradweave.execute.running.joined import Say, join
 from gradweave.execute.running.launch import Place, launch
 from gradweave.execute.running.rank_process import WorkerTask
@@ -46,6 +46,7 @@ def run(
     """
     _check_backend(trial.backend)
     schedule = load(file)
+    check_among_all(schedule)
     check_runs(schedule)
     more = calibrating(schedule.topology)
     if rank_given(trial.backend) is not None:

@@ -14,7 +14,7 @@ class Holdings:
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.held = _at_start(schedule)
-        """[V, P] contributions; N are a complete sum."""
+        """[V, P] contributions; those of `complete` are a complete sum."""
         self._sent = _carried(schedule, self.held.copy())
 
     def arrive(self, transfers: NDArray) -> None:
@@ -25,11 +25,31 @@ class Holdings:
 def _at_start(schedule: Schedule) -> NDArray[np.float32]:
     topology = schedule.topology
     held = np.zeros((topology.num_nodes, schedule.pieces), np.float32)
-    if schedule.collective == "all_gather":
+    if schedule.demand is not None:  # what others hold counts nothing
+        given = schedule.contributors
+        held[given.servers, given.owner] = 1.0
+    elif schedule.collective == "all_gather":
         held[schedule.root, np.arange(schedule.pieces)] = topology.num_servers
     else:
         held[topology.servers] = 1.0
     return held
+
+
+def complete(schedule: Schedule) -> NDArray[np.int64]:
+    """[P] contributions of a complete sum of each piece."""
+    if schedule.demand is not None:
+        return schedule.contributors.sizes
+    return np.full(schedule.pieces, schedule.topology.num_servers)
+
+
+def asked(schedule: Schedule) -> NDArray[np.bool_]:
+    """[V, P] whether a node is to have each piece; without a demand all are shown so."""
+    everywhere = schedule.demand is None
+    table = np.full((schedule.topology.num_nodes, schedule.pieces), everywhere)
+    if not everywhere:
+        gets = schedule.destinations
+        table[gets.servers, gets.owner] = True
+    return table
 
 
 def _carried(schedule: Schedule, held: NDArray) -> NDArray[np.float32]:

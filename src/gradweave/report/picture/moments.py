@@ -5,7 +5,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Literal, Protocol
 
 import numpy as np
@@ -218,7 +218,7 @@ class BySeconds:
             heading=f"{spoken_seconds(now)} of {spoken_seconds(self._total)}"
             + (f" · {stage}" if stage else ""),
             caption=f"{counted(len(active), 'transfer')} under way{missing}; "
-            f"gradient of {format_size(self._bytes)}",
+            f"{'gradient of ' if self._schedule.demand is None else ''}{format_size(self._bytes)}",
             moving=[
                 Moving(t, way, float((now - begin[t]) / (end[t] - begin[t])))
                 for t, way in ways.items()
@@ -239,8 +239,9 @@ def stages_of(schedule: Schedule, transfers: NDArray) -> str:
     if not len(transfers):
         return "idle"
     copies = schedule.op[transfers] == COPY
-    names = ["reduce-scatter"] * bool((~copies).any()) + ["all-gather"] * bool(copies.any())
-    return " + ".join(names)
+    stages = ("reduce-scatter", "all-gather") if schedule.demand is None else ("sums", "copies")
+    there = bool((~copies).any()), bool(copies.any())
+    return " + ".join(compress(stages, there))
 
 
 def ways_of_round(geometry: Geometry, routes: Sequence[tuple[int, ...]]) -> tuple[list[Way], float]:

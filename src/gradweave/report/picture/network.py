@@ -35,6 +35,10 @@ class Rings:
     """[P] share of the gradient that each piece is."""
     colours: list[str]
     """[P] of the pieces."""
+    complete: NDArray[np.int64]
+    """[P] contributions of a complete sum."""
+    asked: NDArray[np.bool_]
+    """[V, P] whether a node is to have each piece."""
 
 
 def links(geometry: Geometry) -> Layer:
@@ -132,9 +136,9 @@ def _server(
     shapes.append(Disc(x, y, radius, colours.BAR_RIM if dense else colours.CELL))
     complete = False
     if rings is not None and held is not None:
-        shape, everyone = (x, y, inner, radius - min(0.5, 0.1 * radius)), geometry.topology
-        shapes += _ring(shape, rings, held, everyone.num_servers)
-        complete = bool((held == everyone.num_servers).all())
+        shape, asked = (x, y, inner, radius - min(0.5, 0.1 * radius)), rings.asked[node]
+        shapes += _ring(shape, rings, held, asked)
+        complete = bool(asked.any() and (held == rings.complete)[asked].all())
     shapes.append(Disc(x, y, inner, colours.INK if complete else colours.PAPER))
     name = geometry.short_names[node]
     size = radius * min(0.58, 1.8 / len(name))
@@ -145,13 +149,14 @@ def _server(
 
 
 def _ring(
-    place: tuple[float, float, float, float], rings: Rings, held: NDArray, everyone: int
+    place: tuple[float, float, float, float], rings: Rings, held: NDArray, asked: NDArray
 ) -> list[Shape]:
     """Slices of one ring, or its arcs where slices would be too narrow."""
     least = float(rings.share.min())
     if 2 * math.pi * place[3] * 0.8 * least < _LEAST_SLICE:
-        whole = float(rings.share[held == everyone].sum())
-        part = float((np.minimum(held, everyone) * rings.share).sum()) / everyone
+        sizes = rings.share * asked / max(float(rings.share[asked].sum()), 1e-300)
+        whole = float(sizes[held == rings.complete].sum())
+        part = float((np.minimum(held / rings.complete, 1.0) * sizes).sum())
         arcs = ((part, 0.28), (whole, 1.0))
         return [
             Slice(*place, 0.0, min(end, 0.9999), colours.ACCENT, opacity)
@@ -164,7 +169,7 @@ def _ring(
         Slice(
             *(*place, begins[piece] + gap / 2),
             min(begins[piece + 1] - gap / 2, begins[piece] + 0.9999),
-            *(rings.colours[piece], depth(value, everyone)),
+            *(rings.colours[piece], depth(value, int(rings.complete[piece]))),
         )
         for piece, value in enumerate(held.tolist())
         if value > 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.report.page import GRADIENT_BYTES
+from gradweave.report.page import shown_bytes
 from gradweave.report.picture import film, sheet
 from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock, clock_of
 from gradweave.report.picture.scene import Scenes, Stage, network_scene
@@ -25,7 +25,7 @@ def scene_of(
     *,
     round: int | None = None,
     width: float = STILL_WIDTH,
-    gradient_bytes: float = GRADIENT_BYTES,
+    gradient_bytes: float | None = None,
 ) -> Scene:
     """The scene of a network, or of one round of a schedule.
 
@@ -33,7 +33,7 @@ def scene_of(
         shown: what to draw.
         round: whose transfers are drawn, with what servers hold after it; none draws the network.
         width: of the picture in pixels.
-        gradient_bytes: size of the whole gradient, for the round's time.
+        gradient_bytes: size of the whole gradient, for the round's time; see `page`.
 
     Raises:
         OptionError: there is no such round, or the network is too large.
@@ -43,7 +43,8 @@ def scene_of(
     if not isinstance(shown, Schedule):
         raise OptionError("round: expected a schedule, got a network; it has no rounds")
     stage = Stage.of(shown.topology, width)
-    moment = ByRounds(stage.geometry, shown, gradient_bytes).still(round)
+    size = shown_bytes(gradient_bytes, shown)
+    moment = ByRounds(stage.geometry, shown, size).still(round)
     return Scenes.of(stage, shown).at(moment)
 
 
@@ -52,7 +53,7 @@ def to_svg(
     *,
     round: int | None = None,
     width: float = STILL_WIDTH,
-    gradient_bytes: float = GRADIENT_BYTES,
+    gradient_bytes: float | None = None,
 ) -> str:
     """A network, or one round of a schedule, as SVG; see `scene_of`.
 
@@ -70,7 +71,7 @@ def write_picture(
     round: int | None = None,
     width: int | None = None,
     clock: Clock | None = None,
-    gradient_bytes: float = GRADIENT_BYTES,
+    gradient_bytes: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Writes a picture or a film, whole or not at all; of which kind its suffix says.
@@ -82,7 +83,7 @@ def write_picture(
         round: the only round to show.
         width: in pixels; `STILL_WIDTH` or `FILM_WIDTH` if not given.
         clock: by what a film moves; `clock_of` if not given.
-        gradient_bytes: size of the whole gradient, for times.
+        gradient_bytes: size of the whole gradient, for times; see `page`.
         progress: called with what is done.
 
     Raises:
@@ -110,14 +111,15 @@ def _film(
     round: int | None,
     width: int | None,
     clock: Clock | None,
-    gradient_bytes: float,
+    gradient_bytes: float | None,
     progress: Callable[[str], None],
 ) -> bytes:
     if not isinstance(shown, Schedule):
         raise OptionError(f"a film ({kind}) takes a schedule, got a network; nothing moves in it")
     if not shown.num_transfers:
         raise OptionError(f"a film ({kind}) takes a schedule with transfers, got one without")
-    options = film.FilmOptions(clock or clock_of(shown), width or FILM_WIDTH, gradient_bytes, round)
+    size = shown_bytes(gradient_bytes, shown)
+    options = film.FilmOptions(clock or clock_of(shown), width or FILM_WIDTH, size, round)
     return (film.gif if kind == ".gif" else film.mp4)(shown, options, progress)
 
 

@@ -8,6 +8,7 @@ from gradweave.errors import OptionError
 from gradweave.printable import printable
 from gradweave.report.picture import colours, network
 from gradweave.report.picture.geometry import DENSE_RADIUS, Geometry
+from gradweave.report.picture.holdings import asked, complete
 from gradweave.report.picture.moments import Moment, Moving
 from gradweave.report.picture.network import Rings
 from gradweave.report.picture.shapes import (
@@ -104,7 +105,8 @@ class Scenes:
     def of(stage: Stage, schedule: Schedule) -> "Scenes":
         """Scenes of a schedule on its network."""
         colour = colours.piece_colours(schedule.pieces)
-        return Scenes(stage, schedule, Rings(schedule.share, colour))
+        rings = Rings(schedule.share, colour, complete(schedule), asked(schedule))
+        return Scenes(stage, schedule, rings)
 
     def at(self, moment: Moment, *, bar: bool = False) -> Scene:
         """The scene of a moment.

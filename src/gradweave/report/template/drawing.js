@@ -318,19 +318,22 @@ function moveDots(drawing, progress, resting) {
 
 /** Fills the servers' rings with what they hold. */
 function fillServers(drawing, held) {
-  const pieces = drawing.schedule.root.length, all = drawing.schedule.servers.length;
+  const { need, gets, share: sizes } = drawing.schedule, pieces = need.length;
   drawing.rings.forEach(({ group, slices, share, part }, server) => {
-    let complete = 0, whole = 0, sum = 0;
+    let missing = 0, asked = 0, whole = 0, sum = 0;
     for (let piece = 0; piece < pieces; piece++) {
-      const value = held[server * pieces + piece], size = drawing.schedule.share[piece];
-      complete += value === all;
-      if (value === all) whole += size;
-      sum += Math.min(value, all) * size;
-      slices[piece]?.setAttribute("fill-opacity", depth(value, all).toFixed(3));
+      const value = held[server * pieces + piece], size = sizes[piece];
+      slices[piece]?.setAttribute("fill-opacity", depth(value, need[piece]).toFixed(3));
+      if (gets && !gets[server * pieces + piece]) continue;
+      asked += size;
+      missing += value !== need[piece];
+      if (value === need[piece]) whole += size;
+      sum += (Math.min(value, need[piece]) / need[piece]) * size;
     }
-    share?.setAttribute("stroke-dasharray", `${complete === pieces ? 1 : whole} 1`);
-    part?.setAttribute("stroke-dasharray", `${sum / all} 1`);
-    group.classList.toggle("complete", complete === pieces);
+    if (!gets) asked = 1;
+    share?.setAttribute("stroke-dasharray", `${!asked ? 0 : missing ? whole / asked : 1} 1`);
+    part?.setAttribute("stroke-dasharray", `${asked ? sum / asked : 0} 1`);
+    group.classList.toggle("complete", asked > 0 && !missing);
   });
 }
 

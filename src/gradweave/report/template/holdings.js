@@ -31,8 +31,8 @@ function holdingsMatrix(schedule, canvas, colour) {
   const draw = (held, before, { piece = null, server = null, enlarged = false } = {}) => {
     grid = matrixGrid(canvas, servers, pieces, enlarged, left);
     const context = freshCanvas(canvas, grid.width, grid.height);
-    if (isAggregate(servers, pieces) || grid.cell < 4) drawPixels(context, grid, held, before, servers, pieces);
-    else drawCells(context, grid, held, before, { servers, pieces, colour });
+    if (isAggregate(servers, pieces) || grid.cell < 4) drawPixels(context, grid, held, before, schedule);
+    else drawCells(context, grid, held, before, { schedule, servers, pieces, colour });
     drawAxes(context, grid, schedule, { servers, pieces, piece, server, colour });
   };
   const at = (x, y) => {
@@ -58,8 +58,8 @@ function matrixGrid(canvas, servers, pieces, enlarged, left) {
   return { left, top, cell, tall, width: left + cell * pieces + 2, height: top + tall * servers + 2 };
 }
 
-/** Cells large enough to have edges: pale while partial, full when complete, outlined when just received. */
-function drawCells(context, grid, held, before, { servers, pieces, colour }) {
+/** Cells large enough to have edges: pale while partial, full when complete, outlined when just received, underlined where a demand wants them. */
+function drawCells(context, grid, held, before, { schedule, servers, pieces, colour }) {
   const gap = Math.min(grid.cell, grid.tall) > 9 ? 2 : 0.6;
   const paper = themed("--cell"), ink = themed("--ink"), one = themed("--accent"), onColour = themed("--on-colour");
   const numbered = Math.min(grid.cell, grid.tall) >= 19;
@@ -74,7 +74,7 @@ function drawCells(context, grid, held, before, { servers, pieces, colour }) {
       path.roundRect(...box, gap > 1 ? 3 : 0);
       context.fillStyle = paper;
       context.fill(path);
-      context.globalAlpha = depth(value, servers);
+      context.globalAlpha = depth(value, schedule.need[piece]);
       context.fillStyle = pieces <= COLOURED_PIECES ? colour(piece) : one;
       context.fill(path);
       context.globalAlpha = 1;
@@ -83,8 +83,12 @@ function drawCells(context, grid, held, before, { servers, pieces, colour }) {
         context.lineWidth = 1.6;
         context.stroke(path);
       }
+      if (schedule.gets?.[server * pieces + piece]) {
+        context.fillStyle = ink;
+        context.fillRect(box[0], box[1] + box[3] - Math.max(1, gap), box[2], Math.max(1, gap));
+      }
       if (!numbered || value <= 0) continue;
-      context.fillStyle = value >= servers ? onColour : ink;
+      context.fillStyle = value >= schedule.need[piece] ? onColour : ink;
       context.fillText(String(Math.round(value)), box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.5);
     }
   }
@@ -103,12 +107,13 @@ function ramp(all) {
 }
 
 /** Many cells: one pixel each, scaled; those that have just received are in a colour of their own. */
-function drawPixels(context, grid, held, before, servers, pieces) {
-  const image = new ImageData(pieces, servers);
+function drawPixels(context, grid, held, before, { need, servers: { length: servers } }) {
+  const pieces = need.length, image = new ImageData(pieces, servers);
   const colours = ramp(servers), news = rgbOf(themed("--news"));
   for (let i = 0; i < servers * pieces; i++) {
     const fresh = before && before[i] !== held[i];
-    const from = 4 * Math.min(servers, Math.round(held[i]));
+    const all = need[i % pieces], value = held[i] >= all ? servers : Math.round((held[i] / all) * servers);
+    const from = 4 * Math.min(servers, Math.max(value, held[i] > 0 ? 1 : 0));
     image.data.set(fresh ? news : colours.subarray(from, from + 4), 4 * i);
   }
   const small = new OffscreenCanvas(pieces, servers);

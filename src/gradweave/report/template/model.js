@@ -41,8 +41,27 @@ function readSchedule(raw) {
     shortName: (node) => short[node] || String(node),
   };
   schedule.transfers = schedule.piece.length;
+  Object.assign(schedule, readDemand(schedule));
   schedule.rooted = rootedShares(schedule);
   return schedule;
+}
+
+/**
+ * Per piece, how many contributions complete it; by `rank * pieces + piece`, who contributes and who is to have it.
+ * Without a demand everyone contributes and, but for the roots of a reduce-scatter, is to have everything.
+ */
+function readDemand({ raw, servers, root }) {
+  const pieces = root.length, cells = servers.length * pieces;
+  if (!raw.demand) return { need: new Float32Array(pieces).fill(servers.length), gives: null, gets: null };
+  const marked = ({ rank, piece }) => {
+    const [ranks, of] = [unpack(rank), unpack(piece)], marks = new Uint8Array(cells);
+    ranks.forEach((one, i) => (marks[one * pieces + of[i]] = 1));
+    return marks;
+  };
+  const gives = marked(raw.demand.contributors), gets = marked(raw.demand.destinations);
+  const need = new Float32Array(pieces);
+  gives.forEach((mark, cell) => (need[cell % pieces] += mark));
+  return { need, gives, gets };
 }
 
 /** By rank, the share of the gradient that each server roots, and in how many pieces. */
@@ -92,13 +111,15 @@ function eachLink(schedule, route, act) {
 function stagesOf(schedule, transfers) {
   let reduces = false, copies = false;
   for (const t of transfers) schedule.op[t] ? (copies = true) : (reduces = true);
-  return [reduces && "reduce-scatter", copies && "all-gather"].filter(Boolean).join(" + ");
+  const [adding, copying] = schedule.gets ? ["sums", "copies"] : ["reduce-scatter", "all-gather"];
+  return [reduces && adding, copies && copying].filter(Boolean).join(" + ");
 }
 
 /** The stages that a round's transfers belong to, in words. */
 function stageOf(schedule, round) {
   const [start, end] = transfersOf(schedule, round);
   if (start < end) return stagesOf(schedule, between(start, end));
+  if (schedule.gets) return "idle";
   return round < schedule.raw.stages.reduce_scatter ? "reduce-scatter" : "all-gather";
 }
 
@@ -114,7 +135,8 @@ function linkLoad(schedule) {
 }
 
 /**
- * Contributions held after each round, or at the START: a function from a round to one number per server and piece, of N in all.
+ * Contributions held after each round, or at the START: a function from a round to one number per server and piece, of N in all,
+ * or of as many as contribute to the piece; what others hold at the start counts nothing then.
  * Sums of contribution counts add up as the counts do, so the counts themselves are not needed to draw them.
  */
 function contributions(schedule) {
@@ -126,7 +148,8 @@ function contributions(schedule) {
   const start = new Float32Array(rows * pieces);
   if (schedule.raw.collective === "all_gather") {
     schedule.root.forEach((node, piece) => (start[row[node] * pieces + piece] = servers));
-  } else start.fill(1, 0, servers * pieces);
+  } else if (schedule.gives) start.set(schedule.gives);
+  else start.fill(1, 0, servers * pieces);
 
   const apart = Math.max(1, Math.ceil((schedule.rounds * rows * pieces) / 8e6));
   const kept = [start];
@@ -161,11 +184,13 @@ function contributions(schedule) {
   const complete = (held) => {
     const done = new Int32Array(servers);
     for (let s = 0; s < servers; s++) {
-      for (let p = 0; p < pieces; p++) done[s] += held[s * pieces + p] === servers;
+      for (let p = 0; p < pieces; p++) done[s] += held[s * pieces + p] === schedule.need[p] && (schedule.gets?.[s * pieces + p] ?? 1);
     }
     return done;
   };
-  return { after, inTime, complete, pieces, servers, row };
+  /* Pieces that a server is to have. */
+  const asked = (server) => schedule.gets?.subarray(server * pieces, (server + 1) * pieces).reduce((sum, mark) => sum + mark, 0) ?? pieces;
+  return { after, inTime, complete, asked, pieces, servers, row };
 }
 
 /** The hue of each piece: evenly around the circle of OKLCH, neighbours about 137° apart, three lightnesses if many. */

@@ -218,7 +218,7 @@ function furnish() {
   else root.querySelector(".stage .timeline").after(byId("player"));
   const pieces = Math.min(...views.map((view) => view.schedule.root.length));
   for (let piece = 0; piece < pieces; piece++) {
-    const text = several ? `piece ${piece}` : `piece ${piece} (root ${schedule.name(schedule.root[piece])})`;
+    const text = several ? `piece ${piece}` : schedule.gets ? pieceName(schedule, piece) : `piece ${piece} (root ${schedule.name(schedule.root[piece])})`;
     element("option", text, byId("piece")).value = String(piece);
   }
   document.body.dataset.rounds = String(page.rounds);

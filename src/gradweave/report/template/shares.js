@@ -7,7 +7,8 @@ function sizesDiffer(schedule) {
 }
 
 /** Whether servers root different shares of the gradient. */
-function rootsDiffer({ rooted, root }) {
+function rootsDiffer({ rooted, root, gets }) {
+  if (gets) return false; // a demand says who is to have what
   const shares = rooted.map(({ share }) => share);
   return root.length > 0 && Math.max(...shares) - Math.min(...shares) > 1e-5;
 }

@@ -50,7 +50,7 @@ function fillView(view) {
   const ringed = Boolean(view.part("network").querySelector(".slice"));
   const legend = part("server-legend");
   element("b", "server", legend);
-  legend.append(ringed ? `: a slice for each piece${sizesDiffer(schedule) ? ", as large as its share" : ""}, full when its sum is complete` : `: dark arc, the share of ${sizesDiffer(schedule) ? "the gradient" : "pieces"} complete`);
+  legend.append(ringed ? `: a slice for each piece${sizesDiffer(schedule) ? ", as large as its share" : ""}, full when its sum is complete` : `: dark arc, the share of ${schedule.gets ? "what it is to have" : sizesDiffer(schedule) ? "the gradient" : "pieces"} that is complete`);
   part("switch-legend").hidden = ![...schedule.nodes.server.keys()].some((node) => !schedule.nodes.server[node] && !schedule.isBar(node));
   part("bar-legend").hidden = ![...schedule.nodes.server.keys()].some(schedule.isBar);
   showBandwidths(schedule, part("bandwidths"));
@@ -148,15 +148,16 @@ function showProgressOf(view) {
 
 /** Draws holdings in the servers and the heat map. */
 function showHoldings(view) {
-  const { held, part, page } = view;
+  const { held, part, page, schedule } = view;
   const round = page.state.clock === "rounds" ? (view.settled ?? START) : START;
   const now = heldNow(view);
   view.network.hold(now);
   const fresh = round > START && round === page.state.round;
   view.matrix.draw(now, fresh ? held.after(round - 1) : null, { piece: page.state.piece, server: view.server, enlarged: view.enlarged });
   const complete = held.complete(now).reduce((sum, c) => sum + c, 0);
-  const cells = held.servers * held.pieces;
-  part("held").textContent = `Rows are servers, columns pieces; each cell counts contributions, ${held.servers} when complete. Complete now: ${complete.toLocaleString("en")} of ${cells.toLocaleString("en")}.`;
+  const cells = schedule.servers.reduce((sum, _, server) => sum + held.asked(server), 0);
+  const marked = schedule.gets ? "as many as contribute when complete; underlined where the demand wants it" : `${held.servers} when complete`;
+  part("held").textContent = `Rows are servers, columns pieces; each cell counts contributions, ${marked}. Complete now: ${complete.toLocaleString("en")} of ${cells.toLocaleString("en")}.`;
 }
 
 /** Fills the table of the round's transfers. */
@@ -206,7 +207,7 @@ function describe(view, found) {
     if (kind === "server" && rootsDiffer(schedule)) lines.push(`roots ${percent(schedule.rooted[held.row[found.node]].share)} of the gradient`);
     if (kind === "switch") return [...lines, "forwards only"];
     const complete = held.complete(heldNow(view))[held.row[found.node]];
-    return [...lines, `${complete} of ${counted(held.pieces, "piece")} complete`];
+    return [...lines, `${complete} of ${counted(held.asked(held.row[found.node]), "piece")} complete`];
   }
   const { source, target, capacity, band } = schedule.links;
   const both = [found.link, schedule.linkBetween(target[found.link], source[found.link])];
@@ -236,8 +237,10 @@ function pointAtMatrix(view, event) {
   if (!cell) return showTip(null);
   const value = heldNow(view)[cell.server * held.pieces + cell.piece];
   const name = schedule.name(schedule.servers[cell.server]);
-  const size = sizesDiffer(schedule) ? `, ${percent(schedule.share[cell.piece])} of the gradient` : "";
-  showTip([`server ${name}, piece ${cell.piece}${size}`, `rank ${cell.server}, id ${schedule.servers[cell.server]}`, `${value} of ${held.servers} contributions`, "click to follow this piece"], event.clientX, event.clientY);
+  const size = sizesDiffer(schedule) ? `, ${percent(schedule.share[cell.piece])} of ${schedule.gets ? "all bytes" : "the gradient"}` : "";
+  const at = cell.server * held.pieces + cell.piece;
+  const role = schedule.gets ? [[schedule.gives[at] && "contributes", schedule.gets[at] && "is to have it"].filter(Boolean).join(", ") || "neither contributes nor is to have it"] : [];
+  showTip([`server ${name}, piece ${cell.piece}${size}`, `rank ${cell.server}, id ${schedule.servers[cell.server]}`, `${value} of ${schedule.need[cell.piece]} contribution${schedule.need[cell.piece] === 1 ? "" : "s"}`, ...role, "click to follow this piece"], event.clientX, event.clientY);
 }
 
 /** Wires a view's own controls. */

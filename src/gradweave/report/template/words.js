@@ -76,7 +76,7 @@ function factsOf({ raw, ...schedule }, gradientBytes, several) {
     { name: "servers", value: schedule.servers.length.toLocaleString("en") },
     switches ? { name: "switches", value: switches.toLocaleString("en") } : null,
     { name: "links", value: (schedule.links.source.length / 2).toLocaleString("en"), note: bandwidthOf(raw), hint: "full-duplex; bandwidth of each direction" },
-    sizesDiffer(schedule) ? { name: "pieces", value: schedule.root.length.toLocaleString("en"), note: pieceSizes(schedule).map(percent).join(" to "), hint: "and the least and the largest share of the gradient that one is" } : null,
+    sizesDiffer(schedule) ? { name: "pieces", value: schedule.root.length.toLocaleString("en"), note: pieceSizes(schedule).map(percent).join(" to "), hint: `and the least and the largest share of ${schedule.gets ? "all bytes" : "the gradient"} that one is` } : null,
     several ? null : { name: "transfers", value: schedule.transfers.toLocaleString("en") },
     several || raw.seed === null ? null : { name: "seed", value: raw.seed },
     { name: "rounds", value: String(raw.rounds), note: stages, badge: roundsBadge(raw), hint: stages && `${reduces} of reduce-scatter, ${gathers} of all-gather` },
@@ -99,19 +99,28 @@ function showFacts(list, facts) {
 
 /** How a schedule came about. */
 function provenance({ collective, known, scheduler, options }) {
-  return `${collective.replace("_", "-")} schedule · ${known ? `${known} · ` : ""}${scheduler}${options ? ` (${options})` : ""}`;
+  return `${collective.replaceAll("_", "-")} schedule · ${known ? `${known} · ` : ""}${scheduler}${options ? ` (${options})` : ""}`;
 }
 
 /** Fills the explanations under the drawings. */
 function showProse(schedule, prose) {
   const pieces = schedule.root.length, gather = schedule.raw.collective === "all_gather";
   element("h3", "What you see", prose);
+  if (schedule.gets) {
+    element("p", `${counted(schedule.raw.demand.blocks, "block")} of data, cut into ${counted(pieces, "piece")}, each with contributors and destinations. Partial sums are added where contributions meet, a block of one contributor is only copied, and in the end every destination has the sum of all contributions. Other servers pass on what is not theirs.`, prose);
+    return sayRounds(prose);
+  }
   const words = {
     reduce_scatter: `The gradient is cut into ${counted(pieces, "piece")}. In reduce-scatter, servers pass on partial sums and add them to their own, until each piece's root holds the sum of everyone's contributions.`,
     all_gather: `In all-gather, ${gather ? "each piece's root starts with the whole of it, and" : "each complete sum travels back from its root:"} copies overwrite what servers hold, until everyone has everything.`,
   };
   if (!gather) element("p", words.reduce_scatter, prose);
   if (schedule.raw.collective !== "reduce_scatter") element("p", words.all_gather, prose);
+  sayRounds(prose);
+}
+
+/** Explains rounds. */
+function sayRounds(prose) {
   element("p", "A transfer takes its whole route for one round, and a link direction carries no more than its capacity; fewer rounds mean that more links work at once. Rounds count from 0, as in the schedule's file and in what the verifier says.", prose);
 }
 
@@ -128,10 +137,21 @@ function showBandwidths(schedule, item) {
   }
 }
 
+/** A piece, and its root or where it goes. */
+function pieceName(schedule, piece) {
+  if (!schedule.gets) return `piece ${piece}, root ${schedule.name(schedule.root[piece])}`;
+  const named = (marks) => {
+    const found = schedule.servers.filter((_, rank) => marks[rank * schedule.need.length + piece]);
+    return found.length > 3 ? `${found.length} servers` : found.map(schedule.name).join(", ");
+  };
+  return `piece ${piece}: ${named(schedule.gives)} → ${named(schedule.gets)}`;
+}
+
 /** What happens in the current round, in words. */
 function caption(schedule, round, piece) {
-  if (piece !== null) return `Following piece ${piece}, root ${schedule.name(schedule.root[piece])}; numbers are rounds.`;
+  if (piece !== null) return `Following ${pieceName(schedule, piece)}; numbers are rounds.`;
   if (round === START) {
+    if (schedule.gets) return "At the start each contributor holds its own contribution.";
     return schedule.raw.collective === "all_gather"
       ? "At the start each root holds its piece, and no one else holds anything."
       : "At the start each server holds only its own contribution to every piece.";
@@ -142,7 +162,7 @@ function caption(schedule, round, piece) {
   const reduces = end - start - copies;
   const said = [
     reduces && `${counted(reduces, "transfer")} add${reduces === 1 ? "s" : ""} a partial sum into the target`,
-    copies && `${counted(copies, "transfer")} ${copies === 1 ? "copies" : "copy"} a complete sum`,
+    copies && `${counted(copies, "transfer")} ${copies === 1 ? "copies" : "copy"} ${schedule.gets ? "over what the target holds" : "a complete sum"}`,
   ].filter(Boolean);
   return said.length ? `${said.join("; ")}.` : "No transfer in this round.";
 }
