@@ -5,7 +5,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import FileError, OptionError, ScheduleError
-from gradweave.schedule import COPY, DEMAND, REDUCE, Demand, Schedule, Sets, collective, sends
+from gradweave.schedule import COPY, REDUCE, Demand, Sets, collective, sends
 from gradweave.schedule.demand import MAX_BYTES, NAMES, ROOTED
 from gradweave.verify import verify
 from tests.schedule.small_demands import by_hand, two_jobs
@@ -153,9 +153,40 @@ def test_pieces_divide_their_block_alone():
         schedule.piece_offsets(3)
 
 
-def test_what_knows_three_collectives_refuses_a_demand():
-    with pytest.raises(ScheduleError, match="among all servers, got reduce \\+ send"):
-        _ = two_jobs().collective
+AMONG_ALL = {
+    "its collective": lambda schedule: schedule.collective,
+    "reversed": gw.schedule.reverse,
+    "composed": lambda schedule: gw.schedule.compose(schedule, schedule),
+    "overlapping": gw.schedule.overlap,
+    "equal pieces": gw.export.in_equal_pieces,
+    "MSCCL": gw.export.to_msccl_xml,
+    "MSCCL++": gw.export.to_mscclpp_json,
+    "re-planned": lambda schedule: gw.schedulers.replan(schedule, schedule.topology, 13, 1e-6),
+    "under way": lambda schedule: gw.solve(schedule.topology, start_from=schedule),
+}
+
+
+@pytest.mark.parametrize("what", AMONG_ALL)
+def test_what_knows_three_collectives_refuses_a_demand(what: str):
+    with pytest.raises(ScheduleError, match=r"among all servers, got reduce \+ send$"):
+        AMONG_ALL[what](two_jobs())
+
+
+def test_no_bound_is_made_up_for_a_demand():
+    assert gw.bounds.of_schedule(two_jobs()) is None
+
+
+def test_times_are_those_of_its_own_bytes():
+    schedule = two_jobs()
+    own, twice = (gw.simulate.seconds(schedule, size) for size in (None, 26))
+    link = gw.topology.Link()
+    assert own == pytest.approx(
+        2 * (link.latency_s + link.overhead_s) + 16 / link.bandwidth_bytes_per_s
+    )
+    assert twice == pytest.approx(own + 16 / link.bandwidth_bytes_per_s)
+    assert gw.simulate.traffic(schedule).sent_bytes.tolist() == [8, 8, 0, 5]
+    assert gw.export.to_perfetto(schedule, gradient_bytes=13)
+    assert gw.report.to_svg(schedule, round=0).count("13 bytes") == 1
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def in_equal_pieces_for(
     """
     gradient_bytes = gradient_bytes or planned_for(schedule).gradient_bytes or GRADIENT_BYTES
     before_s = seconds(schedule, gradient_bytes, "events")
-    if schedule.shares is None and pieces is None:
+    if schedule.demand is None and schedule.shares is None and pieces is None:
         there = EqualPieces(schedule, schedule.pieces, gradient_bytes, before_s, before_s)
         with contextlib.suppress(ScheduleError):  # of which the format takes fewer, maybe
             return there, write(schedule)
