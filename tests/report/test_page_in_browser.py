@@ -19,6 +19,7 @@ from gradweave.schedulers import Ring
 from gradweave.simulate.seconds import event_seconds
 from gradweave.topology import Topology, bcube, dgx1v, leaf_spine, load, ring
 from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
+from tests.schedule.small_demands import two_jobs
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked=1'>"
 pytestmark = pytest.mark.browser
@@ -87,6 +88,25 @@ def test_one_stage(opened: Opened, collective: Any) -> None:
     click(browser, "last")
     assert browser.execute_script("return gradweave.complete()") == [5 if copies else 1] * 5
     assert browser.execute_script("return gradweave.complete(-1)") == [1 if copies else 0] * 5
+
+
+def test_a_demand_is_complete_at_its_destinations(opened: Opened) -> None:
+    browser = opened(page(two_jobs()))
+    assert text(browser, "kicker").startswith("reduce + send schedule")
+    assert browser.execute_script("return gradweave.held(-1)") == [1, 0, 1, 0, 1, 0, 0, 1]
+    assert browser.execute_script("return gradweave.complete(-1)") == [0, 0, 0, 0]
+    click(browser, "forward")
+    assert text(browser, "now") == "Round 0 of 0–1 · sums + copies"
+    click(browser, "last")
+    assert browser.execute_script("return gradweave.complete()") == [0, 0, 2, 0]
+    assert len(browser.find_elements("css selector", "g.server.complete")) == 1
+    assert "Complete now: 2 of 2." in text(browser, "held")
+    listed = "return [...document.querySelectorAll('#piece option')].map((one) => one.textContent)"
+    assert browser.execute_script(listed) == [
+        "all pieces",
+        "piece 0: 0, 1, 2 → 2",
+        "piece 1: 3 → 2",
+    ]
 
 
 @pytest.mark.quick

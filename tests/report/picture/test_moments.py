@@ -8,12 +8,13 @@ import pytest
 
 from gradweave.errors import OptionError
 from gradweave.report.picture.geometry import Geometry
-from gradweave.report.picture.holdings import Holdings
+from gradweave.report.picture.holdings import Holdings, asked, complete
 from gradweave.report.picture.moments import ByRounds, BySeconds, clock_of
 from gradweave.schedule.schedule import COPY, Schedule
 from gradweave.simulate.seconds import event_seconds
 from tests.conformance.made import made
 from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
+from tests.schedule.small_demands import two_jobs
 
 BYTES = 1e9
 
@@ -35,6 +36,15 @@ def test_contributions_are_counted_as_reduce_scatter_does() -> None:
     holdings.arrive(np.arange(schedule.round_offsets[servers - 1]))
     distance = (np.arange(servers)[:, None] - np.arange(servers)[None] - 1) % servers
     assert np.array_equal(holdings.held, distance + 1)
+
+
+def test_of_a_demand_contributors_alone_hold_something_at_first() -> None:
+    holdings = Holdings(two_jobs())
+    assert holdings.held.tolist() == [[1, 0], [1, 0], [1, 0], [0, 1]]
+    holdings.arrive(np.arange(3))
+    assert holdings.held.tolist() == [[1, 0], [2, 0], [3, 1], [0, 1]]
+    assert complete(two_jobs()).tolist() == [3, 1]
+    assert asked(two_jobs()).tolist() == [[False] * 2] * 2 + [[True] * 2, [False] * 2]
 
 
 @pytest.mark.parametrize(
