@@ -80,7 +80,12 @@ def _schedule(suffix: str, shape: str) -> Reader:
 
     shared = json.loads(GOLDEN.read_bytes())
     shared |= {"version": 2, "shares": {"numerators": [1, 2, 3], "denominator": 6}}
-    seeds = [GOLDEN.read_bytes(), json.dumps(shared).encode()]
+    among = {"contributors": [[0], [1], [0, 1, 2]], "destinations": [[1], [0, 2], [0, 1, 2]]}
+    blocks = {"job": [0, 1, 1], "bytes": [3, 5, 7], **among}
+    demand = {"jobs": ["send", "all_reduce"], "blocks": blocks, "relays": [2]}
+    demanded = shared | {"version": 3, "collective": "demand"}
+    demanded |= {"demand": demand, "block": [0, 1, 2]}
+    seeds = [GOLDEN.read_bytes(), *(json.dumps(one).encode() for one in (shared, demanded))]
     packed = [gzip.compress(seed, mtime=0) for seed in seeds]
     return Reader(shape, suffix, load, packed if suffix.endswith(".gz") else seeds)
 
