@@ -21,7 +21,7 @@ from gradweave.schedulers.demands.concurrent_flow_kernel import (
     paid,
 )
 from gradweave.stop import UNLIMITED, Stop
-from gradweave.topology.symmetry import automorphism_generators
+from gradweave.topology.symmetry import FreeGroup, automorphism_generators
 from gradweave.topology.topology import Topology
 
 FIRST_SHARPNESS, SHARPNESS, MAX_SHARPNESS = 5.0, 20.0, 300.0
@@ -49,6 +49,8 @@ class ConcurrentFlow:
     unit: Unit
     sources: Sources
     paths: Paths
+    orbit: NDArray[np.int64]
+    """[L] orbit of link directions that carry alike; without symmetry each is one."""
     load: NDArray[np.float64]
     """[L] what flows over each link direction over its capacity: seconds or rounds, not whole."""
     length: NDArray[np.float64]
@@ -80,7 +82,7 @@ def concurrent_flow(
     messages: Messages,
     unit: Unit = "seconds",
     *,
-    symmetric: bool = True,
+    symmetric: bool | FreeGroup = True,
     tolerance: float = 1e-3,
     known: ConcurrentFlow | None = None,
     stop: Stop = UNLIMITED,
@@ -90,8 +92,8 @@ def concurrent_flow(
     Args:
         messages: what moves; paths pass switches, and servers that may relay.
         unit: whether links carry their bandwidths or, a round, their capacities.
-        symmetric: whether to look for automorphisms that leave the messages as they are; each orbit
-            of sources and of links counts once then.
+        symmetric: whether to look for automorphisms that leave the messages as they are, or a group
+            of such; each orbit of sources and of links counts once then.
         tolerance: gap at which the search ends.
         known: the flow of other messages on this network, to start from; both without symmetry.
         stop: when to end the search, after the first pass at the earliest.
@@ -110,7 +112,11 @@ def concurrent_flow(
     >>> f"{flow.time:.1f}", int(flow.certificate.time)  # 8 · 8 messages over 4 links
     ('16.0', 16)
     """
-    search = _Search(messages, unit, _generators(messages) if symmetric else [])
+    if isinstance(symmetric, FreeGroup):
+        generators: Sequence[NDArray[np.int32]] = [*symmetric.permutations]
+    else:
+        generators = _generators(messages) if symmetric else []
+    search = _Search(messages, unit, generators)
     if known is not None:
         search.start_from(known)
     while True:
@@ -231,6 +237,7 @@ class _Search:
             self.unit,
             self.sources,
             self.paths,
+            self.orbit,
             self.load[self.orbit] * self.scale,
             self.length,
             self.bound * self.scale,
@@ -241,13 +248,19 @@ class _Search:
 
 def _generators(messages: Messages) -> list[NDArray[np.int32]]:
     """Automorphisms of the network under which the messages, and who relays, are the same."""
-    before = _table(messages, np.arange(messages.topology.num_nodes))
     return [
         moved
         for moved in automorphism_generators(messages.topology)
-        if all(map(np.array_equal, before, _table(messages, moved)))
-        and np.array_equal(messages.passes[moved], messages.passes)
+        if leaves_as_they_are(messages, moved)
     ]
+
+
+def leaves_as_they_are(messages: Messages, moved: NDArray[np.int32]) -> bool:
+    """Whether messages, and who relays, are the same after a relabelling [V] of the nodes."""
+    before = _table(messages, np.arange(len(moved)))
+    return all(map(np.array_equal, before, _table(messages, moved))) and np.array_equal(
+        messages.passes[moved], messages.passes
+    )
 
 
 def _table(messages: Messages, moved: NDArray) -> tuple[NDArray, NDArray]:

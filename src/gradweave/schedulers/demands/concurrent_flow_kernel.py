@@ -151,7 +151,7 @@ def _improve(
     known, longest = 0, len(graph.first_link)
     for s in range(len(sources.root)):
         _set_lengths(graph, prices.price, work)
-        _cheapest_paths(graph, sources.root[s], work)
+        cheapest_paths(graph, sources.root[s], work)
         for k in range(sources.first[s], sources.first[s + 1]):
             begin = new.length[0]
             rest = old.first[old.length[0]] - old.first[known]
@@ -177,7 +177,7 @@ def _set_lengths(graph: Graph, price: Floats, work: Work) -> None:
 
 
 @kernel(inner=True, allocates=False)
-def _cheapest_paths(graph: Graph, root: int, work: Work) -> None:
+def cheapest_paths(graph: Graph, root: int, work: Work) -> None:
     """Dijkstra's algorithm from a source to all nodes."""
     distance, last, events = work.distance, work.last, work.events
     distance[:] = np.inf
@@ -330,7 +330,7 @@ def _paid(graph: Graph, sources: Sources, prices: Prices, work: Work) -> float:
     _set_lengths(graph, prices.price, work)
     total = 0.0
     for s in range(len(sources.root)):
-        _cheapest_paths(graph, sources.root[s], work)
+        cheapest_paths(graph, sources.root[s], work)
         own = 0.0
         for k in range(sources.first[s], sources.first[s + 1]):
             own += sources.amount[k] * work.distance[sources.target[k]]

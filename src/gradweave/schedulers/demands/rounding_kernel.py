@@ -1,0 +1,106 @@
+"""Parts that each take one path, moved until links carry hardly more than flows would."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.compiled import kernel
+from gradweave.schedulers.demands.concurrent_flow_kernel import Graph, Work, cheapest_paths
+from gradweave.topology.topology import Floats, Integers
+
+SHARPNESS = 4.0
+"""Of a link's price with the parts that it carries: one more makes it e^4 times as high, up to 1
+for one more than any link carries."""
+PRICED = 0.05
+"""What prices count beside lengths, which are up to one: parts change between paths that are about
+as short, as all paths of the best flow are. Prices alone send parts the long way round."""
+SHORTEST = 1e-6
+"""Length of a link that has no other, so that the path of fewest links is taken."""
+VARIED = 0.02
+"""Share of a link's price that is drawn, so that parts of equal cost differ in the order in which
+they pass links, and the first rounds find something for each of them."""
+
+
+class Routes(NamedTuple):
+    """A path of each part, with room for longer ones."""
+
+    links: NDArray[np.int32]
+    """[P, longest] links from the target back to the source."""
+    length: NDArray[np.int64]
+    """[P] how many they are."""
+    source: NDArray[np.int64]
+    """[P] node."""
+    target: NDArray[np.int64]
+    """[P] node."""
+
+
+@kernel
+def reroute(
+    graph: Graph,
+    routes: Routes,
+    order: Integers,
+    length: Floats,
+    uses: NDArray[np.float64],
+    work: Work,
+    seed: int,
+) -> int:
+    """Puts each part once on the path that adds least to busy links; how many have moved.
+
+    Args:
+        graph: the network; a unit of load is one part over a link.
+        routes: changed.
+        order: of the parts.
+        length: [L] of links in the flow that parts follow, up to one.
+        uses: [O] parts that orbits of links carry; changed.
+        work: changed.
+        seed: of draws between equals.
+    """
+    np.random.seed(seed)
+    moved = 0
+    for part in order:
+        moved += _reroute(graph, routes, part, length, uses, work)
+    return moved
+
+
+@kernel(inner=True, allocates=False)
+def _reroute(
+    graph: Graph, routes: Routes, part: int, length: Floats, uses: Floats, work: Work
+) -> int:
+    most = 0.0
+    for orbit in range(len(uses)):
+        most = max(most, uses[orbit] * graph.unit[orbit])
+    for i in range(routes.length[part]):
+        uses[graph.orbit[routes.links[part, i]]] -= 1
+    for link in range(len(graph.head)):
+        orbit = graph.orbit[link]
+        over = uses[orbit] * graph.unit[orbit] - most
+        price = PRICED * np.exp(SHARPNESS * over) * (1 + VARIED * np.random.random())
+        work.length[link] = length[link] + price + SHORTEST
+    cheapest_paths(graph, routes.source[part], work)
+    before = 0.0
+    for i in range(routes.length[part]):
+        before += work.length[routes.links[part, i]]
+    moved = 0
+    if work.distance[routes.target[part]] < before * (1 - 1e-9):
+        moved = _follow(graph, routes, part, work)
+    for i in range(routes.length[part]):
+        uses[graph.orbit[routes.links[part, i]]] += 1
+    return moved
+
+
+@kernel(inlined=True)
+def _follow(graph: Graph, routes: Routes, part: int, work: Work) -> int:
+    """Puts a part on its cheapest path; 0 where that is longer than there is room for."""
+    count, node = 0, routes.target[part]
+    while node != routes.source[part]:
+        node = graph.tail[work.last[node]]
+        count += 1
+    if count > routes.links.shape[1]:
+        return 0
+    node = routes.target[part]
+    for i in range(count):
+        routes.links[part, i] = work.last[node]
+        node = graph.tail[work.last[node]]
+    routes.length[part] = count
+    return 1

@@ -1,0 +1,263 @@
+"""Schedules for messages from server to server, such as an all-to-all, beside their bound."""
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.unicast import Messages, UnicastCertificate, Unit
+from gradweave.errors import OptionError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import COPY, DEMAND, Provenance, Schedule, take_rows
+from gradweave.schedulers.demands.concurrent_flow import (
+    ConcurrentFlow,
+    concurrent_flow,
+    leaves_as_they_are,
+)
+from gradweave.schedulers.demands.parts import Parts, parts_of, transfers_of
+from gradweave.schedulers.demands.rounds_kernel import Transfers, rounds_of
+from gradweave.simulate.seconds import event_seconds
+from gradweave.stop import Stop
+from gradweave.topology.spec import as_topology
+from gradweave.topology.symmetry import FreeGroup, free_groups
+from gradweave.topology.topology import Integers, Topology
+from gradweave.verify import verify
+
+ORDERS = ((4.0, 0.0), (1.0, 1.0), (0.0, 1.0))
+"""How much farther transfers, and busy links farther on, count where transfers are put in order:
+tried in turn until a link that carries most is never idle. The first is the best on tori, the last
+on meshes."""
+TRIES, MAX_HANDLED = 4, 150_000
+"""Ways of cutting that are tried at most, and transfers in all their orders, about."""
+SWEEPS = 10
+"""Over links that a round leaves idle; with 100, no rounds were saved."""
+CUTS = (1, 2, 4, 8, 16)
+"""Parts of the largest message that are tried where seconds count."""
+MAX_TRANSFERS = 300_000
+"""Of a schedule, to which messages are cut: some ten seconds of processor time."""
+MAX_APART = 20_000
+"""Messages up to which each is cut for itself, too, where a group could cut all alike."""
+TOLERANCE = 1e-3
+"""Gap of the flow that parts follow."""
+CLOSE = 3e-3
+"""Gap with which the search for seconds is content."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UnicastPlan:
+    """A schedule, how long it takes, and how long any takes at least."""
+
+    schedule: Schedule
+    unit: Unit
+    time: float
+    """Rounds, or seconds in the event model."""
+    flow: ConcurrentFlow
+    """What the schedule's paths follow, from which another plan can start."""
+
+    @property
+    def bound(self) -> UnicastCertificate:
+        """Why no schedule takes less."""
+        return self.flow.certificate
+
+    @property
+    def gap(self) -> float:
+        """How far `time` is above the bound, as a share of it."""
+        return self.time / float(self.bound.time) - 1
+
+
+def plan_unicast(
+    topology: Topology | str,
+    demand: Demand,
+    unit: Unit = "seconds",
+    *,
+    pieces: int | None = None,
+    known: UnicastPlan | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+) -> UnicastPlan:
+    """Plans messages from server to server: paths by concurrent flow, then an order.
+
+    Messages are cut into parts, each on one path, stored by servers on the way and passed through
+    switches as a circuit. In each round transfers that busy links need are taken first.
+
+    Args:
+        topology: the network, or its specification or file.
+        demand: blocks of one contributor and one destination each; of several jobs, only servers
+            that may pass on the blocks of all do.
+        unit: what is made small: seconds of the event model, or rounds.
+        pieces: parts of the largest message; others have fewer in proportion. Where it is not
+            given, one in rounds, and in seconds what takes the least time of a few.
+        known: the plan of other messages on this network, to start from.
+        seed: every random choice depends on it alone.
+        time_limit: seconds after which the best so far is returned.
+
+    Raises:
+        OptionError: a demand that adds or copies, or servers that it cannot reach.
+        InvalidScheduleError: where it has a fault: what it made does not verify.
+
+    >>> import gradweave as gw
+    >>> demand = gw.schedule.collective("all_to_all", range(8), 8)
+    >>> plan = plan_unicast("ring:8", demand, "rounds")
+    >>> plan.schedule.rounds, int(plan.bound.time)
+    (8, 8)
+    """
+    network, stop = as_topology(topology), Stop.after(time_limit)
+    if pieces is not None and pieces < 1:
+        raise OptionError(f"pieces: expected 1 at least, got {pieces}")
+    messages = messages_of(network, demand)
+    group = None if known else _group(messages, stop)
+    if unit == "rounds":
+        count = _counts(messages.amount, pieces or 1)
+        counted = dataclasses.replace(messages, amount=count)
+        flow = _flow(counted, unit, group, known, stop)
+        ways = _ways(flow, group, stop)
+        schedule = _ordered(ways, demand, count, seed, stop)
+        return UnicastPlan(schedule, unit, float(schedule.rounds), flow)
+    flow = _flow(messages, unit, group, known, stop)
+    ways = _ways(flow, group, stop)
+    best: UnicastPlan | None = None
+    for cut in CUTS if pieces is None else (pieces,):
+        count = _counts(messages.amount, cut)
+        if best is not None and (stop.reached() or count.sum() * _hops(flow) > MAX_TRANSFERS):
+            break
+        schedule = _ordered(ways, demand, count, seed, stop)
+        seconds = float(event_seconds(schedule)[1].max())
+        if best is None or seconds < best.time:
+            best = UnicastPlan(schedule, unit, seconds, flow)
+        if best.gap < CLOSE:
+            break
+    assert best is not None
+    return best
+
+
+def messages_of(topology: Topology, demand: Demand) -> Messages:
+    """A demand's blocks as messages.
+
+    Args:
+        topology: the network.
+        demand: blocks of one contributor and one destination each.
+
+    Raises:
+        OptionError: other blocks, or servers that the network does not have.
+    """
+    if not demand.unicast:
+        sizes = demand.contributors.sizes * demand.destinations.sizes
+        raise OptionError(
+            f"demand: block {int(np.argmax(sizes > 1))}: expected one contributor and one "
+            "destination; what is added or copied is not for this strategy"
+        )
+    demand.check_servers(topology)
+    relays = np.ones(topology.num_nodes, bool)
+    for job in range(len(demand.jobs)):
+        allowed = np.zeros(topology.num_nodes, bool)
+        allowed[demand.servers_of(job)] = allowed[demand.relays] = True
+        relays &= allowed
+    return Messages(
+        topology, demand.contributors.servers, demand.destinations.servers, demand.bytes, relays
+    )
+
+
+def _counts(amount: Integers, pieces: int) -> NDArray[np.int64]:
+    """[K] parts of each message: so many of the largest, the others in proportion."""
+    return np.maximum(np.rint(amount * (pieces / amount.max())), 1).astype(np.int64)
+
+
+def _group(messages: Messages, stop: Stop) -> FreeGroup | None:
+    """The largest known group of automorphisms that moves all servers, and no message."""
+    pairs = messages.source * messages.topology.num_nodes + messages.target
+    if len(np.unique(pairs)) < len(pairs) or not leaves_as_they_are(
+        messages, np.arange(messages.topology.num_nodes, dtype=np.int32)
+    ):
+        return None
+    for group in free_groups(messages.topology, stop=stop):
+        if all(leaves_as_they_are(messages, moved) for moved in group.permutations):
+            return group
+    return None
+
+
+def _flow(
+    messages: Messages, unit: Unit, group: FreeGroup | None, known: UnicastPlan | None, stop: Stop
+) -> ConcurrentFlow:
+    before = known.flow if known else None
+    return concurrent_flow(
+        messages, unit, symmetric=group or False, tolerance=TOLERANCE, known=before, stop=stop
+    )
+
+
+def _hops(flow: ConcurrentFlow) -> float:
+    """Links of a part, on average."""
+    return float(np.diff(flow.paths.first[: flow.paths.length[0] + 1]).mean())
+
+
+def _ways(
+    flow: ConcurrentFlow, group: FreeGroup | None, stop: Stop
+) -> list[tuple[ConcurrentFlow, FreeGroup | None]]:
+    """Flows by which messages may be cut: under a group all images alike, or each for itself."""
+    if group is None or len(flow.messages) > MAX_APART:
+        return [(flow, group)]
+    return [(flow, group), (_flow(flow.messages, flow.unit, None, None, stop), None)]
+
+
+def _ordered(
+    ways: list[tuple[ConcurrentFlow, FreeGroup | None]],
+    demand: Demand,
+    count: NDArray[np.int64],
+    seed: int,
+    stop: Stop,
+) -> Schedule:
+    """The parts of a flow in the best of some orders."""
+    messages = ways[0][0].messages
+    topology, capacity = messages.topology, messages.topology.capacity.astype(np.int64)
+    per_amount = count.sum() / messages.amount.sum()
+    unit = messages.capacity(ways[0][0].unit).min() / capacity.min()
+    goal = math.ceil(ways[0][0].bound * unit * per_amount - TOLERANCE)
+    best, handled, schedule = math.inf, 0, None
+    for tried in range(TRIES):
+        flow, group = ways[tried % len(ways)]
+        parts = parts_of(flow, count, group=group, seed=seed + tried)
+        transfers = transfers_of(topology, parts, flow.length)
+        load = np.bincount(parts.links[parts.links >= 0], minlength=len(capacity))
+        least = math.ceil((load / capacity).max())
+        for farther, ahead in ORDERS if least < best else ():
+            found = rounds_of(transfers, capacity, farther, ahead, SWEEPS, seed + tried)
+            handled += len(found[0])
+            if found[2] < best:
+                best = found[2]
+                schedule = _schedule(topology, demand, parts, transfers, found[0], found[1])
+            if best <= least or stop.reached():
+                break
+        if best <= goal or handled > MAX_HANDLED or stop.reached():
+            break
+    assert schedule is not None
+    verify(schedule).raise_if_invalid()
+    return schedule
+
+
+def _schedule(
+    topology: Topology,
+    demand: Demand,
+    parts: Parts,
+    transfers: Transfers,
+    rounds: NDArray[np.int64],
+    routes: NDArray[np.int64],
+) -> Schedule:
+    links, first = take_rows(transfers.links, transfers.first_link, routes)
+    nodes = np.insert(topology.target[links], first[:-1], topology.source[links[first[:-1]]])
+    ends = first + np.arange(len(first))
+    part = np.repeat(np.arange(len(parts.message)), np.diff(transfers.first))
+    return Schedule(
+        topology=topology,
+        collective=DEMAND,
+        root=demand.destinations.servers[parts.message],
+        round=rounds,
+        piece=part,
+        source=nodes[ends[:-1]],
+        target=nodes[ends[1:] - 1],
+        op=np.full(len(rounds), COPY),
+        route_nodes=nodes,
+        route_offsets=ends,
+        scheduler=Provenance("unicast"),
+        demand=demand,
+        block=parts.message,
+    )

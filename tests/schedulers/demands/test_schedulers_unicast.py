@@ -1,0 +1,97 @@
+"""Plans for messages from server to server: valid, near their bounds, the same for a seed."""
+
+import math
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.errors import OptionError
+from gradweave.schedule import collective, sends
+from gradweave.schedulers.demands.unicast import plan_unicast
+
+DRAGONFLY = "dragonfly:groups=3,routers_per_group=2,servers_per_router=2,global_links=1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "rounds"),
+    [
+        ("ring:7", 6),
+        ("torus:4x4", 8),
+        ("hypercube:dimension=4", 8),
+        ("mesh:4x4", 16),
+        ("bcube:n=4,k=1", 12),
+        ("dcell:n=4,k=1", 24),
+        ("complete:n=5", 1),
+        ("star:9", 8),
+    ],
+)
+def test_an_all_to_all_in_rounds_is_optimal(spec: str, rounds: int) -> None:
+    topology = gw.topology.from_spec(spec)
+    demand = collective("all_to_all", topology.servers, topology.num_servers)
+    plan = plan_unicast(topology, demand, "rounds")
+    assert gw.verify(plan.schedule).valid
+    assert (plan.schedule.rounds, plan.bound.time) == (rounds, rounds)
+
+
+@pytest.mark.parametrize("spec", ["torus:4x4", "mesh:3x4", "bcube:n=3,k=1", DRAGONFLY, "star:6"])
+def test_seconds_are_near_the_bound(spec: str) -> None:
+    topology = gw.topology.from_spec(spec)
+    demand = collective("all_to_all", topology.servers, 10**9)
+    plan = plan_unicast(topology, demand)
+    assert gw.verify(plan.schedule).valid
+    assert gw.simulate.seconds(plan.schedule, model="events") == plan.time
+    assert 0 <= plan.gap < 0.02
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_messages_are_planned_alike_for_a_seed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    topology = gw.topology.from_spec(
+        ["jellyfish:reference=J10,seed=0", "mesh:3x4", DRAGONFLY][seed]
+    )
+    pairs = {tuple(rng.choice(topology.servers, 2, replace=False).tolist()) for _ in range(40)}
+    demand = sends([(*pair, int(rng.integers(1, 10**6))) for pair in sorted(pairs)])
+    for unit in ("rounds", "seconds"):
+        plan, again = (plan_unicast(topology, demand, unit, pieces=3, seed=5) for _ in range(2))
+        assert gw.verify(plan.schedule).valid
+        assert plan.time >= plan.bound.time
+        assert np.array_equal(plan.schedule.route_nodes, again.schedule.route_nodes)
+        assert np.array_equal(plan.schedule.round, again.schedule.round)
+
+
+def test_only_servers_of_the_demand_and_relays_pass_on() -> None:
+    torus = gw.topology.from_spec("torus:4x4")
+    demand = collective("all_to_all", [0, 1, 2, 3], 4096)
+    plan = plan_unicast(torus, demand, "rounds")
+    assert set(plan.schedule.route_nodes.tolist()) == {0, 1, 2, 3}
+    helped = collective("all_to_all", [0, 1, 2, 3], 4096, relays=range(4, 8))
+    wider = plan_unicast(torus, helped, "rounds", pieces=4)
+    assert wider.bound.time < 4 * plan.bound.time
+    assert set(wider.schedule.route_nodes.tolist()) <= set(range(8))
+    with pytest.raises(OptionError, match="no path from server 0 to 2"):
+        plan_unicast(torus, collective("all_to_all", [0, 2], 8))
+
+
+def test_another_demand_is_planned_from_the_last_plan() -> None:
+    topology = gw.topology.from_spec("mesh:4x4")
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(10**5, 10**6, (16, 16))
+    plan = plan_unicast(topology, collective("all_to_all", topology.servers, sizes), pieces=2)
+    changed = collective("all_to_all", topology.servers, sizes * rng.integers(1, 4, (16, 16)))
+    again = plan_unicast(topology, changed, pieces=2, known=plan)
+    assert gw.verify(again.schedule).valid
+    assert again.flow.gap < 2e-3
+    assert math.isclose(again.bound.time, plan_unicast(topology, changed).bound.time, rel_tol=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("demand", "message"),
+    [
+        (collective("broadcast", range(4), 8, root=0), "block 0: expected one contributor"),
+        (collective("all_to_all", range(9), 99), "has no server 8"),
+    ],
+)
+def test_what_is_not_for_it_is_refused(demand: gw.schedule.Demand, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        plan_unicast("ring:8", demand)
