@@ -22,7 +22,7 @@ from gradweave.execute import Action, Program, play, same_bits
 from gradweave.execute.program import check_all_reduce, check_servers, default_ahead
 from gradweave.execute.reference import meaningful
 from gradweave.execute.tracker import Tracker
-from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule
+from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule, sends
 from gradweave.schedulers import (
     Binomial,
     HalvingDoubling,
@@ -45,6 +45,7 @@ from tests.execute.adversary import (
     programs,
     redundant,
 )
+from tests.schedule.small_demands import by_hand
 from tests.simulate.random_networks import networks
 from tests.verify.random_schedules import QUICK
 
@@ -484,3 +485,9 @@ def test_a_fast_link_carries_several_slow_transfers_at_once():
     assert more[1] == more[2] == 0  # the slow ones
     assert more[3] == more[4] == 2  # one more to them, and one more from them
     survives(schedule, range(6))
+
+
+def test_a_server_that_a_demand_does_not_need_does_nothing():
+    schedule = by_hand(sends([(0, 1, 4)]), [(0, 0, COPY, (0, 1))], [0])
+    lengths = [len(Program.of(schedule, rank).kind) for rank in range(4)]
+    assert lengths == [1, 1, 0, 0]

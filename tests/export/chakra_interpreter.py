@@ -24,6 +24,8 @@ _KINDS = {
     **dict.fromkeys(("comm_size", "num_ops", "tensor_size"), "int64"),
     **dict.fromkeys(("piece", "place", "comm_src", "comm_dst", "comm_tag"), "int32"),
 }
+Wanted = dict[tuple[int, int], list[int]]
+"""By rank and piece of a demand's destinations, the ranks that contribute."""
 
 
 @dataclasses.dataclass
@@ -112,13 +114,14 @@ def _node(content: bytes) -> Node:
     return node
 
 
-def run(traces: list[Trace], roots: list[int], seed: int) -> None:
+def run(traces: list[Trace], roots: list[int], seed: int, wanted: Wanted | None = None) -> None:
     """Runs all ranks' nodes, each as soon as it may, and checks what they come to.
 
     Args:
         traces: by rank.
         roots: rank of each piece's root.
         seed: of the order among nodes that may run.
+        wanted: of a demand, what it wants.
     """
     played = _Run(traces, roots)
     nodes = [(rank, node) for rank, trace in enumerate(traces) for node in trace.nodes]
@@ -134,7 +137,10 @@ def run(traces: list[Trace], roots: list[int], seed: int) -> None:
         return "ran"
 
     interleave([lambda each=each: task(*each) for each in nodes], seed)
-    played.check()
+    if wanted is None:
+        played.check()
+    else:
+        played.check_demand(wanted)
 
 
 class _Run:
@@ -185,6 +191,14 @@ class _Run:
         source, target, tag = (node.at[key] for key in ("comm_src", "comm_dst", "comm_tag"))
         assert rank == (source if node.type == SEND else target) and source != target
         return source, target, tag
+
+    def check_demand(self, wanted: Wanted) -> None:
+        assert not any(self._messages.values()), "messages that nobody received"
+        for (rank, piece), contributors in wanted.items():
+            right = np.zeros_like(self._held[rank, piece])
+            right[np.array(contributors) * len(self._roots) + piece] = 1
+            if (self._held[rank, piece] != right).any():
+                raise WrongCountError(f"rank {rank}, piece {piece}: {self._held[rank, piece]}")
 
     def check(self) -> None:
         assert not any(self._messages.values()), "messages that nobody received"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
@@ -14,6 +15,7 @@ from tests.export.cases import BY_HAND, CASES, on_other_numbers, twice
 from tests.export.chakra_interpreter import COMPUTE, RECEIVE, SEND, Trace, read, run, unordered
 from tests.export.contributions import WrongCountError
 from tests.export.interleaving import DeadlockError
+from tests.verify.random_demands import random_draft
 from tests.verify.random_schedules import valid_schedules
 
 
@@ -57,6 +59,20 @@ def test_random_networks(made):
         made.topology.is_server[made.target].all() and made.topology.is_server[made.source].all()
     )
     runs_right(made, seeds=2)
+
+
+@settings(max_examples=25)
+@given(draw=st.randoms(use_true_random=False), seed=st.integers(0, 9))
+def test_random_demands(draw, seed):
+    made = random_draft(draw).schedule()
+    traces = traces_of(made, made.demand.total_bytes, element_bytes=1)
+    rank, gets = made.topology.rank, made.destinations
+    wanted = {
+        (int(rank[server]), int(piece)): rank[made.contributors[piece]].tolist()
+        for piece, server in zip(gets.owner, gets.servers, strict=True)
+    }
+    assert not any(map(unordered, traces))
+    run(traces, rank[made.root].tolist(), seed, wanted)
 
 
 def test_a_dependence_left_out_shows():

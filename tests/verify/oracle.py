@@ -60,7 +60,7 @@ class Asked:
 
     def demand(self) -> Demand:
         return Demand(
-            bytes=[number + 1 for number in range(len(self.blocks))],
+            bytes=[12 * (number + 1) for number in range(len(self.blocks))],
             contributors=Sets.of([sorted(block.contributors) for block in self.blocks]),
             destinations=Sets.of([sorted(block.destinations) for block in self.blocks]),
             job=[block.job for block in self.blocks],

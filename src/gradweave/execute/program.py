@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import itertools
 import weakref
 
 import numpy as np
@@ -307,7 +308,7 @@ class _ProgramBuilder:
         link = np.where(sends, out_link, in_link)
         self._most_early = self._early_by_link(mine, link, sends)
         self._find_room(mine, link, sends)
-        for first, last in zip(starts, [*starts[1:], len(mine)], strict=True):
+        for first, last in itertools.pairwise([*starts, len(mine)]):
             rows = range(first, last)
             self._round_starts = len(self._rows)
             # A round sends pieces as they were when it began: sends come before writes.
