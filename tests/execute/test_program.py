@@ -45,7 +45,7 @@ from tests.execute.adversary import (
     programs,
     redundant,
 )
-from tests.schedule.small_demands import by_hand
+from tests.schedule import small_demands
 from tests.simulate.random_networks import networks
 from tests.verify.random_schedules import QUICK
 
@@ -488,6 +488,6 @@ def test_a_fast_link_carries_several_slow_transfers_at_once():
 
 
 def test_a_server_that_a_demand_does_not_need_does_nothing():
-    schedule = by_hand(sends([(0, 1, 4)]), [(0, 0, COPY, (0, 1))], [0])
+    schedule = small_demands.by_hand(sends([(0, 1, 4)]), [(0, 0, COPY, (0, 1))], [0])
     lengths = [len(Program.of(schedule, rank).kind) for rank in range(4)]
     assert lengths == [1, 1, 0, 0]
