@@ -4,6 +4,7 @@ from gradweave.schedule.compose import compose, overlap, reverse
 from gradweave.schedule.demand import Demand, Sets, collective, sends
 from gradweave.schedule.file import load, save
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
+from gradweave.schedule.jobs import Job, demand_of, mesh_jobs
 from gradweave.schedule.schedule import (
     COLLECTIVES,
     COPY,
@@ -26,6 +27,7 @@ __all__ = [
     "Collective",
     "Demand",
     "FlowTrees",
+    "Job",
     "Provenance",
     "Schedule",
     "Sets",
@@ -33,8 +35,10 @@ __all__ = [
     "Workloads",
     "collective",
     "compose",
+    "demand_of",
     "integer_shares",
     "load",
+    "mesh_jobs",
     "overlap",
     "reverse",
     "save",

@@ -1,12 +1,18 @@
 """Topology in, verified schedule out; one strategy a file."""
 
 from gradweave.schedulers import spread
+from gradweave.schedulers.demands.flows import Flows
+from gradweave.schedulers.demands.joint import Joint
+from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.demands.textbook import BinomialTree, Chain, Direct, DoubleBinaryTree
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.exact.proof import Proof
 from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
+from gradweave.schedulers.solve.demands import DemandAttempt, DemandSolution, solve_demand
+from gradweave.schedulers.solve.group import Group
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.repair import Repair
 from gradweave.schedulers.solve.seconds_bound import SecondsBound, Timing
@@ -32,12 +38,22 @@ __all__ = [
     "STRATEGIES",
     "Attempt",
     "Binomial",
+    "BinomialTree",
     "CentralParameterServer",
+    "Chain",
+    "DemandAttempt",
+    "DemandSolution",
+    "DemandStrategy",
+    "Direct",
+    "DoubleBinaryTree",
     "DoubleTree",
     "Exact",
+    "Flows",
+    "Group",
     "Grown",
     "HalvingDoubling",
     "Hierarchical",
+    "Joint",
     "Learned",
     "Merged",
     "Objective",
@@ -60,6 +76,7 @@ __all__ = [
     "from_spec",
     "replan",
     "solve",
+    "solve_demand",
     "spread",
     "to_spec",
 ]

@@ -6,15 +6,17 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradweave.bounds.demands import DemandBound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.demands.carriers import Plan
 from gradweave.schedulers.demands.joint_program import plan
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import Chain, Direct
 from gradweave.schedulers.demands.tuning import TUNING
-from gradweave.stop import Stop
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 SIMPLE = (Chain(), Direct())
@@ -45,12 +47,31 @@ class Joint(DemandStrategy):
 
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
+        return _in_pieces(self.plan(topology, demand, stop), stop)
+
+    def bounded(
+        self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
+    ) -> tuple[Schedule, DemandBound | None]:
+        """The schedule, and what the program's duals prove."""
+        found = self.plan(topology, demand, stop)
+        return self.verified(_in_pieces(found, stop), seed), found.bound
+
+    def plan(self, topology: Topology, demand: Demand, stop: Stop = UNLIMITED) -> Plan:
+        """Trees and paths, with what each carries.
+
+        Args:
+            topology: the network.
+            demand: what is to be summed and moved.
+            stop: of the program and of what follows.
+        """
         first = []
         for simple in SIMPLE:
             with contextlib.suppress(NoScheduleError):
                 first += simple.carriers(topology, demand)
-        found = plan(
-            topology, demand, residual=self.residual, first=first, stop=stop.part(TUNING.planning)
-        )
-        pieces = Pieces(found, np.zeros(topology.num_servers))
-        return pieces.schedule(pieces.fastest(stop))
+        part = stop.part(TUNING.planning)
+        return plan(topology, demand, residual=self.residual, first=first, stop=part)
+
+
+def _in_pieces(plan: Plan, stop: Stop) -> Schedule:
+    pieces = Pieces(plan, np.zeros(plan.topology.num_servers))
+    return pieces.schedule(pieces.fastest(stop))

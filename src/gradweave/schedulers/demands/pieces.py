@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,14 @@ from gradweave.schedule.shares import apportion
 from gradweave.schedulers.demands.carriers import Carrier, Plan
 from gradweave.schedulers.demands.tuning import TUNING
 from gradweave.schedulers.unequal.cuts import DENOMINATOR, Cut, in_turn, usual_share
-from gradweave.schedulers.unequal.event_simulation_kernel import Trees, simulate
 from gradweave.schedulers.unequal.parts import Hops
 from gradweave.schedulers.unequal.periodic_schedule import slots_in_periods
 from gradweave.schedulers.unequal.tuning import TUNING as ORDERING
 from gradweave.simulate import seconds
 from gradweave.stop import UNLIMITED, Stop
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,9 +59,10 @@ class Pieces:
 
     def _trees(
         self, distinct: list[Carrier], hop: NDArray[np.int64], ready_at_s: NDArray[np.float64]
-    ) -> Trees:
+    ) -> "Trees":
         """The transfers of each carrier, and what waits for what."""
         from gradweave.schedulers.kernels.precedence import tails
+        from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
         waits = np.zeros(hop.shape, np.int64)
         following: list[int] = []
@@ -149,6 +153,8 @@ class Pieces:
             cut: the pieces.
             until: seconds at which an order may be given up.
         """
+        from gradweave.schedulers.unequal.event_simulation_kernel import simulate
+
         plan, wires = self.plan, self._places["wires"]
         size = cut.share * plan.demand.total_bytes
         for window in TUNING.windows:

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
+from gradweave.bounds.demands import DemandBound
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import Provenance, Schedule
@@ -49,10 +50,23 @@ class DemandStrategy(abc.ABC):
     ) -> Schedule:
         """As `schedule`, in whatever time a caller's search has left."""
         demand.check_servers(topology)
-        made = self.make(topology, demand, seed, stop)
+        return self.verified(self.make(topology, demand, seed, stop), seed)
+
+    def verified(self, made: Schedule, seed: int) -> Schedule:
+        """What was made, with its provenance.
+
+        Raises:
+            InvalidScheduleError: where it does not verify.
+        """
         schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
         verify(schedule, forwarding_servers=False).raise_if_invalid()
         return schedule
+
+    def bounded(
+        self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
+    ) -> tuple[Schedule, DemandBound | None]:
+        """As `schedule_until`, with the bound that its search has proved, if it proves any."""
+        return self.schedule_until(topology, demand, stop, seed=seed), None
 
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as they are written to a schedule's file."""

@@ -4,12 +4,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
 
 from gradweave.errors import OptionError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.jobs import Job
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
 from gradweave.schedulers.solve.kept import kept_of
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.repair import Repair
@@ -28,6 +31,19 @@ Objective = Literal["rounds", "seconds"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
+@overload
+def solve(
+    topology: Topology | str,
+    *,
+    jobs: Sequence[Job] | Job | Demand,
+    seed: int = 0,
+    time_limit: float | None = None,
+    interrupt: Interrupt | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DemandSolution: ...
+
+
+@overload
 def solve(
     topology: Topology | str,
     *,
@@ -43,7 +59,26 @@ def solve(
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Solution:
+) -> Solution: ...
+
+
+def solve(
+    topology: Topology | str,
+    *,
+    jobs: Sequence[Job] | Job | Demand | None = None,
+    collective: Collective = "all_reduce",
+    schedulers: Sequence[Scheduler | str] | str | None = None,
+    objective: Objective = "rounds",
+    gradient_bytes: float | None = None,
+    ready_at_s: ReadyAt | None = None,
+    runtime: Runtime | str | Path = "ideal",
+    start_from: Schedule | None = None,
+    executor: Executor | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    interrupt: Interrupt | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Solution | DemandSolution:
     """Finds a schedule with few rounds or seconds and proves how far from the best it can be.
 
     Tries each strategy in turn and keeps the best schedule. For rounds it stops at the bound; for
@@ -51,6 +86,9 @@ def solve(
 
     Args:
         topology: the network, or its specification or file as on the command line.
+        jobs: any collectives of any servers, planned together in place of one among all: see
+            `solve_demand`. Of the other options only seed, time limit, interrupt and progress are
+            for them.
         collective: a stage, or both, for the objective rounds with a barrier between them.
         schedulers: strategies to try, or their specifications such as ``merged:tries=4``, in this
             order, but rings first where one can meet the bound; if not given, `DEFAULT`, for
@@ -81,7 +119,7 @@ def solve(
         progress: told what is about to be done.
 
     Returns:
-        The solution; its schedule is verified and states its bound.
+        The solution; its schedule is verified and states its bound. For jobs, a `DemandSolution`.
 
     Raises:
         KeyboardInterrupt: where `interrupt` ended it before there was a schedule.
@@ -100,6 +138,22 @@ def solve(
             f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
         )
     topology = as_topology(topology)
+    if jobs is not None:
+        _refuse_for_jobs(
+            schedulers=schedulers,
+            gradient_bytes=gradient_bytes,
+            ready_at_s=ready_at_s,
+            start_from=start_from,
+            executor=executor,
+        )
+        return solve_demand(
+            topology,
+            jobs,
+            seed=seed,
+            time_limit=time_limit,
+            interrupt=interrupt,
+            progress=progress,
+        )
     named = None if is_portfolio(schedulers) else schedulers
     strategies = None if named is None else as_schedulers(named)
     if strategies is not None and not strategies:
@@ -146,6 +200,13 @@ def solve(
     progress("finding the least time possible")
     timed = dataclasses.replace(solution, timing=timing_of(solution.schedule, gradient_bytes))
     return _with_kept(timed, start_from)
+
+
+def _refuse_for_jobs(**given: object) -> None:
+    """Refuses options that are for one collective among all servers."""
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(f"solve: {name}: not for jobs, which state their own bytes")
 
 
 def _with_kept(solution: Solution, start_from: Schedule | None) -> Solution:

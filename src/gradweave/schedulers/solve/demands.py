@@ -1,0 +1,168 @@
+"""Any demand: a verified schedule for few seconds, beside the least that any takes."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.bounds.demands import DemandBound, demand_bound
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.jobs import Job, demand_of
+from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.schedulers.demands.flows import Flows
+from gradweave.schedulers.demands.joint import Joint
+from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.demands.textbook import TEXTBOOK
+from gradweave.schedulers.scheduler import NEAR_BOUND
+from gradweave.schedulers.solve.group import Group
+from gradweave.schedulers.unequal.paths import may_leave_residual
+from gradweave.simulate.seconds import event_seconds
+from gradweave.stop import NOBODY, Interrupt, Stop
+from gradweave.topology.spec import as_topology
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class DemandAttempt:
+    """The outcome of one strategy."""
+
+    strategy: DemandStrategy
+    wall_s: float
+    """Seconds that it took, without the compiling of loops that a first run does."""
+    seconds: float | None = None
+    """Of its schedule; None where it found none."""
+    reason: str = ""
+    """Why it found none."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DemandSolution:
+    """A verified schedule of a demand, how good it can be at best, and how it was found."""
+
+    schedule: Schedule
+    strategy: DemandStrategy
+    """That found it."""
+    seconds: float
+    """Of the event model, until the last job has ended."""
+    job_seconds: NDArray[np.float64]
+    """[jobs] until each has ended."""
+    bound: DemandBound
+    """On `seconds`."""
+    attempts: tuple[DemandAttempt, ...]
+    wall_s: float
+
+    @property
+    def gap(self) -> float:
+        """How far the schedule may be from the best possible: seconds over the bound, less one."""
+        return self.seconds / self.bound.seconds - 1
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it takes so little more than the bound that no other is worth a search."""
+        return self.gap <= NEAR_BOUND
+
+
+def solve_demand(
+    topology: Topology | str,
+    demand: Demand | Sequence[Job] | Job,
+    *,
+    strategies: Sequence[DemandStrategy] | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    interrupt: Interrupt | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DemandSolution:
+    """Plans any demand for few seconds: one collective of a group, or several jobs at once.
+
+    Links are divided by one plan for all jobs. Strategies are tried in turn, the simple ones first,
+    until one is at the bound.
+
+    Args:
+        topology: the network, or its specification or file.
+        demand: what is to be summed and moved, or jobs.
+        strategies: to try, in this order; what may suit the demand if not given.
+        seed: every random choice depends on it alone.
+        time_limit: seconds after which no further strategy is begun, and searches return what they
+            have. The first is finished in any case.
+        interrupt: by which another thread or a signal's handler ends the search.
+        progress: told what is about to be done.
+
+    Raises:
+        NoScheduleError: where no strategy found a schedule, with each one's reason.
+        OptionError: a demand that the network cannot have.
+
+    >>> import gradweave as gw
+    >>> boxes = gw.topology.from_spec("a100:boxes=2")
+    >>> does = {"tp": ("all_reduce", 10**9), "dp": ("all_reduce", 10**8)}
+    >>> jobs = gw.schedule.mesh_jobs(boxes, {"dp": 2, "tp": 8}, does)
+    >>> solution = solve_demand(boxes, jobs)
+    >>> solution.gap < 0.05
+    True
+    """
+    network, begun = as_topology(topology), clock.now()
+    if not isinstance(demand, Demand):
+        jobs = [demand] if isinstance(demand, Job) else list(demand)
+        demand = demand_of(network, jobs)
+    demand.check_servers(network)
+    stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
+    tried = strategies_for(network, demand) if strategies is None else strategies
+    bound, best, attempts = demand_bound(network, demand), None, list[DemandAttempt]()
+    for number, strategy in enumerate(tried):
+        if best is not None and (stop.reached() or best[0] <= bound.seconds * (1 + NEAR_BOUND)):
+            break
+        so_far = "" if best is None else f"; {best[0] / bound.seconds - 1:.1%} above the least"
+        progress(f"trying {strategy.name}{so_far}")
+        since = clock.now()
+        try:
+            schedule, proved = strategy.bounded(
+                network, demand, stop.part(1 / (len(tried) - number)), seed=seed
+            )
+        except NoScheduleError as error:
+            reason = str(error).removeprefix(f"{strategy.name}: ")
+            attempts.append(DemandAttempt(strategy, clock.now() - since, reason=reason))
+            continue
+        ends = event_seconds(schedule)[1]
+        attempts.append(DemandAttempt(strategy, clock.now() - since, float(ends.max())))
+        if proved is not None and proved.seconds > bound.seconds:
+            bound = proved
+        if best is None or ends.max() < best[0]:
+            best = float(ends.max()), schedule, strategy, ends
+    if best is None:
+        reasons = "; ".join(f"{one.strategy.name}: {one.reason}" for one in attempts)
+        raise NoScheduleError(f"no schedule for {demand.name} on {network.name!r}: {reasons}")
+    seconds, schedule, strategy, ends = best
+    options = {**strategy.options(), "objective": "seconds"}
+    return DemandSolution(
+        schedule.replace(scheduler=Provenance(strategy.name, options, seed)),
+        strategy,
+        seconds,
+        _by_job(schedule, demand, ends),
+        bound,
+        tuple(attempts),
+        clock.now() - begun,
+    )
+
+
+def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
+    """What may suit a demand, in the order to try it.
+
+    Args:
+        topology: the network.
+        demand: what is to be summed and moved.
+    """
+    joint = [Joint(weight) for weight in ((1.0, 0.0) if may_leave_residual(topology) else (0.0,))]
+    if demand.unicast:
+        return [Flows(), *joint, *(one for one in TEXTBOOK if one.unicast)]
+    alone = [Group()] if len(demand.jobs) == 1 else []
+    return [*TEXTBOOK, *joint, *alone]
+
+
+def _by_job(schedule: Schedule, demand: Demand, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[jobs] when the last transfer of each ends."""
+    last = np.zeros(len(demand.jobs))
+    assert schedule.block is not None
+    np.maximum.at(last, demand.job[schedule.block[schedule.piece]], ends)
+    return last

@@ -1,0 +1,98 @@
+"""One collective of one group, by the strategies that plan it among all servers of a network."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedule.demand import Demand, Sets
+from gradweave.schedule.schedule import DEMAND, Collective, Schedule
+from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.solve.seconds import solve_for_seconds
+from gradweave.stop import Stop
+from gradweave.topology.subnetwork import subnetwork
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class Group(DemandStrategy):
+    """An all-reduce, all-gather or reduce-scatter of one group, on the network of its servers.
+
+    As `gradweave.solve` plans it among all servers. Of a stage, all have equal parts.
+    """
+
+    name: ClassVar[str] = "group"
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        collective, of_root = self._collective(demand)
+        alone, nodes = subnetwork(topology, demand.servers)
+        if not alone.is_server[topology.is_server[nodes]].all():
+            raise self.refused("other servers are on the group's routes")
+        found = solve_for_seconds(
+            alone,
+            float(demand.total_bytes),
+            collective=collective,
+            schedulers=None,
+            first=(),
+            seed=seed,
+            stop=stop,
+            progress=lambda _: None,
+        ).schedule
+        return _lifted(found, topology, nodes, demand, of_root)
+
+    def _collective(self, demand: Demand) -> tuple[Collective, NDArray[np.int64]]:
+        """What the demand is among its servers, and the block of each one's part."""
+        count = len(demand.servers)
+        given, wanted = demand.contributors, demand.destinations
+        if len(demand.jobs) == 1 and len(set(demand.bytes.tolist())) == 1:
+            if len(demand) == 1 and given.sizes[0] == wanted.sizes[0] == count:
+                return "all_reduce", np.zeros(count, np.int64)
+            if self._parts_for_all(given, wanted, demand.servers):
+                return "all_gather", np.argsort(given.servers)
+            if self._parts_for_all(wanted, given, demand.servers):
+                return "reduce_scatter", np.argsort(wanted.servers)
+        raise self.refused("is for one all-reduce, all-gather or reduce-scatter, in equal parts")
+
+    def _parts_for_all(self, one: Sets, every: Sets, servers: NDArray[np.int64]) -> bool:
+        """Whether each server has a block of its own, which concerns all."""
+        alike = (one.sizes == 1).all() and (every.sizes == len(servers)).all()
+        return bool(alike) and np.array_equal(np.sort(one.servers), servers)
+
+
+def _lifted(
+    schedule: Schedule,
+    topology: Topology,
+    nodes: NDArray[np.integer],
+    demand: Demand,
+    of_root: NDArray[np.int64],
+) -> Schedule:
+    """A schedule of a group's network as one of the whole, for a demand.
+
+    Args:
+        schedule: among all servers of the group's network.
+        topology: the whole network.
+        nodes: its id of each of the other's nodes.
+        demand: of the group.
+        of_root: [N] block of each of the group's ranks.
+    """
+    block = of_root[schedule.topology.rank[schedule.root]]
+    order = np.argsort(block, kind="stable")
+    name = np.empty(len(order), np.int64)
+    name[order] = np.arange(len(order))
+    return Schedule(
+        topology=topology,
+        collective=DEMAND,
+        root=nodes[schedule.root[order]],
+        round=schedule.round,
+        piece=name[schedule.piece],
+        source=nodes[schedule.source],
+        target=nodes[schedule.target],
+        op=schedule.op,
+        route_nodes=nodes[schedule.route_nodes],
+        route_offsets=schedule.route_offsets,
+        shares=schedule.weights[order],
+        demand=demand,
+        block=block[order],
+    )
