@@ -5,8 +5,7 @@
 Demands, routes, mutations and oracle are those of tests/verify: several jobs of overlapping servers
 on a network of up to eight nodes, each piece gathered along one random tree and spread along
 another. Each schedule must be accepted; of each three mutants are drawn, first the mutation, then
-its place. Every other demand is verified as a large one would be, whose copies are proved without a
-table of all servers and pieces.
+its place.
 """
 
 import sys
@@ -19,8 +18,6 @@ sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 from command_line import parser_of
 from record import record
 
-from gradweave.verify import copies
-from gradweave.verify.copies import TABLE_BYTES
 from tests.verify.mutations import Tally, judged, mutants, table, total
 from tests.verify.oracle import faults
 from tests.verify.random_demands import random_draft
@@ -28,8 +25,6 @@ from tests.verify.random_demands import random_draft
 DEMANDS = 10_000
 MUTANTS = 3
 """Of each demand."""
-LARGE = 1 << 20
-"""Bytes for each server and piece that make a table too large."""
 
 
 def main() -> None:
@@ -39,7 +34,6 @@ def main() -> None:
     seen, valid, tallies = Counter(), Tally(), defaultdict(Tally)
     for seed in range(demands):
         draw = Random(seed)
-        copies.TABLE_BYTES = LARGE if seed % 2 else TABLE_BYTES
         draft = random_draft(draw)
         if broken := faults(draft):
             sys.exit(f"demand {seed}: its routes break {broken}")
