@@ -199,10 +199,10 @@ def as_planned(given: SearchOptions, gradient_bytes: float) -> tuple[SearchOptio
     if given["objective"] is None and stated.objective == "seconds":
         given = {**given, "objective": "seconds"}
         said.append("for the least time")
-    if stated.gradient_bytes and not _given("gradient_bytes", "min_bytes", "max_bytes"):
+    if stated.gradient_bytes and not is_given("gradient_bytes", "min_bytes", "max_bytes"):
         gradient_bytes = stated.gradient_bytes
         said.append(f"for {format_size(gradient_bytes)}")
-    if stated.runtime and not _given("runtime"):
+    if stated.runtime and not is_given("runtime"):
         if stated.runtime not in NAMES:
             raise OptionError(
                 f"--start-from: {file} was planned for the runtime {stated.runtime!r:.60}, whose "
@@ -213,8 +213,12 @@ def as_planned(given: SearchOptions, gradient_bytes: float) -> tuple[SearchOptio
     return given, gradient_bytes, f"{', '.join(said)}: as {file} was planned" if said else ""
 
 
-def _given(*names: str) -> bool:
-    """Whether one of these options is on the command line."""
+def is_given(*names: str) -> bool:
+    """Whether one of these options is on the command line.
+
+    Args:
+        names: of the parameters of the verb.
+    """
     source = click.get_current_context().get_parameter_source
     return any(source(name) is ParameterSource.COMMANDLINE for name in names)
 
@@ -225,7 +229,7 @@ def search(
     """Searches for a schedule with the options of `solving_options`; Ctrl-C ends with the best."""
     start_from = given["start_from"]
     topology = network_of(network, given)
-    with _workers(given["workers"]) as executor, _ended_by_ctrl_c(progress) as interrupt:
+    with _workers(given["workers"]) as executor, ended_by_ctrl_c(progress) as interrupt:
         return solve(
             topology,
             collective=given["collective"],
@@ -249,7 +253,7 @@ def _workers(count: int) -> contextlib.AbstractContextManager[Executor | None]:
 
 
 @contextlib.contextmanager
-def _ended_by_ctrl_c(progress: Callable[[str], None]) -> Iterator[Interrupt]:
+def ended_by_ctrl_c(progress: Callable[[str], None]) -> Iterator[Interrupt]:
     """Ctrl-C ends the search; the second time, all.
 
     As it was where Ctrl-C does something else already, such as nothing under nohup.

@@ -10,6 +10,7 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
 from gradweave.cli.options import json_option, network_of, writable
+from gradweave.cli.planned_jobs import job_lines, job_option, job_summary, mesh_option, search_jobs
 from gradweave.cli.sizes import sizes_option
 from gradweave.cli.solving import (
     SearchOptions,
@@ -65,6 +66,8 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
     "network became NETWORK; plan anew what has not begun. Needs --objective seconds.",
 )
 @click.option("--fair", is_flag=True, help="Predict the seconds on fairly shared links as well.")
+@job_option
+@mesh_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -76,6 +79,8 @@ def schedule(
     gradient_bytes: tuple[int, ...],
     changed_at: str | None,
     fair: bool,
+    jobs: tuple[str, ...],
+    mesh: str | None,
     output: Path | None,
     as_json: bool,
     **given: Unpack[SearchOptions],
@@ -86,12 +91,37 @@ def schedule(
     sizes make a table of the best schedule for each.
     """
     writable(output, ".json", ".json.gz")
+    if jobs:
+        _jobs(network, jobs, mesh, output, as_json, given)
+        return
+    if mesh is not None:
+        raise OptionError("--mesh: expected --job beside it, such as all_reduce:bytes=1GB,axis=dp")
     first, *others = gradient_bytes
     if others:
         _refuse_several(changed_at=changed_at, fair=fair or None, output=output)
         _sweep(network, gradient_bytes, as_json, given)
     else:
         _one(network, first, changed_at, fair, output, as_json, given)
+
+
+def _jobs(
+    network: str,
+    jobs: tuple[str, ...],
+    mesh: str | None,
+    output: Path | None,
+    as_json: bool,
+    given: SearchOptions,
+) -> None:
+    """Several collectives at once."""
+    with Progress(f"scheduling {network}") as progress:
+        solution = search_jobs(network, jobs, mesh, progress, given)
+        if output is not None:
+            progress(f"writing {output}")
+            solution.schedule.save(output)
+    if as_json:
+        print_json(job_summary(solution, output))
+    else:
+        print_lines(*job_lines(solution, output))
 
 
 def _refuse_several(**given: object) -> None:

@@ -1,0 +1,223 @@
+"""``gradweave schedule --job``: several collectives at once, of any servers."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from gradweave.cli.meshes import mesh_axes
+from gradweave.cli.options import network_of
+from gradweave.cli.solving import SearchOptions, ended_by_ctrl_c, is_given
+from gradweave.errors import OptionError, SpecError
+from gradweave.report.link_use import use_lines
+from gradweave.schedule.demand import NAMES
+from gradweave.schedule.jobs import Job, mesh_jobs
+from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
+from gradweave.specification import parse_spec
+from gradweave.topology.names import find_node
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds, format_size, parse_size
+from gradweave.wording import counted
+
+SPELT = {name.replace("_", ""): name for name in NAMES}
+"""Collectives by their letters: all-reduce and AllReduce are all_reduce."""
+_KEYS = ("bytes", "servers", "axis", "root", "relays", "name")
+_NOT_WITH_JOBS = (
+    "scheduler",
+    "collective",
+    "objective",
+    "runtime",
+    "workers",
+    "ready_at",
+    "start_from",
+    "gradient_bytes",
+    "min_bytes",
+    "max_bytes",
+    "changed_at",
+    "fair",
+)
+
+job_option = click.option(
+    "--job",
+    "jobs",
+    multiple=True,
+    metavar="JOB",
+    help="Plan this collective, such as all_to_all:bytes=1GB or "
+    "broadcast:bytes=1GB,root=0,servers=0-7.16; with --mesh also all_reduce:bytes=1GB,axis=tp. May "
+    "be repeated: all jobs are planned together, for few seconds.",
+)
+mesh_option = click.option(
+    "--mesh",
+    metavar="AXES",
+    help="Take the servers, in the order of their ids, as a mesh such as dp=4,tp=8; jobs may have "
+    "groups along its axes.",
+)
+
+
+def search_jobs(
+    network: str,
+    texts: Sequence[str],
+    mesh: str | None,
+    progress: Callable[[str], None],
+    given: SearchOptions,
+) -> DemandSolution:
+    """Plans the jobs of the command line; Ctrl-C ends with the best.
+
+    Raises:
+        OptionError: options that are for one collective among all servers; jobs that make no sense.
+        SpecError: a text that is no job or mesh.
+    """
+    for name in _NOT_WITH_JOBS:
+        if is_given(name):
+            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
+    topology = network_of(network, given)
+    jobs = jobs_of(topology, texts, mesh)
+    with ended_by_ctrl_c(progress) as interrupt:
+        return solve_demand(
+            topology,
+            jobs,
+            seed=given["seed"],
+            time_limit=given["time_limit"],
+            interrupt=interrupt,
+            progress=progress,
+        )
+
+
+def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[Job]:
+    """The jobs that texts ask for: those of an axis are as many as it has groups.
+
+    Args:
+        topology: the network.
+        texts: such as ``all_to_all:bytes=1GB``.
+        mesh: such as ``dp=4,tp=8``; None for none.
+    """
+    axes = None if mesh is None else mesh_axes(mesh)
+    jobs: list[Job] = []
+    for text in texts:
+        name, values = parse_spec(text)
+        name = SPELT.get(re.sub("[-_]", "", name.lower()), name)
+        for key in values:
+            if key not in _KEYS:
+                shown = "a value without a key" if not key else key
+                raise SpecError(f"job {text!r:.60}: {shown}: expected one of {', '.join(_KEYS)}")
+        if "bytes" not in values:
+            raise SpecError(f"job {text!r:.60}: expected bytes, as in {name}:bytes=1GB")
+        size = parse_size(values["bytes"])
+        if "axis" in values:
+            if axes is None:
+                raise SpecError(f"job {text!r:.60}: axis: expected --mesh, such as dp=4,tp=8")
+            if others := values.keys() & {"servers", "root", "relays", "name"}:
+                raise SpecError(f"job {text!r:.60}: {min(others)}: expected no axis beside it")
+            jobs += mesh_jobs(topology, axes, {values["axis"]: (name, size)})
+            continue
+        root = values.get("root")
+        jobs.append(
+            Job(
+                name,
+                size,
+                _servers(topology, text, values.get("servers")),
+                root=None if root is None else find_node(topology, root, "root"),
+                name=values.get("name", ""),
+                relays=_servers(topology, text, values.get("relays")) or (),
+            )
+        )
+    return jobs
+
+
+def _servers(topology: Topology, text: str, listed: str | None) -> list[int] | None:
+    """``0-7.16`` as node ids; a part may also be a node's name."""
+    if listed is None:
+        return None
+    servers: list[int] = []
+    for part in listed.split("."):
+        if ends := re.fullmatch(r"(\d{1,9})-(\d{1,9})", part):
+            first, last = map(int, ends.groups())
+            if first > last or last >= topology.num_nodes:
+                raise SpecError(f"job {text!r:.60}: {part}: expected a range of node ids")
+            servers += range(first, last + 1)
+        else:
+            servers.append(find_node(topology, part, "server"))
+    return servers
+
+
+def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
+    """What was found, for people."""
+    best, network = solution.schedule, solution.schedule.topology
+    demand = best.demand
+    assert demand is not None
+    far = "optimal in seconds" if solution.optimal else f"{solution.gap:.1%} above the least time"
+    others = [
+        f"{one.strategy.name} "
+        + (format_seconds(one.seconds) if one.seconds is not None else "none")
+        for one in solution.attempts
+        if one.strategy != solution.strategy
+    ]
+    return [
+        f"{network.name}: {counted(network.num_servers, 'server')}, "
+        f"{counted(len(network.switches), 'switch', 'switches')}, "
+        f"{counted(network.num_links, 'link')}",
+        f"{demand.name}: {format_size(demand.total_bytes)} in {counted(len(demand), 'block')}",
+        f"{counted(best.num_transfers, 'transfer')} in {counted(best.rounds, 'round')}, verified; "
+        f"{counted(best.pieces, 'piece')}",
+        f"{far}: at least {format_seconds(solution.bound.seconds)}, since "
+        f"{solution.bound.reason(network.id_name)}",
+        f"{format_seconds(solution.seconds)} in all{_ends(solution)}",
+        *use_lines(best, demand.total_bytes)[:1],
+        f"found by {solution.strategy.name} in {solution.wall_s:.2f} s",
+        *([f"also tried: {', '.join(others)}"] if others else []),
+        *([] if output is None else [f"written to {output}"]),
+    ]
+
+
+def _ends(solution: DemandSolution) -> str:
+    """When jobs of each name end, where there are several."""
+    demand = solution.schedule.demand
+    assert demand is not None
+    if len(demand.jobs) == 1:
+        return ""
+    names = np.array(demand.jobs)
+    shown = []
+    for name in dict.fromkeys(demand.jobs):
+        ends = solution.job_seconds[names == name]
+        first, last = format_seconds(ends.min()), format_seconds(ends.max())
+        shown.append(f"{name} ends after {first if first == last else f'{first} to {last}'}")
+    return f": {', '.join(shown)}"
+
+
+def job_summary(solution: DemandSolution, output: Path | None) -> dict[str, Any]:
+    """The same as JSON."""
+    best, demand = solution.schedule, solution.schedule.demand
+    assert demand is not None
+    return {
+        "topology": best.topology.name,
+        "scheduler": solution.strategy.name,
+        "jobs": [
+            {"name": name, "seconds": seconds}
+            for name, seconds in zip(demand.jobs, solution.job_seconds.tolist(), strict=True)
+        ],
+        "bytes": demand.total_bytes,
+        "servers": best.topology.num_servers,
+        "links": best.topology.num_links,
+        "rounds": best.rounds,
+        "transfers": best.num_transfers,
+        "pieces": best.pieces,
+        "seconds": solution.seconds,
+        "seconds_bound": {"seconds": solution.bound.seconds, "reason": solution.bound.reason()},
+        "seconds_gap": solution.gap,
+        "optimal_in": ["seconds"] if solution.optimal else [],
+        "verified": True,  # Every strategy verifies before it returns.
+        "attempts": [
+            {
+                "scheduler": one.strategy.name,
+                "options": one.strategy.options(),
+                "seconds": one.seconds,
+                "reason": one.reason or None,
+            }
+            for one in solution.attempts
+        ],
+        "wall_s": round(solution.wall_s, 4),
+        "output": None if output is None else str(output),
+    }

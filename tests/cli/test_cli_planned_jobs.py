@@ -1,0 +1,60 @@
+"""``gradweave schedule --job``: what it says, writes and refuses."""
+
+import json
+
+import pytest
+
+import gradweave as gw
+
+TWO = [
+    *("schedule", "leaf_spine:leaves=2,spines=1,servers_per_leaf=2", "--mesh", "dp=2,tp=2"),
+    *("--job", "AllReduce:bytes=8MB,axis=tp", "--job", "all-to-all:bytes=4MB,axis=dp"),
+]
+
+
+def test_jobs_of_a_mesh_are_planned_together(gradweave, here):
+    answer = gradweave(*TWO, "--output", "jobs.json")
+    assert answer.status == 0, answer
+    assert "2 × tp all_reduce + 2 × dp all_to_all: 24 MB in 6 blocks" in answer.stdout
+    assert "verified; " in answer.stdout and "since " in answer.stdout
+    assert "tp all_reduce ends after " in answer.stdout
+    schedule = gw.schedule.load("jobs.json")
+    assert gw.verify(schedule).valid and schedule.demand.jobs[-1] == "dp all_to_all"
+
+
+def test_the_same_in_json(gradweave):
+    answer = json.loads(gradweave(*TWO, "--json").stdout)
+    assert len(answer["jobs"]) == 4
+    assert answer["seconds"] == max(job["seconds"] for job in answer["jobs"])
+    bound = answer["seconds_bound"]["seconds"]
+    assert answer["seconds_gap"] == pytest.approx(answer["seconds"] / bound - 1)
+
+
+def test_groups_roots_and_relays_are_given_by_id_or_range(gradweave):
+    job = "broadcast:bytes=1MB,servers=0-1.3,root=3,relays=2,name=weights"
+    answer = gradweave("schedule", "ring:4", "--job", job)
+    assert answer.status == 0, answer
+    assert "weights: 1 MB in 1 block" in answer.stdout
+
+
+REFUSED = {
+    "--job all_reduce": "job 'all_reduce': expected bytes, as in all_reduce:bytes=1GB",
+    "--job allreduced:bytes=1MB": "did you mean all_reduce?",
+    "--job all_reduce:bytes=1MB,serves=0": "serves: expected one of bytes, servers, axis",
+    "--job all_reduce:bytes=1MB,servers=0-9": "0-9: expected a range of node ids",
+    "--job all_reduce:bytes=1MB,axis=tp": "axis: expected --mesh, such as dp=4,tp=8",
+    "--job all_reduce:bytes=1MB,axis=tp --mesh dp=4": "expected axes dp, got 'tp'",
+    "--job all_reduce:bytes=1MB,axis=dp --mesh dp=3": "expected 4 places, one for each server",
+    "--job all_reduce:bytes=1MB,axis=dp,root=1 --mesh dp=4": "root: expected no axis beside it",
+    "--mesh dp=4": "--mesh: expected --job beside it",
+    "--job all_reduce:bytes=1MB --scheduler ring": "--scheduler: expected no --job beside it",
+    "--job all_reduce:bytes=1MB --gradient-bytes 1MB": "--gradient-bytes: expected no --job",
+    "--job reduce:bytes=1MB": "reduce: expected a root, got None",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_line(gradweave, options: str):
+    answer = gradweave("schedule", "ring:4", *options.split())
+    assert answer.status == 2, answer
+    assert answer.stderr.count("\n") == 1 and REFUSED[options] in answer.stderr, answer
