@@ -15,6 +15,7 @@ from gradweave.verify import blocks, contributions, disjoint, verify
 from gradweave.verify.disjoint import not_proved
 from tests.verify.mutations import mutants, mutated
 from tests.verify.oracle import Draft, end_state, faults, wrong_cells
+from tests.verify.random_demands import random_draft
 from tests.verify.random_schedules import drafts, valid_schedules
 
 SMALL = 1 << 27
@@ -28,7 +29,7 @@ def doubtful(schedule: Schedule, *, switches: bool) -> list[int]:
 
 def assert_sound(draft: Draft, *, switches: bool) -> None:
     """All pieces that are proved right are right, as the oracle plays them."""
-    if faults(draft, aggregating_switches=switches) - {"result", "capacity"}:
+    if faults(draft, aggregating_switches=switches) - {"result", "capacity", "relay"}:
         return
     left = doubtful(draft.schedule(), switches=switches)
     proved = sorted(set(range(len(draft.root))) - set(left))
@@ -48,6 +49,13 @@ def test_what_is_proved_is_right(schedule, seed, times):
 @settings(max_examples=150)
 def test_so_it_is_of_random_transfers(draft, switches):
     assert_sound(draft, switches=switches)
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 2**16), st.integers(0, 2))
+@settings(max_examples=40)
+def test_so_it_is_of_demands(draw, seed, times):
+    if (draft := mutated(random_draft(draw), seed, times)) is not None:
+        assert_sound(draft, switches=False)
 
 
 PAIR = gw.topology.complete(2)
