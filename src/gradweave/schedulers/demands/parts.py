@@ -92,7 +92,9 @@ def _rounded(flow: ConcurrentFlow, wanted: NDArray[np.int64]) -> tuple[Routes, N
     there = column < length[path][:, None]
     links[there] = paths.links[(paths.first[path][:, None] + column)[there]]
     source = np.repeat(sources.root, np.diff(sources.first))[pair[path]].astype(np.int64)
-    return Routes(links, length[path], source, sources.target[pair[path]]), pair[path]
+    size = (sources.amount / np.maximum(wanted, 1))[pair[path]]
+    target = sources.target[pair[path]]
+    return Routes(links, length[path], source, target, size / size.mean()), pair[path]
 
 
 def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> None:
@@ -107,8 +109,9 @@ def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> No
     unit = images / (np.bincount(orbit) * capacity)
     graph = Graph(first, source, target, orbit, unit)
     work, rng = no_work(graph), np.random.default_rng(seed)
-    used = routes.links[routes.links >= 0]
-    uses = np.bincount(orbit[used], minlength=len(unit)).astype(np.float64)
+    there = routes.links >= 0
+    size = np.broadcast_to(routes.size[:, None], there.shape)[there]
+    uses = np.bincount(orbit[routes.links[there]], size, len(unit))
     per_amount = images * len(routes.length) / messages.amount.sum()
     least = flow.bound * messages.capacity(flow.unit).min() * per_amount
     length = flow.length / flow.length.max()

@@ -33,6 +33,8 @@ class Routes(NamedTuple):
     """[P] node."""
     target: NDArray[np.int64]
     """[P] node."""
+    size: NDArray[np.float64]
+    """[P] in units of the average part."""
 
 
 @kernel
@@ -52,7 +54,7 @@ def reroute(
         routes: changed.
         order: of the parts.
         length: [L] of links in the flow that parts follow, up to one.
-        uses: [O] parts that orbits of links carry; changed.
+        uses: [O] what orbits of links carry, in average parts; changed.
         work: changed.
         seed: of draws between equals.
     """
@@ -71,7 +73,7 @@ def _reroute(
     for orbit in range(len(uses)):
         most = max(most, uses[orbit] * graph.unit[orbit])
     for i in range(routes.length[part]):
-        uses[graph.orbit[routes.links[part, i]]] -= 1
+        uses[graph.orbit[routes.links[part, i]]] -= routes.size[part]
     for link in range(len(graph.head)):
         orbit = graph.orbit[link]
         over = uses[orbit] * graph.unit[orbit] - most
@@ -85,7 +87,7 @@ def _reroute(
     if work.distance[routes.target[part]] < before * (1 - 1e-9):
         moved = _follow(graph, routes, part, work)
     for i in range(routes.length[part]):
-        uses[graph.orbit[routes.links[part, i]]] += 1
+        uses[graph.orbit[routes.links[part, i]]] += routes.size[part]
     return moved
 
 

@@ -15,6 +15,7 @@ from gradweave.schedulers.demands.concurrent_flow import (
     concurrent_flow,
     leaves_as_they_are,
 )
+from gradweave.schedulers.demands.events import rounds_by_events
 from gradweave.schedulers.demands.parts import Parts, parts_of, transfers_of
 from gradweave.schedulers.demands.rounds_kernel import Transfers, rounds_of
 from gradweave.simulate.seconds import event_seconds
@@ -28,18 +29,24 @@ ORDERS = ((4.0, 0.0), (1.0, 1.0), (0.0, 1.0))
 """How much farther transfers, and busy links farther on, count where transfers are put in order:
 tried in turn until a link that carries most is never idle. The first is the best on tori, the last
 on meshes."""
+ORDERS_IN_TIME = ((0.0, 1.0), (1.0, 1.0), (1.0, 0.0))
+"""The same in event time, of which the best is taken."""
 TRIES, MAX_HANDLED = 4, 150_000
 """Ways of cutting that are tried at most, and transfers in all their orders, about."""
 SWEEPS = 10
 """Over links that a round leaves idle; with 100, no rounds were saved."""
 CUTS = (1, 2, 4, 8, 16)
 """Parts of the largest message that are tried where seconds count."""
+UNEQUAL_CUTS = (4, 16)
+"""The same where messages or links differ, since small messages stay whole."""
 MAX_TRANSFERS = 300_000
 """Of a schedule, to which messages are cut: some ten seconds of processor time."""
 MAX_APART = 20_000
 """Messages up to which each is cut for itself, too, where a group could cut all alike."""
 TOLERANCE = 1e-3
 """Gap of the flow that parts follow."""
+REMAINDERS = 1e-3
+"""Share by which messages may differ that count as alike."""
 CLOSE = 3e-3
 """Gap with which the search for seconds is content."""
 
@@ -117,11 +124,13 @@ def plan_unicast(
     flow = _flow(messages, unit, group, known, stop)
     ways = _ways(flow, group, stop)
     best: UnicastPlan | None = None
-    for cut in CUTS if pieces is None else (pieces,):
+    alike = _alike(messages)
+    for cut in (CUTS if alike else UNEQUAL_CUTS) if pieces is None else (pieces,):
         count = _counts(messages.amount, cut)
         if best is not None and (stop.reached() or count.sum() * _hops(flow) > MAX_TRANSFERS):
             break
-        schedule = _ordered(ways, demand, count, seed, stop)
+        order = _ordered if alike else _ordered_in_time
+        schedule = order(ways, demand, count, seed, stop)
         seconds = float(event_seconds(schedule)[1].max())
         if best is None or seconds < best.time:
             best = UnicastPlan(schedule, unit, seconds, flow)
@@ -165,6 +174,7 @@ def _counts(amount: Integers, pieces: int) -> NDArray[np.int64]:
 
 def _group(messages: Messages, stop: Stop) -> FreeGroup | None:
     """The largest known group of automorphisms that moves all servers, and no message."""
+    messages = _evened(messages)
     pairs = messages.source * messages.topology.num_nodes + messages.target
     if len(np.unique(pairs)) < len(pairs) or not leaves_as_they_are(
         messages, np.arange(messages.topology.num_nodes, dtype=np.int32)
@@ -180,9 +190,11 @@ def _flow(
     messages: Messages, unit: Unit, group: FreeGroup | None, known: UnicastPlan | None, stop: Stop
 ) -> ConcurrentFlow:
     before = known.flow if known else None
-    return concurrent_flow(
-        messages, unit, symmetric=group or False, tolerance=TOLERANCE, known=before, stop=stop
+    even = _evened(messages) if group else messages
+    flow = concurrent_flow(
+        even, unit, symmetric=group or False, tolerance=TOLERANCE, known=before, stop=stop
     )
+    return dataclasses.replace(flow, messages=messages)  # whose bound is exact
 
 
 def _hops(flow: ConcurrentFlow) -> float:
@@ -197,6 +209,49 @@ def _ways(
     if group is None or len(flow.messages) > MAX_APART:
         return [(flow, group)]
     return [(flow, group), (_flow(flow.messages, flow.unit, None, None, stop), None)]
+
+
+def _alike(messages: Messages) -> bool:
+    """Whether all parts take equally long on all links, so that rounds are as good as seconds."""
+    bandwidth = messages.topology.bandwidth_bytes_per_s / messages.topology.capacity
+    return len(np.unique(bandwidth)) == 1 and _evened(messages) is not messages
+
+
+def _evened(messages: Messages) -> Messages:
+    """The same with one amount for all, where they differ by what division leaves over."""
+    amount = messages.amount
+    if np.ptp(amount) > REMAINDERS * amount.max():
+        return messages
+    return dataclasses.replace(messages, amount=np.full(len(amount), amount.max()))
+
+
+def _ordered_in_time(
+    ways: list[tuple[ConcurrentFlow, FreeGroup | None]],
+    demand: Demand,
+    count: NDArray[np.int64],
+    seed: int,
+    stop: Stop,
+) -> Schedule:
+    """The parts of a flow as transfers start in an event simulation."""
+    flow, group = ways[-1]
+    topology = flow.messages.topology
+    parts = parts_of(flow, count, group=group, seed=seed)
+    transfers = transfers_of(topology, parts, flow.length)
+    size = (flow.messages.amount / count)[parts.message]
+    there = parts.links >= 0
+    load = np.bincount(
+        parts.links[there],
+        np.broadcast_to(size[:, None], there.shape)[there],
+        len(topology.source),
+    )
+    busy_s = load / topology.bandwidth_bytes_per_s
+    orders = [
+        rounds_by_events(topology, transfers, size, busy_s, *order) for order in ORDERS_IN_TIME
+    ]
+    rounds, _ = min(orders, key=lambda order: order[1])
+    schedule = _schedule(topology, demand, parts, transfers, rounds, transfers.route)
+    verify(schedule).raise_if_invalid()
+    return schedule
 
 
 def _ordered(
