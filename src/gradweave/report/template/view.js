@@ -156,7 +156,7 @@ function showHoldings(view) {
   view.matrix.draw(now, fresh ? held.after(round - 1) : null, { piece: page.state.piece, server: view.server, enlarged: view.enlarged });
   const complete = held.complete(now).reduce((sum, c) => sum + c, 0);
   const cells = schedule.servers.reduce((sum, _, server) => sum + held.asked(server), 0);
-  const marked = schedule.gets ? "as many as contribute when complete; underlined where the demand wants it" : `${held.servers} when complete`;
+  const marked = schedule.gets ? `as many as contribute when complete${isAggregate(held.servers, held.pieces) ? "" : "; underlined where the demand wants it"}` : `${held.servers} when complete`;
   part("held").textContent = `Rows are servers, columns pieces; each cell counts contributions, ${marked}. Complete now: ${complete.toLocaleString("en")} of ${cells.toLocaleString("en")}.`;
 }
 
