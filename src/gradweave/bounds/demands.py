@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import Name
 from gradweave.bounds.distances import node_distances
 from gradweave.bounds.duals import least_latency_over
+from gradweave.bounds.latency import message_times
 from gradweave.bounds.unicast import DENOMINATORS, MAX_LENGTH, ROUNDING
 from gradweave.errors import OptionError
 from gradweave.schedule.demand import Demand
@@ -97,7 +98,7 @@ class DemandBound:
     """No schedule built from trees takes less time, and why."""
 
     latency_s: float
-    """What the block takes whose destinations are farthest from its contributors, however small."""
+    """What a message takes, without its bytes, between the servers of a block that are farthest."""
     farthest: tuple[int, int]
     """These: a contributor and a destination."""
     lengths: DemandLengths
@@ -322,14 +323,12 @@ def _circles(parent: Integers) -> NDArray[np.int64]:
 
 
 def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int]]:
-    """Most seconds of latency from a contributor to a destination of a block, and both."""
-    nodes = np.arange(topology.num_nodes)
-    ends = topology.source.astype(np.int64), topology.target.astype(np.int64)
-    away = node_distances(nodes, topology.latency_s.astype(np.float64), ends, len(nodes))
+    """Most seconds of a message from a contributor to a destination of a block, and both."""
+    away, rank = message_times(topology), topology.rank
     longest, pair = -1.0, (0, 0)
     for block in range(len(demand)):
         given, wanted = demand.contributors[block], demand.destinations[block]
-        among = away[np.ix_(given, wanted)]
+        among = away[np.ix_(rank[given], rank[wanted])]
         if among.max() > longest:
             a, b = divmod(int(among.argmax()), len(wanted))
             longest, pair = float(among.max()), (int(given[a]), int(wanted[b]))

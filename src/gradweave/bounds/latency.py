@@ -170,7 +170,7 @@ class Messages:
         return Messages(
             servers,
             distances(topology, topology.latency_s),
-            _of_messages(topology),
+            message_times(topology),
             overhead[:, servers],
             np.array(
                 [np.bincount(end, carried, topology.num_nodes)[servers] for end in ends], np.float64
@@ -420,7 +420,7 @@ def distances(topology: Topology, cost: Floats) -> NDArray[np.float64]:
     return np.ascontiguousarray(least[topology.servers])
 
 
-def _of_messages(topology: Topology) -> NDArray[np.float64]:
+def message_times(topology: Topology) -> NDArray[np.float64]:
     """[N, N] least latency and overhead together, from each server to each other.
 
     Over paths all of whose links have at most some overhead, that overhead and the least latency.

@@ -1,6 +1,6 @@
 """What moves when: schedules, flow trees, workloads, and the schedule file."""
 
-from gradweave.schedule.compose import compose, overlap, reverse
+from gradweave.schedule.compose import at_once, compose, overlap, reverse
 from gradweave.schedule.demand import Demand, Sets, collective, sends
 from gradweave.schedule.file import load, save
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
@@ -33,6 +33,7 @@ __all__ = [
     "Sets",
     "StatedBound",
     "Workloads",
+    "at_once",
     "collective",
     "compose",
     "demand_of",

@@ -1,5 +1,6 @@
 """Turning one stage into the other, and joining both into an all-reduce."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,9 @@ from numpy.typing import NDArray
 
 from gradweave.errors import ScheduleError
 from gradweave.schedule.columns import constant, ends_of, frozen, narrowest, same_view
-from gradweave.schedule.schedule import COPY, REDUCE, Schedule
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import COPY, DEMAND, REDUCE, Schedule, take_rows
+from gradweave.topology.topology import Floats
 
 
 def reverse(schedule: Schedule) -> Schedule:
@@ -41,6 +44,49 @@ def reverse(schedule: Schedule) -> Schedule:
         route_nodes=schedule.route_nodes[::-1],
         route_offsets=schedule.route_length
         or schedule.route_offsets[-1] - schedule.route_offsets[::-1],
+    )
+
+
+def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule:
+    """Schedules of several demands as one, of all their jobs: transfers by when they start.
+
+    Args:
+        schedules: at least one, each of a demand, on one network.
+        starts: [T] of each schedule, seconds at which its transfers start on their own.
+
+    Raises:
+        ScheduleError: a schedule of no demand, or networks that differ.
+    """
+    first = schedules[0]
+    demands = [one.demand for one in schedules if one.demand is not None]
+    if len(demands) != len(schedules):
+        raise ScheduleError("at_once: expected schedules of demands, got one of another collective")
+    if not all(one.topology.same_network(first.topology) for one in schedules):
+        raise ScheduleError("at_once: the schedules are for different networks")
+    order = np.argsort(np.concatenate(starts), kind="stable")
+
+    def joined(field: str, offset: Sequence[int] | None = None) -> NDArray[Any]:
+        columns = [getattr(one, field) for one in schedules]
+        before = np.cumsum([0, *offset])[:-1] if offset else np.zeros(len(columns), np.int64)
+        return np.concatenate([one + n for one, n in zip(columns, before, strict=True)])
+
+    lengths = np.concatenate([np.diff(one.route_offsets) for one in schedules])
+    every_route = joined("route_nodes"), np.concatenate([[0], np.cumsum(lengths)])
+    nodes, offsets = take_rows(*every_route, order)
+    return Schedule(
+        topology=first.topology,
+        collective=DEMAND,
+        root=joined("root"),
+        round=np.arange(len(order)),
+        piece=joined("piece", [one.pieces for one in schedules])[order],
+        source=joined("source")[order],
+        target=joined("target")[order],
+        op=joined("op")[order],
+        route_nodes=nodes,
+        route_offsets=offsets,
+        shares=joined("weights"),
+        demand=Demand.together(demands),
+        block=joined("block", [len(one) for one in demands]),
     )
 
 

@@ -217,6 +217,17 @@ class Demand:
         both = self.contributors.take(mine).servers, self.destinations.take(mine).servers
         return np.unique(np.concatenate(both)).astype(np.int64)
 
+    def of_job(self, job: int) -> "Demand":
+        """The blocks of one job alone."""
+        mine = np.flatnonzero(self.job == job)
+        return Demand(
+            self.bytes[mine],
+            self.contributors.take(mine),
+            self.destinations.take(mine),
+            jobs=(self.jobs[job],),
+            relays=self.relays,
+        )
+
     def mapped(self, ids: Integers) -> "Demand":
         """The same demand with other node ids.
 

@@ -11,7 +11,7 @@ from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.planned.planned import Planned
 from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
-from gradweave.schedulers.solve.demands import DemandAttempt, DemandSolution, solve_demand
+from gradweave.schedulers.solve.demands import Apart, DemandAttempt, DemandSolution, solve_demand
 from gradweave.schedulers.solve.group import Group
 from gradweave.schedulers.solve.order import DEFAULT
 from gradweave.schedulers.solve.repair import Repair
@@ -36,6 +36,7 @@ __all__ = [
     "DEFAULT",
     "OBJECTIVES",
     "STRATEGIES",
+    "Apart",
     "Attempt",
     "Binomial",
     "BinomialTree",

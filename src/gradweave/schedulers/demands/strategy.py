@@ -22,6 +22,8 @@ class DemandStrategy(abc.ABC):
 
     name: ClassVar[str]
     """The strategy's name on the command line and in files."""
+    forwards: ClassVar[bool] = False
+    """Whether its routes may pass through servers of the job."""
 
     def schedule(
         self,
@@ -59,7 +61,7 @@ class DemandStrategy(abc.ABC):
             InvalidScheduleError: where it does not verify.
         """
         schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
-        verify(schedule, forwarding_servers=False).raise_if_invalid()
+        verify(schedule, forwarding_servers=self.forwards).raise_if_invalid()
         return schedule
 
     def bounded(

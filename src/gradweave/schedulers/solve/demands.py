@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds.demands import DemandBound, demand_bound
-from gradweave.errors import NoScheduleError
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule.compose import at_once
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.jobs import Job, demand_of
 from gradweave.schedule.schedule import Provenance, Schedule
@@ -102,14 +104,30 @@ def solve_demand(
     >>> solution.gap < 0.05
     True
     """
-    network, begun = as_topology(topology), clock.now()
+    network = as_topology(topology)
     if not isinstance(demand, Demand):
         jobs = [demand] if isinstance(demand, Job) else list(demand)
         demand = demand_of(network, jobs)
     demand.check_servers(network)
+    if time_limit is not None and not time_limit > 0:
+        raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    if strategies is not None and not strategies:
+        raise OptionError("solve: expected at least one strategy, got none")
     stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
-    tried = strategies_for(network, demand) if strategies is None else strategies
-    bound, best, attempts = demand_bound(network, demand), None, list[DemandAttempt]()
+    return _solved(network, demand, strategies, seed, stop, progress)
+
+
+def _solved(
+    topology: Topology,
+    demand: Demand,
+    strategies: Sequence[DemandStrategy] | None,
+    seed: int,
+    stop: Stop,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DemandSolution:
+    begun = clock.now()
+    tried = strategies_for(topology, demand) if strategies is None else strategies
+    bound, best, attempts = demand_bound(topology, demand), None, list[DemandAttempt]()
     for number, strategy in enumerate(tried):
         if best is not None and (stop.reached() or best[0] <= bound.seconds * (1 + NEAR_BOUND)):
             break
@@ -118,7 +136,7 @@ def solve_demand(
         since = clock.now()
         try:
             schedule, proved = strategy.bounded(
-                network, demand, stop.part(1 / (len(tried) - number)), seed=seed
+                topology, demand, stop.part(1 / (len(tried) - number)), seed=seed
             )
         except NoScheduleError as error:
             reason = str(error).removeprefix(f"{strategy.name}: ")
@@ -132,7 +150,7 @@ def solve_demand(
             best = float(ends.max()), schedule, strategy, ends
     if best is None:
         reasons = "; ".join(f"{one.strategy.name}: {one.reason}" for one in attempts)
-        raise NoScheduleError(f"no schedule for {demand.name} on {network.name!r}: {reasons}")
+        raise NoScheduleError(f"no schedule for {demand.name} on {topology.name!r}: {reasons}")
     seconds, schedule, strategy, ends = best
     options = {**strategy.options(), "objective": "seconds"}
     return DemandSolution(
@@ -156,8 +174,30 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
     joint = [Joint(weight) for weight in ((1.0, 0.0) if may_leave_residual(topology) else (0.0,))]
     if demand.unicast:
         return [Flows(), *joint, *(one for one in TEXTBOOK if one.unicast)]
-    alone = [Group()] if len(demand.jobs) == 1 else []
-    return [*TEXTBOOK, *joint, *alone]
+    return [*TEXTBOOK, *joint, Group() if len(demand.jobs) == 1 else Apart()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart(DemandStrategy):
+    """Each job planned as if it had the network alone, then all at once.
+
+    Links carry first what its own plan starts first. As good as any where jobs share no links, and
+    what jobs that do not know of each other come to where they do.
+    """
+
+    name: ClassVar[str] = "apart"
+    forwards: ClassVar[bool] = True
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        jobs = len(demand.jobs)
+        if jobs == 1 or (np.diff(demand.job) < 0).any():
+            raise self.refused("is for several jobs, whose blocks follow each other")
+        found = [
+            _solved(topology, demand.of_job(job), None, seed, stop.part(1 / (jobs - job))).schedule
+            for job in range(jobs)
+        ]
+        return at_once(found, [event_seconds(one)[0] for one in found])
 
 
 def _by_job(schedule: Schedule, demand: Demand, ends: NDArray[np.float64]) -> NDArray[np.float64]:

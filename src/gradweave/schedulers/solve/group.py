@@ -23,6 +23,7 @@ class Group(DemandStrategy):
     """
 
     name: ClassVar[str] = "group"
+    forwards: ClassVar[bool] = True
 
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
