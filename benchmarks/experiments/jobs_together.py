@@ -1,6 +1,6 @@
 """Several jobs planned together, beside each planned alone; broadcasts and reduces of any size.
 
-    taskset -c 1 python benchmarks/experiments/jobs_together.py [--resume]
+    python benchmarks/experiments/jobs_together.py [--resume]
 
 Meshes: servers in the order of their ids are rows of tensor or expert parallelism, columns of data
 parallelism. Each job moves 100 MB or 1 GB: tp all_reduce, or all_gather and reduce_scatter; dp

@@ -1,0 +1,178 @@
+"""Bounds for demands of any kind: formulas, trees of least length, and schedules above them."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import gradweave as gw
+from gradweave.bounds.demands import FAR, DemandLengths, _arborescence, demand_bound
+from gradweave.bounds.unicast import MAX_LENGTH
+from gradweave.errors import OptionError
+from gradweave.schedule import Demand, Job, collective, demand_of
+from gradweave.schedulers import solve_demand
+
+RATE = 10**9
+EXACT = "bandwidth=1GB/s,latency=1us,overhead=1us"
+LATENCY_S = Fraction(1e-6)
+WHOLE = 12 * 10**6
+
+
+def network(spec: str) -> gw.Topology:
+    return gw.topology.from_spec(f"{spec},{EXACT}")
+
+
+def cheapest_by_brute_force(cost: np.ndarray, root: int) -> int:
+    """Over all ways to give each node but the root a parent, those without circles."""
+    others = [node for node in range(len(cost)) if node != root]
+    least = FAR
+    for chosen in itertools.product(range(len(cost)), repeat=len(others)):
+        parent = dict(zip(others, chosen, strict=True))
+        total = sum(int(cost[parent[node], node]) for node in others)
+        if total < least and all(leads_to(root, node, parent) for node in others):
+            least = total
+    return least
+
+
+def leads_to(root: int, node: int, parent: dict[int, int]) -> bool:
+    for _ in parent:
+        node = parent.get(node, root)
+    return node == root
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5])
+def test_trees_of_least_length_are_those_of_brute_force(nodes: int):
+    rng = np.random.default_rng(nodes)
+    for _ in range(12):
+        cost = rng.integers(0, 8, (nodes, nodes))
+        cost[rng.random(cost.shape) < 0.3] = FAR
+        np.fill_diagonal(cost, FAR)
+        root = int(rng.integers(nodes))
+        assert _arborescence(cost, root) == cheapest_by_brute_force(cost, root)
+
+
+PORTS = {
+    # collective: bytes through the busiest port of n servers
+    "broadcast": lambda n: 1,
+    "reduce": lambda n: 1,
+    "scatter": lambda n: Fraction(n - 1, n),
+    "gather": lambda n: Fraction(n - 1, n),
+    "all_gather": lambda n: Fraction(n - 1, n),
+    "reduce_scatter": lambda n: Fraction(n - 1, n),
+    "all_to_all": lambda n: Fraction(n - 1, n),
+}
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_on_a_star_the_ports_count(name: str):
+    net = network("star:6")
+    root = 2 if name in ("broadcast", "reduce", "scatter", "gather") else None
+    bound = demand_bound(net, collective(name, range(6), WHOLE, root=root))
+    least = PORTS[name](6) * WHOLE / RATE + 2 * LATENCY_S
+    assert bound.lengths.seconds == pytest.approx(float(least), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "bytes_per_rate"),
+    [
+        ("ring:8", "broadcast", Fraction(1, 2)),  # two ports
+        ("ring:8", "reduce", Fraction(1, 2)),
+        ("ring:8", "all_gather", Fraction(7, 16)),
+        ("ring:8", "all_reduce", Fraction(7, 8)),  # 2 (n - 1) links for each tree, of 2 n
+        ("torus:4x4", "broadcast", Fraction(1, 4)),
+        ("torus:4x4", "all_gather", Fraction(15, 64)),
+        ("torus:4x4", "all_to_all", Fraction(1, 2)),  # 32 hops away in all, n 16 parts, 4 ports
+        ("complete:n=5", "all_reduce", Fraction(2, 5)),
+        ("complete:n=5", "all_to_all", Fraction(1, 5)),
+    ],
+)
+def test_bytes_take_what_the_formulas_say(spec: str, name: str, bytes_per_rate: Fraction):
+    net = network(spec)
+    root = 0 if name in ("broadcast", "reduce") else None
+    size = 16 * 5 * 8 * 10**4
+    demand = collective(name, net.servers, size, root=root)
+    least = bytes_per_rate * size / RATE + LATENCY_S
+    assert demand_bound(net, demand).lengths.seconds == pytest.approx(float(least), abs=1e-12)
+
+
+def test_a_message_without_bytes_takes_the_latency_and_one_overhead():
+    net = network("ring:8")
+    bound = demand_bound(net, collective("broadcast", net.servers, 1, root=3))
+    assert bound.seconds == pytest.approx(5e-6)
+    assert set(bound.farthest) == {3, 7}
+    assert str(bound) == "at least 5 us, since from server 3 to server 7 it takes 5 us"
+
+
+def test_given_lengths_may_prove_more_and_never_less():
+    net = network("mesh:4x4")
+    demand = collective("all_to_all", net.servers, 16 * 10**6)
+    left = np.arange(16) % 4 < 2
+    cut = (left[net.source] & ~left[net.target]).astype(float)
+    plain, better = demand_bound(net, demand), demand_bound(net, demand, lengths=cut)
+    assert better.seconds > plain.seconds
+    assert better.lengths.used == 8 * 8 * 10**6
+    assert "64 MB must cross 4 link directions, which carry 32 Gbit/s together" in str(better)
+    assert demand_bound(net, demand, lengths=np.ones_like(cut)).seconds >= plain.seconds
+
+
+def test_servers_that_may_relay_make_paths_shorter_and_others_do_not():
+    # From 0 to 2: two hops by server 1, three by switches 3 and 4.
+    links = [(0, 1), (1, 2), (0, 3), (3, 4), (4, 2)]
+    net = gw.topology.Topology.from_links("detour", servers=3, switches=2, links=links)
+    ones = np.ones(10, int)
+
+    def used(relays):
+        return DemandLengths(net, gw.schedule.sends([(0, 2, 5)], relays=relays), ones).used
+
+    assert (used([]), used([1])) == (15, 10)
+
+
+def test_what_cannot_be_reached_is_refused_in_one_line():
+    net = network("ring:6")
+    with pytest.raises(OptionError, match="some destination is not to be reached by servers that"):
+        demand_bound(net, collective("broadcast", [0, 3], 8, root=0))
+    assert demand_bound(net, collective("broadcast", [0, 3], 8, root=0, relays=[1, 2])).seconds > 0
+    with pytest.raises(OptionError, match="has no server 9, only 6"):
+        demand_bound(net, collective("broadcast", [0, 9], 8, root=0))
+
+
+@pytest.mark.parametrize(
+    "lengths", [np.full(12, -1), np.full(12, MAX_LENGTH + 1), np.ones(11, int), np.ones(12)]
+)
+def test_lengths_that_are_none_are_refused(lengths: np.ndarray):
+    demand = collective("broadcast", range(6), 8, root=0)
+    with pytest.raises(OptionError, match="lengths: expected"):
+        DemandLengths(network("ring:6"), demand, lengths)
+
+
+@pytest.mark.parametrize("lengths", [[1.0], [np.nan] * 12, [-1.0] * 12])
+def test_duals_that_are_none_are_refused(lengths: list[float]):
+    demand = collective("broadcast", range(6), 8, root=0)
+    with pytest.raises(OptionError, match="lengths: expected"):
+        demand_bound(network("ring:6"), demand, lengths=np.array(lengths))
+
+
+def overlapping(net: gw.Topology, rng: np.random.Generator) -> Demand:
+    """Two or three jobs of random groups."""
+    jobs = []
+    for _ in range(int(rng.integers(2, 4))):
+        name = str(rng.choice(list(PORTS)))
+        group = rng.permutation(net.servers)[: int(rng.integers(3, net.num_servers))].tolist()
+        root = group[0] if name in ("broadcast", "reduce", "scatter", "gather") else None
+        jobs.append(Job(name, int(rng.integers(1, 10**7)), group, root, relays=net.servers))
+    return demand_of(net, jobs)
+
+
+@pytest.mark.parametrize("spec", ["star:5", "mesh:2x3", "bcube:n=2,k=1"])
+def test_no_schedule_takes_less_than_any_lengths_prove(spec: str):
+    rng = np.random.default_rng(7)
+    net = network(spec)
+    for _ in range(3):
+        found = solve_demand(net, overlapping(net, rng), time_limit=0.1)
+        demand = found.schedule.demand
+        least = min(one.seconds for one in found.attempts if one.seconds is not None)
+        assert found.seconds == least >= found.bound.seconds
+        for _ in range(10):
+            lengths = rng.integers(0, 9, len(net.source))
+            assert DemandLengths(net, demand, lengths).seconds <= least
