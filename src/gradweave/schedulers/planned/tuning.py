@@ -12,7 +12,7 @@ class Tuning:
     """
 
     max_servers: int = 512
-    """Trees of more would take too much memory. So many take a second and .2 GB."""
+    """Trees of more would take too much memory. So many take a few seconds and .2 GB."""
     passes: int = 2
     """How often each tree is grown."""
     trees: int = 192
