@@ -19,6 +19,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, RunError
+from gradweave.execute.layout import Layout
 from gradweave.execute.lost import lost_server
 from gradweave.execute.program import Action, Program, check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction, combine
@@ -62,6 +63,53 @@ def all_reduce(
         array[...] = packed
 
 
+def exchange(
+    send: Any,
+    receive: Any,
+    schedule: Schedule,
+    comm: MPI.Intracomm = MPI.COMM_WORLD,
+    *,
+    reduction: Reduction = "sum",
+) -> None:
+    """Does what a demand asks for: any collectives of any groups, such as an all-to-all.
+
+    All processes of the communicator call it, those without a part in it with empty arrays.
+
+    Args:
+        send: contiguous array of the blocks that this process contributes to, in the demand's
+            order: for an all-to-all what goes to each other process, by rank. It is not changed.
+        receive: contiguous array of the same type, for the blocks that it is to get.
+        schedule: of a demand, for as many servers as the communicator has processes; rank r is the
+            r-th server in order of id.
+        comm: the communicator.
+        reduction: sum, mean, max or min, for blocks of several contributors.
+
+    Raises:
+        ScheduleError: the schedule has no demand, or is for another number of servers.
+        OptionError: an array of another length or type, or that is not contiguous.
+        RunError: the processes disagree on schedule, type or reduction.
+        LostServerError: a process went away.
+    """
+    check_servers(schedule, comm.size, what="MPI processes")
+    given, wanted = np.asarray(send), _array(receive)
+    if given.dtype != wanted.dtype:
+        raise OptionError(f"receive: expected {given.dtype}, as send is, got {wanted.dtype}")
+    layout = Layout.of(schedule, comm.rank, given.dtype.itemsize)
+    for name, array, pieces in (("send", given, layout.given), ("receive", wanted, layout.wanted)):
+        expected = int(layout.size[pieces].sum())
+        if not array.flags.c_contiguous or array.size != expected:
+            raise OptionError(
+                f"{name}: expected {expected:,} contiguous elements of {given.dtype}, got "
+                f"{array.size:,}"
+            )
+    workspace = np.empty(layout.length, given.dtype)
+    workspace[layout.elements(layout.given)] = given.reshape(-1)
+    plan = Plan(schedule, workspace, comm, reduction=reduction)
+    plan.run()
+    plan.free()
+    wanted.reshape(-1)[:] = workspace[layout.elements(layout.wanted)]
+
+
 class Plan:
     """A collective on one buffer, prepared for many runs: persistent requests, one per message.
 
@@ -70,7 +118,8 @@ class Plan:
 
     Args:
         schedule: the schedule.
-        buffer: contiguous; it must stay where it is as long as the plan is used.
+        buffer: contiguous; it must stay where it is as long as the plan is used. For a demand, this
+            server's workspace: see `gradweave.execute.layout.Layout`, and `exchange`.
         comm: the communicator.
         reduction: sum, mean, max or min.
 
@@ -104,13 +153,30 @@ class Plan:
         except TypeError as error:
             raise OptionError(f"buffer: there is no {reduction} of {array.dtype}") from error
         self._comm = duplicate(comm)
-        _compare(schedule, self._array, reduction, self._comm)
+        if schedule.demand is None:
+            at = schedule.piece_offsets(self._array.size)
+            sizes, elements = np.diff(at), self._array.size
+            self._pieces = [self._array[at[p] : at[p + 1]] for p in range(schedule.pieces)]
+            self._shared: NDArray | int = 1 if schedule.collective == "all_gather" else comm.size
+        else:
+            layout = Layout.of(schedule, comm.rank, array.dtype.itemsize)
+            if layout.length != self._array.size:
+                raise OptionError(
+                    f"buffer: expected a workspace of {layout.length:,} elements, got "
+                    f"{self._array.size:,}"
+                )
+            sizes, elements = layout.size, int(layout.size.sum())
+            self._pieces = layout.pieces(self._array)
+            self._shared = np.ones(layout.length, np.int64)
+            for piece in np.flatnonzero(layout.wanted).tolist():
+                begin = layout.start[piece]
+                count = schedule.contributors.sizes[piece]
+                self._shared[begin : begin + layout.size[piece]] = count
+        _compare(schedule, elements, array.dtype, reduction, self._comm)
         self._own = own_operation(schedule, self._reduction, array.dtype)
         self._program = Program.of(schedule, comm.rank)
-        at = schedule.piece_offsets(self._array.size)
-        self._tracker = Tracker(self._program, np.diff(at))
-        self._pieces = [self._array[at[p] : at[p + 1]] for p in range(schedule.pieces)]
-        largest = int(np.diff(at).max())
+        self._tracker = Tracker(self._program, sizes)
+        largest = int(sizes.max())
         self._scratch = np.empty((self._program.places, largest), array.dtype)
         self._steps = [self._step(a) for a in range(len(self._program.kind))]
         self.sent_bytes = np.zeros(comm.size, np.int64)
@@ -123,8 +189,8 @@ class Plan:
         except MPI.Exception as error:
             _broken.append(self)
             raise _explained(error, self._comm, self._program.schedule) from error
-        if self._reduction == "mean" and self._program.schedule.collective != "all_gather":
-            self._array /= self._array.dtype.type(self._comm.size)
+        if self._reduction == "mean" and np.any(self._shared != 1):
+            self._array /= np.asarray(self._shared, self._array.dtype)
 
     def _run(self) -> None:
         if self._own is not None:
@@ -250,9 +316,11 @@ def _key() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, duplicated: duplicated.Free())
 
 
-def _compare(schedule: Schedule, array: NDArray, reduction: str, comm: MPI.Intracomm) -> None:
+def _compare(
+    schedule: Schedule, elements: int, dtype: np.dtype, reduction: str, comm: MPI.Intracomm
+) -> None:
     """Raises the same error in every process where their arguments differ."""
-    mine = signature(schedule, array.size, array.dtype.name, reduction)
+    mine = signature(schedule, elements, dtype.name, reduction)
     extremes = np.concatenate([mine, ~mine])
     try:
         comm.Allreduce(MPI.IN_PLACE, extremes, MPI.MIN)

@@ -267,15 +267,20 @@ class Schedule(Drawn):
     @cached_property
     def contributors(self) -> Sets:
         """P sets of servers that contribute to each piece; of a schedule that has a demand."""
-        return self._demanded.contributors.take(self._blocks)
+        return self.demanded.contributors.take(self._blocks)
 
     @cached_property
     def destinations(self) -> Sets:
         """P sets of servers that are to get each piece; of a schedule that has a demand."""
-        return self._demanded.destinations.take(self._blocks)
+        return self.demanded.destinations.take(self._blocks)
 
     @property
-    def _demanded(self) -> Demand:
+    def demanded(self) -> Demand:
+        """The demand.
+
+        Raises:
+            ScheduleError: where it has none.
+        """
         if self.demand is None:
             raise ScheduleError(f"expected a schedule with a demand, got {self.name}")
         return self.demand
@@ -333,7 +338,7 @@ class Schedule(Drawn):
 
     def _elements(self, length: int) -> NDArray[np.int64]:
         """[P] elements of each piece of a demand's blocks."""
-        demand = self._demanded
+        demand = self.demanded
         width, rest = divmod(demand.total_bytes, max(length, 1))
         if rest or not width or (demand.bytes % width).any():
             raise OptionError(

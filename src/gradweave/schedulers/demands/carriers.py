@@ -77,7 +77,17 @@ class Relayed:
             cost[shorter] = through[shorter]
             by_way = np.broadcast_to(self._before[over], cost.shape)
             self._before[shorter] = by_way[shorter]
+        np.fill_diagonal(cost, 0.0)
         self._reached = np.isfinite(cost)
+
+    def connected(self, servers: NDArray[np.int64]) -> bool:
+        """Whether each of some servers reaches each other.
+
+        Args:
+            servers: ranks, ascending, of servers that may relay.
+        """
+        places = np.searchsorted(self._relays, servers)
+        return bool(self._reached[np.ix_(places, places)].all())
 
     def path(self, source: int, target: int) -> list[int]:
         """Ranks of the servers on the cheapest path, source and target included.
@@ -100,10 +110,10 @@ class Relayed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trees:
-    """A tree to a root, one from it, or both, among the servers of a group."""
+    """A tree to a root, one from it, or both, among some servers."""
 
     group: NDArray[np.int64]
-    """[G] ranks."""
+    """[G] ranks, of servers that relay among them."""
     root: int
     """Place in the group."""
     towards: NDArray[np.int64] | None = None
@@ -130,10 +140,13 @@ class Trees:
         if self.towards is not None and self.given is not None:
             for server in reversed(_from_root(self.towards, self.root, self.given)):
                 up = int(self.towards[server])
+                # Who has no part of its own keeps the first that it gets, and adds the others.
+                kept = self.given[up] or up in into
+                first = into[up][:1] if kept and not self.given[up] else []
+                waits.append((*into.get(server, ()), *first))
                 into.setdefault(up, []).append(len(routes))
                 routes.append(route(ranks[server], ranks[up]))
-                ops.append(REDUCE)
-                waits.append(tuple(into.get(server, ())))
+                ops.append(REDUCE if kept else COPY)
         if self.away is not None and self.wanted is not None:
             got = {self.root: tuple(into.get(self.root, ()))}
             for server in _from_root(self.away, self.root, self.wanted):

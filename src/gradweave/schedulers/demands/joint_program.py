@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.demands import DemandBound, demand_bound
+from gradweave.errors import NoScheduleError
 from gradweave.schedule.demand import Demand
 from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
 from gradweave.schedulers.demands.tuning import TUNING
@@ -225,7 +226,7 @@ class _Pricing:
             path = self._relayed.path(int(given[0]), int(wanted[0]))
             yield path_carrier(self._topology, path, self._cheapest.route)
             return
-        group = self._job.group
+        group = self._members
         gives, wants = np.isin(group, given), np.isin(group, wanted)
         if len(given) == 1 or len(wanted) == 1:
             roots = np.flatnonzero(gives if len(given) == 1 else wants)
@@ -241,17 +242,34 @@ class _Pricing:
                 trees = dataclasses.replace(trees, away=away, wanted=wants)
             yield trees.carrier(self._topology, self._cheapest.route)
 
+    @functools.cached_property
+    def _members(self) -> NDArray[np.int64]:
+        """Ranks of the servers that trees span: the job's own, with relays where it needs them.
+
+        Raises:
+            NoScheduleError: where some cannot reach others.
+        """
+        group, relays = self._job.group, self._job.relays
+        if Relayed(self._cheapest.cost, group).connected(group):
+            return group
+        if len(relays) > len(group) and self._relayed.connected(relays):
+            return relays
+        raise NoScheduleError(
+            "some servers of a job reach each other only by servers that may not relay"
+        )
+
     def _roots(self) -> NDArray[np.int64]:
         """Places of servers whose trees, to and from, are cheapest."""
         total = self._trees[True][0] + self._trees[False][0]
-        return np.argsort(total, kind="stable")[: TUNING.roots_per_step]
+        own = np.flatnonzero(np.isin(self._members, self._job.group))
+        return own[np.argsort(total[own], kind="stable")[: TUNING.roots_per_step]]
 
     @functools.cached_property
     def _trees(self) -> dict[bool, tuple[NDArray[np.float64], NDArray[np.int64]]]:
         """By direction, towards a root or from it: cost, and parents, of each root's tree."""
         from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 
-        cost = self._cheapest.cost[np.ix_(self._job.group, self._job.group)]
+        cost = self._cheapest.cost[np.ix_(self._members, self._members)]
         flatter = TUNING.flatter * float(cost[np.isfinite(cost)].mean())
         return {
             towards: minimum_arborescences(
