@@ -10,6 +10,7 @@
     └── Negative                 the question was sound and its answer is no
         ├── InvalidScheduleError a schedule that the verifier rejects
         ├── NoScheduleError      no schedule was found within the limits given
+        ├── DeadlockError        calls of several groups that may wait for each other forever
         ├── ConformanceError     a scheduler, family or other part that breaks a promise of its kind
         └── RunError             a run on real processes that did not finish, or had a wrong result
             └── LostServerError  one of its servers went away
@@ -75,6 +76,10 @@ class InvalidScheduleError(Negative):
 
 class NoScheduleError(Negative):
     """No schedule was found within the limits given."""
+
+
+class DeadlockError(Negative):
+    """Calls of several groups that may wait for each other forever."""
 
 
 class ConformanceError(Negative):

@@ -1,0 +1,161 @@
+"""Whether collectives of several groups, called one after the other, wait for each other forever.
+
+A call returns when its server's part is complete, which may take all servers of its group. So two
+groups that share two servers, which call them in different orders, never end; neither do more
+groups in a circle. And a plan of several jobs keeps an order on the links that they share: what it
+sends second waits for what it sends first, also where the first is called later.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gradweave.errors import DeadlockError, OptionError
+from gradweave.execute.program import Program
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import Schedule
+
+_Call = tuple[int, int]
+"""A job, and how often it was called before."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """One job's transfers wait for another's."""
+
+    job: int
+    waits_for: int
+    server: int
+    """Node id of a server at which they do."""
+    called: bool
+    """Whether since that server calls them in this order; else since the plan has this order."""
+
+
+def plan_waits(schedule: Schedule) -> list[Wait]:
+    """Which jobs of a plan wait for others, as the servers carry it out: for turns on links.
+
+    A plan whose jobs do not may be carried out job by job, each called when it likes.
+
+    Args:
+        schedule: of a demand, valid.
+
+    Raises:
+        InvalidScheduleError: the verifier rejects the schedule.
+        ScheduleError: a schedule without a demand.
+    """
+    demand, block = schedule.demanded, schedule.block
+    assert block is not None
+    found: dict[tuple[int, int], Wait] = {}
+    for rank in range(schedule.topology.num_servers):
+        program = Program.of(schedule, rank)
+        job = demand.job[block[program.piece]]
+        waiting = np.repeat(job, np.diff(program.after_offsets))
+        awaited = job[program.after]
+        for pair in np.unique(np.stack([waiting, awaited]), axis=1).T.tolist():
+            if pair[0] != pair[1] and tuple(pair) not in found:
+                found[pair[0], pair[1]] = Wait(pair[0], pair[1], program.server, False)
+    return list(found.values())
+
+
+def check_calls(
+    demand: Demand,
+    calls: Mapping[int, Sequence[int]],
+    plan: Sequence[Wait] = (),
+) -> None:
+    """Refuses calls that may wait for each other forever.
+
+    Args:
+        demand: its jobs are what is called, by number.
+        calls: by node id of a server, the jobs that it calls, one after the other: each when the
+            one before has returned. All of a job's servers call it, as often as each other.
+        plan: the waits of a plan of all jobs (`plan_waits`); none where each job has its own.
+
+    Raises:
+        DeadlockError: naming the circle of calls.
+        OptionError: a job that there is not, or that some server does not call as often.
+
+    >>> import gradweave as gw
+    >>> pair = gw.schedule.Demand.together([gw.schedule.collective("all_reduce", [0, 1], 8)] * 2)
+    >>> check_calls(pair, {0: [0, 1], 1: [0, 1]})
+    >>> check_calls(pair, {0: [0, 1], 1: [1, 0]})
+    Traceback (most recent call last):
+    gradweave.errors.DeadlockError: calls wait for each other forever: server 0 calls all_reduce ...
+    """
+    _check_complete(demand, calls)
+    waits: dict[_Call, list[tuple[_Call, Wait]]] = {}
+    last = {job: max(_times(calls, job)) - 1 for job in range(len(demand.jobs))}
+    for server, jobs in calls.items():
+        count = dict.fromkeys(range(len(demand.jobs)), -1)
+        made: list[_Call] = []
+        for job in jobs:
+            count[job] += 1
+            made.append((job, count[job]))
+        for before, after in itertools.pairwise(made):
+            wait = Wait(after[0], before[0], server, True)
+            waits.setdefault(after, []).append((before, wait))
+    for wait in plan:
+        for time in range(min(last[wait.job], last[wait.waits_for]) + 1):
+            waits.setdefault((wait.job, time), []).append(((wait.waits_for, time), wait))
+    circle = _circle(waits)
+    if circle is not None:
+        said = ", ".join(_said(demand, wait) for wait in circle)
+        raise DeadlockError(f"calls wait for each other forever: {said}")
+
+
+def _times(calls: Mapping[int, Sequence[int]], job: int) -> list[int]:
+    """How often each server calls a job."""
+    return [list(jobs).count(job) for jobs in calls.values()]
+
+
+def _check_complete(demand: Demand, calls: Mapping[int, Sequence[int]]) -> None:
+    for server, jobs in calls.items():
+        for job in jobs:
+            if not 0 <= job < len(demand.jobs):
+                raise OptionError(
+                    f"calls: server {server}: expected jobs 0 to {len(demand.jobs) - 1}, got {job}"
+                )
+    for job, name in enumerate(demand.jobs):
+        times = {
+            int(server): list(calls.get(int(server), ())).count(job)
+            for server in demand.servers_of(job)
+        }
+        if len(set(times.values())) > 1:
+            fewest, most = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+            raise OptionError(
+                f"calls: {name} (job {job}): server {most} calls it {times[most]} times, server "
+                f"{fewest} {times[fewest]}; expected all of its servers to call it as often"
+            )
+
+
+def _circle(waits: Mapping[_Call, Sequence[tuple[_Call, Wait]]]) -> list[Wait] | None:
+    """Waits that lead from a call to itself, if there are any: a search in depth."""
+    done: set[_Call] = set()
+    for start in waits:
+        path: list[tuple[_Call, Wait | None]] = [(start, None)]
+        on_path = {start}
+        ahead = [iter(waits.get(start, ()))]
+        while path and start not in done:
+            for call, wait in ahead[-1]:
+                if call in on_path:
+                    place = [one for one, _ in path].index(call)
+                    return [one for _, one in path[place + 1 :] if one is not None] + [wait]
+                if call not in done:
+                    path.append((call, wait))
+                    on_path.add(call)
+                    ahead.append(iter(waits.get(call, ())))
+                    break
+            else:
+                call, _ = path.pop()
+                ahead.pop()
+                on_path.discard(call)
+                done.add(call)
+    return None
+
+
+def _said(demand: Demand, wait: Wait) -> str:
+    names = [f"{demand.jobs[job]} (job {job})" for job in (wait.job, wait.waits_for)]
+    if wait.called:
+        return f"server {wait.server} calls {names[0]} after {names[1]}"
+    return f"at server {wait.server} the plan sends for {names[0]} after {names[1]}"
