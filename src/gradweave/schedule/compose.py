@@ -48,7 +48,9 @@ def reverse(schedule: Schedule) -> Schedule:
 
 
 def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule:
-    """Schedules of several demands as one, of all their jobs: transfers by when they start.
+    """Schedules of several demands as one, of all their jobs: rounds by when they start.
+
+    Rounds of different schedules stay apart, so that no link is used beyond its capacity.
 
     Args:
         schedules: at least one, each of a demand, on one network.
@@ -63,7 +65,12 @@ def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule
         raise ScheduleError("at_once: expected schedules of demands, got one of another collective")
     if not all(one.topology.same_network(first.topology) for one in schedules):
         raise ScheduleError("at_once: the schedules are for different networks")
-    order = np.argsort(np.concatenate(starts), kind="stable")
+    of_schedule = np.repeat(np.arange(len(schedules)), [one.num_transfers for one in schedules])
+    begun = [_round_starts(*each) for each in zip(schedules, starts, strict=True)]
+    own_round = np.concatenate([one.round for one in schedules])
+    order = np.lexsort((own_round, of_schedule, np.concatenate(begun)))
+    new = np.diff(of_schedule[order]) != 0
+    new |= np.diff(own_round[order]) != 0
 
     def joined(field: str, offset: Sequence[int] | None = None) -> NDArray[Any]:
         columns = [getattr(one, field) for one in schedules]
@@ -77,7 +84,7 @@ def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule
         topology=first.topology,
         collective=DEMAND,
         root=joined("root"),
-        round=np.arange(len(order)),
+        round=np.concatenate([[0], np.cumsum(new)]),
         piece=joined("piece", [one.pieces for one in schedules])[order],
         source=joined("source")[order],
         target=joined("target")[order],
@@ -88,6 +95,18 @@ def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule
         demand=Demand.together(demands),
         block=joined("block", [len(one) for one in demands]),
     )
+
+
+def _round_starts(schedule: Schedule, start: Floats) -> NDArray[np.float64]:
+    """[T] when the first transfer of each one's round starts, or that of a round before, if later.
+
+    Args:
+        schedule: at least one transfer in each round.
+        start: [T] of its transfers.
+    """
+    first = np.full(schedule.rounds, np.inf)
+    np.minimum.at(first, schedule.round, start)
+    return np.maximum.accumulate(first)[schedule.round]
 
 
 def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:

@@ -14,6 +14,7 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.unequal.paths import Paths
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -118,9 +119,9 @@ class Direct(Textbook):
 
 @dataclasses.dataclass(frozen=True)
 class Chain(Textbook):
-    """Pipelined chains in the order of the servers' ids; an all-reduce is the ring.
+    """Pipelined chains in the order of the servers' ids; an all-gather is the ring.
 
-    A sum goes round to its root and, once there, round again.
+    An all-reduce is rings of both directions: a sum goes one way to its root, then back the other.
     """
 
     name: ClassVar[str] = "chain"
@@ -158,24 +159,11 @@ class DoubleBinaryTree(Textbook):
 
     def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
         others = (np.arange(1, servers) + root) % servers
-        for order in (others, others[::-1]):
+        for order in (others, mirrored(others)):
+            placed = np.concatenate([[root], order])
             made = np.full(servers, -1)
-            top = _binary(order, 0, len(order), made)
-            made[top] = root
+            made[order] = placed[parents(servers)[1:]]
             yield made
-
-
-def _binary(order: NDArray[np.int64], first: int, end: int, parent: NDArray[np.int64]) -> int:
-    """Writes the parents of an in-order binary tree over a part of an order; its root.
-
-    Its leaves are at even places of the whole order, its other nodes at odd ones.
-    """
-    middle = (first + end) // 2
-    middle = min(middle | 1, end - 1) if end - first > 1 else first
-    for low, high in ((first, middle), (middle + 1, end)):
-        if low < high:
-            parent[_binary(order, low, high, parent)] = order[middle]
-    return int(order[middle])
 
 
 TEXTBOOK = (Direct(), Chain(), BinomialTree(), DoubleBinaryTree())

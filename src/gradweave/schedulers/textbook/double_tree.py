@@ -13,7 +13,7 @@ from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.stop import Stop
 from gradweave.topology.groups import members_of_groups
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def parents(count: int) -> list[int]:
     return above
 
 
-def mirrored(servers: NDArray[np.int32]) -> NDArray[np.int32]:
+def mirrored(servers: Integers) -> Integers:
     """The servers at the places of the second tree.
 
     Args:
@@ -114,7 +114,7 @@ def _chain_steps(members: NDArray[np.int32], op: int) -> list[Step]:
     return steps[::-1] if op == REDUCE else steps
 
 
-def _levels(servers: NDArray[np.int32]) -> list[tuple[NDArray, NDArray]]:
+def _levels(servers: Integers) -> list[tuple[NDArray, NDArray]]:
     """Who is below whom, those first that are farthest from the root."""
     above = parents(len(servers))
     depth = [0] * len(above)
