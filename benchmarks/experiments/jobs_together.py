@@ -77,7 +77,7 @@ ROOTED_BYTES = tuple(10**power for power in range(3, 10))
 
 def jobs_of(topology: Topology, shape: tuple[int, int], kind: str, size: int) -> list[Job]:
     """All jobs of a mesh."""
-    axes = dict(zip(("column", "row"), shape, strict=True))
+    axes: dict[str, int] = dict(zip(("column", "row"), shape, strict=True))
     made = (mesh_jobs(topology, axes, {axis: (name, size)}) for axis, name in KINDS[kind])
     return [job for jobs in made for job in jobs]
 

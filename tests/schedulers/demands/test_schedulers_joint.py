@@ -1,4 +1,4 @@
-"""Jobs planned together: valid, above their bound, the same again, and optimal where it is known."""
+"""Jobs planned together: valid, above their bound, the same again, optimal where that is known."""
 
 import numpy as np
 import pytest

@@ -47,7 +47,7 @@ class Group(DemandStrategy):
         """What the demand is among its servers, and the block of each one's part."""
         count = len(demand.servers)
         given, wanted = demand.contributors, demand.destinations
-        if len(demand.jobs) == 1 and len(set(demand.bytes.tolist())) == 1:
+        if len(demand.jobs) == 1 and np.ptp(demand.bytes) <= 1:  # what division leaves over
             if len(demand) == 1 and given.sizes[0] == wanted.sizes[0] == count:
                 return "all_reduce", np.zeros(count, np.int64)
             if self._parts_for_all(given, wanted, demand.servers):

@@ -140,9 +140,11 @@ def solve(
     topology = as_topology(topology)
     if jobs is not None:
         _refuse_for_jobs(
+            collective=None if collective == "all_reduce" else collective,
             schedulers=schedulers,
             gradient_bytes=gradient_bytes,
             ready_at_s=ready_at_s,
+            runtime=None if runtime == "ideal" else runtime,
             start_from=start_from,
             executor=executor,
         )
@@ -206,7 +208,7 @@ def _refuse_for_jobs(**given: object) -> None:
     """Refuses options that are for one collective among all servers."""
     for name, value in given.items():
         if value is not None:
-            raise OptionError(f"solve: {name}: not for jobs, which state their own bytes")
+            raise OptionError(f"solve: {name}: not for jobs, which say themselves what they move")
 
 
 def _with_kept(solution: Solution, start_from: Schedule | None) -> Solution:

@@ -1,0 +1,85 @@
+"""`solve(jobs=…)`: what it returns, what it tries, and what it refuses."""
+
+import pytest
+
+import gradweave as gw
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedule import Collective, Job, collective, sends
+from gradweave.schedulers import BinomialTree, Chain, Group, solve_demand
+from gradweave.verify import verify
+
+BROADCAST = Job("broadcast", 10**6, root=0)
+
+
+def test_one_job_several_and_a_demand_are_all_taken():
+    whole = collective("broadcast", range(4), 10**6, root=0)
+    for jobs in (BROADCAST, [BROADCAST], whole):
+        found = gw.solve("star:4", jobs=jobs, time_limit=0.2)
+        assert verify(found.schedule).valid
+        assert found.schedule.demand is not None and found.schedule.demand.name == "broadcast"
+        assert found.gap >= 0 and found.seconds == min(
+            one.seconds for one in found.attempts if one.seconds
+        )
+
+
+def test_the_search_ends_at_the_bound():
+    net = "star:2,latency=0s,overhead=0s"
+    found = gw.solve(net, jobs=sends([(0, 1, 10**6)]))
+    assert found.optimal and len(found.attempts) == 1
+
+
+REFUSED = {
+    "collective": "all_gather",
+    "runtime": "gloo",
+    "gradient_bytes": 1e6,
+    "ready_at_s": [0.0] * 4,
+    "schedulers": ["ring"],
+    "start_from": gw.schedulers.Ring().schedule(gw.topology.ring(4)),
+}
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_options_of_one_collective_are_refused(option: str):
+    with pytest.raises(OptionError, match=f"solve: {option}: not for jobs"):
+        gw.solve("star:4", jobs=BROADCAST, **{option: REFUSED[option]})
+
+
+def test_the_rest_is_refused():
+    with pytest.raises(OptionError, match="time_limit: expected more than 0 seconds, got -1"):
+        gw.solve("star:4", jobs=BROADCAST, time_limit=-1)
+    with pytest.raises(OptionError, match="at least one strategy, got none"):
+        solve_demand("star:4", BROADCAST, strategies=[])
+
+
+def test_where_none_finds_a_schedule_each_says_why():
+    with pytest.raises(NoScheduleError) as raised:
+        solve_demand("ring:5", BROADCAST, strategies=[BinomialTree(), Group()])
+    assert str(raised.value) == (
+        "no schedule for broadcast on 'ring:n=5': binomial_tree: server 0 and server 2 share no "
+        "link or switch; group: is for one all-reduce, all-gather or reduce-scatter, in equal parts"
+    )
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_group_is_planned_as_if_it_were_alone(name: Collective):
+    job = Job(name, 10**6, [5, 1, 4])
+    found = solve_demand("star:6", job, strategies=[Group()], time_limit=1)
+    alone = gw.solve(
+        "star:3", collective=name, objective="seconds", gradient_bytes=1e6, time_limit=1
+    )
+    assert alone.timing is not None
+    assert found.seconds == pytest.approx(alone.timing.seconds, rel=0.01)
+    used = {*found.schedule.source.tolist(), *found.schedule.target.tolist()}
+    assert used == {1, 4, 5}
+
+
+def test_a_group_whose_routes_pass_others_is_refused():
+    with pytest.raises(NoScheduleError, match="group: other servers are on the group's routes"):
+        solve_demand("ring:6", Job("all_reduce", 8, [0, 2, 3], relays=[1]), strategies=[Group()])
+
+
+def test_progress_names_each_strategy():
+    told: list[str] = []
+    found = solve_demand("ring:5", BROADCAST, strategies=[Chain(), Chain()], progress=told.append)
+    assert told[0] == "trying chain" and told[1].startswith("trying chain; ")
+    assert found.attempts[0].seconds == found.attempts[1].seconds
