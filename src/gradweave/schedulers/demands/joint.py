@@ -11,6 +11,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.demands.carriers import Plan
+from gradweave.schedulers.demands.disjoint_trees import disjoint_carriers
 from gradweave.schedulers.demands.joint_program import plan
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
@@ -64,7 +65,7 @@ class Joint(DemandStrategy):
             demand: what is to be summed and moved.
             stop: of the program and of what follows.
         """
-        first = []
+        first = [*disjoint_carriers(topology, demand)]
         for simple in SIMPLE:
             with contextlib.suppress(NoScheduleError):
                 first += simple.carriers(topology, demand)

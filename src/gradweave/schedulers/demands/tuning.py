@@ -34,6 +34,8 @@ class Tuning:
     least_share: float = 1e-4
     """Of a block, below which a carrier is left out."""
 
+    max_disjoint_links: int = 1_000
+    """Link directions up to which trees without a common link are sought: a second for 400."""
     planning: float = 0.5
     """Share of the time for the program; the rest is for pieces."""
 
