@@ -31,7 +31,7 @@ tried in turn until a link that carries most is never idle. The first is the bes
 on meshes."""
 ORDERS_IN_TIME = ((0.0, 1.0), (1.0, 1.0), (1.0, 0.0))
 """The same in event time, of which the best is taken."""
-TRIES, MAX_HANDLED = 4, 150_000
+TRIES, MAX_HANDLED = 4, 60_000
 """Ways of cutting that are tried at most, and transfers in all their orders, about."""
 SWEEPS = 10
 """Over links that a round leaves idle; with 100, no rounds were saved."""
@@ -39,8 +39,8 @@ CUTS = (1, 2, 4, 8, 16)
 """Parts of the largest message that are tried where seconds count."""
 UNEQUAL_CUTS = (4, 16)
 """The same where messages or links differ, since small messages stay whole."""
-MAX_TRANSFERS = 300_000
-"""Of a schedule, to which messages are cut: some ten seconds of processor time."""
+MAX_TRANSFERS = 60_000
+"""Of a schedule, to which messages are cut: a minute of processor time at worst."""
 MAX_APART = 20_000
 """Messages up to which each is cut for itself, too, where a group could cut all alike."""
 TOLERANCE = 1e-3

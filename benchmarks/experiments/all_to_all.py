@@ -1,0 +1,200 @@
+"""All-to-all: how near plans, and flows on large networks, come to the certified bound.
+
+taskset -c 1 python benchmarks/experiments/all_to_all.py
+
+Three parts, one after the other. *Plans*: 1 GB a server on networks of up to 64 servers, in rounds,
+messages in four parts each, and in seconds, in as many parts as take least. *Flows*: fractional
+flows and the exact bound of their lengths on networks of about 512 servers, which no schedule is
+made of. *Skewed*: sizes by Zipf's law with some servers preferred, planned first, and again after
+all sizes have changed by 30% or so: the flow from the last one's paths, and the whole plan. Times
+are of the processor, on one core, after a first run of everything, since compiling does not count.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import networkx as nx
+import numpy as np
+from command_line import parser_of
+from numpy.typing import NDArray
+from record import record
+
+import gradweave as gw
+from gradweave.bounds.unicast import Messages, Unit
+from gradweave.schedule import collective
+from gradweave.schedulers.demands.concurrent_flow import concurrent_flow
+from gradweave.schedulers.demands.unicast import messages_of, plan_unicast
+from gradweave.stop import Stop
+
+GB = 10**9
+PLANS = (
+    "ring:16",
+    "torus:4x4",
+    "torus:8x8",
+    "torus:4x4x4",
+    "mesh:4x4",
+    "mesh:8x8",
+    "mesh:4x4x4",
+    "hypercube:dimension=4",
+    "hypercube:dimension=6",
+    "bcube:n=4,k=1",
+    "bcube:n=8,k=1",
+    "bcube:n=4,k=2",
+    "dcell:n=4,k=1",
+    "dcell:n=6,k=1",
+    "fat_tree:k=4",
+    "fat_tree:k=6",
+    "dragonfly:groups=5,routers_per_group=4,servers_per_router=2,global_links=1",
+    "dragonfly:groups=9,routers_per_group=4,servers_per_router=1,global_links=2",
+)
+FLOWS = (
+    "torus:8x8x8",
+    "mesh:8x8x8",
+    "mesh:16x32",
+    "hypercube:dimension=9",
+    "bcube:n=8,k=2",
+    "dcell:n=22,k=1",
+    "fat_tree:k=12",
+    "dragonfly:groups=9,routers_per_group=8,servers_per_router=7,global_links=1",
+    "random regular",
+    "random regular, links 1 to 10",
+)
+SKEWED = ("torus:8x8", "mesh:8x8", "hypercube:dimension=6", "star:64")
+LIMIT_S = 60.0
+PARTS = 4
+SEED = 0
+
+
+def regular(unequal: bool, servers: int = 512, degree: int = 6) -> gw.topology.Topology:
+    """A random regular graph, links of 1 GB/s or evenly drawn from 1 to 10 GB/s."""
+    graph = nx.random_regular_graph(degree, servers, seed=SEED + 1)
+    links = np.array(graph.edges)
+    drawn = np.random.default_rng(SEED + 2).uniform(1, 10, len(links))
+    return gw.topology.Topology.from_links(
+        "random regular, links 1 to 10" if unequal else "random regular",
+        servers=servers,
+        switches=0,
+        links=links,
+        bandwidth_bytes_per_s=(drawn if unequal else np.ones(len(links))) * 1e9,
+    )
+
+
+def network(name: str) -> gw.topology.Topology:
+    """The network of that name here."""
+    if name.startswith("random regular"):
+        return regular(name.endswith("10"))
+    return gw.topology.from_spec(name)
+
+
+def plans() -> Iterator[dict[str, Any]]:
+    """Schedules for networks of up to 64 servers."""
+    for name in PLANS:
+        topology = network(name)
+        demand = collective("all_to_all", topology.servers, GB)
+        units: tuple[tuple[Unit, int | None], ...] = (("rounds", PARTS), ("seconds", None))
+        for unit, pieces in units:
+            began = time.process_time()
+            plan = plan_unicast(topology, demand, unit, pieces=pieces, seed=SEED)
+            yield {
+                "network": name,
+                "servers": topology.num_servers,
+                "unit": unit,
+                "time": plan.time,
+                "bound": float(plan.bound.time),
+                "gap": plan.gap,
+                "transfers": plan.schedule.num_transfers,
+                "processor_s": time.process_time() - began,
+            }
+
+
+def flows() -> Iterator[dict[str, Any]]:
+    """Fractional flows for networks of about 512 servers, and their certificates."""
+    for name in FLOWS:
+        topology = network(name)
+        source, target = np.nonzero(~np.eye(topology.num_servers, dtype=bool))
+        servers = topology.servers
+        amount = np.full(len(source), GB // topology.num_servers)
+        began = time.process_time()
+        messages = Messages(topology, servers[source], servers[target], amount)
+        flow = concurrent_flow(messages, stop=Stop.after(LIMIT_S))
+        found = time.process_time()
+        proved = float(flow.certificate.time)
+        yield {
+            "network": name,
+            "servers": topology.num_servers,
+            "time": flow.time,
+            "bound": proved,
+            "gap": max(flow.time / proved - 1, 0.0),  # the bound knows latency, the flow does not
+            "processor_s": found - began,
+            "certificate_s": time.process_time() - found,
+        }
+
+
+def zipf(servers: int) -> NDArray[np.int64]:
+    """[N, N] bytes: by Zipf's law in an order of each sender's own, and in one that all share."""
+    rng = np.random.default_rng(SEED)
+    law = 1 / np.arange(1, servers + 1)
+    share = 0.3 * np.array([rng.permutation(law) for _ in range(servers)]) + 0.7 * rng.permutation(
+        law
+    )
+    np.fill_diagonal(share, 0)
+    sizes = np.maximum(share / share.sum(axis=1, keepdims=True) * GB, 1).astype(np.int64)
+    np.fill_diagonal(sizes, 0)
+    return sizes
+
+
+def skewed() -> Iterator[dict[str, Any]]:
+    """Plans of skewed sizes, and from these plans for sizes that have changed."""
+    for name in SKEWED:
+        topology = network(name)
+        sizes = zipf(topology.num_servers)
+        rng = np.random.default_rng(SEED + 1)
+        changed = np.maximum(sizes * rng.lognormal(0, 0.3, sizes.shape), 1).astype(np.int64)
+        np.fill_diagonal(changed, 0)
+        before, after = (collective("all_to_all", topology.servers, s) for s in (sizes, changed))
+        began = time.process_time()
+        plan = plan_unicast(topology, before, pieces=PARTS, seed=SEED)
+        planned = time.process_time()
+        flow = concurrent_flow(messages_of(topology, after), symmetric=False, known=plan.flow)
+        followed = time.process_time()
+        again = plan_unicast(topology, after, pieces=PARTS, known=plan, seed=SEED)
+        yield {
+            "network": name,
+            "servers": topology.num_servers,
+            "gap": plan.gap,
+            "first_s": planned - began,
+            "flow_again_s": followed - planned,
+            "flow_again_gap": flow.gap,
+            "again_gap": again.gap,
+            "again_s": time.process_time() - followed,
+        }
+
+
+def main() -> None:
+    parser_of(__doc__).parse_args()
+    units: tuple[Unit, ...] = ("rounds", "seconds")
+    for unit in units:  # compiles
+        plan_unicast("torus:3x3", collective("all_to_all", range(9), GB), unit)
+    plan_unicast("torus:3x3", collective("all_to_all", range(9), zipf(9)))
+    found = {}
+    for part in (plans, flows, skewed):
+        found[part.__name__] = []
+        for row in part():
+            found[part.__name__].append(row)
+            print(row, flush=True)
+    summaries = []
+    for unit in units:
+        gaps = [row["gap"] for row in found["plans"] if row["unit"] == unit]
+        summaries.append(
+            {"unit": unit, "mean_gap": float(np.mean(gaps)), "worst_gap": float(np.max(gaps))}
+        )
+    record("all_to_all", seeds=[SEED], summaries=summaries, **found)
+
+
+if __name__ == "__main__":
+    main()
