@@ -39,8 +39,8 @@ CUTS = (1, 2, 4, 8, 16)
 """Parts of the largest message that are tried where seconds count."""
 UNEQUAL_CUTS = (4, 16)
 """The same where messages or links differ, since small messages stay whole."""
-MAX_TRANSFERS = 60_000
-"""Of a schedule, to which messages are cut: a minute of processor time at worst."""
+MAX_LINKS = 60_000
+"""Links of all parts' paths together, beyond which messages are cut no finer."""
 MAX_APART = 20_000
 """Messages up to which each is cut for itself, too, where a group could cut all alike."""
 TOLERANCE = 1e-3
@@ -127,7 +127,7 @@ def plan_unicast(
     alike = _alike(messages)
     for cut in (CUTS if alike else UNEQUAL_CUTS) if pieces is None else (pieces,):
         count = _counts(messages.amount, cut)
-        if best is not None and (stop.reached() or count.sum() * _hops(flow) > MAX_TRANSFERS):
+        if best is not None and (stop.reached() or count.sum() * _hops(flow) > MAX_LINKS):
             break
         order = _ordered if alike else _ordered_in_time
         schedule = order(ways, demand, count, seed, stop)
