@@ -13,6 +13,7 @@ from gradweave.bounds.bound import (
     TreeDepth,
 )
 from gradweave.bounds.cut_linear_program import Volumes
+from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
 from gradweave.bounds.duals import Crossing, Duals, Toll
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
@@ -30,6 +31,8 @@ __all__ = [
     "ClosingCut",
     "Crossing",
     "Cut",
+    "DemandBound",
+    "DemandLengths",
     "Distance",
     "Duals",
     "Exhausted",
@@ -47,6 +50,7 @@ __all__ = [
     "Toll",
     "TreeDepth",
     "Volumes",
+    "demand_bound",
     "fixed_trees",
     "free_trees",
     "latency_bound",

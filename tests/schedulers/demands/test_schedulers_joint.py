@@ -5,7 +5,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule import Job, collective, demand_of
+from gradweave.schedule import REDUCE, Job, collective, demand_of
 from gradweave.schedule.file import to_bytes
 from gradweave.schedulers import Apart, Joint, solve_demand
 from gradweave.simulate.seconds import event_seconds
@@ -41,6 +41,15 @@ def test_the_plan_carries_each_block_whole_and_each_link_to_the_bound():
     busiest_s = (load / topology.bandwidth_bytes_per_s).max()
     least_s = plan.bound.lengths.used / float(plan.bound.lengths.offered)
     assert least_s <= busiest_s * (1 + 1e-9) and busiest_s <= least_s * 1.01
+
+
+def test_relays_add_to_the_first_that_they_get():
+    """Servers of a torus that share no link: sums are made at others, which have no part of them."""
+    torus = gw.topology.from_spec("torus:4x4")
+    job = Job("all_reduce", 10**6, [0, 2, 8, 10], relays=torus.servers)
+    found = solve_demand(torus, job, strategies=[Joint()], time_limit=0.2)
+    adds = found.schedule.op == REDUCE
+    assert not set(found.schedule.target[adds].tolist()) <= {0, 2, 8, 10}
 
 
 def test_the_same_again():

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.schedule.schedule import COPY, DEMAND, Schedule, take_rows
+from gradweave.schedule.schedule import COPY, DEMAND, REDUCE, Schedule, take_rows
 from gradweave.schedule.shares import apportion
 from gradweave.schedulers.demands.carriers import Carrier, Plan
 from gradweave.schedulers.demands.tuning import TUNING
@@ -54,6 +54,10 @@ class Pieces:
             hop[number, : len(carrier.routes)] = [hops.number(one) for one in carrier.routes]
             op[number, : len(carrier.routes)] = carrier.ops
         self._op = op[self._kind]
+        given = plan.demand.contributors
+        # [B, N] whether a server contributes to a block
+        self._owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
+        self._owns[given.owner, plan.topology.rank[given.servers]] = True
         self._places = hops.arrays()
         self.trees = self._trees(list(distinct), hop, ready_at_s)
 
@@ -99,11 +103,8 @@ class Pieces:
         """[C, M] seconds before which a source has not what it contributes."""
         if not ready_at_s.any():
             return np.zeros(hop.shape)
-        plan, source = self.plan, self._places["source"][hop]
-        owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
-        given = plan.demand.contributors
-        owns[given.owner, plan.topology.rank[given.servers]] = True
-        own = owns[plan.block[:, None], source]
+        source = self._places["source"][hop]
+        own = self._owns[self.plan.block[:, None], source]
         return np.where(own & (hop >= 0), ready_at_s[source], 0.0)
 
     def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
@@ -203,6 +204,7 @@ class Pieces:
             target * pieces + piece,
             topology.num_servers * pieces,
             len(topology.source),
+            (self._op[part, transfer] == REDUCE) & ~self._owns[plan.block[part], target],
         )
         nodes, offsets = take_rows(places["route_nodes"], places["route_offsets"], hop)
         root = np.array([one.root for one in plan.carriers])

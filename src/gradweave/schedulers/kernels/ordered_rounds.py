@@ -15,6 +15,7 @@ def rounds_in_order(
     cell_to: NDArray[np.int64],
     cells: int,
     count: int,
+    adds: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int64]:
     """[T] the earliest round of each transfer in which all before it on its links stay before it.
 
@@ -29,11 +30,15 @@ def rounds_in_order(
         cell_to: [T] those that it writes.
         cells: servers times pieces.
         count: L.
+        adds: [T] whether it adds to what has been copied to where it writes, and has to wait for
+            that; none, if not given.
     """
     ready, free = np.zeros(cells, np.int64), np.zeros(count, np.int64)
     rounds = np.empty(len(hop), np.int64)
     for t in range(len(hop)):
         at = ready[cell_from[t]]
+        if adds is not None and adds[t]:
+            at = max(at, ready[cell_to[t]])
         for i in range(first[hop[t]], first[hop[t] + 1]):
             at = max(at, free[links[i]])
         for i in range(first[hop[t]], first[hop[t] + 1]):
