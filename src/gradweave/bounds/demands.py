@@ -184,8 +184,16 @@ def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float
 
 
 def _in_integers(topology: Topology, demand: Demand, length: Floats) -> DemandLengths:
-    """Lengths in integers that are as small as may be without losing much of the bound."""
-    best = None
+    """Lengths in integers that are as small as may be without losing much of the bound.
+
+    A link need not be longer than the farthest two servers are apart: so no link of next to no
+    bandwidth, whose length is huge, makes the others' round to nothing.
+    """
+    servers, nodes = topology.servers, topology.num_nodes
+    ends = topology.source.astype(np.int64), topology.target.astype(np.int64)
+    apart = node_distances(servers, np.asarray(length, np.float64), ends, nodes)[servers]
+    farthest, best = apart[np.isfinite(apart)].max(), None
+    length = np.minimum(length, farthest) if farthest else length
     for denominator in (DENOMINATORS[-1], *DENOMINATORS[:-1]):
         scaled = np.rint(length * (denominator / length.max())).astype(np.int64)
         one = DemandLengths(topology, demand, scaled // (np.gcd.reduce(scaled) or 1))

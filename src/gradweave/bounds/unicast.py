@@ -341,7 +341,13 @@ def _even(messages: Messages, unit: Unit) -> LinkLengths:
 
 
 def _rounded(messages: Messages, unit: Unit, length: Floats) -> LinkLengths:
-    """Lengths in integers that are as small as may be without losing much of the bound."""
+    """Lengths in integers that are as small as may be without losing much of the bound.
+
+    A link need not be longer than the farthest message's path: so no link of next to no capacity,
+    whose length is huge, makes the others' round to nothing.
+    """
+    farthest = messages.distances(length).max()
+    length = np.minimum(length, farthest) if farthest > 0 else length
     finest = _in_integers(messages, unit, length, DENOMINATORS[-1])
     least = finest.time * (1 - Fraction(ROUNDING))
     for denominator in DENOMINATORS[:-1]:
