@@ -104,6 +104,14 @@ def test_a_message_without_bytes_takes_the_latency_and_one_overhead():
     assert str(bound) == "at least 5 us, since from server 3 to server 7 it takes 5 us"
 
 
+def test_two_jobs_on_a_ring_by_hand():
+    net = gw.topology.from_spec("ring:4,bandwidth=1GB/s,latency=0s,overhead=0s")
+    both = [Job("all_reduce", 4 * 10**6), Job("broadcast", 2 * 10**6, root=0)]
+    even = DemandLengths(net, demand_of(net, both), np.ones(8, int))
+    assert even.used == (2 * 3 * 4 + 3 * 2) * 10**6
+    assert even.seconds == Fraction(30, 8) / 1000
+
+
 def test_given_lengths_may_prove_more_and_never_less():
     net = network("mesh:4x4")
     demand = collective("all_to_all", net.servers, 16 * 10**6)
@@ -114,6 +122,14 @@ def test_given_lengths_may_prove_more_and_never_less():
     assert better.lengths.used == 8 * 8 * 10**6
     assert "64 MB must cross 4 link directions, which carry 32 Gbit/s together" in str(better)
     assert demand_bound(net, demand, lengths=np.ones_like(cut)).seconds >= plain.seconds
+
+
+def test_lengths_that_all_can_go_round_prove_nothing():
+    net = network("torus:3x3")
+    lengths = np.zeros(len(net.source))
+    lengths[0] = 1.0
+    demand = collective("all_to_all", net.servers, 9 * 10**6)
+    assert demand_bound(net, demand, lengths=lengths).seconds == demand_bound(net, demand).seconds
 
 
 def test_servers_that_may_relay_make_paths_shorter_and_others_do_not():

@@ -44,7 +44,7 @@ def test_the_plan_carries_each_block_whole_and_each_link_to_the_bound():
 
 
 def test_relays_add_to_the_first_that_they_get():
-    """Servers of a torus that share no link: sums are made at others, which have no part of them."""
+    """Servers that share no link: sums are made at others, which have no part of them."""
     torus = gw.topology.from_spec("torus:4x4")
     job = Job("all_reduce", 10**6, [0, 2, 8, 10], relays=torus.servers)
     found = solve_demand(torus, job, strategies=[Joint()], time_limit=0.2)
