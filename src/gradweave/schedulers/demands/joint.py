@@ -74,5 +74,5 @@ class Joint(DemandStrategy):
 
 
 def _in_pieces(plan: Plan, stop: Stop) -> Schedule:
-    pieces = Pieces(plan, np.zeros(plan.topology.num_servers))
+    pieces = Pieces(plan)
     return pieces.schedule(pieces.fastest(stop))

@@ -39,10 +39,9 @@ class Pieces:
 
     Args:
         plan: carriers and what they carry.
-        ready_at_s: [N] seconds at which each server's own contributions are ready, by rank.
     """
 
-    def __init__(self, plan: Plan, ready_at_s: NDArray[np.float64]) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         hops = Hops(plan.topology)
         distinct = {one: number for number, one in enumerate(dict.fromkeys(plan.carriers))}
@@ -59,11 +58,9 @@ class Pieces:
         self._owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
         self._owns[given.owner, plan.topology.rank[given.servers]] = True
         self._places = hops.arrays()
-        self.trees = self._trees(list(distinct), hop, ready_at_s)
+        self.trees = self._trees(list(distinct), hop)
 
-    def _trees(
-        self, distinct: list[Carrier], hop: NDArray[np.int64], ready_at_s: NDArray[np.float64]
-    ) -> "Trees":
+    def _trees(self, distinct: list[Carrier], hop: NDArray[np.int64]) -> "Trees":
         """The transfers of each carrier, and what waits for what."""
         from gradweave.schedulers.kernels.precedence import tails
         from gradweave.schedulers.unequal.event_simulation_kernel import Trees
@@ -92,20 +89,10 @@ class Pieces:
             waits[kind],
             followers,
             first[kind],
-            self._ready(hop[kind], ready_at_s),
+            np.zeros((len(kind), hop.shape[1])),
             tail[0][kind],
             tail[1][kind],
         )
-
-    def _ready(
-        self, hop: NDArray[np.int64], ready_at_s: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """[C, M] seconds before which a source has not what it contributes."""
-        if not ready_at_s.any():
-            return np.zeros(hop.shape)
-        source = self._places["source"][hop]
-        own = self._owns[self.plan.block[:, None], source]
-        return np.where(own & (hop >= 0), ready_at_s[source], 0.0)
 
     def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
         """Pieces finer and finer for as long as that is worth it.

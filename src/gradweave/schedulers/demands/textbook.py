@@ -38,10 +38,7 @@ class Textbook(DemandStrategy):
         number = np.array(block, np.int64)
         share = demand.bytes / np.bincount(number, minlength=len(demand))
         bound = demand_bound(topology, demand)
-        pieces = Pieces(
-            Plan(topology, demand, number, carriers, share[number], bound),
-            np.zeros(topology.num_servers),
-        )
+        pieces = Pieces(Plan(topology, demand, number, carriers, share[number], bound))
         return pieces.schedule(pieces.fastest(stop))
 
     def carriers(self, topology: Topology, demand: Demand) -> Iterator[tuple[int, Carrier]]:
