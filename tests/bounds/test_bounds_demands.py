@@ -124,12 +124,15 @@ def test_given_lengths_may_prove_more_and_never_less():
     assert demand_bound(net, demand, lengths=np.ones_like(cut)).seconds >= plain.seconds
 
 
-def test_lengths_that_all_can_go_round_prove_nothing():
+@pytest.mark.parametrize("others", [0.0, 5e-324])
+def test_lengths_that_all_can_go_round_prove_nothing(others: float):
     net = network("torus:3x3")
-    lengths = np.zeros(len(net.source))
+    lengths = np.full(len(net.source), others)
     lengths[0] = 1.0
     demand = collective("all_to_all", net.servers, 9 * 10**6)
-    assert demand_bound(net, demand, lengths=lengths).seconds == demand_bound(net, demand).seconds
+    assert demand_bound(net, demand, lengths=lengths).seconds <= demand_bound(
+        net, demand
+    ).seconds * (1 + 1e-9)
 
 
 def test_servers_that_may_relay_make_paths_shorter_and_others_do_not():

@@ -195,7 +195,7 @@ def _in_integers(topology: Topology, demand: Demand, length: Floats) -> DemandLe
     farthest, best = apart[np.isfinite(apart)].max(), None
     length = np.minimum(length, farthest) if farthest else length
     for denominator in (DENOMINATORS[-1], *DENOMINATORS[:-1]):
-        scaled = np.rint(length * (denominator / length.max())).astype(np.int64)
+        scaled = np.rint(length / length.max() * denominator).astype(np.int64)
         one = DemandLengths(topology, demand, scaled // (np.gcd.reduce(scaled) or 1))
         if best is None:
             best = one

@@ -358,7 +358,7 @@ def _rounded(messages: Messages, unit: Unit, length: Floats) -> LinkLengths:
 
 
 def _in_integers(messages: Messages, unit: Unit, length: Floats, denominator: int) -> LinkLengths:
-    rounded = np.rint(length * (denominator / length.max())).astype(np.int64)
+    rounded = np.rint(length / length.max() * denominator).astype(np.int64)
     return LinkLengths(messages, unit, rounded // (np.gcd.reduce(rounded) or 1))
 
 

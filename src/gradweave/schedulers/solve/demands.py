@@ -174,7 +174,9 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
     joint = [Joint(weight) for weight in ((1.0, 0.0) if may_leave_residual(topology) else (0.0,))]
     if demand.unicast:
         return [Flows(), *joint, *(one for one in TEXTBOOK if one.unicast)]
-    return [*TEXTBOOK, *joint, Group() if len(demand.jobs) == 1 else Apart()]
+    direct, *trees = TEXTBOOK
+    # What a time limit leaves out is what the linear program begins with in any case.
+    return [direct, *joint, Group() if len(demand.jobs) == 1 else Apart(), *trees]
 
 
 @dataclasses.dataclass(frozen=True)
