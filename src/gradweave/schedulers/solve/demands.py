@@ -136,7 +136,7 @@ def _solved(
         since = clock.now()
         try:
             schedule, proved = strategy.bounded(
-                topology, demand, stop.part(1 / (len(tried) - number)), seed=seed
+                topology, demand, stop.part(1 if number == len(tried) - 1 else 0.5), seed=seed
             )
         except NoScheduleError as error:
             reason = str(error).removeprefix(f"{strategy.name}: ")
