@@ -8,7 +8,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds.demands import FAR, DemandLengths, _arborescence, demand_bound
-from gradweave.bounds.unicast import MAX_LENGTH
+from gradweave.bounds.link_lengths import MAX_LENGTH
 from gradweave.errors import OptionError
 from gradweave.schedule import Demand, Job, collective, demand_of
 from gradweave.schedulers import solve_demand
@@ -161,14 +161,14 @@ def test_what_cannot_be_reached_is_refused_in_one_line():
 )
 def test_lengths_that_are_none_are_refused(lengths: np.ndarray):
     demand = collective("broadcast", range(6), 8, root=0)
-    with pytest.raises(OptionError, match="lengths: expected"):
+    with pytest.raises(OptionError, match="lengths: (link 0→1: )?expected"):
         DemandLengths(network("ring:6"), demand, lengths)
 
 
 @pytest.mark.parametrize("lengths", [[1.0], [np.nan] * 12, [-1.0] * 12])
 def test_duals_that_are_none_are_refused(lengths: list[float]):
     demand = collective("broadcast", range(6), 8, root=0)
-    with pytest.raises(OptionError, match="lengths: expected"):
+    with pytest.raises(OptionError, match="lengths: (link 0→1: )?expected"):
         demand_bound(network("ring:6"), demand, lengths=np.array(lengths))
 
 

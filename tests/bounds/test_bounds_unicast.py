@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.bounds.unicast import MAX_LENGTH, LinkLengths, Messages, farthest, unicast
+from gradweave.bounds.link_lengths import MAX_LENGTH
+from gradweave.bounds.unicast import LinkLengths, Messages, farthest, unicast
 from gradweave.errors import OptionError
 from gradweave.topology.routes import server_routes
 

@@ -11,7 +11,12 @@ from gradweave.bounds.bound import Name
 from gradweave.bounds.distances import node_distances
 from gradweave.bounds.duals import least_latency_over
 from gradweave.bounds.latency import message_times
-from gradweave.bounds.unicast import DENOMINATORS, MAX_LENGTH, ROUNDING
+from gradweave.bounds.link_lengths import (
+    checked_integers,
+    given_lengths,
+    in_small_integers,
+    strongest,
+)
 from gradweave.errors import OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.topology.topology import Floats, Integers, Topology
@@ -38,16 +43,12 @@ class DemandLengths:
     topology: Topology
     demand: Demand
     length: Integers
-    """[L] of each link direction, at least 0, at most `MAX_LENGTH`."""
+    """[L] of each link direction, at least 0, at most `link_lengths.MAX_LENGTH`."""
 
     def __post_init__(self) -> None:
-        given = np.asarray(self.length)
-        if given.shape != (len(self.topology.source),) or given.dtype.kind not in "iu":
-            raise OptionError("lengths: expected integers, one for each link direction")
-        if given.min() < 0 or given.max() > MAX_LENGTH:
-            raise OptionError(f"lengths: expected 0 to {MAX_LENGTH:,}")
+        length = checked_integers(self.topology, self.length)
         self.demand.check_servers(self.topology)
-        object.__setattr__(self, "length", given.astype(np.int64))
+        object.__setattr__(self, "length", length)
 
     @functools.cached_property
     def used(self) -> int:
@@ -143,16 +144,9 @@ def demand_bound(
     """
     demand.check_servers(topology)
     tried = [*_ports(topology, demand), _in_integers(topology, demand, _inverse(topology))]
-    if lengths is not None:
-        given = np.asarray(lengths, np.float64)
-        if given.shape != (len(topology.source),) or not (
-            np.isfinite(given).all() and (given >= 0).all()
-        ):
-            raise OptionError("lengths: expected one of at least 0 for each link direction")
-        if given.any():
-            tried.append(_in_integers(topology, demand, given))
-    most = max(one.seconds for one in tried)
-    near = next(one for one in tried if one.seconds >= most * (1 - Fraction(ROUNDING)))
+    if lengths is not None and (given := given_lengths(topology, lengths)).any():
+        tried.append(_in_integers(topology, demand, given))
+    near = strongest(tried, _seconds)
     return DemandBound(*_farthest(topology, demand), near)
 
 
@@ -184,25 +178,17 @@ def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float
 
 
 def _in_integers(topology: Topology, demand: Demand, length: Floats) -> DemandLengths:
-    """Lengths in integers that are as small as may be without losing much of the bound.
-
-    A link need not be longer than the farthest two servers are apart: so no link of next to no
-    bandwidth, whose length is huge, makes the others' round to nothing.
-    """
+    """Lengths in integers that are as small as may be without losing much of the bound."""
     servers, nodes = topology.servers, topology.num_nodes
     ends = topology.source.astype(np.int64), topology.target.astype(np.int64)
     apart = node_distances(servers, np.asarray(length, np.float64), ends, nodes)[servers]
-    farthest, best = apart[np.isfinite(apart)].max(), None
-    length = np.minimum(length, farthest) if farthest else length
-    for denominator in (DENOMINATORS[-1], *DENOMINATORS[:-1]):
-        scaled = np.rint(length / length.max() * denominator).astype(np.int64)
-        one = DemandLengths(topology, demand, scaled // (np.gcd.reduce(scaled) or 1))
-        if best is None:
-            best = one
-        elif one.seconds >= best.seconds * (1 - Fraction(ROUNDING)):
-            return one
-    assert best is not None
-    return best
+    farthest = float(apart[np.isfinite(apart)].max())
+    certificate = functools.partial(DemandLengths, topology, demand)
+    return in_small_integers(length, farthest, certificate, _seconds)
+
+
+def _seconds(lengths: DemandLengths) -> Fraction:
+    return lengths.seconds
 
 
 def _used_by(lengths: DemandLengths, job: int) -> int:

@@ -13,18 +13,16 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import Name, named
 from gradweave.bounds.distances import node_distances
 from gradweave.bounds.duals import least_latency_over
+from gradweave.bounds.link_lengths import (
+    checked_integers,
+    given_lengths,
+    in_small_integers,
+    strongest,
+)
 from gradweave.errors import OptionError
 from gradweave.topology.topology import Floats, Integers, Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
 from gradweave.wording import counted
-
-MAX_LENGTH = 1 << 40
-"""Largest length of a link, so that sums along paths are exact in floats."""
-DENOMINATORS = (1, 2, 3, 4, 6, 12, 60, 1_000, 1 << 14, 1 << 20, 1 << 30)
-"""Lengths are rounded to multiples of the largest over one of these: the first that loses less
-than `ROUNDING` counts, since small integers are easier to check."""
-ROUNDING = 1e-6
-"""Share of the bound that may be lost to small integers."""
 
 Unit = Literal["seconds", "rounds"]
 
@@ -139,19 +137,10 @@ class LinkLengths:
     messages: Messages
     unit: Unit
     length: Integers
-    """[L] of each link direction, at least 0, at most `MAX_LENGTH`."""
+    """[L] of each link direction, at least 0, at most `link_lengths.MAX_LENGTH`."""
 
     def __post_init__(self) -> None:
-        given, links = np.asarray(self.length), len(self.messages.topology.source)
-        if given.shape != (links,) or given.dtype.kind not in "iu":
-            raise OptionError(f"lengths: expected {links} integers, one for each link direction")
-        if given.min() < 0 or given.max() > MAX_LENGTH:
-            link = int(np.argmax((given < 0) | (given > MAX_LENGTH)))
-            raise OptionError(
-                f"lengths: link {self.messages.topology.link_name(link)}: expected 0 to "
-                f"{MAX_LENGTH:,}, got {given[link]}"
-            )
-        object.__setattr__(self, "length", given.astype(np.int64))
+        object.__setattr__(self, "length", checked_integers(self.messages.topology, self.length))
 
     @functools.cached_property
     def used(self) -> int:
@@ -295,16 +284,9 @@ def unicast(
     (Fraction(2, 1), '3 pieces must leave server 0 at 2 a round')
     """
     found = [*_ports(messages, unit), _even(messages, unit)]
-    if lengths is not None:
-        given = np.asarray(lengths, np.float64)
-        if given.shape != (len(messages.topology.source),) or not (
-            np.isfinite(given).all() and (given >= 0).all()
-        ):
-            raise OptionError("lengths: expected one of at least 0 for each link direction")
-        if given.any():
-            found.append(_rounded(messages, unit, given))
-    most = max(one.time for one in found)
-    near = next(one for one in found if one.time >= most * (1 - Fraction(ROUNDING)))
+    if lengths is not None and (given := given_lengths(messages.topology, lengths)).any():
+        found.append(_rounded(messages, unit, given))
+    near = strongest(found, _time)
     return max(near, farthest(messages, unit), key=lambda one: one.time)
 
 
@@ -341,25 +323,15 @@ def _even(messages: Messages, unit: Unit) -> LinkLengths:
 
 
 def _rounded(messages: Messages, unit: Unit, length: Floats) -> LinkLengths:
-    """Lengths in integers that are as small as may be without losing much of the bound.
-
-    A link need not be longer than the farthest message's path: so no link of next to no capacity,
-    whose length is huge, makes the others' round to nothing.
-    """
-    farthest = messages.distances(length).max()
-    length = np.minimum(length, farthest) if farthest > 0 else length
-    finest = _in_integers(messages, unit, length, DENOMINATORS[-1])
-    least = finest.time * (1 - Fraction(ROUNDING))
-    for denominator in DENOMINATORS[:-1]:
-        rounded = _in_integers(messages, unit, length, denominator)
-        if rounded.time >= least:
-            return rounded
-    return finest
+    """Lengths in integers that are as small as may be without losing much of the bound."""
+    farthest = float(messages.distances(length).max())
+    return in_small_integers(
+        length, farthest, functools.partial(LinkLengths, messages, unit), _time
+    )
 
 
-def _in_integers(messages: Messages, unit: Unit, length: Floats, denominator: int) -> LinkLengths:
-    rounded = np.rint(length / length.max() * denominator).astype(np.int64)
-    return LinkLengths(messages, unit, rounded // (np.gcd.reduce(rounded) or 1))
+def _time(lengths: LinkLengths) -> Fraction:
+    return lengths.time
 
 
 def _total(values: NDArray) -> int:
