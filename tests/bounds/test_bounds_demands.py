@@ -161,14 +161,14 @@ def test_what_cannot_be_reached_is_refused_in_one_line():
 )
 def test_lengths_that_are_none_are_refused(lengths: np.ndarray):
     demand = collective("broadcast", range(6), 8, root=0)
-    with pytest.raises(OptionError, match="lengths: (link 0→1: )?expected"):
+    with pytest.raises(OptionError, match=r"lengths: (link 0→1: )?expected"):
         DemandLengths(network("ring:6"), demand, lengths)
 
 
 @pytest.mark.parametrize("lengths", [[1.0], [np.nan] * 12, [-1.0] * 12])
 def test_duals_that_are_none_are_refused(lengths: list[float]):
     demand = collective("broadcast", range(6), 8, root=0)
-    with pytest.raises(OptionError, match="lengths: (link 0→1: )?expected"):
+    with pytest.raises(OptionError, match=r"lengths: (link 0→1: )?expected"):
         demand_bound(network("ring:6"), demand, lengths=np.array(lengths))
 
 
