@@ -63,7 +63,9 @@ def test_in_turns_each_case_runs_once_a_period_and_at_its_cost(cost: Cost):
 
 
 def test_what_costs_little_takes_no_turns():
-    assert all(costs.has_turn("test", Cost(0, 0.35, 10), 3, turn) for turn in range(20))
+    assert all(
+        costs.has_turn("test", Cost(0, costs.TURN_S / 11, 10), 3, turn) for turn in range(20)
+    )
 
 
 LINES = (
