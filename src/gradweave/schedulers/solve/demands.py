@@ -49,11 +49,11 @@ class DemandSolution:
     """That found it."""
     seconds: float
     """Of the event model, until the last job has ended."""
-    job_seconds: NDArray[np.float64]
+    job_seconds: NDArray[np.float64] = dataclasses.field(repr=False)
     """[jobs] until each has ended."""
-    bound: DemandBound
+    bound: DemandBound = dataclasses.field(repr=False)
     """On `seconds`."""
-    attempts: tuple[DemandAttempt, ...]
+    attempts: tuple[DemandAttempt, ...] = dataclasses.field(repr=False)
     wall_s: float
 
     @property
