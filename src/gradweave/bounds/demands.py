@@ -263,7 +263,7 @@ class _Least:
 def _arborescence(cost: Integers, root: int) -> int:
     """Least cost of a tree from a root that spans all nodes; exact.
 
-    Each node takes its cheapest arc; what that costs is paid, and nodes on a circle of such arcs
+    Each node takes its cheapest arc; what that costs is paid, and nodes on a cycle of such arcs
     become one, whose arcs cost what they cost more.
 
     Args:
@@ -284,7 +284,7 @@ def _arborescence(cost: Integers, root: int) -> int:
         if (paid >= FAR).any():
             return FAR
         total += int(paid.sum())
-        group = _circles(cheapest)
+        group = _cycles(cheapest)
         if group.max() + 1 == count:
             return total
         cost = np.minimum(cost - paid, FAR)
@@ -294,22 +294,22 @@ def _arborescence(cost: Integers, root: int) -> int:
         cost, root = merged, int(group[root])
 
 
-def _circles(parent: Integers) -> NDArray[np.int64]:
-    """[N] numbers of groups: nodes on one circle of parents share one, others have their own."""
+def _cycles(parent: Integers) -> NDArray[np.int64]:
+    """[N] numbers of groups: nodes on one cycle of parents share one, others have their own."""
     ahead = parent.copy()
     for _ in range(max(1, int(len(parent) - 1).bit_length())):
-        ahead = ahead[ahead]  # after these, each is on the circle, or at the root, that it leads to
-    on_circle = np.zeros(len(parent), bool)
-    on_circle[ahead] = True
-    for _ in range(len(parent)):  # all of each circle: what is ahead of some node of it
-        further = on_circle.copy()
-        further[parent[on_circle]] = True
-        if (further == on_circle).all():
+        ahead = ahead[ahead]  # after these, each is on the cycle, or at the root, that it leads to
+    on_cycle = np.zeros(len(parent), bool)
+    on_cycle[ahead] = True
+    for _ in range(len(parent)):  # all of each cycle: what is ahead of some node of it
+        further = on_cycle.copy()
+        further[parent[on_cycle]] = True
+        if (further == on_cycle).all():
             break
-        on_circle = further
+        on_cycle = further
     least = np.arange(len(parent))
     for _ in range(len(parent)):
-        lower = np.where(on_circle, np.minimum(least, least[parent]), least)
+        lower = np.where(on_cycle, np.minimum(least, least[parent]), least)
         if (lower == least).all():
             break
         least = lower

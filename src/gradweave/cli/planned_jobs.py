@@ -10,7 +10,7 @@ import numpy as np
 
 from gradweave.cli.meshes import mesh_axes
 from gradweave.cli.options import network_of
-from gradweave.cli.solving import SearchOptions, ended_by_ctrl_c, is_given
+from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c, is_given
 from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
 from gradweave.schedule.demand import NAMES
@@ -22,8 +22,6 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds, format_size, parse_size
 from gradweave.wording import counted
 
-SPELT = {name.replace("_", ""): name for name in NAMES}
-"""Collectives by their letters: all-reduce and AllReduce are all_reduce."""
 _KEYS = ("bytes", "servers", "axis", "root", "relays", "name")
 _NOT_WITH_JOBS = (
     "scheduler",
@@ -98,7 +96,7 @@ def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[
     jobs: list[Job] = []
     for text in texts:
         name, values = parse_spec(text)
-        name = SPELT.get(re.sub("[-_]", "", name.lower()), name)
+        name = collective_named(name, NAMES)
         for key in values:
             if key not in _KEYS:
                 shown = "a value without a key" if not key else key

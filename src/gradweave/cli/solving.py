@@ -90,14 +90,23 @@ def default_objective(
     return "rounds" if tells and runtime == "ideal" else "seconds"
 
 
+def collective_named(text: str, names: Sequence[str]) -> str:
+    """The collective of that name, also spelt as all-reduce or AllReduce; else the text itself.
+
+    Args:
+        text: what a user wrote.
+        names: collectives as the library spells them.
+    """
+    spelt = {one.replace("_", ""): one for one in names}
+    return spelt.get(text.lower().replace("_", "").replace("-", ""), text)
+
+
 class CollectiveType(click.Choice):
-    """A collective, also spelt as all-reduce or AllReduce."""
+    """A collective; see `collective_named`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The collective as the library spells it."""
-        spelt = {one.replace("_", ""): one for one in COLLECTIVES}
-        letters = str(value).lower().replace("_", "").replace("-", "")
-        return super().convert(spelt.get(letters, value), param, ctx)
+        return super().convert(collective_named(str(value), COLLECTIVES), param, ctx)
 
 
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -2,7 +2,7 @@
 
 A call returns when its server's part is complete, which may take all servers of its group. So two
 groups that share two servers, which call them in different orders, never end; neither do more
-groups in a circle. And a plan of several jobs keeps an order on the links that they share: what it
+groups in a cycle. And a plan of several jobs keeps an order on the links that they share: what it
 sends second waits for what it sends first, also where the first is called later.
 """
 
@@ -73,7 +73,7 @@ def check_calls(
         plan: the waits of a plan of all jobs (`plan_waits`); none where each job has its own.
 
     Raises:
-        DeadlockError: naming the circle of calls.
+        DeadlockError: naming the cycle of calls.
         OptionError: a job that there is not, or that some server does not call as often.
 
     >>> import gradweave as gw
@@ -83,9 +83,8 @@ def check_calls(
     Traceback (most recent call last):
     gradweave.errors.DeadlockError: calls wait for each other forever: server 0 calls all_reduce ...
     """
-    _check_complete(demand, calls)
+    times = _times_called(demand, calls)
     waits: dict[_Call, list[tuple[_Call, Wait]]] = {}
-    last = {job: max(_times(calls, job)) - 1 for job in range(len(demand.jobs))}
     for server, jobs in calls.items():
         count = dict.fromkeys(range(len(demand.jobs)), -1)
         made: list[_Call] = []
@@ -96,30 +95,27 @@ def check_calls(
             wait = Wait(after[0], before[0], server, True)
             waits.setdefault(after, []).append((before, wait))
     for wait in plan:
-        for time in range(min(last[wait.job], last[wait.waits_for]) + 1):
+        for time in range(min(times[wait.job], times[wait.waits_for])):
             waits.setdefault((wait.job, time), []).append(((wait.waits_for, time), wait))
-    circle = _circle(waits)
-    if circle is not None:
-        said = ", ".join(_said(demand, wait) for wait in circle)
+    cycle = _cycle(waits)
+    if cycle is not None:
+        said = ", ".join(_said(demand, wait) for wait in cycle)
         raise DeadlockError(f"calls wait for each other forever: {said}")
 
 
-def _times(calls: Mapping[int, Sequence[int]], job: int) -> list[int]:
-    """How often each server calls a job."""
-    return [list(jobs).count(job) for jobs in calls.values()]
-
-
-def _check_complete(demand: Demand, calls: Mapping[int, Sequence[int]]) -> None:
+def _times_called(demand: Demand, calls: Mapping[int, Sequence[int]]) -> list[int]:
+    """How often each job is called, which all of its servers must do alike."""
     for server, jobs in calls.items():
         for job in jobs:
             if not 0 <= job < len(demand.jobs):
                 raise OptionError(
                     f"calls: server {server}: expected jobs 0 to {len(demand.jobs) - 1}, got {job}"
                 )
+    found = []
     for job, name in enumerate(demand.jobs):
         times = {
-            int(server): list(calls.get(int(server), ())).count(job)
-            for server in demand.servers_of(job)
+            server: list(calls.get(server, ())).count(job)
+            for server in demand.servers_of(job).tolist()
         }
         if len(set(times.values())) > 1:
             fewest, most = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
@@ -127,9 +123,11 @@ def _check_complete(demand: Demand, calls: Mapping[int, Sequence[int]]) -> None:
                 f"calls: {name} (job {job}): server {most} calls it {times[most]} times, server "
                 f"{fewest} {times[fewest]}; expected all of its servers to call it as often"
             )
+        found.append(next(iter(times.values())))
+    return found
 
 
-def _circle(waits: Mapping[_Call, Sequence[tuple[_Call, Wait]]]) -> list[Wait] | None:
+def _cycle(waits: Mapping[_Call, Sequence[tuple[_Call, Wait]]]) -> list[Wait] | None:
     """Waits that lead from a call to itself, if there are any: a search in depth."""
     done: set[_Call] = set()
     for start in waits:

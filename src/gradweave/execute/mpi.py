@@ -168,10 +168,9 @@ class Plan:
             sizes, elements = layout.size, int(layout.size.sum())
             self._pieces = layout.pieces(self._array)
             self._shared = np.ones(layout.length, np.int64)
-            for piece in np.flatnonzero(layout.wanted).tolist():
-                begin = layout.start[piece]
-                count = schedule.contributors.sizes[piece]
-                self._shared[begin : begin + layout.size[piece]] = count
+            counts = schedule.contributors.sizes[layout.wanted]
+            wanted = layout.elements(layout.wanted)
+            self._shared[wanted] = np.repeat(counts, layout.size[layout.wanted])
         _compare(schedule, elements, array.dtype, reduction, self._comm)
         self._own = own_operation(schedule, self._reduction, array.dtype)
         self._program = Program.of(schedule, comm.rank)
