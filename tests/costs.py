@@ -7,8 +7,8 @@ nothing to do for this: what `costs.tsv` does not know is quick. A test marked `
 (one launch of a backend, say), and one marked `slow` never; nor is what drives a browser or starts
 a process per server.
 
-`.ci/run` runs all quick tests and, of the others, what costs more than `TURN_S` in turns: each run
-a part; which, the hash of the commit says. A test marked `always` is left out of none.
+`.ci/run` may cost `TURNS_S`: it runs all quick tests and, of the others, the dear ones in turns,
+each run a part; which, the hash of the commit says. A test marked `always` is left out of none.
 
 Costs are seconds of processor time, of the worker and of processes that it waited for: they do not
 depend on how busy the machine is. `make costs` records them. `.ci/run` measures them as well, where
@@ -40,9 +40,9 @@ BUDGET_S = 120.0
 """What `make test` may cost by what is recorded: a minute of two cores."""
 LIMIT_S = 1200.0
 """What it may cost where nothing has been compiled."""
-TURN_S = 3.0
-"""What a test may cost a run of those that take turns, on average. By what is recorded all tests
-together cost 2,660 s; in turns of 6 s 1,450 s a run, of 4 s 1,225, of 3 s 1,050."""
+TURNS_S = 850.0
+"""What a run of those that take turns may cost, with what is quick, by what is recorded: 18 to 20
+minutes of two cores, of which installing, checking and compiling take half."""
 
 
 @dataclass(frozen=True)
@@ -66,29 +66,51 @@ class Cost:
             return 0
         return max(1, min(self.cases, int((share_s - self.shared_s) / max(self.case_s, 1e-9))))
 
-    @property
-    def parts(self) -> int:
-        """In how many parts its cases run, where it takes turns; in one where most of its cost is
-        shared, which each part would pay again."""
-        if self.shared_s > TURN_S / 2:
+    def parts(self, turn_s: float) -> int:
+        """In how many parts its cases run, where a turn may cost so much; in one where most of its
+        cost is shared, which each part would pay again."""
+        if self.shared_s > turn_s / 2:
             return 1
-        return math.ceil(self.cases / max(1, int((TURN_S - self.shared_s) / self.case_s)))
+        return math.ceil(self.cases / max(1, int((turn_s - self.shared_s) / self.case_s)))
 
-    @property
-    def period(self) -> int:
+    def period(self, turn_s: float) -> int:
         """In how many runs each part has its turn once."""
-        whole_s = self.parts * self.shared_s + self.cases * self.case_s
-        return max(self.parts, math.ceil(whole_s / TURN_S))
+        if self.whole_s <= turn_s:
+            return 1
+        parts = self.parts(turn_s)
+        return max(parts, math.ceil(self._in_parts_s(parts) / turn_s))
+
+    def run_s(self, turn_s: float) -> float:
+        """What it costs a run on average."""
+        if self.whole_s <= turn_s:
+            return self.whole_s
+        return self._in_parts_s(self.parts(turn_s)) / self.period(turn_s)
+
+    def _in_parts_s(self, parts: int) -> float:
+        return parts * self.shared_s + self.cases * self.case_s
 
 
 def share(costs: Collection[Cost], budget_s: float = BUDGET_S) -> float:
     """The greatest share of each test with which all together stay within a budget, in seconds."""
+
+    def spent_s(share_s: float) -> float:
+        worth = ((cost, cost.worth(share_s)) for cost in costs)
+        return sum(cost.shared_s + cases * cost.case_s for cost, cases in worth if cases)
+
+    return greatest(spent_s, budget_s)
+
+
+def turn(costs: Collection[Cost], budget_s: float = TURNS_S) -> float:
+    """What a test may cost a run of those that take turns for all to stay within a budget."""
+    return greatest(lambda turn_s: sum(cost.run_s(turn_s) for cost in costs), budget_s)
+
+
+def greatest(spent_s: Callable[[float], float], budget_s: float) -> float:
+    """The greatest allowance of each test with which what is spent stays within a budget."""
     least, most = 0.0, budget_s
     for _ in range(30):
         middle = (least + most) / 2
-        worth = ((cost, cost.worth(middle)) for cost in costs)
-        spent_s = sum(cost.shared_s + cases * cost.case_s for cost, cases in worth if cases)
-        least, most = (middle, most) if spent_s <= budget_s else (least, middle)
+        least, most = (middle, most) if spent_s(middle) <= budget_s else (least, middle)
     return least
 
 
@@ -154,33 +176,35 @@ def mark_quick(items: Iterable[pytest.Item], never: Callable[[Path], bool]) -> N
             able[position].add_marker("quick")
 
 
-def has_turn(name: str, cost: Cost, case: int, turn: int) -> bool:
+def has_turn(name: str, cost: Cost, case: int, run: int, turn_s: float) -> bool:
     """Whether a run of those that take turns runs a case of a test.
 
     Args:
         name: of the test, without parameters.
         cost: the test's.
         case: number of the case.
-        turn: number of the run.
+        run: its number.
+        turn_s: what a test may cost a run.
     """
-    if cost.whole_s <= TURN_S:
+    if cost.whole_s <= turn_s:
         return True
-    return (turn + zlib.crc32(name.encode())) % cost.period == case % cost.parts
+    return (run + zlib.crc32(name.encode())) % cost.period(turn_s) == case % cost.parts(turn_s)
 
 
-def out_of_turn(items: Iterable[pytest.Item], turn: int) -> set[pytest.Item]:
+def out_of_turn(items: Iterable[pytest.Item], run: int) -> set[pytest.Item]:
     """What a run leaves out; nothing quick.
 
     Args:
         items: all tests of the functions that are asked for, marked by `mark_quick`.
-        turn: number of the run.
+        run: its number.
     """
     costs, cases = recorded(), defaultdict[str, int](int)
+    turn_s = turn(costs.values())
     left_out = set[pytest.Item]()
     for item in items:
         name = function_of(item.nodeid)
         if name in costs and not any(map(item.get_closest_marker, ("quick", "always"))):
-            if not has_turn(name, costs[name], cases[name], turn):
+            if not has_turn(name, costs[name], cases[name], run, turn_s):
                 left_out.add(item)
             cases[name] += 1
     return left_out

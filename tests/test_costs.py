@@ -53,19 +53,27 @@ def test_cases_of_one_parameter_are_spread():
     "cost", [Cost(0, 0.16, 635), Cost(35, 0.01, 4), Cost(2, 7, 5), Cost(0, 63, 1), Cost(0, 1, 7)]
 )
 def test_in_turns_each_case_runs_once_a_period_and_at_its_cost(cost: Cost):
+    turn_s = 3.0
     runs = [
-        [case for case in range(cost.cases) if costs.has_turn("test", cost, case, turn)]
-        for turn in range(1000, 1000 + cost.period)
+        [case for case in range(cost.cases) if costs.has_turn("test", cost, case, run, turn_s)]
+        for run in range(1000, 1000 + cost.period(turn_s))
     ]
     assert sorted(itertools.chain(*runs)) == list(range(cost.cases))
     spent_s = sum(cost.shared_s + len(cases) * cost.case_s for cases in runs if cases)
-    assert spent_s <= costs.TURN_S * cost.period
+    assert spent_s == pytest.approx(cost.run_s(turn_s) * len(runs))
+    assert cost.run_s(turn_s) <= turn_s
 
 
 def test_what_costs_little_takes_no_turns():
-    assert all(
-        costs.has_turn("test", Cost(0, costs.TURN_S / 11, 10), 3, turn) for turn in range(20)
-    )
+    assert all(costs.has_turn("test", Cost(0, 0.29, 10), 3, run, turn_s=3.0) for run in range(20))
+
+
+def test_turns_are_as_long_as_the_budget_allows():
+    known = [Cost(0, 0.1, 2), Cost(0, 1.0, 20), Cost(0, 60.0, 1)]
+    for budget_s in (2.0, 10.0, 40.0):
+        spent_s = sum(cost.run_s(costs.turn(known, budget_s)) for cost in known)
+        assert 0.6 * budget_s < spent_s <= budget_s
+    assert costs.turn(known, 1000.0) > 60.0
 
 
 LINES = (
