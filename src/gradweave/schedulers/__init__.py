@@ -1,7 +1,9 @@
 """Topology in, verified schedule out; one strategy a file."""
 
 from gradweave.schedulers import spread
+from gradweave.schedulers.demands.exchanges import Bruck, Butterfly
 from gradweave.schedulers.demands.flows import Flows
+from gradweave.schedulers.demands.hierarchical_ring import HierarchicalRing
 from gradweave.schedulers.demands.joint import Joint
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import BinomialTree, Chain, Direct, DoubleBinaryTree
@@ -40,6 +42,8 @@ __all__ = [
     "Attempt",
     "Binomial",
     "BinomialTree",
+    "Bruck",
+    "Butterfly",
     "CentralParameterServer",
     "Chain",
     "DemandAttempt",
@@ -54,6 +58,7 @@ __all__ = [
     "Grown",
     "HalvingDoubling",
     "Hierarchical",
+    "HierarchicalRing",
     "Joint",
     "Learned",
     "Merged",

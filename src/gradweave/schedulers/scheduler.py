@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -228,9 +228,13 @@ MAX_COUNT = 1_000_000
 """Largest value of an option that counts something, unless a strategy has a reason for another."""
 
 
-def check_counts(
-    scheduler: Scheduler, *options: str, least: int = 1, most: int = MAX_COUNT
-) -> None:
+class Named(Protocol):
+    """A strategy of any kind."""
+
+    name: ClassVar[str]
+
+
+def check_counts(scheduler: Named, *options: str, least: int = 1, most: int = MAX_COUNT) -> None:
     """Refuses options that count something and are out of range; None is allowed.
 
     Raises:

@@ -14,7 +14,9 @@ from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.scheduler import check_counts
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
+from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX
 from gradweave.schedulers.unequal.paths import Paths
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -67,15 +69,19 @@ class Textbook(DemandStrategy):
         ]
         for number in range(len(demand)):
             job = int(demand.job[number])
+            group = groups[job]
             given, wanted = rank[demand.contributors[number]], rank[demand.destinations[number]]
             if len(given) == len(wanted) == 1:
-                path = relayed[job].path(int(given[0]), int(wanted[0]))
-                yield number, path_carrier(topology, path, paths.route)
+                ends = np.searchsorted(group, [given[0], wanted[0]]).tolist()
+                if path := self._path(len(group), *ends):
+                    yield number, path_carrier(topology, group[path].tolist(), route)
+                else:
+                    path = relayed[job].path(int(given[0]), int(wanted[0]))
+                    yield number, path_carrier(topology, path, paths.route)
                 continue
-            group = groups[job]
             gives, wants = np.isin(group, given), np.isin(group, wanted)
             for root in self._roots(gives, wants):
-                for parent in self._parents(len(group), root):
+                for parent in self._parents(topology, group, root):
                     trees = Trees(group, root)
                     if len(given) > 1:
                         trees = dataclasses.replace(trees, towards=parent, given=gives)
@@ -91,9 +97,24 @@ class Textbook(DemandStrategy):
             return np.flatnonzero(wants).tolist()
         return np.flatnonzero(gives | wants).tolist()
 
+    def _path(self, servers: int, source: int, target: int) -> list[int]:
+        """Places that a block of one contributor and one destination passes; empty: straight."""
+        return []
+
     @abc.abstractmethod
-    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
-        """[G] of trees among which a root's part is divided, the parent of each place; −1 there."""
+    def _parents(
+        self, topology: Topology, group: NDArray[np.int64], root: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Trees among which a root's part is divided.
+
+        Args:
+            topology: the network.
+            group: [G] ranks of a job's servers, ascending.
+            root: its place in the group.
+
+        Yields:
+            [G] the parent of each place; −1 at the root.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +129,10 @@ class Direct(Textbook):
     name: ClassVar[str] = "direct"
     unicast: ClassVar[bool] = True
 
-    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
-        parent = np.full(servers, root)
+    def _parents(
+        self, topology: Topology, group: NDArray[np.int64], root: int
+    ) -> Iterator[NDArray[np.int64]]:
+        parent = np.full(len(group), root)
         parent[root] = -1
         yield parent
 
@@ -123,24 +146,43 @@ class Chain(Textbook):
 
     name: ClassVar[str] = "chain"
 
-    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
-        parent = (np.arange(servers) - 1) % servers
+    def _parents(
+        self, topology: Topology, group: NDArray[np.int64], root: int
+    ) -> Iterator[NDArray[np.int64]]:
+        parent = (np.arange(len(group)) - 1) % len(group)
         parent[root] = -1
         yield parent
 
 
 @dataclasses.dataclass(frozen=True)
 class BinomialTree(Textbook):
-    """Binomial trees: as few transfers in a row as can be where each server sends one at a time."""
+    """Binomial trees: as few transfers in a row as can be where each server sends one at a time.
+
+    Trees of all roots are one tree moved round the ring of places, so that an all-gather among any
+    number of servers takes ⌈log2 N⌉ steps. With ``radix=k`` they are k-nomial trees, of ⌈logk N⌉
+    levels: a place is below the one whose highest digit to the base k is 0.
+
+    Source: Thakur, Rabenseifner and Gropp 2005, for the tree; Bruck et al. 1997, its
+        concatenation, for the all-gather.
+    """
 
     name: ClassVar[str] = "binomial_tree"
 
-    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
-        place = np.arange(servers)
-        highest = 1 << np.maximum(np.frexp(place)[1] - 1, 0)
-        parent = (place - highest + root) % servers
+    radix: int = 2
+    """K: servers after a level of the tree, for each one before."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "radix", least=2, most=MAX_RADIX)
+
+    def _parents(
+        self, topology: Topology, group: NDArray[np.int64], root: int
+    ) -> Iterator[NDArray[np.int64]]:
+        servers = len(group)
+        place, highest = np.arange(servers), np.ones(servers, np.int64)
+        while (below := place >= highest * self.radix).any():
+            highest[below] *= self.radix
         made = np.full(servers, -1)
-        made[(place[1:] + root) % servers] = parent[1:]
+        made[(place[1:] + root) % servers] = ((place % highest + root) % servers)[1:]
         yield made
 
 
@@ -154,7 +196,10 @@ class DoubleBinaryTree(Textbook):
 
     name: ClassVar[str] = "double_binary_tree"
 
-    def _parents(self, servers: int, root: int) -> Iterator[NDArray[np.int64]]:
+    def _parents(
+        self, topology: Topology, group: NDArray[np.int64], root: int
+    ) -> Iterator[NDArray[np.int64]]:
+        servers = len(group)
         others = (np.arange(1, servers) + root) % servers
         for order in (others, mirrored(others)):
             placed = np.concatenate([[root], order])

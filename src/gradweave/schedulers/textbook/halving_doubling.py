@@ -165,15 +165,10 @@ def _exchanges(places: Places, radix: int) -> list[Step]:
 
     Places that differ in one digit to that base exchange each with each.
     """
-    count, unit = len(places.core), 1
-    place, steps = np.arange(count), []
-    while unit < count:
-        width = min(radix, count // unit)
-        first = place[place // unit % width == 0]
-        group = first[:, None] + np.arange(width) * unit
-        sends, gets = np.nonzero(~np.eye(width, dtype=bool))
+    steps = []
+    for group in places.exchanging(radix):
+        sends, gets = np.nonzero(~np.eye(group.shape[1], dtype=bool))
         source, target = (places.core[group[:, side]].T.ravel() for side in (sends, gets))
         piece = np.zeros(len(sends) * len(group), np.int64)
         steps.append(Step(source, target, piece, REDUCE, together=len(sends)))
-        unit *= width
     return steps

@@ -74,6 +74,23 @@ class Places:
         apart = (1 - (-2) ** (exchange + 1)) // 3
         return (place + np.where(place % 2 == 0, apart, -apart)) % len(place)
 
+    def exchanging(self, radix: int = 2) -> list[NDArray[np.int64]]:
+        """Of each exchange the places that take part together: they differ in one digit.
+
+        Args:
+            radix: base of the digits. The highest digit has fewer values where need be.
+
+        Returns:
+            For each digit, the lowest first, [places / width, width] places.
+        """
+        place, unit, found = np.arange(len(self.core)), 1, []
+        while unit < len(place):
+            width = min(radix, len(place) // unit)
+            first = place[place // unit % width == 0]
+            found.append(first[:, None] + np.arange(width) * unit)
+            unit *= width
+        return found
+
     @staticmethod
     def of(topology: Topology, order: Order, strategy: str) -> "Places":
         """Puts the servers in their places.
