@@ -50,6 +50,13 @@ REFUSED = {
     "server": (lambda: demand_of(STAR, [Job("all_reduce", 8, [0, 8])]), "server 8, which is a"),
     "relay": (lambda: demand_of(STAR, [Job("all_reduce", 8, [0, 1], relays=[99])]), "relays"),
     "group": (lambda: demand_of(STAR, [Job("all_reduce", 8, 5)]), "servers: expected a list"),
+    "ready": (lambda: demand_of(STAR, [Job("all_reduce", 8, ready_at=-1)]), "ready_at_s: expected"),
+    "never": (
+        lambda: demand_of(STAR, [Job("all_reduce", 8), Job("all_reduce", 8, ready_at=np.inf)]),
+        "job 1: demand: ready_at_s: expected finite seconds, zero or more, got inf for job 0",
+    ),
+    "weight": (lambda: demand_of(STAR, [Job("all_reduce", 8, weight=0)]), "above zero, got 0 for"),
+    "no number": (lambda: Job("all_reduce", 8, ready_at="5ms").demand(STAR), "expected a number"),  # pyright: ignore[reportArgumentType]
 }
 
 
@@ -71,6 +78,18 @@ def test_schedules_at_once_are_one_of_all_jobs_in_the_order_of_time():
     # the broadcast begins before the message has come to server 1, and both end one after the other
     assert both.source.tolist() == [0, 1, 1] and both.piece.tolist() == [0, 1, 0]
     assert both.demand is not None and both.demand.relays.tolist() == [1]
+
+
+def test_what_is_said_of_jobs_stays_with_them(tmp_path):
+    jobs = [Job("all_reduce", 8, [2 * n, 2 * n + 1], ready_at=n, weight=1 + n) for n in range(3)]
+    some = demand_of(STAR, jobs).of_jobs([0, 2])
+    assert some.jobs == ("all_reduce",) * 2 and some.job.tolist() == [0, 1]
+    assert (some.ready_at_s.tolist(), some.weight.tolist()) == ([0.0, 2.0], [1.0, 3.0])
+    made = gw.schedulers.solve_demand(STAR, some, time_limit=0.1).schedule
+    made.save(tmp_path / "two.json")
+    kept = gw.schedule.load(tmp_path / "two.json").demand
+    assert kept is not None and kept.ready_at_s.tolist() == [0.0, 2.0]
+    assert kept.weight.tolist() == [1.0, 3.0]
 
 
 def test_at_once_refuses_what_is_no_schedule_of_a_demand():

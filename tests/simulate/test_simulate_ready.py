@@ -34,6 +34,22 @@ def test_a_late_server_receives_and_sends_nothing():
     assert [seconds(schedule, 2e9, model, ready_at_s=late) for model in MODELS] == [4.0] * 3
 
 
+def test_of_a_late_job_nothing_is_sent_before():
+    star = gw.topology.star(4, link=gw.topology.Link(1e9, 0.0, overhead_s=0.0))
+    jobs = [
+        gw.schedule.Job("all_reduce", 10**9, [2 * n, 2 * n + 1], ready_at=3 * n) for n in (0, 1)
+    ]
+    demand = gw.schedule.demand_of(star, jobs)
+    schedule = gw.schedulers.Direct().schedule(star, demand)
+    assert schedule.block is not None
+    late = demand.job[schedule.block[schedule.piece]] == 1
+    for play in (event_seconds, fair_seconds):
+        start, end = play(schedule, None, [0.0, 1.0, 0.0, 4.0])  # its servers are late, too
+        assert start[late].min() == 3.0 and start[schedule.source == 3].min() == 4.0
+        assert start[~late].min() == 0.0 and end[late].max() == 5.0
+    assert seconds(schedule) == 4.0
+
+
 def test_of_an_all_gather_only_its_own_piece_is_late():
     network = gw.topology.ring(3, link=gw.topology.Link(1e9, 0.0, overhead_s=0.0))
     schedule = gw.schedulers.Ring().schedule(network, collective="all_gather")

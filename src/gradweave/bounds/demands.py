@@ -103,19 +103,22 @@ class DemandBound:
     farthest: tuple[int, int]
     """These: a contributor and a destination."""
     lengths: DemandLengths
-    """The certificate of what the bytes take."""
+    """The certificate of what the bytes take; of the jobs that begin so late, where all do not."""
+    since_s: float = 0.0
+    """Seconds before which none of these jobs is ready."""
 
     @property
     def seconds(self) -> float:
-        """The larger of the two."""
-        return max(self.latency_s, float(self.lengths.seconds))
+        """The larger of the two, from when the jobs are ready."""
+        return self.since_s + max(self.latency_s, float(self.lengths.seconds))
 
     def reason(self, name: Name = str) -> str:
         """The certificate in words."""
+        since = f" from {format_seconds(self.since_s)} on" if self.since_s else ""
         if self.latency_s > self.lengths.seconds:
             a, b = map(name, self.farthest)
-            return f"from server {a} to server {b} it takes {format_seconds(self.latency_s)}"
-        return self.lengths.reason(name)
+            return f"from server {a} to server {b} it takes {format_seconds(self.latency_s)}{since}"
+        return f"{self.lengths.reason(name)}{since}"
 
     def __str__(self) -> str:
         return f"at least {format_seconds(self.seconds)}, since {self.reason()}"
@@ -128,6 +131,7 @@ def demand_bound(
 
     They are the ports of each server that sends or receives most, even lengths, and given ones in
     small integers. `gradweave.schedulers.demands` finds lengths that are nearly the best of all.
+    Where jobs get ready one after the other, those that are ready so late are bounded alone, too.
 
     Args:
         topology: the network.
@@ -143,11 +147,17 @@ def demand_bound(
     1 GB must leave server 0 at 200 Gbit/s
     """
     demand.check_servers(topology)
-    tried = [*_ports(topology, demand), _in_integers(topology, demand, _inverse(topology))]
-    if lengths is not None and (given := given_lengths(topology, lengths)).any():
-        tried.append(_in_integers(topology, demand, given))
-    near = strongest(tried, _seconds)
-    return DemandBound(*_farthest(topology, demand), near)
+    given = None if lengths is None else given_lengths(topology, lengths)
+    found = []
+    for since in np.unique(demand.ready_at_s).tolist():
+        late = np.flatnonzero(demand.ready_at_s >= since)
+        alone = demand if len(late) == len(demand.jobs) else demand.of_jobs(late.tolist())
+        tried = [*_ports(topology, alone), _in_integers(topology, alone, _inverse(topology))]
+        if given is not None and given.any():
+            tried.append(_in_integers(topology, alone, given))
+        near = strongest(tried, _seconds)
+        found.append(DemandBound(*_farthest(topology, alone), near, since))
+    return max(found, key=lambda one: one.seconds)
 
 
 def _inverse(topology: Topology) -> NDArray[np.float64]:

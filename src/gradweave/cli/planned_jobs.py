@@ -1,5 +1,6 @@
 """``gradweave schedule --job``: several collectives at once, of any servers."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +20,10 @@ from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
 from gradweave.specification import parse_spec
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_seconds, format_size, parse_size
+from gradweave.topology.units import format_seconds, format_size, parse_seconds, parse_size
 from gradweave.wording import counted
 
-_KEYS = ("bytes", "servers", "axis", "root", "relays", "name")
+_KEYS = ("bytes", "servers", "axis", "root", "relays", "name", "ready", "weight")
 _NOT_WITH_JOBS = (
     "scheduler",
     "collective",
@@ -44,8 +45,9 @@ job_option = click.option(
     multiple=True,
     metavar="JOB",
     help="Plan this collective, such as all_to_all:bytes=1GB or "
-    "broadcast:bytes=1GB,root=0,servers=0-7.16; with --mesh also all_reduce:bytes=1GB,axis=tp. May "
-    "be repeated: all jobs are planned together, for few seconds.",
+    "broadcast:bytes=1GB,root=0,servers=0-7.16; with --mesh also all_reduce:bytes=1GB,axis=tp. "
+    "ready=5ms: it begins no sooner. May be repeated: all jobs are planned together, for few "
+    "seconds.",
 )
 mesh_option = click.option(
     "--mesh",
@@ -104,12 +106,17 @@ def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[
         if "bytes" not in values:
             raise SpecError(f"job {text!r:.60}: expected bytes, as in {name}:bytes=1GB")
         size = parse_size(values["bytes"])
+        when = {
+            "ready_at": parse_seconds("ready", values.get("ready", "0s")),
+            "weight": _weight(text, values.get("weight", "1")),
+        }
         if "axis" in values:
             if axes is None:
                 raise SpecError(f"job {text!r:.60}: axis: expected --mesh, such as dp=4,tp=8")
             if others := values.keys() & {"servers", "root", "relays", "name"}:
                 raise SpecError(f"job {text!r:.60}: {min(others)}: expected no axis beside it")
-            jobs += mesh_jobs(topology, axes, {values["axis"]: (name, size)})
+            made = mesh_jobs(topology, axes, {values["axis"]: (name, size)})
+            jobs += [dataclasses.replace(job, **when) for job in made]
             continue
         root = values.get("root")
         jobs.append(
@@ -120,9 +127,19 @@ def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[
                 root=None if root is None else find_node(topology, root, "root"),
                 name=values.get("name", ""),
                 relays=_servers(topology, text, values.get("relays")) or (),
+                **when,
             )
         )
     return jobs
+
+
+def _weight(text: str, weight: str) -> float:
+    try:
+        return float(weight)
+    except ValueError as error:
+        raise SpecError(
+            f"job {text!r:.60}: weight: expected a number, got {weight!r:.20}"
+        ) from error
 
 
 def _servers(topology: Topology, text: str, listed: str | None) -> list[int] | None:

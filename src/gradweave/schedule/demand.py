@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.schedule.shares import apportion
-from gradweave.topology.topology import Integers, Topology
+from gradweave.topology.topology import Floats, Integers, Topology
 
 MAX_BYTES = 1 << 53
 """Most bytes of a demand, so that no sum of sizes is rounded: 9 petabytes."""
@@ -133,6 +133,11 @@ class Demand:
     """What each job is called, usually its collective."""
     relays: Integers = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
     """Servers that may pass on any block, or be on its routes; so may a job's own its blocks."""
+    ready_at_s: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
+    """[jobs] seconds before which none of a job's blocks is sent; 0, if not given."""
+    weight: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
+    """[jobs] what a second until each job has ended counts, above 0; 1, if not given. For the
+    objective ``weighted`` alone."""
 
     def __post_init__(self) -> None:
         size = _column("bytes", self.bytes)
@@ -173,10 +178,31 @@ class Demand:
                 f"demand: block {same[0]}: its only contributor, server "
                 f"{self.contributors[same[0]][0]}, is its only destination; leave it out"
             )
-        relays = np.unique(_ids(self.relays, "relays"))
-        for field, array in (("bytes", size), ("job", job), ("relays", relays)):
+        columns = {
+            "bytes": size,
+            "job": job,
+            "relays": np.unique(_ids(self.relays, "relays")),
+            "ready_at_s": self._of_jobs("ready_at_s", 0.0, "seconds, zero or more"),
+            "weight": self._of_jobs("weight", 1.0, "numbers above zero"),
+        }
+        for field, array in columns.items():
             array.flags.writeable = False
             object.__setattr__(self, field, array)
+
+    def _of_jobs(self, field: str, usual: float, expected: str) -> NDArray[np.float64]:
+        """[jobs] a number of each job."""
+        given = np.array(getattr(self, field), np.float64)
+        if not given.size:
+            return np.full(len(self.jobs), usual)
+        if given.shape != (len(self.jobs),):
+            raise OptionError(f"demand: {field}: expected {len(self.jobs)}, one for each job")
+        wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0) & ((given > 0) | (usual == 0))))
+        if wrong.size:
+            raise OptionError(
+                f"demand: {field}: expected finite {expected}, got {given[wrong[0]]:g} for job "
+                f"{wrong[0]}"
+            )
+        return given
 
     def __len__(self) -> int:
         """B, the number of blocks."""
@@ -219,13 +245,25 @@ class Demand:
 
     def of_job(self, job: int) -> "Demand":
         """The blocks of one job alone."""
-        mine = np.flatnonzero(self.job == job)
+        return self.of_jobs([job])
+
+    def of_jobs(self, jobs: Sequence[int]) -> "Demand":
+        """The blocks of some jobs alone.
+
+        Args:
+            jobs: numbers, ascending.
+        """
+        chosen = np.asarray(jobs, np.int64)
+        mine = np.flatnonzero(np.isin(self.job, chosen))
         return Demand(
             self.bytes[mine],
             self.contributors.take(mine),
             self.destinations.take(mine),
-            jobs=(self.jobs[job],),
-            relays=self.relays,
+            np.searchsorted(chosen, self.job[mine]),
+            tuple(self.jobs[job] for job in jobs),
+            self.relays,
+            self.ready_at_s[chosen],
+            self.weight[chosen],
         )
 
     def mapped(self, ids: Integers) -> "Demand":
@@ -269,6 +307,8 @@ class Demand:
             np.concatenate([one.job + at for one, at in zip(demands, first[:-1], strict=True)]),
             tuple(itertools.chain.from_iterable(one.jobs for one in demands)),
             np.unique(np.concatenate([one.relays for one in demands])),
+            np.concatenate([one.ready_at_s for one in demands]),
+            np.concatenate([one.weight for one in demands]),
         )
 
     def check_servers(self, topology: Topology) -> None:

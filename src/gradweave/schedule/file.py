@@ -64,6 +64,8 @@ class _Demand(msgspec.Struct):
     jobs: list[str]
     blocks: _Blocks
     relays: list[int] = []
+    ready_at_s: list[float] = []
+    weights: list[float] = []
 
 
 class _File(msgspec.Struct, omit_defaults=True):
@@ -243,6 +245,8 @@ def _to_demand(file: _File) -> Demand | None:
         _column("job", blocks.job),
         tuple(file.demand.jobs),
         _column("relays", file.demand.relays),
+        np.array(file.demand.ready_at_s, np.float64),
+        np.array(file.demand.weights, np.float64),
     )
 
 
@@ -255,7 +259,15 @@ def _from_demand(demand: Demand) -> Mapping[str, Any]:
         )
     }
     blocks = {"job": demand.job.tolist(), "bytes": demand.bytes.tolist(), **sets}
-    return {"jobs": demand.jobs, "blocks": blocks, "relays": demand.relays.tolist()}
+    of_jobs = {
+        name: column.tolist()
+        for name, column, usual in (
+            ("ready_at_s", demand.ready_at_s, 0.0),
+            ("weights", demand.weight, 1.0),
+        )
+        if (column != usual).any()
+    }
+    return {"jobs": demand.jobs, "blocks": blocks, "relays": demand.relays.tolist(), **of_jobs}
 
 
 def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:

@@ -31,6 +31,10 @@ class Job:
     """What it is called; like its collective, if not given."""
     relays: ArrayLike = ()
     """Node ids of other servers that may pass on what moves."""
+    ready_at: float = 0.0
+    """Seconds before which nothing of it is sent."""
+    weight: float = 1.0
+    """What a second until it has ended counts, for the objective ``weighted``."""
 
     def demand(self, topology: Topology) -> Demand:
         """The blocks that it comes to on a network.
@@ -41,7 +45,18 @@ class Job:
         group = topology.servers if self.servers is None else self.servers
         made = collective(self.collective, group, self.bytes, root=self.root, relays=self.relays)
         made.check_servers(topology)
-        return dataclasses.replace(made, jobs=(self.name,)) if self.name else made
+        return dataclasses.replace(
+            made,
+            jobs=(self.name or self.collective,),
+            ready_at_s=np.array([_number("ready_at", self.ready_at)]),
+            weight=np.array([_number("weight", self.weight)]),
+        )
+
+
+def _number(field: str, value: object) -> float:
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        return float(value)
+    raise OptionError(f"{field}: expected a number, got {value!r:.40}")
 
 
 def demand_of(topology: Topology, jobs: Sequence[Job]) -> Demand:

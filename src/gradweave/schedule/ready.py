@@ -1,4 +1,4 @@
-"""When the servers' own gradients are ready: a property of a run, not of network or schedule."""
+"""When servers' own gradients are ready, which is of a run, and jobs, which is of a demand."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ def earliest_starts(schedule: Schedule, ready_at_s: ReadyAt | None) -> NDArray[n
 
     What a server sends has its own contribution in it: in an all-gather, only of the pieces that it
     roots; of a demand, only of blocks that it contributes to. What it receives before it is ready
-    waits there, to be added.
+    waits there, to be added. Of a demand's job nothing is sent before the job is ready.
 
     Args:
         schedule: the schedule.
@@ -60,8 +60,10 @@ def earliest_starts(schedule: Schedule, ready_at_s: ReadyAt | None) -> NDArray[n
     """
     topology = schedule.topology
     own = ready_times(topology, ready_at_s)[topology.rank[schedule.source]]
-    if schedule.demand is not None:
-        return np.where(_contributes(schedule), own, 0.0)
+    if schedule.demand is not None and schedule.block is not None:
+        of_block = schedule.demand.ready_at_s[schedule.demand.job]
+        of_job = of_block[schedule.block[schedule.piece]]
+        return np.where(_contributes(schedule), np.maximum(own, of_job), of_job)
     if schedule.collective == "all_gather":
         return np.where(schedule.source == schedule.root[schedule.piece], own, 0.0)
     return own

@@ -146,9 +146,9 @@ def changed_seconds(
     moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     rate_before, overhead_s = rates(schedule), overheads(schedule)
     hold_before = overhead_s + moved / rate_before
-    earliest = np.zeros(schedule.num_transfers)
+    earliest = earliest_starts(schedule, None)
     if planned_then is not None:
-        earliest[planned_then] = at_s
+        earliest[planned_then] = np.maximum(earliest[planned_then], at_s)
     start, _ = _played(schedule, rate_before, hold_before, earliest)
     begun = start < at_s
     later = schedule.replace(topology=changed)
@@ -156,7 +156,7 @@ def changed_seconds(
     hold = overhead_s + moved / rate
     done = np.where(begun, np.minimum((at_s - start) / hold_before, 1.0), 0.0)
     hold = done * hold_before + (1 - done) * hold
-    return _played(later, rate, hold, np.where(begun, start, at_s))
+    return _played(later, rate, hold, np.where(begun, start, np.maximum(earliest, at_s)))
 
 
 def _played(
