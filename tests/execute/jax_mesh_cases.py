@@ -21,12 +21,14 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import gradweave as gw
+from gradweave.errors import OptionError
 from gradweave.execute import jax_mesh, play
 from gradweave.execute.jax_mesh import AXIS
 from gradweave.execute.reference import meaningful
 from gradweave.schedule import Collective, Schedule
 from tests.conformance.networks import TABLE_2
 from tests.execute.cases import IN_SHARES
+from tests.execute.demands import ends, planned
 from tests.execute.launch import made
 
 DEVICES, ON_NETWORKS = 12, 42
@@ -311,6 +313,34 @@ def of_integers_beside_floats() -> None:
         return (out["x"].sum(1) * out["count"][:, 0]).sum()
 
     assert np.allclose(jax.jit(jax.grad(loss))(tree["x"]), 36)
+
+
+@case("transformations")
+def demands() -> None:
+    devices = jax.sharding.Mesh(np.array(jax.devices()[:6]).reshape(2, 3), ("dp", "tp"))
+    axes = P(("dp", "tp"))
+    for schedule, reduction in zip(planned(), ("mean", "sum", "max"), strict=True):
+        every = ends(schedule, "float32", reduction)
+        most = [max(map(len, each)) for each in zip(*every, strict=True)]
+        send, expected = (
+            np.stack([np.pad(part, (0, longest - len(part))) for part in parts])
+            for parts, longest in zip(zip(*every, strict=True), most, strict=True)
+        )
+        run = jax_mesh.exchange(schedule, ("dp", "tp"), reduction=reduction)  # pyright: ignore[reportArgumentType]
+        on_mesh = jax.jit(
+            jax.shard_map(
+                lambda x, f=run: f(x[0])[None], mesh=devices, in_specs=axes, out_specs=axes
+            )
+        )
+        assert np.asarray(on_mesh(send)).tobytes() == expected.tobytes()
+    (back,) = jax.vjp(on_mesh, send)[1](expected)
+    assert back.shape == send.shape
+    try:
+        on_mesh(send[:, 1:])
+    except OptionError as error:
+        assert "expected a vector of 200 elements of float32" in str(error)
+    else:
+        raise AssertionError("no error")
 
 
 @case("transformations")

@@ -33,6 +33,7 @@ from tests.execute.cases import (
     in_shares,
     result_digest,
 )
+from tests.execute.demands import planned
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +208,7 @@ def write_schedules(folder: Path) -> None:
         schedules |= {(name, stage): made("irregular", name, stage) for name in ("merged", "ring")}
     for servers, word in ((3, "three"), (4, "four")):
         schedules[f"ring of {word}", "all_reduce"] = Ring().schedule(gw.topology.ring(servers))
+    schedules |= {(str(number), "demand"): one for number, one in enumerate(planned())}
     (folder / "job.pickle").write_bytes(pickle.dumps((schedules, [])))
 
 

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-import gradweave as gw
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
 from gradweave.execute import mpi, play
-from gradweave.schedule import Job, Schedule
+from gradweave.schedule import Schedule
 from gradweave.schedule.schedule import OWN, Provenance
 from tests.execute.cases import Case, Checks, contribution, result_digest
+from tests.execute.demands import ends
 
 check = Checks()
 Schedules = dict[tuple[str, str], Schedule]
@@ -70,56 +70,17 @@ def few_elements(schedules: Schedules, comm: MPI.Intracomm) -> None:
     mpi.all_reduce(nothing, schedules["merged", "all_reduce"], comm)
 
 
-def planned(comm: MPI.Intracomm) -> list[Schedule]:
-    """Schedules of demands that process 0 has made."""
-    files: list[bytes] = []
-    if comm.rank == 0:
-        ring, star = gw.topology.ring(6), gw.topology.star(6)
-        together = [
-            Job("all_reduce", 48, [0, 2, 4]),
-            Job("all_to_all", [[8, 16], [24, 8]], [1, 4]),
-            Job("broadcast", 40, root=3),
-        ]
-        relayed = Job("reduce", 800, [0, 2, 3], root=3, relays=[1])
-        for network, jobs in (
-            (star, together),
-            (ring, [Job("all_to_all", 480)]),
-            (ring, [relayed]),
-        ):
-            demand = gw.schedule.demand_of(network, jobs)
-            made = gw.schedulers.Joint().schedule(network, demand)
-            files.append(gw.schedule.file.to_bytes(made))
-    return [gw.schedule.file.from_bytes(one, "made") for one in comm.bcast(files)]
-
-
-def part_of(server: int, block: int, size: int) -> np.ndarray:
-    """What a server contributes to a block."""
-    return np.random.default_rng([server, block]).integers(0, 1000, size // 8).astype(np.float64)
-
-
 @check
 def demands(schedules: Schedules, comm: MPI.Intracomm) -> None:
-    for schedule in planned(comm):
-        demand, me = schedule.demanded, int(schedule.topology.servers[comm.rank])
-        every = [
-            [part_of(int(server), b, int(size)) for server in demand.contributors[b]]
-            for b, size in enumerate(demand.bytes.tolist())
-        ]
-        gives = [
-            parts[demand.contributors[b].tolist().index(me)]
-            for b, parts in enumerate(every)
-            if me in demand.contributors[b]
-        ]
-        for reduction, of in (("sum", np.sum), ("mean", np.mean), ("max", np.max)):
-            gets = [
-                of(parts, axis=0) for b, parts in enumerate(every) if me in demand.destinations[b]
-            ]
-            send, expected = (np.concatenate([np.zeros(0), *each]) for each in (gives, gets))
+    for _, schedule in sorted(one for one in schedules.items() if one[0][1] == "demand"):
+        for reduction in ("sum", "mean", "max"):
+            send, expected = ends(schedule, "float64", reduction)[comm.rank]
             got = np.empty_like(expected)
             mpi.exchange(send, got, schedule, comm, reduction=reduction)
-            np.testing.assert_allclose(got, expected, rtol=1e-15)
+            same(got, expected)
     long = np.zeros(9999)
-    message = raised(OptionError, lambda: mpi.exchange(long, got, schedule, comm))
+    schedule = schedules["0", "demand"]
+    message = raised(OptionError, lambda: mpi.exchange(long, long, schedule, comm))
     assert "contiguous elements of float64, got 9,999" in message
 
 

@@ -17,6 +17,7 @@ import datetime
 import faulthandler
 import functools
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -46,6 +47,7 @@ from gradweave.execute.torch_distributed.shards import (
 from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.schedule.schedule import OWN, Provenance
 from tests.execute.cases import Case, Checks, contribution, digest, in_two, result_digest
+from tests.execute.demands import ends
 from tests.patience import PATIENCE_S
 
 check = Checks()
@@ -101,6 +103,32 @@ def few_elements(schedules: Schedules, rank: int) -> None:
     one = torch.tensor(float(rank))
     td.all_reduce(one, schedules["merged", "all_reduce"])
     assert one.shape == () and one == 15
+
+
+@check
+def demands(schedules: Schedules, rank: int) -> None:
+    for _, schedule in sorted(one for one in schedules.items() if one[0][1] == "demand"):
+        by_rounds = td.Collective(schedule)
+        by_rounds._run = Rounds(schedule, by_rounds.group)
+        for reduction in ("sum", "mean", "max"):
+            send, expected = ends(schedule, "float64", reduction)[rank]
+            given, got = (
+                torch.from_numpy(send.copy()),
+                torch.zeros(len(expected), dtype=torch.double),
+            )
+            td.exchange(given, got, schedule, reduction=reduction)
+            same(got, expected)
+            same(given, send)
+            several = list(got.fill_(-1).split(2)), list(given.split(3))
+            td.exchange_by(by_rounds, several[1], several[0], reduction)
+            same(got, expected)
+    long = torch.zeros(9999, dtype=torch.double)
+    schedule = schedules["0", "demand"]
+    assert "got 9,999" in raised(OptionError, lambda: td.exchange(long, long, schedule))
+    said = raised(OptionError, lambda: td.exchange(long.float(), long, schedule))
+    assert said.endswith("torch.float32 on cpu, torch.float64 on cpu")
+    ring = schedules["ring", "all_reduce"]
+    assert "demand" in raised(ScheduleError, lambda: td.exchange(long, long, ring))
 
 
 @check
@@ -332,7 +360,7 @@ def rounds_are_the_same(schedules: Schedules, rank: int) -> None:
     group = dist.new_group(list(range(6)))
     assert isinstance(group, dist.ProcessGroup)
     for (_, collective), schedule in schedules.items():
-        if schedule.topology.num_servers != 6:
+        if schedule.topology.num_servers != 6 or schedule.demand is not None:
             continue
         by_rounds, by_messages = Rounds(schedule, group), td.Collective(schedule)
         for elements in (0, 3, 101):
@@ -340,7 +368,7 @@ def rounds_are_the_same(schedules: Schedules, rank: int) -> None:
             at = schedule.piece_offsets(elements).tolist()
             for reduction in ("sum", "max"):
                 one, other = (torch.from_numpy(whole[rank].copy()) for _ in range(2))
-                by_rounds(one, at, reduction)
+                by_rounds(one, tuple(itertools.pairwise(at)), reduction)
                 by_messages(other, reduction=reduction)
                 expected = play(schedule, whole, reduction)[rank]
                 counts = slice(None)

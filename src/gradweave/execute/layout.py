@@ -1,6 +1,7 @@
 """Where the parts of a demand's blocks are in the memory of one server."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,8 @@ class Layout:
             OptionError: blocks that elements of that size do not fill.
             ScheduleError: a schedule without a demand.
         """
-        gives, gets = schedule.contributors, schedule.destinations
         bounds = schedule.piece_offsets(-(-schedule.demanded.total_bytes // itemsize))
+        gives, gets = schedule.contributors, schedule.destinations
         server = int(schedule.topology.servers[rank])
         given, wanted, used = np.zeros((3, schedule.pieces), bool)
         given[gives.owner[gives.servers == server]] = True
@@ -55,17 +56,45 @@ class Layout:
 
     def pieces(self, workspace: NDArray) -> list[NDArray]:
         """P views of the workspace, empty ones of pieces that the server never has."""
-        sizes = np.where(self.start < 0, 0, self.size)
-        starts = np.maximum(self.start, 0)
-        pairs = zip(starts.tolist(), sizes.tolist(), strict=True)
-        return [workspace[begin : begin + size] for begin, size in pairs]
+        return [workspace[begin:end] for begin, end in self.cuts]
 
-    def elements(self, which: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Places in the workspace of the elements of some pieces, one piece after the other.
+    @functools.cached_property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """[P] where each piece begins and ends in the workspace; 0 and 0 where it never is."""
+        starts = np.maximum(self.start, 0)
+        ends = np.where(self.start < 0, 0, starts + self.size)
+        return tuple(zip(starts.tolist(), ends.tolist(), strict=True))
+
+    def count(self, which: NDArray[np.bool_]) -> int:
+        """How many elements some pieces have.
+
+        Args:
+            which: [P] pieces.
+        """
+        return int(self.size[which].sum())
+
+    def copies(self, which: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
+        """Where some pieces are in the workspace, and where if they followed each other.
 
         Args:
             which: [P] pieces that it has.
+
+        Returns:
+            As few pairs of slices as there can be.
         """
-        size, start = self.size[which], self.start[which]
-        first = np.cumsum(size) - size
-        return np.arange(int(size.sum())) + np.repeat(start - first, size)
+        begin, size = self.start[which], self.size[which]
+        place = np.cumsum(size) - size
+        first = np.flatnonzero(np.diff(begin - place, prepend=-1))
+        ends = np.append(place[first[1:]], size.sum()) if len(first) else first
+        return [
+            (slice(at, at + end - packed), slice(packed, end))
+            for at, packed, end in zip(
+                begin[first].tolist(), place[first].tolist(), ends.tolist(), strict=True
+            )
+        ]
+
+    def summed(self, schedule: Schedule) -> list[tuple[int, int]]:
+        """The pieces that it is to get, with how many contribute to each, where several do."""
+        found = np.flatnonzero(self.wanted & (schedule.contributors.sizes > 1))
+        counts = schedule.contributors.sizes[found]
+        return list(zip(found.tolist(), counts.tolist(), strict=True))

@@ -96,18 +96,20 @@ def exchange(
         raise OptionError(f"receive: expected {given.dtype}, as send is, got {wanted.dtype}")
     layout = Layout.of(schedule, comm.rank, given.dtype.itemsize)
     for name, array, pieces in (("send", given, layout.given), ("receive", wanted, layout.wanted)):
-        expected = int(layout.size[pieces].sum())
+        expected = layout.count(pieces)
         if not array.flags.c_contiguous or array.size != expected:
             raise OptionError(
                 f"{name}: expected {expected:,} contiguous elements of {given.dtype}, got "
                 f"{array.size:,}"
             )
     workspace = np.empty(layout.length, given.dtype)
-    workspace[layout.elements(layout.given)] = given.reshape(-1)
+    for there, here in layout.copies(layout.given):
+        workspace[there] = given.reshape(-1)[here]
     plan = Plan(schedule, workspace, comm, reduction=reduction)
     plan.run()
     plan.free()
-    wanted.reshape(-1)[:] = workspace[layout.elements(layout.wanted)]
+    for there, here in layout.copies(layout.wanted):
+        wanted.reshape(-1)[here] = workspace[there]
 
 
 class Plan:
@@ -157,7 +159,8 @@ class Plan:
             at = schedule.piece_offsets(self._array.size)
             sizes, elements = np.diff(at), self._array.size
             self._pieces = [self._array[at[p] : at[p + 1]] for p in range(schedule.pieces)]
-            self._shared: NDArray | int = 1 if schedule.collective == "all_gather" else comm.size
+            reduces = schedule.collective != "all_gather"
+            self._shared = [(self._array, comm.size)] if reduces else []
         else:
             layout = Layout.of(schedule, comm.rank, array.dtype.itemsize)
             if layout.length != self._array.size:
@@ -167,10 +170,7 @@ class Plan:
                 )
             sizes, elements = layout.size, int(layout.size.sum())
             self._pieces = layout.pieces(self._array)
-            self._shared = np.ones(layout.length, np.int64)
-            counts = schedule.contributors.sizes[layout.wanted]
-            wanted = layout.elements(layout.wanted)
-            self._shared[wanted] = np.repeat(counts, layout.size[layout.wanted])
+            self._shared = [(self._pieces[p], n) for p, n in layout.summed(schedule)]
         _compare(schedule, elements, array.dtype, reduction, self._comm)
         self._own = own_operation(schedule, self._reduction, array.dtype)
         self._program = Program.of(schedule, comm.rank)
@@ -188,8 +188,9 @@ class Plan:
         except MPI.Exception as error:
             _broken.append(self)
             raise _explained(error, self._comm, self._program.schedule) from error
-        if self._reduction == "mean" and np.any(self._shared != 1):
-            self._array /= np.asarray(self._shared, self._array.dtype)
+        if self._reduction == "mean":
+            for part, contributors in self._shared:
+                part /= np.asarray(contributors, part.dtype)
 
     def _run(self) -> None:
         if self._own is not None:

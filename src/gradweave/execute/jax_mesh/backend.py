@@ -26,7 +26,7 @@ from gradweave.execute.program import check_all_reduce, check_runs, check_server
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.schedule.schedule import COPY, REDUCE, Schedule
 
-_COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
+COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
 _BRANCHES = 16
 """Branches of a conditional. XLA's compile time grows with their cube: 9 s for 512 in one
 conditional, 0.6 s for as many in a tree of conditionals."""
@@ -97,7 +97,7 @@ def collective(
         leaves = [jnp.asarray(leaf) for leaf in leaves]
         reduced = list(leaves)
         for dtype, numbers in by_dtype(leaves).items():
-            _check_dtype(reduction, dtype)
+            check_dtype(reduction, dtype)
             some = [leaves[number] for number in numbers]
             whole = _reduced(schedule, axis_name, reduction, joined(some))
             for number, leaf in zip(numbers, divided(whole, some), strict=True):
@@ -162,7 +162,7 @@ def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.shardi
     return jax.sharding.Mesh(np.asarray(available[:servers]), (AXIS,))
 
 
-def _check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
+def check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
     """Refuses a reduction that a type does not have."""
     check_reduction(reduction, floating=jnp.issubdtype(dtype, jnp.inexact), dtype=dtype)
     if dtype == jnp.bool_ and reduction == "sum":
@@ -179,23 +179,28 @@ def _reduced(
     if not elements.size:
         return elements
     sizes = np.diff(schedule.piece_offsets(elements.size)).tolist()
-    rows = _varying(to_rows(elements, sizes), axis_name)
-    play = partial(_play, steps(schedule), axis_name, _COMBINE[reduction])
+    rows = varying(to_rows(elements, sizes), axis_name)
+    run = partial(play, steps(schedule), axis_name, COMBINE[reduction])
     adds = reduction in ("sum", "mean") and jnp.issubdtype(elements.dtype, jnp.inexact)
     if adds and schedule.collective == "all_reduce":
         # An all-reduced sum is its own transpose. Nothing is solved: of JAX's ways to state that,
         # this alone also has batching and forward mode.
-        rows = lax.custom_linear_solve(lambda x: x, rows, lambda _, x: play(x), symmetric=True)
+        rows = lax.custom_linear_solve(lambda x: x, rows, lambda _, x: run(x), symmetric=True)
     else:
-        rows = play(rows)
+        rows = run(rows)
     whole = from_rows(rows, sizes)
     if reduction == "mean" and schedule.collective != "all_gather":
-        return _divided(whole, schedule.topology.num_servers)
+        return mean_of(whole, schedule.topology.num_servers)
     return whole
 
 
-def _divided(total: jax.Array, servers: int) -> jax.Array:
-    """A mean from its total, rounded as NumPy does it."""
+def mean_of(total: jax.Array, servers: int | jax.Array) -> jax.Array:
+    """A mean from its total, rounded as NumPy does it.
+
+    Args:
+        total: sums.
+        servers: how many contributed, to all or to each element.
+    """
     if jnp.issubdtype(total.dtype, jnp.complexfloating):
         return total * (1 / servers)
     # XLA turns one divisor for all elements into a factor, which rounds differently. So each
@@ -204,7 +209,7 @@ def _divided(total: jax.Array, servers: int) -> jax.Array:
     return total / divisor
 
 
-def _varying(rows: jax.Array, axis_name: AxisName) -> jax.Array:
+def varying(rows: jax.Array, axis_name: AxisName) -> jax.Array:
     """The same rows, known to JAX to differ between servers.
 
     A loop must know so from its first round on, where `jax.shard_map` checks it. The means is a
@@ -217,7 +222,7 @@ def _varying(rows: jax.Array, axis_name: AxisName) -> jax.Array:
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-def _play(plan: Steps, axis_name: AxisName, combine: Combine, rows: jax.Array) -> jax.Array:
+def play(plan: Steps, axis_name: AxisName, combine: Combine, rows: jax.Array) -> jax.Array:
     """[P, L] The pieces after all rounds."""
     mine = lax.dynamic_index_in_dim(plan.table, lax.axis_index(axis_name), keepdims=False)
     for loop in plan.loops:

@@ -9,6 +9,7 @@ not take, go by way of the host's memory. Other backends, whose messages between
 be queued in the same order at both, run the schedule round by round.
 """
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,10 +21,17 @@ import torch.distributed as dist
 from torch.autograd import Variable
 
 from gradweave.errors import OptionError
+from gradweave.execute.layout import Layout
 from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
-from gradweave.execute.torch_distributed.gloo_messages import Channels, Messages, combine, pair
+from gradweave.execute.torch_distributed.gloo_messages import (
+    Channels,
+    Cuts,
+    Messages,
+    combine,
+    pair,
+)
 from gradweave.execute.torch_distributed.groups import Group, copy_of, default_group, member_of
 from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.execute.torch_distributed.watchdog import Watchdog
@@ -71,11 +79,16 @@ def all_reduce(
         LostServerError: a process went away, or was silent for as long as the group's timeout.
     """
     check_all_reduce(schedule)
+    collective_of(schedule, group)(tensor, reduction=reduction, compare=True)
+
+
+def collective_of(schedule: Schedule, group: Group | None) -> "Collective":
+    """A schedule on a group: made by the first call with both, which is collective."""
     made = _collectives.setdefault(group or default_group(), {})
     key = digest(schedule)
     if key not in made:
         made[key] = Collective(schedule, group)
-    made[key](tensor, reduction=reduction, compare=True)
+    return made[key]
 
 
 _collectives: weakref.WeakKeyDictionary[Group, dict[int, "Collective"]]
@@ -87,7 +100,8 @@ class Collective:
     """A schedule on a process group, for many calls.
 
     Schedules of any collective: a reduce-scatter leaves each piece at its root, and undefined
-    values elsewhere; an all-gather reads each piece at its root.
+    values elsewhere; an all-gather reads each piece at its root. Of a demand it takes this
+    process's workspace: see `gradweave.execute.layout.Layout`, and `exchange`.
 
     Args:
         schedule: the schedule.
@@ -117,6 +131,7 @@ class Collective:
         """Of this process, and of the group."""
         check_servers(schedule, self.size, what="processes in the group")
         self.schedule = schedule
+        self._layouts: dict[int, Layout] = {}
         self.is_own = watchdog is None and is_own(schedule, dist.get_backend(self.group))
         """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
@@ -165,14 +180,14 @@ class Collective:
             self._compared.add(key)
         with torch.no_grad():
             flat = self._within_reach(tensor.detach().reshape(-1))
-            starts = self.schedule.piece_offsets(flat.numel()).tolist() if at is None else at
+            cuts = self._cuts(flat, at)
             if self.is_own:
                 self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self.group))
             else:
-                self._run(flat, starts, reduction)
+                self._run(flat, cuts, reduction)
             if reduction == "mean":
-                for part in self._reduced(flat, starts):
-                    part /= self.size
+                for part, contributors in self._reduced(flat, cuts):
+                    part /= contributors
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
 
@@ -184,14 +199,43 @@ class Collective:
             flat.shape, dtype=flat.dtype, pin_memory=torch.cuda.is_available()
         ).copy_(flat)
 
-    def _reduced(self, flat: torch.Tensor, at: Sequence[int]) -> list[torch.Tensor]:
-        """The parts of a tensor that hold reductions at this process."""
+    def layout(self, itemsize: int) -> Layout:
+        """Of a demand, where this process's workspace has its pieces.
+
+        Args:
+            itemsize: bytes of an element.
+
+        Raises:
+            OptionError: blocks that elements of that size do not fill.
+            ScheduleError: a schedule without a demand.
+        """
+        if itemsize not in self._layouts:
+            self._layouts[itemsize] = Layout.of(self.schedule, self.rank, itemsize)
+        return self._layouts[itemsize]
+
+    def _cuts(self, flat: torch.Tensor, at: Sequence[int] | None) -> Cuts:
+        """Where the pieces of a flat tensor are."""
+        if self.schedule.demand is None:
+            starts = self.schedule.piece_offsets(flat.numel()).tolist() if at is None else at
+            return tuple(itertools.pairwise(starts))
+        layout = self.layout(flat.element_size())
+        if flat.numel() != layout.length:
+            raise OptionError(
+                f"tensor: expected a workspace of {layout.length:,} elements, got {flat.numel():,}"
+            )
+        return layout.cuts
+
+    def _reduced(self, flat: torch.Tensor, cuts: Cuts) -> list[tuple[torch.Tensor, int]]:
+        """The parts of a tensor that hold reductions at this process, and of how many."""
+        if self.schedule.demand is not None:
+            summed = self.layout(flat.element_size()).summed(self.schedule)
+            return [(flat[slice(*cuts[piece])], count) for piece, count in summed]
         if self.schedule.collective == "all_reduce":
-            return [flat]
+            return [(flat, self.size)]
         if self.schedule.collective == "all_gather":
             return []
         here = self.schedule.root == self.schedule.topology.servers[self.rank]
-        return [flat[at[piece] : at[piece + 1]] for piece in np.flatnonzero(here).tolist()]
+        return [(flat[slice(*cuts[piece])], self.size) for piece in np.flatnonzero(here).tolist()]
 
     def guarded(self, call: Callable[[], object]) -> None:
         """Calls one of torch.distributed's collectives; on gloo, names the server it fails for."""
@@ -203,7 +247,10 @@ class Collective:
             combine(reduction, *tensor.new_zeros((2, 1)))
         except RuntimeError as error:
             raise OptionError(f"tensor: there is no {reduction} of {name}") from error
-        mine = torch.from_numpy(signature(self.schedule, tensor.numel(), name, reduction))
+        elements = tensor.numel()
+        if self.schedule.demand is not None:  # workspaces differ
+            elements = int(self.layout(tensor.element_size()).size.sum())
+        mine = torch.from_numpy(signature(self.schedule, elements, name, reduction))
         every = torch.stack(self._run.gather(mine if self._on_host else mine.to(tensor.device)))
         if error := mismatch(every.cpu().numpy()):
             raise error

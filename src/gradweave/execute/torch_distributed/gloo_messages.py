@@ -35,6 +35,8 @@ connections they exchange them at the same time.
 """
 Channels = tuple[Sequence[Pair], NDArray[np.int64] | None]
 """Pairs of groups, and [T] which of them carries each transfer; None: the first."""
+Cuts = tuple[tuple[int, int], ...]
+"""[P] where each piece begins and ends in a flat tensor; nothing of those that are not there."""
 
 
 def pair(group: dist.ProcessGroup) -> Pair:
@@ -136,7 +138,7 @@ class Messages:
         self._lost = watchdog or LossDetector(schedule.topology, group)
         self.sent_bytes = np.zeros(group.size(), np.int64)
         self._counting = threading.Lock()
-        self._trackers: dict[tuple[tuple[int, ...], int], Tracker] = {}
+        self._trackers: dict[tuple[Cuts, int], Tracker] = {}
         self._longest = max(2 * group_timeout(group), _LONGEST)
         self._scratch = torch.empty(0)
         self._error: RunError | None = None
@@ -145,19 +147,22 @@ class Messages:
         self._have_threads(1)
         weakref.finalize(self, _stop_threads, self._ready, self._threads)
 
-    def __call__(self, flat: torch.Tensor, at: Sequence[int], reduction: Reduction) -> None:
+    def __call__(self, flat: torch.Tensor, cuts: Cuts, reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
 
         Args:
             flat: the tensor, changed in place.
-            at: [P+1] where its pieces start.
+            cuts: where its pieces are.
             reduction: how contributions are combined.
         """
         self._check()
-        size = tuple(at), flat.element_size()
+        size = cuts, flat.element_size()
         if size not in self._trackers:
-            self._trackers[size] = Tracker(self._program(flat.nbytes), np.diff(at))
-        run = _Run(self, self._trackers[size], flat, at, reduction)
+            demand = self._schedule.demand
+            whole_bytes = flat.nbytes if demand is None else demand.total_bytes
+            sizes = [end - begin for begin, end in cuts]
+            self._trackers[size] = Tracker(self._program(whole_bytes), sizes)
+        run = _Run(self, self._trackers[size], flat, cuts, reduction)
         ready = run.tracker.restart()
         if not run.tracker.left:
             return
@@ -295,13 +300,14 @@ class _Run:
         messages: Messages,
         tracker: Tracker,
         flat: torch.Tensor,
-        at: Sequence[int],
+        cuts: Cuts,
         reduction: Reduction,
     ) -> None:
         self.tracker = tracker
         self.reduction: Reduction = reduction
-        self.pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
-        self.places = messages.scratch(flat, tracker.program.places, int(np.diff(at).max()))
+        self.pieces = [flat[begin:end] for begin, end in cuts]
+        largest = max(end - begin for begin, end in cuts)
+        self.places = messages.scratch(flat, tracker.program.places, largest)
         self.call = PendingCollective()
         self._perform = messages.perform
         self._lock = threading.Lock()

@@ -1,7 +1,6 @@
 """A schedule on any backend of torch.distributed, round by round."""
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,7 +8,7 @@ import torch.distributed as dist
 
 from gradweave.execute.program import check_runs
 from gradweave.execute.reduction import Reduction
-from gradweave.execute.torch_distributed.gloo_messages import combine
+from gradweave.execute.torch_distributed.gloo_messages import Cuts, combine
 from gradweave.schedule.schedule import COPY, Schedule
 
 
@@ -46,15 +45,15 @@ class Rounds:
             for rows in np.split(mine, splits)
         ]
 
-    def __call__(self, flat: torch.Tensor, at: Sequence[int], reduction: Reduction) -> None:
+    def __call__(self, flat: torch.Tensor, cuts: Cuts, reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
 
         Args:
             flat: the tensor, changed in place.
-            at: [P+1] where its pieces start.
+            cuts: where its pieces are.
             reduction: how contributions are combined.
         """
-        pieces = [flat[a:b] for a, b in itertools.pairwise(at)]
+        pieces = [flat[begin:end] for begin, end in cuts]
         for transfers in self._rounds:
             batch: list[dist.P2POp] = []
             writes: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
