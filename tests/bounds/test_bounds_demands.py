@@ -1,5 +1,6 @@
 """Bounds for demands of any kind: formulas, trees of least length, and schedules above them."""
 
+import dataclasses
 import itertools
 from fractions import Fraction
 
@@ -9,13 +10,14 @@ import pytest
 import gradweave as gw
 from gradweave.bounds.demands import FAR, DemandLengths, _arborescence, demand_bound
 from gradweave.bounds.link_lengths import MAX_LENGTH
+from gradweave.bounds.link_windows import FEMTOSECONDS, NEVER, least_idle
 from gradweave.errors import OptionError
 from gradweave.schedule import Demand, Job, collective, demand_of
 from gradweave.schedulers import solve_demand
 
 RATE = 10**9
 EXACT = "bandwidth=1GB/s,latency=1us,overhead=1us"
-LATENCY_S = Fraction(1e-6)
+LATENCY_S = OVERHEAD_S = Fraction(1e-6)
 WHOLE = 12 * 10**6
 
 
@@ -69,39 +71,57 @@ def test_on_a_star_the_ports_count(name: str):
     net = network("star:6")
     root = 2 if name in ("broadcast", "reduce", "scatter", "gather") else None
     bound = demand_bound(net, collective(name, range(6), WHOLE, root=root))
-    least = PORTS[name](6) * WHOLE / RATE + 2 * LATENCY_S
+    least = PORTS[name](6) * WHOLE / RATE + 2 * LATENCY_S + OVERHEAD_S
     assert bound.lengths.seconds == pytest.approx(float(least), abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("spec", "name", "bytes_per_rate"),
+    ("spec", "name", "bytes_per_rate", "messages"),
     [
-        ("ring:8", "broadcast", Fraction(1, 2)),  # two ports
-        ("ring:8", "reduce", Fraction(1, 2)),
-        ("ring:8", "all_gather", Fraction(7, 16)),
-        ("ring:8", "all_reduce", Fraction(7, 8)),  # 2 (n - 1) links for each tree, of 2 n
-        ("torus:4x4", "broadcast", Fraction(1, 4)),
-        ("torus:4x4", "all_gather", Fraction(15, 64)),
-        ("torus:4x4", "all_to_all", Fraction(1, 2)),  # 32 hops away in all, n 16 parts, 4 ports
-        ("complete:n=5", "all_reduce", Fraction(2, 5)),
-        ("complete:n=5", "all_to_all", Fraction(1, 5)),
+        ("ring:8", "broadcast", Fraction(1, 2), 4),  # two ports, and four messages to the last
+        ("ring:8", "reduce", Fraction(1, 2), 4),
+        ("ring:8", "all_gather", Fraction(7, 16), 1),
+        ("ring:8", "all_reduce", Fraction(7, 8), 1),  # 2 (n - 1) links for each tree, of 2 n
+        ("torus:4x4", "broadcast", Fraction(1, 4), 4),
+        ("torus:4x4", "all_gather", Fraction(15, 64), 1),
+        ("torus:4x4", "all_to_all", Fraction(1, 2), 1),  # 32 hops away in all, n 16 parts, 4 ports
+        ("complete:n=5", "all_reduce", Fraction(2, 5), 1),
+        ("complete:n=5", "all_to_all", Fraction(1, 5), 1),
     ],
 )
-def test_bytes_take_what_the_formulas_say(spec: str, name: str, bytes_per_rate: Fraction):
+def test_bytes_take_what_the_formulas_say(
+    spec: str, name: str, bytes_per_rate: Fraction, messages: int
+):
     net = network(spec)
     root = 0 if name in ("broadcast", "reduce") else None
     size = 16 * 5 * 8 * 10**4
     demand = collective(name, net.servers, size, root=root)
-    least = bytes_per_rate * size / RATE + LATENCY_S
+    least = bytes_per_rate * size / RATE + messages * (LATENCY_S + OVERHEAD_S)
     assert demand_bound(net, demand).lengths.seconds == pytest.approx(float(least), abs=1e-12)
 
 
-def test_a_message_without_bytes_takes_the_latency_and_one_overhead():
+def test_of_few_bytes_links_wait_until_messages_can_have_come():
     net = network("ring:8")
     bound = demand_bound(net, collective("broadcast", net.servers, 1, root=3))
-    assert bound.seconds == pytest.approx(5e-6)
-    assert set(bound.farthest) == {3, 7}
-    assert str(bound) == "at least 5 us, since from server 3 to server 7 it takes 5 us"
+    assert (bound.latency_s, set(bound.farthest)) == (pytest.approx(5e-6), {3, 7})
+    assert bound.seconds == pytest.approx(8.0005e-6)  # half a byte over each of two links
+    assert str(bound) == (
+        "at least 8 us, since 1 byte must enter server 7 at 16 Gbit/s, and messages take 8 us "
+        "beside their bytes"
+    )
+
+
+def test_windows_of_links_on_a_chain_by_hand():
+    # Servers 0 and 1 with switch 3 between them; 1 and 2 joined, with latencies of their own.
+    links = [(0, 3), (3, 1), (1, 2)]
+    chain = gw.topology.Topology.from_links("chain", servers=3, switches=1, links=links)
+    microseconds = [2, 5, 3, 5, 2, 3]  # 0→3, 1→2, 1→3, 2→1, 3→0, 3→1
+    chain = dataclasses.replace(chain, latency_s=1e-6 * np.array(microseconds))
+    demand = collective("broadcast", range(3), 8, root=0)
+    idle = least_idle(chain, demand) / FEMTOSECONDS * 1e6
+    # 2 + 3 + 1, or 2 + 2 + 1 there and back; 5 + 1 more from server 1 on
+    assert idle == pytest.approx([5, 12, 12, 18, 5, 6])
+    assert least_idle(chain, collective("reduce", [1, 2], 8, root=1))[0] == NEVER
 
 
 def test_two_jobs_on_a_ring_by_hand():
@@ -110,6 +130,21 @@ def test_two_jobs_on_a_ring_by_hand():
     even = DemandLengths(net, demand_of(net, both), np.ones(8, int))
     assert even.used == (2 * 3 * 4 + 3 * 2) * 10**6
     assert even.seconds == Fraction(30, 8) / 1000
+
+
+def test_jobs_that_begin_later_are_bounded_alone_from_then_on():
+    net = gw.topology.from_spec("ring:4,bandwidth=1GB/s,latency=0s,overhead=0s")
+
+    def bound(ready_at: float):
+        late = Job("broadcast", 2 * 10**6, root=0, ready_at=ready_at)
+        return demand_bound(net, demand_of(net, [Job("all_reduce", 4 * 10**6), late]))
+
+    assert bound(1e-3).seconds == float(Fraction(30, 8) / 1000)  # while the other still runs
+    assert bound(7.0).seconds == 7 + 1e-3
+    assert (
+        str(bound(7.0))
+        == "at least 7.001 s, since 2 MB must leave server 0 at 16 Gbit/s from 7 s on"
+    )
 
 
 def test_given_lengths_may_prove_more_and_never_less():

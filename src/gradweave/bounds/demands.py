@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Name
 from gradweave.bounds.distances import node_distances
-from gradweave.bounds.duals import least_latency_over
 from gradweave.bounds.latency import message_times
 from gradweave.bounds.link_lengths import (
     checked_integers,
@@ -17,6 +16,7 @@ from gradweave.bounds.link_lengths import (
     in_small_integers,
     strongest,
 )
+from gradweave.bounds.link_windows import FEMTOSECONDS, NEVER, least_idle
 from gradweave.errors import OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.topology.topology import Floats, Integers, Topology
@@ -24,6 +24,8 @@ from gradweave.topology.units import format_bandwidth, format_seconds, format_si
 
 FAR = 1 << 60
 """Length of what cannot be reached."""
+WORTH_SAYING = 0.01
+"""Share of a bound from which on its words say what messages take beside their bytes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,11 +35,13 @@ class DemandLengths:
     What crosses a link uses its length. Each block uses at least its bytes times the least length
     of what must carry it: a path for one contributor and one destination, a tree from the
     contributor to all destinations or from all contributors to the destination, or one to some
-    server and another from there. In a second all links offer their bandwidths times their lengths.
-    Any lengths prove something; how they were found does not matter.
+    server and another from there. In a second all links offer their bandwidths times their lengths,
+    but for the time before bytes can have come to a link, and for which they must go on from it
+    (`link_windows.least_idle`). Any lengths prove something; how they were found does not matter.
 
     Schedules are bounded that are built from trees: of a block with several contributors and
-    several destinations, all contributions are added somewhere before the sum is copied.
+    several destinations, all contributions are added somewhere before the sum is copied. Messages
+    end at the first server of their route.
     """
 
     topology: Topology
@@ -51,25 +55,48 @@ class DemandLengths:
         object.__setattr__(self, "length", length)
 
     @functools.cached_property
+    def used_by_job(self) -> tuple[int, ...]:
+        """[jobs] least sum over each one's blocks of bytes times length; exact."""
+        there = set(self.demand.job.tolist())
+        jobs = range(len(self.demand.jobs))
+        return tuple(_used_by(self, job) if job in there else 0 for job in jobs)
+
+    @property
     def used(self) -> int:
-        """Least sum over all blocks of bytes times length; exact."""
-        return sum(_used_by(self, job) for job in np.unique(self.demand.job).tolist())
+        """The same of all jobs."""
+        return sum(self.used_by_job)
 
     @functools.cached_property
     def offered(self) -> Fraction:
         """Bandwidth times length of all link directions; exact."""
-        values, kind = np.unique(self.topology.bandwidth_bytes_per_s, return_inverse=True)
-        total = [int(self.length[kind == k].astype(object).sum()) for k in range(len(values))]
-        pairs = zip(map(Fraction, values.tolist()), total, strict=True)
-        return sum((value * length for value, length in pairs), Fraction(0))
+        return self._offered_by(np.flatnonzero(self.length))
 
     @functools.cached_property
     def seconds(self) -> Fraction:
-        """Seconds that the demand takes at least, with the least latency of a link that counts."""
-        if not self.offered or not self.used:
-            return Fraction(0)
-        waits = least_latency_over(self.topology)[self.length > 0]
-        return self.used / self.offered + Fraction(float(waits.min()))
+        """Seconds that the demand takes at least; exact.
+
+        The least T for which all links, each for T less the time for which it is idle in any case,
+        offer what is used.
+        """
+        idle = least_idle(self.topology, self.demand)
+        links = np.flatnonzero((self.length > 0) & (idle != NEVER))
+        order = links[np.argsort(idle[links], kind="stable")]
+        offered, seconds, unused = Fraction(0), Fraction(0), Fraction(self.used)
+        for alike in np.split(order, np.flatnonzero(np.diff(idle[order])) + 1):
+            since = Fraction(int(idle[alike[0]]) if len(alike) else 0, FEMTOSECONDS)
+            if offered and seconds <= since:
+                break
+            rate = self._offered_by(alike)
+            offered, unused = offered + rate, unused + rate * since
+            seconds = unused / offered if offered else seconds
+        return seconds if self.used else Fraction(0)
+
+    def _offered_by(self, links: NDArray[np.int64]) -> Fraction:
+        """Bandwidth times length of some link directions."""
+        values, kind = np.unique(self.topology.bandwidth_bytes_per_s[links], return_inverse=True)
+        length = self.length[links].astype(object)
+        pairs = ((value, length[kind == k].sum()) for k, value in enumerate(values.tolist()))
+        return sum((Fraction(value) * int(total) for value, total in pairs), Fraction(0))
 
     def reason(self, name: Name = str) -> str:
         """The certificate in words.
@@ -77,6 +104,15 @@ class DemandLengths:
         Args:
             name: (node id) -> what it is called.
         """
+        besides = float(self.seconds - self.used / self.offered) if self.offered else 0.0
+        if besides <= WORTH_SAYING * self.seconds:
+            return self._of_bytes(name)
+        return (
+            f"{self._of_bytes(name)}, and messages take {format_seconds(besides)} beside their "
+            "bytes"
+        )
+
+    def _of_bytes(self, name: Name) -> str:
         topology, links = self.topology, np.flatnonzero(self.length)
         if self.length.max() == 1:
             amount, rate = format_size(self.used), format_bandwidth(float(self.offered))
@@ -165,14 +201,28 @@ def _inverse(topology: Topology) -> NDArray[np.float64]:
 
 
 def _ports(topology: Topology, demand: Demand) -> list[DemandLengths]:
-    """Lengths of 1 on the links of the server that must send most, and of that to receive most."""
-    found = []
+    """Lengths of 1 on the links of the server that must send longest, and of that to receive."""
+    found, bandwidth = [], topology.bandwidth_bytes_per_s
+    idle_s = np.maximum(least_idle(topology, demand), 0) / FEMTOSECONDS
     for ends, needs in ((topology.source, True), (topology.target, False)):
         moved = _must_pass(demand, leaving=needs, nodes=topology.num_nodes)
-        rate = np.bincount(ends, topology.bandwidth_bytes_per_s, topology.num_nodes)
-        busiest = int(np.argmax(moved / np.maximum(rate, 1e-300)))
+        order = np.lexsort((idle_s, ends))
+        first = np.flatnonzero(np.diff(ends[order], prepend=-1))
+        rate, unused = (
+            _sums_within(each[order], first) for each in (bandwidth, bandwidth * idle_s)
+        )
+        since = (moved[ends[order]] + unused) / np.maximum(rate, 1e-300)
+        nodes = ends[order][first]
+        busiest = int(nodes[np.argmax(np.minimum.reduceat(since, first) * (moved[nodes] > 0))])
         found.append(DemandLengths(topology, demand, (ends == busiest).astype(np.int64)))
     return found
+
+
+def _sums_within(values: Floats, first: Integers) -> NDArray[np.float64]:
+    """Sums of all values so far, of groups that begin at some places."""
+    total = np.cumsum(values)
+    before = np.append(0.0, total)[first]
+    return total - np.repeat(before, np.diff(np.append(first, len(values))))
 
 
 def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float64]:

@@ -425,15 +425,22 @@ def message_times(topology: Topology) -> NDArray[np.float64]:
 
     Over paths all of whose links have at most some overhead, that overhead and the least latency.
     """
+    least = np.full((topology.num_servers,) * 2, np.inf)
+    for overhead_s, latency_s in by_overhead(topology):
+        least = np.minimum(least, overhead_s + distances(topology, latency_s))
+    np.fill_diagonal(least, 0.0)
+    return least
+
+
+def by_overhead(topology: Topology) -> list[tuple[float, NDArray[np.float64]]]:
+    """Overheads, with the latencies of links that have at most so much, others' infinite.
+
+    Where links have more than `MAX_OVERHEADS`, some of these, and others as the next below.
+    """
     overheads = np.unique(topology.overhead_s)
     kept = overheads[np.unique(np.linspace(0, len(overheads) - 1, MAX_OVERHEADS).astype(np.int64))]
     counted_as = kept[np.searchsorted(kept, topology.overhead_s, side="right") - 1]
-    least = np.full((topology.num_servers,) * 2, np.inf)
-    for most in kept:
-        cost = np.where(counted_as <= most, topology.latency_s, np.inf)
-        least = np.minimum(least, most + distances(topology, cost))
-    np.fill_diagonal(least, 0.0)
-    return least
+    return [(most, np.where(counted_as <= most, topology.latency_s, np.inf)) for most in kept]
 
 
 def _around_links(

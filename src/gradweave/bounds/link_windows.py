@@ -1,0 +1,101 @@
+"""For how long no byte of a demand can cross a link: it has to come there, and to go on from it."""
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.latency import by_overhead
+from gradweave.schedule.demand import Demand
+from gradweave.topology.topology import Floats, Integers, Topology
+
+FEMTOSECONDS = 10**15
+"""In a second."""
+NEVER = -1
+"""In place of the time of a link that can carry no byte of the demand."""
+ROUNDING = 1e-12
+"""Share of a time that sums of floats may be wrong by."""
+
+
+@functools.lru_cache(maxsize=8)
+def least_idle(topology: Topology, demand: Demand) -> NDArray[np.int64]:
+    """[L] femtoseconds for which each link direction carries no byte of a demand, at least.
+
+    Before the first byte: messages that bring it to the server which sends it over the link. After
+    the last one: the latency of that message, and messages that take it to a destination. Each
+    takes the latency of its route and one overhead, and ends at the first server of its route; the
+    overhead of the one over the link holds it without a byte. Bytes may be in messages as small as
+    may be, and go to the nearest destination; of a job, from any contributor to any destination.
+
+    Args:
+        topology: the network.
+        demand: what is to be summed and moved.
+
+    Returns:
+        Whole femtoseconds, rounded down; `NEVER` where no way over the link leads from a
+        contributor to a destination.
+    """
+    ahead = topology.source.astype(np.int64), topology.target.astype(np.int64)
+    least = np.full(len(ahead[0]), np.inf)
+    known = set()
+    for job in range(len(demand.jobs)):
+        mine = demand.job == job
+        given, wanted = (
+            np.unique(sets.servers[mine[sets.owner]])
+            for sets in (demand.contributors, demand.destinations)
+        )
+        passes = np.union1d(demand.servers_of(job), demand.relays).astype(np.int64)
+        key = given.tobytes(), wanted.tobytes(), passes.tobytes()
+        if key not in known:
+            known.add(key)
+            before = _arrivals(topology, given, passes, ahead)
+            after = _arrivals(topology, wanted, passes, ahead[::-1])
+            for overhead_s, latency_s in by_overhead(topology):
+                reached = _through_switches(topology, before, latency_s, ahead)
+                left = _through_switches(topology, after, latency_s, ahead[::-1])
+                over = reached[ahead[0]] + latency_s + left[ahead[1]] + overhead_s
+                np.minimum(least, over, out=least)
+    there = np.isfinite(least)
+    found = np.where(there, least * (1 - ROUNDING) * FEMTOSECONDS, NEVER).astype(np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def _arrivals(
+    topology: Topology, first: Integers, passes: Integers, ends: tuple[Integers, Integers]
+) -> NDArray[np.float64]:
+    """[V] seconds after which each server that passes it on may have a byte; infinite at others.
+
+    Args:
+        topology: the network.
+        first: node ids of servers that have it from the start.
+        passes: of those that may pass it on, `first` among them.
+        ends: [L] nodes that bytes leave and enter.
+    """
+    may = np.zeros(topology.num_nodes, bool)
+    may[passes] = True
+    since = np.full(topology.num_nodes, np.inf)
+    since[first] = 0.0
+    while True:
+        sooner = since.copy()
+        for overhead_s, latency_s in by_overhead(topology):
+            reached = _through_switches(topology, since, latency_s, ends)
+            np.minimum.at(sooner, ends[1], reached[ends[0]] + latency_s + overhead_s)
+        sooner[~may] = np.inf
+        if np.array_equal(sooner, since):
+            return since
+        since = sooner
+
+
+def _through_switches(
+    topology: Topology, since: Floats, latency_s: Floats, ends: tuple[Integers, Integers]
+) -> NDArray[np.float64]:
+    """[V] least latency of a route so far, from servers through switches; of servers, `since`."""
+    least = np.where(topology.is_server, since, np.inf)
+    while True:
+        shorter = least.copy()
+        np.minimum.at(shorter, ends[1], least[ends[0]] + latency_s)
+        shorter[topology.servers] = since[topology.servers]
+        if np.array_equal(shorter, least):
+            return least
+        least = shorter
