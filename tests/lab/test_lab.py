@@ -394,13 +394,17 @@ def test_an_experiment_that_would_time_out_is_refused_before_it_starts():
 def test_each_step_is_told_as_it_begins(monkeypatch):
     """Of the backend's own all-reduce, by processes that only answer."""
     topology, told = slow_links("complete:2"), list[str]()
-    network: Any = SimpleNamespace(topology=topology, sent_bytes=lambda: np.array([8, 9]))
+    network: Any = SimpleNamespace(topology=topology)
     processes: Any = SimpleNamespace(ask=lambda _: told.append("asked"))
     unmeasured: Any = None
     answering = lab.Laboratory(network, processes, Path(), unmeasured)
     monkeypatch.setattr(answering, "connect", lambda *_: True)
-    monkeypatch.setattr(answering, "run", lambda: (told.append("runs") or len(told), [4, 4]))
-    monkeypatch.setattr(lab, "_SETTLE_S", 0.0)
+
+    def run() -> lab.Run:
+        told.append("runs")
+        return lab.Run(len(told), [4, 4], np.zeros(2, np.int64))
+
+    monkeypatch.setattr(answering, "run", run)
     one = answering.measure("gloo", None, 1_000_000, 2, told.append)
     assert told == [
         "gloo, 1 MB: connecting",

@@ -94,6 +94,43 @@ def shortest_paths(topology: Topology) -> Paths:
     return _one_channel(topology, {})
 
 
+def multipath(topology: Topology, seed: int) -> Paths:
+    """Equal-cost multipath: between two servers one of the routes of fewest links, by a hash.
+
+    Each next hop is drawn, from those that are as near, for each pair of servers; as switches do
+    for each connection. Servers that must forward do the same.
+
+    Args:
+        topology: the network.
+        seed: of the hash.
+    """
+    draws = np.random.default_rng(seed)
+    following = [topology.target[topology.source == node] for node in range(topology.num_nodes)]
+    known: dict[tuple[int, int], list[Route]] = {}
+    for target in topology.servers.tolist():
+        links = _links_to(topology, target)
+        for source in topology.servers.tolist():
+            route = [source]
+            while route[-1] != target:
+                near = following[route[-1]][links[following[route[-1]]] == links[route[-1]] - 1]
+                route.append(int(draws.choice(near)))
+            if source != target:
+                known[source, target] = [tuple(route)]
+    return _one_channel(topology, known)
+
+
+def _links_to(topology: Topology, target: int) -> NDArray[np.int64]:
+    """[V] links of the shortest route from each node to one."""
+    links = np.full(topology.num_nodes, topology.num_nodes)
+    links[target], reached = 0, np.array([target])
+    while len(reached):
+        into = np.isin(topology.target, reached)
+        found = np.unique(topology.source[into])
+        found = found[links[found] == topology.num_nodes]
+        links[found], reached = links[reached[0]] + 1, found
+    return links
+
+
 def first_routes(
     topology: Topology, schedules: Iterable[tuple[Schedule, NDArray[np.integer]]]
 ) -> tuple[Paths, int]:

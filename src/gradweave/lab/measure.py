@@ -1,7 +1,8 @@
-"""Measures all-reduces on an emulated network, beside the simulator's predictions."""
+"""Measures collectives on an emulated network, beside the simulator's predictions."""
 
 import contextlib
 import dataclasses
+import functools
 import os
 import statistics
 import sys
@@ -18,7 +19,7 @@ from gradweave.errors import InputWarning, OptionError, RunError
 from gradweave.execute.program import check_all_reduce
 from gradweave.execute.running.server_processes import ANSWER_S, ServerProcesses
 from gradweave.lab.emulation import Emulation, measured_network
-from gradweave.lab.forwarding import schedule_paths, shortest_paths
+from gradweave.lab.forwarding import Paths, schedule_paths, shortest_paths
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.ending import termination
 from gradweave.schedule.schedule import Schedule
@@ -47,12 +48,13 @@ _SETTLE_S = 0.05
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measurement:
-    """One all-reduce on the emulated network; sizes are bytes, times seconds."""
+    """One contender on the emulated network; sizes are bytes, times seconds."""
 
     name: str
     schedule: Schedule | None
-    """None for the backend's native all-reduce, which knows nothing of the network."""
+    """None for the backend's native collectives, which know nothing of the network."""
     gradient_bytes: int
+    """Of a demand, bytes of all its blocks, each once."""
     runs_s: list[float]
     """From the common start to the last server's end, run by run."""
     predicted_s: float | None
@@ -67,7 +69,7 @@ class Measurement:
     predicted_link_bytes: NDArray[np.float64] | None
     """[L] bytes per run of data alone."""
     sent_bytes: list[int]
-    """[N] bytes per run by each server's executor; zeros for the native all-reduce."""
+    """[N] bytes per run by each server's executor; zeros for the native collectives."""
     correct: bool
     """Whether every server's result was right."""
     message_cost_s: float | None = None
@@ -255,6 +257,8 @@ class Laboratory:
         self.emulation = emulation
         self._folder = folder
         self._connections = 0
+        self._paths: list[Paths] = []
+        self._counted = np.zeros(len(network.topology.source), np.int64)
         self._message_cost_s: dict[int, tuple[Schedule, float]] = {}
 
     def measure(
@@ -275,15 +279,31 @@ class Laboratory:
         correct = self.connect(schedule, elements)
         if not correct:
             raise RunError(f"{name}: a server ended with a wrong result")
-        before = self.network.sent_bytes()
-        runs, sent = [], []
+        runs = []
         for number in range(repetitions):
             progress(f"{name}, {gradient_bytes / 1e6:g} MB: run {number + 1} of {repetitions}")
-            seconds, sent = self.run()
-            runs.append(seconds)
-        time.sleep(_SETTLE_S + _longest_latency_s(self.network.topology))
-        link_bytes = (self.network.sent_bytes() - before) / repetitions
-        self.servers.ask(lambda _: {"do": "finish"})
+            runs.append(self.run())
+        measured = self.measurement(name, schedule, elements, runs, cost_s)
+        self.finish()
+        return measured
+
+    def measurement(
+        self,
+        name: str,
+        schedule: Schedule | None,
+        elements: int,
+        runs: Sequence["Run"],
+        cost_s: float | None,
+    ) -> Measurement:
+        """What runs of one contender come to, all of whose results were right.
+
+        Args:
+            name: of the contender.
+            schedule: by which they ran; None for gloo's own.
+            elements: of float32.
+            runs: at least one.
+            cost_s: what a message costs.
+        """
         predicted: tuple[Any, ...] = (None,) * 4
         if schedule is not None:
             predicted = _prediction(with_message_cost(schedule, cost_s or 0.0), elements)
@@ -291,14 +311,14 @@ class Laboratory:
             name=name,
             schedule=schedule,
             gradient_bytes=elements * ELEMENT_BYTES,
-            runs_s=runs,
+            runs_s=[run.seconds for run in runs],
             predicted_s=predicted[0],
             fair_s=predicted[1],
             barrier_s=predicted[2],
-            link_bytes=link_bytes,
+            link_bytes=np.mean([run.link_bytes for run in runs], axis=0),
             predicted_link_bytes=predicted[3],
-            sent_bytes=sent,
-            correct=correct,
+            sent_bytes=runs[-1].sent_bytes,
+            correct=True,
             message_cost_s=cost_s,
         )
 
@@ -310,42 +330,104 @@ class Laboratory:
         """
         if id(schedule) not in self._message_cost_s:
             progress("measuring what messages cost")
-            self.connect(schedule, schedule.pieces)
-            took = min(self.run()[0] for _ in range(_CALIBRATIONS))
-            self.servers.ask(lambda _: {"do": "finish"})
-            self._message_cost_s[id(schedule)] = schedule, message_cost_of(schedule, took)
+            small = in_elements(schedule)
+            self.connect(small, schedule.pieces)
+            took = min(self.run().seconds for _ in range(_CALIBRATIONS))
+            self.finish()
+            self._message_cost_s[id(schedule)] = schedule, message_cost_of(small, took)
         return self._message_cost_s[id(schedule)][1]
 
-    def connect(self, schedule: Schedule | None, elements: int) -> bool:
-        """Routes and connects for a schedule; returns whether its first result was right."""
+    @functools.cached_property
+    def _longest_latency_s(self) -> float:
+        return _longest_latency_s(self.network.topology)
+
+    def connect(
+        self, schedule: Schedule | None, elements: int, own: dict[str, Any] | None = None
+    ) -> bool:
+        """Routes and connects for one contender, beside those that are connected already.
+
+        Args:
+            schedule: None for gloo's own.
+            elements: of float32; needless for a demand.
+            own: of a demand, what gloo's own do: `gradweave.lab.work.own_task`.
+
+        Returns:
+            Whether its first result was right.
+        """
         topology = self.network.topology
         paths = shortest_paths(topology) if schedule is None else schedule_paths(schedule)
         self.network.route(paths)
         # All processes of a group connect in pairs, even those that will exchange nothing.
         self.network.forward(None)
         self._connections += 1
+        number = self._connections - len(self._paths)
         task: dict[str, Any] = {
             "do": "prepare",
-            "store": str(self._folder / f"connection{self._connections}"),
+            "store": str(self._folder / f"connection{number}"),
             "interfaces": [self.network.interface(channel) for channel in range(paths.channels)],
             "elements": elements,
             "file": None,
+            "own": own,
         }
         if schedule is not None:
             file = self._folder / f"schedule{self._connections}.json"
             schedule.save(file)
             task |= {"file": str(file), "channel": paths.channel.tolist()}
         answers = self.servers.ask(lambda _: task)
+        self._paths.append(paths)
         self.network.forward(paths.forwarders)
+        self._counted = self.network.sent_bytes()
         return all(answer["correct"] for answer in answers)
 
-    def run(self) -> tuple[float, list[int]]:
-        """Runs once; returns the seconds that it took, and [N] bytes that each server sent."""
+    def route(self, contender: int, paths: Paths | None = None) -> None:
+        """Routes messages for one of several contenders that are connected.
+
+        Args:
+            contender: by the order in which they were.
+            paths: in place of its own.
+        """
+        chosen = self._paths[contender] if paths is None else paths
+        self.network.route(chosen)
+        self.network.forward(chosen.forwarders)
+
+    def run(self, contender: int = -1) -> "Run":
+        """Runs one of those that are connected once, the last if none is given."""
         at = time.monotonic() + _HEADSTART_S
-        answers = self.servers.ask(lambda _: {"do": "run", "at": at})
+        task = {"do": "run", "at": at, "work": contender}
+        answers = self.servers.ask(lambda _: task)
         late = max(answer["start"] for answer in answers)
         end = max(answer["end"] for answer in answers)
-        return end - max(at, late), [answer["sent_bytes"] for answer in answers]
+        time.sleep(_SETTLE_S + self._longest_latency_s)
+        before, self._counted = self._counted, self.network.sent_bytes()
+        sent = [answer["sent_bytes"] for answer in answers]
+        return Run(end - max(at, late), sent, self._counted - before)
+
+    def finish(self) -> None:
+        """Closes the connections of all contenders."""
+        self.servers.ask(lambda _: {"do": "finish"})
+        self._paths = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a contender."""
+
+    seconds: float
+    """From the common start to the last server's end."""
+    sent_bytes: list[int]
+    """[N] by each server's executor."""
+    link_bytes: NDArray[np.int64]
+    """[L] by the kernel's counters."""
+
+
+def in_elements(schedule: Schedule) -> Schedule:
+    """A schedule that has pieces of one element where its gradient has as many; of a demand too."""
+    if schedule.demand is None:
+        return schedule
+    assert schedule.block is not None
+    pieces = np.bincount(schedule.block, minlength=len(schedule.demand))
+    small = dataclasses.replace(schedule.demand, bytes=pieces * ELEMENT_BYTES)
+    return schedule.replace(demand=small, shares=None)
 
 
 def _longest_latency_s(topology: Topology) -> float:

@@ -6,7 +6,6 @@ Each task is a JSON object, answered by one.
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import torch
 import torch.distributed as dist
 from pyroute2 import netns
 
-from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.execute.torch_distributed.gloo_messages import Pair, pair
+from gradweave.lab.work import AllReduce, Exchange, OwnCalls, Work
 from gradweave.processes.parent import Parent
 from gradweave.schedule.file import load
 
@@ -26,9 +25,7 @@ class LabServer:
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
-        self._tensor = torch.empty(0)
-        self._run: Callable[[], object] = lambda: None
-        self._collective: Collective | None = None
+        self._works: list[Work] = []
 
     def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
         """Connects to all others and runs once, to see whether the result is right."""
@@ -47,41 +44,41 @@ class LabServer:
                 group = dist.new_group(backend="gloo")
             assert isinstance(group, dist.ProcessGroup)
             pairs.append(pair(group))
-        self._tensor = torch.from_numpy(contribution(self._rank, task["elements"]))
+        work = self._work(task, pairs)
+        work.run()
+        self._works.append(work)
+        return {"correct": work.right()}
+
+    def _work(self, task: dict[str, Any], pairs: list[Pair]) -> Work:
+        if task["own"] is not None:
+            return OwnCalls.of(task["own"], self._rank)
         if task["file"] is None:
-            self._run = lambda: dist.all_reduce(self._tensor)
-        else:
-            channel = np.array(task["channel"], np.int64)
-            self._collective = Collective(load(task["file"]), channels=(pairs, channel))
-            collective = self._collective
-            self._run = lambda: collective(self._tensor)
-        self._run()
-        right = expected(self._size, task["elements"], "sum")
-        return {"correct": bool((self._tensor.numpy() == right).all())}
+            return AllReduce(self._rank, self._size, task["elements"], None)
+        schedule, channel = load(task["file"]), np.array(task["channel"], np.int64)
+        collective = Collective(schedule, channels=(pairs, channel))
+        if schedule.demand is not None:
+            return Exchange(collective, int(schedule.topology.servers[self._rank]))
+        return AllReduce(self._rank, self._size, task["elements"], collective)
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """Runs once, at a time of the clock that all processes of the machine share."""
-        self._tensor.zero_()
-        before = self._sent_bytes()
+        work = self._works[task["work"]]
+        before = work.sent_bytes()
         while (left := task["at"] - time.monotonic()) > 0:
             time.sleep(max(left - 1e-3, 0))
         start = time.monotonic()
-        self._run()
+        work.run()
         return {
             "start": start,
             "end": time.monotonic(),
-            "sent_bytes": self._sent_bytes() - before,
+            "sent_bytes": work.sent_bytes() - before,
         }
 
     def finish(self, _task: dict[str, Any]) -> dict[str, Any]:
         """Closes all connections."""
-        self._run = lambda: None
-        self._collective = None
+        self._works = []
         dist.destroy_process_group()
         return {}
-
-    def _sent_bytes(self) -> int:
-        return int(self._collective.sent_bytes.sum()) if self._collective else 0
 
 
 def main(namespace: str, rank: int, size: int) -> None:
