@@ -169,6 +169,44 @@ class Runtime:
         own = self.algorithm(gradient_bytes) or Costs()
         return self._seconds(schedule, gradient_bytes, own, ready_at_s)
 
+    def job_seconds(self, schedule: Schedule) -> NDArray[np.float64]:
+        """[jobs] Predicts when each job of a demand has ended, as `seconds` does for all.
+
+        Of processors' work, what counts is the messages that have arrived by then.
+
+        Args:
+            schedule: of a demand, on the network as it is.
+        """
+        demand, block = schedule.demanded, schedule.block
+        assert block is not None
+        arrived_s = self._arrivals(schedule, None, self.executor, None)
+        of_job, ends_s = demand.job[block[schedule.piece]], np.zeros(len(demand.jobs))
+        np.maximum.at(ends_s, of_job, arrived_s)
+        costs_s = self.executor.of(piece_bytes(schedule, None))
+        if costs_s.any():
+            work = {end: self.work_s(schedule, costs_s, arrived_s <= end) for end in set(ends_s)}
+            ends_s = np.array([max(end, work[end]) for end in ends_s])
+        return ends_s + self._start_s(schedule.topology, self.executor)
+
+    def _start_s(self, topology: Topology, costs: Costs) -> float:
+        return self.time_for_all(topology.num_servers, costs.start_s)
+
+    def _arrivals(
+        self,
+        schedule: Schedule,
+        gradient_bytes: float | None,
+        costs: Costs,
+        ready_at_s: ReadyAt | None,
+    ) -> NDArray[np.float64]:
+        """[T] when each transfer has arrived, if processors work on all messages at once."""
+        network = with_latency(schedule.topology, costs.message_s)
+        on_it = schedule.replace(topology=network)
+        if not self.barriers:
+            return event_seconds(on_it, gradient_bytes, ready_at_s)[1]
+        each_s = self.time_for_all(network.num_servers, self.round_s)
+        rounds_s = round_seconds(on_it, gradient_bytes, ready_at_s) + each_s
+        return np.cumsum(rounds_s)[schedule.round]
+
     def _seconds(
         self,
         schedule: Schedule,
@@ -176,25 +214,27 @@ class Runtime:
         costs: Costs,
         ready_at_s: ReadyAt | None,
     ) -> float:
-        network = with_latency(schedule.topology, costs.message_s)
-        on_it = schedule.replace(topology=network)
-        if self.barriers:
-            path_s = float(round_seconds(on_it, gradient_bytes, ready_at_s).sum())
-            path_s += self.time_for_all(network.num_servers, self.round_s) * schedule.rounds
-        else:
-            path_s = float(event_seconds(on_it, gradient_bytes, ready_at_s)[1].max(initial=0.0))
-        start_s = self.time_for_all(network.num_servers, costs.start_s)
+        arrived_s = self._arrivals(schedule, gradient_bytes, costs, ready_at_s)
         work_s = self.work_s(schedule, costs.of(piece_bytes(schedule, gradient_bytes)))
-        return start_s + max(path_s, work_s)
+        path_s = float(arrived_s.max(initial=0.0))
+        return self._start_s(schedule.topology, costs) + max(path_s, work_s)
 
-    def work_s(self, schedule: Schedule, seconds: NDArray[np.float64]) -> float:
+    def work_s(
+        self,
+        schedule: Schedule,
+        seconds: NDArray[np.float64],
+        counts: NDArray[np.bool_] | None = None,
+    ) -> float:
         """Time that processors need for a schedule's messages, half of each at either end.
 
         Args:
             schedule: the schedule.
             seconds: [P] processor time of a message of each piece, sender and receiver together.
+            counts: [T] which messages; all, if not given.
         """
         half, nodes = seconds[schedule.piece] / 2, schedule.topology.num_nodes
+        if counts is not None:
+            half = half * counts
         work = sum(np.bincount(end, half, nodes) for end in (schedule.source, schedule.target))
         busiest_s = float(np.max(work, initial=0.0)) / self.at_once
         if self.processors is None:

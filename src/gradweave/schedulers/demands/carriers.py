@@ -44,6 +44,8 @@ class Plan:
     bytes: NDArray[np.float64]
     """[C] what each carries; those of a block add up to its size."""
     bound: DemandBound
+    lengths: tuple[NDArray[np.float64], ...] = ()
+    """[L] of links, by stages of jobs, where some are to end before others: what its duals are."""
 
 
 def path_carrier(topology: Topology, path: list[int], route: Route) -> Carrier:

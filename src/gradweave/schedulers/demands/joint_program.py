@@ -11,6 +11,7 @@ from gradweave.bounds.demands import DemandBound, demand_bound
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.demand import Demand
 from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
+from gradweave.schedulers.demands.stages import Stages
 from gradweave.schedulers.demands.tuning import TUNING
 from gradweave.schedulers.unequal.linear_program import relative
 from gradweave.schedulers.unequal.paths import CheapestPaths, Paths
@@ -24,6 +25,7 @@ def plan(
     *,
     residual: float = 0.0,
     first: Sequence[tuple[int, Carrier]] = (),
+    stages: Stages | None = None,
     stop: Stop = UNLIMITED,
 ) -> Plan:
     """Trees and paths that load the busiest link least, all blocks together.
@@ -39,11 +41,15 @@ def plan(
         demand: what is to be summed and moved.
         residual: weight of bandwidth that transfers leave unusable, see `unequal.paths.Paths`.
         first: blocks with carriers to begin with; where those do, the plan is simple.
+        stages: which jobs are to end before others. Then the program has a time T for each stage,
+            in which the bytes of the jobs up to it pass each link, and makes the sum of these times
+            small, each times its weight.
         stop: when to end with the carriers that there are.
 
     Source: column generation (Dantzig and Wolfe 1960) with smoothed duals (Wentges 1997).
     """
-    return _Program(topology, demand, residual, first).run(stop)
+    stages = Stages.one(len(demand.jobs)) if stages is None else stages
+    return _Program(topology, demand, residual, first, stages).run(stop)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,6 +71,7 @@ class _Program:
         demand: Demand,
         residual: float,
         first: Sequence[tuple[int, Carrier]],
+        stages: Stages,
     ) -> None:
         from ortools.linear_solver import pywraplp
 
@@ -88,11 +95,17 @@ class _Program:
         )
         solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
         infinity = solver.infinity()
-        self._time = solver.NumVar(0, infinity, "")
-        solver.Objective().SetCoefficient(self._time, 1.0)
-        self._on_link = [solver.Constraint(-infinity, 0.0) for _ in bandwidth]
-        for row, room in zip(self._on_link, self._bandwidth.tolist(), strict=True):
-            row.SetCoefficient(self._time, -room)
+        self._stages, count = stages, len(stages.weight)
+        self._times = [solver.NumVar(0, infinity, "") for _ in range(count)]
+        self._on_link = [
+            [solver.Constraint(-infinity, 0.0) for _ in bandwidth] for _ in range(count)
+        ]
+        for time, weight, rows in zip(
+            self._times, stages.weight.tolist(), self._on_link, strict=True
+        ):
+            solver.Objective().SetCoefficient(time, weight / float(stages.weight.sum()))
+            for row, room in zip(rows, self._bandwidth.tolist(), strict=True):
+                row.SetCoefficient(time, -room)
         self._of_block = [solver.Constraint(size, infinity) for size in self._bytes.tolist()]
         self._carriers: list[tuple[int, Carrier]] = []
         self._known: set[tuple[int, Carrier]] = set()
@@ -104,7 +117,7 @@ class _Program:
         """Adds carriers until the time is near the least."""
         for block, carrier in self._first:
             self._add_carrier(block, carrier)
-        self._add(relative(1 / self._bandwidth))
+        self._add(np.tile(1 / self._bandwidth, (len(self._times), 1)))
         self._solve()
         bound = demand_bound(self._topology, self._demand)
         best = self._duals
@@ -113,19 +126,21 @@ class _Program:
                 break
             assert best is not None and self._duals is not None
             smoothed = TUNING.smoothing * best + (1 - TUNING.smoothing) * self._duals
-            added = self._add(relative(smoothed)) or self._add(relative(self._duals))
+            added = self._add(smoothed) or self._add(self._duals)
             if not added:
                 break
             self._solve()
             if step % TUNING.steps_a_bound == 0:
-                better = demand_bound(self._topology, self._demand, lengths=self._duals)
-                if better.seconds > bound.seconds:
-                    bound, best = better, self._duals
+                better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
+                if better.seconds > bound.seconds or len(self._times) > 1:
+                    bound, best = max(bound, better, key=lambda one: one.seconds), self._duals
         assert self._duals is not None
-        better = demand_bound(self._topology, self._demand, lengths=self._duals)
+        better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
         return self._plan(max(bound, better, key=lambda one: one.seconds))
 
     def _is_near(self, bound: DemandBound) -> bool:
+        if len(self._times) > 1:
+            return False
         seconds = self._length * self._demand.total_bytes
         seconds /= float(self._topology.bandwidth_bytes_per_s.max())
         return seconds <= bound.seconds * (1 + TUNING.tolerance)
@@ -133,8 +148,8 @@ class _Program:
     def _solve(self) -> None:
         if self._solver.Solve() != self._solver.OPTIMAL:
             raise ArithmeticError("joint plan: the linear program was not solved")
-        self._length = self._time.solution_value()
-        duals = np.array([-row.dual_value() for row in self._on_link])
+        self._length = self._times[-1].solution_value()
+        duals = np.array([[-row.dual_value() for row in rows] for rows in self._on_link])
         self._duals = np.maximum(duals, 0.0)
         self._block_duals = np.array([row.dual_value() for row in self._of_block])
 
@@ -142,10 +157,15 @@ class _Program:
         """Adds what is cheapest at these prices of links; whether the program gains by any.
 
         Of few blocks, several carriers each: once more with the links dearer that were taken.
+
+        Args:
+            prices: [stages, L] of each link in the time until a stage has ended.
         """
+        # Bytes of a job are on links until its own stage has ended, and all later ones.
+        prices = np.cumsum(prices[::-1], axis=0)[::-1]
         added, times = 0, max(1, TUNING.carriers_per_step // len(self._demand))
         for _ in range(times):
-            taken = np.zeros(len(prices))
+            taken = np.zeros(prices.shape[1])
             for block, carrier in self._cheapest(prices):
                 added += self._add_carrier(block, carrier)
                 links = np.concatenate([np.array(route) for route in carrier.routes])
@@ -155,10 +175,10 @@ class _Program:
         return added > 0
 
     def _cheapest(self, prices: NDArray[np.float64]) -> Iterator[tuple[int, Carrier]]:
-        """Blocks with carriers that are cheapest at these prices of links."""
-        cheapest = self._paths.cheapest(prices)
+        """Blocks with carriers that are cheapest at these prices of links, stage by stage."""
+        cheapest = [self._paths.cheapest(relative(one)) for one in prices]
         for job, members in enumerate(self._jobs):
-            pricing = _Pricing(self._topology, cheapest, members)
+            pricing = _Pricing(self._topology, cheapest[self._stages.of_job[job]], members)
             for block in np.flatnonzero(self._demand.job == job).tolist():
                 for carrier in pricing.carriers(self._given[block], self._wanted[block]):
                     yield block, carrier
@@ -171,14 +191,16 @@ class _Program:
         rows, where = np.unique(links, return_inverse=True)
         times = np.bincount(where, factors)
         cost = self._latency(carrier)
+        since = int(self._stages.of_job[self._demand.job[block]])
         if self._duals is not None:
-            reduced = float(self._duals[rows] @ times) + cost
+            reduced = float(self._duals[since:, rows].sum(axis=0) @ times) + cost
             if reduced >= self._block_duals[block] - TUNING.least_gain:
                 return False
         variable = self._solver.NumVar(0, self._solver.infinity(), "")
         self._of_block[block].SetCoefficient(variable, 1.0)
-        for row, taken in zip(rows.tolist(), times.tolist(), strict=True):
-            self._on_link[row].SetCoefficient(variable, taken)
+        for of_stage in self._on_link[since:]:
+            for row, taken in zip(rows.tolist(), times.tolist(), strict=True):
+                of_stage[row].SetCoefficient(variable, taken)
         self._solver.Objective().SetCoefficient(variable, cost)
         self._known.add((block, carrier))
         self._carriers.append((block, carrier))
@@ -202,7 +224,9 @@ class _Program:
         whole = np.bincount(block[kept], amount[kept], len(self._demand))
         size = amount[kept] / whole[block[kept]] * self._demand.bytes[block[kept]]
         carriers = tuple(self._carriers[one][1] for one in kept.tolist())
-        return Plan(self._topology, self._demand, block[kept], carriers, size, bound)
+        assert self._duals is not None
+        lengths = tuple(self._duals) if len(self._times) > 1 else ()
+        return Plan(self._topology, self._demand, block[kept], carriers, size, bound, lengths)
 
 
 class _Pricing:

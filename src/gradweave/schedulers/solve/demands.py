@@ -1,18 +1,22 @@
 """Any demand: a verified schedule for few seconds, beside the least that any takes."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.bounds.demands import DemandBound, demand_bound
+from gradweave.bounds.demands import DemandBound
+from gradweave.bounds.job_objectives import ObjectiveBound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import at_once
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.jobs import Job, demand_of
+from gradweave.schedule.objective import JobObjective
 from gradweave.schedule.schedule import Provenance, Schedule
 from gradweave.schedulers.demands.flows import Flows
 from gradweave.schedulers.demands.joint import Joint
@@ -20,7 +24,9 @@ from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import TEXTBOOK
 from gradweave.schedulers.scheduler import NEAR_BOUND
 from gradweave.schedulers.solve.group import Group
+from gradweave.schedulers.solve.job_goal import JobGoal, Plan
 from gradweave.schedulers.unequal.paths import may_leave_residual
+from gradweave.simulate.runtime import IDEAL, Runtime, runtime_of
 from gradweave.simulate.seconds import event_seconds
 from gradweave.stop import NOBODY, Interrupt, Stop
 from gradweave.topology.spec import as_topology
@@ -38,6 +44,8 @@ class DemandAttempt:
     """Of its schedule; None where it found none."""
     reason: str = ""
     """Why it found none."""
+    value: float | None = None
+    """Of the objective."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,18 +56,29 @@ class DemandSolution:
     strategy: DemandStrategy
     """That found it."""
     seconds: float
-    """Of the event model, until the last job has ended."""
+    """Of the event model, or on a runtime, until the last job has ended."""
     job_seconds: NDArray[np.float64] = dataclasses.field(repr=False)
     """[jobs] until each has ended."""
     bound: DemandBound = dataclasses.field(repr=False)
     """On `seconds`."""
     attempts: tuple[DemandAttempt, ...] = dataclasses.field(repr=False)
     wall_s: float
+    objective: JobObjective = "makespan"
+    """What was made small."""
+    value: float = math.nan
+    """Of the objective: seconds, but for weights that are none and ``fair``, which has no unit."""
+    of_objective: ObjectiveBound | None = dataclasses.field(default=None, repr=False)
+    """On `value`; None for the makespan, for which `bound` is."""
+
+    @property
+    def least(self) -> float:
+        """Which no plan's value is below."""
+        return self.bound.seconds if self.of_objective is None else self.of_objective.value
 
     @property
     def gap(self) -> float:
-        """How far the schedule may be from the best possible: seconds over the bound, less one."""
-        return self.seconds / self.bound.seconds - 1
+        """How far the schedule may be from the best possible: value over the least, less one."""
+        return self.value / self.least - 1
 
     @property
     def optimal(self) -> bool:
@@ -71,6 +90,8 @@ def solve_demand(
     topology: Topology | str,
     demand: Demand | Sequence[Job] | Job,
     *,
+    objective: JobObjective = "makespan",
+    runtime: Runtime | str | Path = "ideal",
     strategies: Sequence[DemandStrategy] | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -80,11 +101,15 @@ def solve_demand(
     """Plans any demand for few seconds: one collective of a group, or several jobs at once.
 
     Links are divided by one plan for all jobs. Strategies are tried in turn, the simple ones first,
-    until one is at the bound.
+    until one is at the bound; of each one's plan of several jobs other orders are tried, too.
 
     Args:
         topology: the network, or its specification or file.
         demand: what is to be summed and moved, or jobs.
+        objective: ``makespan``, the time until the last job ends; ``sum``, the sum of the times
+            until each ends, or ``weighted``, each times the job's weight; ``fair``, the largest of
+            the times from when a job is ready until it ends over its own lower bound.
+        runtime: on which it is to run, a profile by name or file; see `gradweave.solve`.
         strategies: to try, in this order; what may suit the demand if not given.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
@@ -114,24 +139,26 @@ def solve_demand(
     if strategies is not None and not strategies:
         raise OptionError("solve: expected at least one strategy, got none")
     stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
-    return _solved(network, demand, strategies, seed, stop, progress)
+    goal = JobGoal(network, demand, objective, runtime_of(runtime), stop)
+    return _solved(goal, strategies, seed, stop, progress)
 
 
 def _solved(
-    topology: Topology,
-    demand: Demand,
+    goal: JobGoal,
     strategies: Sequence[DemandStrategy] | None,
     seed: int,
     stop: Stop,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DemandSolution:
     begun = clock.now()
+    topology, demand = goal.network, goal.demand
     tried = strategies_for(topology, demand) if strategies is None else strategies
-    bound, best, attempts = demand_bound(topology, demand), None, list[DemandAttempt]()
+    best: tuple[Plan, DemandStrategy] | None = None
+    attempts: list[DemandAttempt] = []
     for number, strategy in enumerate(tried):
-        if best is not None and (stop.reached() or best[0] <= bound.seconds * (1 + NEAR_BOUND)):
+        if best is not None and (stop.reached() or goal.met_by(best[0])):
             break
-        so_far = "" if best is None else f"; {best[0] / bound.seconds - 1:.1%} above the least"
+        so_far = "" if best is None else f"; {best[0].value / goal.least - 1:.1%} above the least"
         progress(f"trying {strategy.name}{so_far}")
         since = clock.now()
         try:
@@ -142,25 +169,32 @@ def _solved(
             reason = str(error).removeprefix(f"{strategy.name}: ")
             attempts.append(DemandAttempt(strategy, clock.now() - since, reason=reason))
             continue
-        ends = event_seconds(schedule)[1]
-        attempts.append(DemandAttempt(strategy, clock.now() - since, float(ends.max())))
-        if proved is not None and proved.seconds > bound.seconds:
-            bound = proved
-        if best is None or ends.max() < best[0]:
-            best = float(ends.max()), schedule, strategy, ends
+        if proved is not None:
+            goal.proved(proved)
+        found = goal.judged(schedule)
+        if len(demand.jobs) > 1 and not goal.met_by(found):
+            found = goal.in_best_order(found, stop)
+        took, seconds = clock.now() - since, float(found.job_seconds.max())
+        attempts.append(DemandAttempt(strategy, took, seconds, value=found.value))
+        if best is None or found.value < best[0].value:
+            best = found, strategy
     if best is None:
         reasons = "; ".join(f"{one.strategy.name}: {one.reason}" for one in attempts)
         raise NoScheduleError(f"no schedule for {demand.name} on {topology.name!r}: {reasons}")
-    seconds, schedule, strategy, ends = best
-    options = {**strategy.options(), "objective": "seconds"}
+    plan, strategy = best
     return DemandSolution(
-        schedule.replace(scheduler=Provenance(strategy.name, options, seed)),
+        plan.schedule.replace(
+            scheduler=Provenance(strategy.name, {**strategy.options(), **goal.options(plan)}, seed)
+        ),
         strategy,
-        seconds,
-        _by_job(schedule, demand, ends),
-        bound,
+        float(plan.job_seconds.max()),
+        plan.job_seconds,
+        goal.bound,
         tuple(attempts),
         clock.now() - begun,
+        goal.objective.name,
+        plan.value,
+        goal.of_objective,
     )
 
 
@@ -172,11 +206,12 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
         demand: what is to be summed and moved.
     """
     joint = [Joint(weight) for weight in ((1.0, 0.0) if may_leave_residual(topology) else (0.0,))]
+    several = [Apart()] if len(demand.jobs) > 1 else []
     if demand.unicast:
-        return [Flows(), *joint, *(one for one in TEXTBOOK if one.unicast)]
+        return [Flows(), *joint, *several, *(one for one in TEXTBOOK if one.unicast)]
     direct, *trees = TEXTBOOK
     # What a time limit leaves out is what the linear program begins with in any case.
-    return [direct, *joint, Group() if len(demand.jobs) == 1 else Apart(), *trees]
+    return [direct, *joint, *(several or [Group()]), *trees]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,16 +230,9 @@ class Apart(DemandStrategy):
         jobs = len(demand.jobs)
         if jobs == 1 or (np.diff(demand.job) < 0).any():
             raise self.refused("is for several jobs, whose blocks follow each other")
-        found = [
-            _solved(topology, demand.of_job(job), None, seed, stop.part(1 / (jobs - job))).schedule
-            for job in range(jobs)
-        ]
+        found = []
+        for job in range(jobs):
+            part = stop.part(1 / (jobs - job))
+            goal = JobGoal(topology, demand.of_job(job), "makespan", IDEAL, part)
+            found.append(_solved(goal, None, seed, part).schedule)
         return at_once(found, [event_seconds(one)[0] for one in found])
-
-
-def _by_job(schedule: Schedule, demand: Demand, ends: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[jobs] when the last transfer of each ends."""
-    last = np.zeros(len(demand.jobs))
-    assert schedule.block is not None
-    np.maximum.at(last, demand.job[schedule.block[schedule.piece]], ends)
-    return last

@@ -1,0 +1,178 @@
+"""The transfers of a schedule in another order: those of some jobs before those of others."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.ready import earliest_starts
+from gradweave.schedule.schedule import COPY, REDUCE, Schedule, table_of_rows, take_rows
+from gradweave.schedulers.kernels.wires import Wires, wires_over
+from gradweave.schedulers.unequal.tuning import TUNING as ORDERING
+from gradweave.simulate.seconds import event_seconds
+from gradweave.simulate.traffic import piece_bytes
+from gradweave.topology.topology import Integers
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.unequal.event_simulation_kernel import Trees
+
+MAX_TRANSFERS = 150_000
+"""Of a schedule that is put in another order: 0.3 s for each order."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Order:
+    """When transfers begin, where some jobs come before others."""
+
+    start: NDArray[np.float64]
+    """[T] seconds, of the transfers as they are in the schedule."""
+    job_seconds: NDArray[np.float64]
+    """[jobs] until each has ended."""
+
+
+class InOrder:
+    """A schedule's transfers, what waits for what, and what they take.
+
+    Each link always takes, of what is ready and fits, a transfer of the first job; of that job the
+    one whose links have most left to carry and which heads the longest path. Jobs that come later
+    have what is left.
+
+    Args:
+        schedule: of a demand.
+
+    Raises:
+        NoScheduleError: where rounds exchange sums in place, or transfers are very many.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        if schedule.num_transfers > MAX_TRANSFERS:
+            raise NoScheduleError("in order: too many transfers to be put in another order")
+        self.schedule = schedule
+        self._by_piece = np.argsort(schedule.piece, kind="stable")
+        piece = schedule.piece[self._by_piece]
+        self._first = np.searchsorted(piece, np.arange(schedule.pieces + 1))
+        self._place = np.arange(len(piece)) - self._first[piece]  # among its piece's transfers
+        self._hop, self._wires, self._example = self._hops()
+        self._size = piece_bytes(schedule, None)
+        demand, block = schedule.demanded, schedule.block
+        assert block is not None
+        self._job = demand.job[block]
+        self._begun = np.full(schedule.pieces, np.inf)
+        np.minimum.at(self._begun, schedule.piece, event_seconds(schedule)[0])
+        self._trees = self._dependent(piece)
+
+    def _hops(self) -> tuple[NDArray[np.int64], Wires, NDArray[np.int64]]:
+        """[T] hop of each transfer, what hops take, and a transfer over each."""
+        schedule = self.schedule
+        routes = table_of_rows(schedule.route_nodes, schedule.route_offsets)
+        _, example, hop = np.unique(routes, axis=0, return_index=True, return_inverse=True)
+        links, _ = schedule.route_links
+        first = schedule.route_offsets - np.arange(schedule.num_transfers + 1)
+        of_hops = take_rows(links, first, example)
+        wires = wires_over(schedule.topology, *(one.astype(np.int64) for one in of_hops))
+        return hop.reshape(-1), wires, example
+
+    def _dependent(self, piece: Integers) -> "Trees":
+        from gradweave.schedulers.demands.in_order_kernel import dependencies
+        from gradweave.schedulers.kernels.precedence import tails
+        from gradweave.schedulers.unequal.event_simulation_kernel import Trees
+
+        schedule, order = self.schedule, self._by_piece
+        most = int(np.diff(self._first).max(initial=1))
+        waits, following, first, sound = dependencies(
+            self._first,
+            schedule.round[order].astype(np.int64),
+            schedule.source[order].astype(np.int64),
+            schedule.target[order].astype(np.int64),
+            schedule.op[order] == COPY,
+            ~self._to_others()[order],
+            most,
+        )
+        if not sound:
+            raise NoScheduleError("in order: rounds exchange sums in place")
+        hop, ready = np.full(waits.shape, -1, np.int64), np.zeros(waits.shape)
+        hop[piece, self._place] = self._hop[order]
+        ready[piece, self._place] = earliest_starts(schedule, None)[order]
+        ready[waits > 0] = 0.0  # what it waits for is later
+        wires, there = self._wires, hop >= 0
+        held_s = np.where(there, (wires.latency + wires.overhead)[hop], 0.0)
+        per_byte = np.where(there, (1 / wires.rate)[hop], 0.0)
+        none = np.zeros(hop.shape)
+        tail = tails(waits, first, following, held_s, none, per_byte)
+        return Trees(hop, waits, following, first, ready, *tail)
+
+    def _to_others(self) -> NDArray[np.bool_]:
+        """[T] whether a transfer's target does not contribute to its piece."""
+        schedule, nodes = self.schedule, self.schedule.topology.num_nodes
+        sets = schedule.contributors
+        known = sets.owner * nodes + sets.servers
+        written = schedule.piece.astype(np.int64) * nodes + schedule.target
+        return ~np.isin(written, known)
+
+    def order(self, place: Integers) -> Order:
+        """Plays the transfers with jobs in some order.
+
+        Args:
+            place: [jobs] of each job, the smallest first; equal ones have no order.
+        """
+        from gradweave.schedulers.unequal.event_simulation_kernel import simulate
+
+        trees, wires, size = self._trees, self._wires, self._size
+        longest = float((size[:, None] * trees.tail_s_per_byte + trees.tail_s).max())
+        load = np.bincount(
+            wires.links,
+            (np.bincount(self._hop, size[self.schedule.piece], len(wires.rate)))[
+                np.repeat(np.arange(len(wires.rate)), np.diff(wires.first))
+            ],
+            len(wires.bandwidth),
+        )
+        apart = 2 * longest + 4 * float((load / wires.bandwidth).max())
+        rank = np.unique(place, return_inverse=True)[1].reshape(-1)
+        before = (rank.max() - rank)[self._job] * apart
+        part = np.lexsort((self._begun, rank[self._job]))
+        urgent = trees._replace(tail_s=trees.tail_s + before[:, None])
+        start, _ = simulate(
+            urgent, wires, part, size[part], ORDERING.order_penalty, len(part), np.inf
+        )
+        begun = np.empty(trees.hop.shape)
+        begun[part] = start.reshape(trees.hop.shape)
+        schedule, starts = self.schedule, np.empty(self.schedule.num_transfers)
+        starts[self._by_piece] = begun[schedule.piece[self._by_piece], self._place]
+        hop = self._hop
+        ends = starts + (wires.overhead + wires.latency)[hop]
+        ends += size[schedule.piece] / wires.rate[hop]
+        last = np.zeros(len(place))
+        np.maximum.at(last, self._job[schedule.piece], ends)
+        return Order(starts, last)
+
+    def made(self, order: Order) -> Schedule:
+        """The schedule of an order, in rounds that keep it."""
+        from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
+
+        schedule, by_start = self.schedule, np.argsort(order.start, kind="stable")
+        piece, source, target = (
+            column[by_start].astype(np.int64)
+            for column in (schedule.piece, schedule.source, schedule.target)
+        )
+        rounds = rounds_in_order(
+            self._wires.links,
+            self._wires.first,
+            self._hop[by_start],
+            source * schedule.pieces + piece,
+            target * schedule.pieces + piece,
+            schedule.topology.num_nodes * schedule.pieces,
+            len(schedule.topology.source),
+            ((schedule.op == REDUCE) & self._to_others())[by_start],
+        )
+        nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, by_start)
+        return schedule.replace(
+            round=rounds,
+            piece=piece,
+            source=source,
+            target=target,
+            op=schedule.op[by_start],
+            route_nodes=nodes,
+            route_offsets=offsets,
+        )

@@ -1,0 +1,202 @@
+"""By what plans of jobs are judged: their objective on a runtime, and the least that it can be."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
+from gradweave.bounds.job_objectives import ObjectiveBound, objective_bound
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.objective import objective_of
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.demands.in_order import InOrder, Order
+from gradweave.schedulers.demands.job_orders import job_orders, neighbours
+from gradweave.schedulers.demands.joint import Joint
+from gradweave.schedulers.scheduler import NEAR_BOUND
+from gradweave.simulate.runtime import IDEAL, Runtime
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+from gradweave.verify import verify
+
+SETS = 8
+"""Sets of jobs at most, first ones in the order of what they take, whose bounds give lengths."""
+ALONE = 0.2
+"""Share of the time for what each job takes alone at least."""
+ORDERING = 0.3
+"""Share of the time that is left for other orders of one plan's jobs."""
+MAX_ORDERS = 100
+"""Of one plan's jobs that are tried."""
+ROUNDING = 1e-9
+"""Share by which an order must be better that counts as such."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """A schedule with what it comes to."""
+
+    schedule: Schedule
+    job_seconds: NDArray[np.float64]
+    """[jobs] until each has ended, on the runtime."""
+    value: float
+    """Of the objective."""
+    place: tuple[int, ...] = ()
+    """[jobs] of each in the order that links keep; empty where it is the strategy's own."""
+
+
+class JobGoal:
+    """An objective of a demand's jobs on a runtime, and the bounds on it so far.
+
+    Args:
+        topology: the network as it is.
+        demand: its jobs.
+        name: of the objective.
+        runtime: on which plans are to run.
+        stop: of the search for what each job takes alone at least.
+    """
+
+    def __init__(
+        self, topology: Topology, demand: Demand, name: str, runtime: Runtime, stop: Stop
+    ) -> None:
+        self.runtime, self._topology, self.demand = runtime, topology, demand
+        self.network = runtime.planned(topology)
+        self._least_network, start_s = runtime.least(topology)
+        self._least_demand = dataclasses.replace(demand, ready_at_s=demand.ready_at_s + start_s)
+        self.bound = demand_bound(self._least_network, self._least_demand)
+        self.objective = objective_of(name, demand)
+        self.of_objective: ObjectiveBound | None = None
+        self.alone_s: NDArray[np.float64] | None = None
+        if name != "makespan":
+            self._alone = self._jobs_alone(stop.part(ALONE))
+            self.alone_s = np.array([one.seconds for one in self._alone]) - demand.ready_at_s
+            self.objective = objective_of(name, demand, alone_s=self.alone_s)
+            self._lengths: dict[bytes, DemandLengths] = {}
+            for one in (self.bound, *self._alone, *self._of_sets(self.alone_s)):
+                self._add(one)
+            self._prove()
+
+    @property
+    def least(self) -> float:
+        """The largest value that no plan is below, of those proved."""
+        return self.bound.seconds if self.of_objective is None else self.of_objective.value
+
+    def proved(self, bound: DemandBound) -> None:
+        """Takes what a strategy has proved for its network."""
+        if self.network is not self._topology:
+            lengths = bound.lengths.length.astype(np.float64)
+            bound = demand_bound(self._least_network, self._least_demand, lengths=lengths)
+        if bound.seconds > self.bound.seconds:
+            self.bound = bound
+        if self.of_objective is not None:
+            self._add(bound)
+            self._prove()
+
+    def judged(self, schedule: Schedule) -> Plan:
+        """What a schedule comes to.
+
+        Args:
+            schedule: on the network that strategies are given.
+        """
+        if self.network is not self._topology:
+            schedule = schedule.replace(topology=self._topology)
+        ends_s = self.runtime.job_seconds(schedule)
+        return Plan(schedule, ends_s, self.objective.value(ends_s))
+
+    def met_by(self, plan: Plan) -> bool:
+        """Whether a plan takes so little more than the least that no other is worth a search."""
+        return plan.value <= self.least * (1 + NEAR_BOUND)
+
+    def options(self, plan: Plan) -> dict[str, Any]:
+        """What the file of a plan says of what it was made for."""
+        name, runtime = self.objective.name, self.runtime
+        said: dict[str, Any] = {"objective": "seconds" if name == "makespan" else name}
+        said |= {"runtime": runtime.name} if runtime is not IDEAL else {}
+        return said | ({"job_order": list(plan.place)} if plan.place else {})
+
+    def in_best_order(self, plan: Plan, stop: Stop) -> Plan:
+        """The best that comes of a plan with its jobs in other orders, or the plan.
+
+        Args:
+            plan: by a strategy.
+            stop: after which no further order is tried.
+        """
+        schedule = plan.schedule
+        if self.network is not self._topology:
+            schedule = schedule.replace(topology=self.network)
+        try:
+            transfers = InOrder(schedule)
+        except NoScheduleError:
+            return plan
+        load_s = self._loads(schedule)
+        alone_s = load_s.max(axis=0) if self.alone_s is None else self.alone_s
+        until, tried = stop.part(ORDERING), set[tuple[int, ...]]()
+        best: tuple[float, Order, tuple[int, ...]] | None = None
+        orders = job_orders(self.objective, load_s, alone_s, self.least)
+        better = True
+        while better:
+            better = False
+            for place in orders:
+                if best is not None and (until.reached() or len(tried) >= MAX_ORDERS):
+                    break
+                if place in tried:
+                    continue
+                tried.add(place)
+                order = transfers.order(np.array(place))
+                value = self.objective.value(order.job_seconds)
+                if best is None or value < best[0] * (1 - ROUNDING):
+                    best, better = (value, order, place), True
+            assert best is not None
+            orders = neighbours(best[2])
+        made = transfers.made(best[1])
+        verify(made, forwarding_servers=True).raise_if_invalid()
+        found = dataclasses.replace(self.judged(made), place=best[2])
+        return found if found.value < plan.value else plan
+
+    def _loads(self, schedule: Schedule) -> NDArray[np.float64]:
+        """[L, jobs] seconds for which each link direction carries each job."""
+        block, bandwidth = schedule.block, schedule.topology.bandwidth_bytes_per_s
+        assert block is not None
+        links, transfer = schedule.route_links
+        job = self.demand.job[block[schedule.piece]][transfer]
+        size = (schedule.share * self.demand.total_bytes)[schedule.piece][transfer]
+        jobs = len(self.demand.jobs)
+        cells = links.astype(np.int64) * jobs + job
+        load = np.bincount(cells, size, len(bandwidth) * jobs).reshape(len(bandwidth), jobs)
+        return load / bandwidth[:, None]
+
+    def _jobs_alone(self, stop: Stop) -> list[DemandBound]:
+        """[jobs] what each takes alone at least."""
+        found: list[DemandBound] = []
+        jobs = len(self.demand.jobs)
+        for job in range(jobs):
+            alone = self._least_demand.of_job(job)
+            bound = demand_bound(self._least_network, alone)
+            try:
+                plan = Joint().plan(self._least_network, alone, stop.part(1 / (jobs - job)))
+                bound = max(bound, plan.bound, key=lambda one: one.seconds)
+            except NoScheduleError:
+                pass
+            found.append(bound)
+        return found
+
+    def _of_sets(self, alone_s: NDArray[np.float64]) -> Iterator[DemandBound]:
+        """Bounds of the jobs that take least for their weight, more and more of them."""
+        order = np.argsort(alone_s / self.objective.weight, kind="stable")
+        counts = np.unique(np.linspace(2, len(order), SETS).astype(np.int64))
+        for count in counts[counts < len(order)].tolist():
+            some = np.sort(order[:count]).tolist()
+            yield demand_bound(self._least_network, self._least_demand.of_jobs(some))
+
+    def _add(self, bound: DemandBound) -> None:
+        length = bound.lengths.length
+        if length.tobytes() not in self._lengths:
+            made = DemandLengths(self._least_network, self._least_demand, length)
+            self._lengths[length.tobytes()] = made
+
+    def _prove(self) -> None:
+        found = objective_bound(self.objective, self._alone, list(self._lengths.values()))
+        if self.of_objective is None or found.exact > self.of_objective.exact:
+            self.of_objective = found
