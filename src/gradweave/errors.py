@@ -9,6 +9,7 @@
     │   └── MissingExtraError    a package that is not installed; an ImportError too
     └── Negative                 the question was sound and its answer is no
         ├── InvalidScheduleError a schedule that the verifier rejects
+        ├── InvalidCertificateError a certificate that does not prove what it claims
         ├── NoScheduleError      no schedule was found within the limits given
         ├── DeadlockError        calls of several groups that may wait for each other forever
         ├── ConformanceError     a scheduler, family or other part that breaks a promise of its kind
@@ -72,6 +73,10 @@ class Negative(GradweaveError):
 
 class InvalidScheduleError(Negative):
     """A schedule that the verifier rejects."""
+
+
+class InvalidCertificateError(Negative):
+    """A certificate that does not prove what it claims, of the network that is meant."""
 
 
 class NoScheduleError(Negative):

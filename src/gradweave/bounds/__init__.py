@@ -12,6 +12,13 @@ from gradweave.bounds.bound import (
     Ports,
     TreeDepth,
 )
+from gradweave.bounds.certificates import (
+    Certified,
+    certify_demand,
+    certify_rounds,
+    certify_seconds,
+    check_certificate,
+)
 from gradweave.bounds.cut_linear_program import Volumes
 from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
 from gradweave.bounds.duals import Crossing, Duals, Toll
@@ -28,6 +35,7 @@ __all__ = [
     "Bottleneck",
     "Bound",
     "Certificate",
+    "Certified",
     "ClosingCut",
     "Crossing",
     "Cut",
@@ -50,6 +58,10 @@ __all__ = [
     "Toll",
     "TreeDepth",
     "Volumes",
+    "certify_demand",
+    "certify_rounds",
+    "certify_seconds",
+    "check_certificate",
     "demand_bound",
     "fixed_trees",
     "free_trees",

@@ -46,7 +46,7 @@ def entry_sets(
     servers = _distinct(np.concatenate([servers, ~servers]))
     count = servers.sum(axis=1)
     servers = servers[(count > 0) & (count < topology.num_servers)]
-    return _with_switches(topology, capacity, servers)
+    return with_switches(topology, capacity, servers)
 
 
 def entering(topology: Topology, capacity: Integers, sets: NDArray[np.bool_]) -> Integers:
@@ -114,7 +114,7 @@ def _flow_cuts(
     return np.stack(sets)
 
 
-def _with_switches(
+def with_switches(
     topology: Topology, capacity: Integers, servers: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """[K, V] sets of servers [K, N] with those switches that lessen what can enter.

@@ -82,6 +82,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     shares: _Shares | None = None
     demand: _Demand | None = None
     block: list[int] | None = None
+    certificates: list[dict[str, Any]] = []
 
 
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
@@ -207,6 +208,7 @@ def _to_schedule(file: _File) -> Schedule:
         shares=_to_shares(file),
         demand=_to_demand(file),
         block=None if file.block is None else _column("block", file.block),
+        certificates=tuple(file.certificates),
     )
     if schedule.rounds != file.rounds:
         raise FileError(
@@ -250,7 +252,8 @@ def _to_demand(file: _File) -> Demand | None:
     )
 
 
-def _from_demand(demand: Demand) -> Mapping[str, Any]:
+def demand_to_object(demand: Demand) -> Mapping[str, Any]:
+    """A demand as plain lists, ready for JSON: the ``demand`` object of the schedule file."""
     sets = {
         name: [one.tolist() for one in np.split(each.servers, each.offsets[1:-1])]
         for name, each in (
@@ -310,6 +313,7 @@ def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
         | (
             {}
             if demand is None or schedule.block is None
-            else {"demand": _from_demand(demand), "block": schedule.block.tolist()}
+            else {"demand": demand_to_object(demand), "block": schedule.block.tolist()}
         )
+        | ({"certificates": schedule.certificates} if schedule.certificates else {})
     )

@@ -118,6 +118,9 @@ class Schedule(Drawn):
     """What is to be summed and moved, where it is not a collective among all servers."""
     block: Integers | None = None
     """[P] the demand's block of which each piece is a part, ascending: every block has pieces."""
+    certificates: tuple[Mapping[str, Any], ...] = ()
+    """Proofs that no schedule takes less, as its file carries them; the word of whoever made them
+    until `gradweave.bounds.check_certificate` has recounted them."""
 
     def __post_init__(self) -> None:
         given = vars(self)["collective"]
@@ -419,14 +422,16 @@ class Schedule(Drawn):
         return tuple(self.route_nodes[begin:end].tolist())
 
     def replace(self, **changes: Any) -> "Schedule":
-        """The same schedule with some fields changed, checked again; columns are shared."""
-        if changes.keys() <= {"scheduler", "bound"}:  # of which nothing is checked
+        """The same schedule with some fields changed, checked again; columns are shared.
+
+        Certificates are of the schedule as it was, and are left out.
+        """
+        if changes.keys() <= {"scheduler", "bound", "certificates"}:  # of which nothing is checked
             same = copy.copy(self)
             vars(same).update(changes)
             return same
-        return dataclasses.replace(
-            self, **{name: vars(self)[name] for name in ("collective", "route_offsets")} | changes
-        )
+        kept = {name: vars(self)[name] for name in ("collective", "route_offsets")}
+        return dataclasses.replace(self, **kept | {"certificates": ()} | changes)
 
     def with_server_order(self, order: ArrayLike) -> "Schedule":
         """The same schedule on the network with its servers in another order.

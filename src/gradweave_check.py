@@ -1,0 +1,521 @@
+"""Checks a schedule, and proofs that none takes less, in exact arithmetic: one file, to be copied.
+
+    python gradweave_check.py FILE.json [CERTIFICATES.json] [--aggregating-switches]
+
+Needs Python 3.11 alone, and shares no code with what makes schedules. It plays the transfers,
+counting whose contribution is in each sum how often, and recounts each certificate from the
+network; what it does not know it does not accept. Why certificates prove bounds: Gradweave's
+docs/concepts/certificates.md. Exit status: 0 all is accepted, 1 not all, 2 no such file.
+"""
+# fmt: off
+import gzip, hashlib, heapq, json, re, sys
+from collections import Counter, defaultdict
+from fractions import Fraction
+from itertools import chain, groupby, pairwise
+from math import ceil, inf
+
+STAGES = ("reduce_scatter", "all_gather")
+COLUMNS = ("source", "target", "capacity", "bandwidth_bytes_per_s", "latency_s", "overhead_s")
+OVERLAP, SEVERAL, PASSED = "stages overlap", "sums meet at several servers", "routes pass servers"
+ADDED, UNEQUAL, FEWER = "switches add", "servers root unequal parts", "servers root fewer pieces"
+NEAR = 1e-9
+BROKEN = (
+    TypeError, KeyError, ValueError, IndexError, AttributeError, ArithmeticError, OSError, EOFError)
+
+
+class Wrong(Exception):
+    """What does not hold, in a line."""
+
+
+def need(holds, otherwise):
+    if not holds:
+        raise Wrong(otherwise)
+
+
+def whole(values, most, what):
+    """The same values, which must be integers from 0 to below `most`."""
+    need(all(type(value) is int and 0 <= value < most for value in values), f"{what}: out of range")
+    return values
+
+
+def exact(text):
+    need(re.fullmatch(r"\d{1,3000}(/\d{1,3000})?", text), f"expected p/q, got {text!r:.40}")
+    return Fraction(text)
+
+
+def digest(*values):
+    return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode()).hexdigest()
+
+
+def until(paid, charges):
+    """The least T for which the sum of rate times max(0, T - idle) is what must be paid."""
+    rate = level = time = Fraction(0)
+    for idle, more in sorted(charges):
+        if level + rate * (idle - time) >= paid:
+            break
+        level, time, rate = level + rate * (idle - time), idle, rate + more
+    return time + (paid - level) / rate if paid > 0 and rate else Fraction(0)
+
+
+def arborescence(cost, root):
+    """The least cost of a tree from a root to all; cost[a][b] of each arc (Edmonds 1967)."""
+    total = 0
+    while True:
+        best = {b: min((cost[a][b], a) for a in cost if a != b) for b in cost if b != root}
+        total, names = total + sum(value for value, _ in best.values()), {root: root}
+        for node in best:
+            path = []
+            while node not in names and node not in path:
+                path.append(node)
+                node = best[node][1]
+            cycle = path[path.index(node):] if node in path else []
+            names |= {one: node if one in cycle else one for one in path}
+        merged = {name: {} for name in names.values()}
+        if len(merged) == len(cost):
+            return total
+        for a, b in ((a, b) for a in cost for b in best if names[a] != names[b]):
+            x, y, less = names[a], names[b], cost[a][b] - best[b][0]
+            merged[x][y] = min(less, merged[x].get(y, less))
+        for y in merged:  # arcs into the root are never taken
+            merged[y].setdefault(root, inf)
+        cost = merged
+
+
+def carrier(least, given, wanted, allowed):
+    """The least length of what brings a block's contributions together, and the sum to all."""
+    forth = {a: {b: least[a][b] for b in allowed} for a in allowed}
+    back = {a: {b: least[b][a] for b in allowed} for a in allowed}
+    if allowed == {*given} == {*wanted}:
+        return min(arborescence(forth, r) + arborescence(back, r) for r in allowed)
+    if allowed == {*given, *wanted} and 1 in (len(given), len(wanted)):
+        one, ways = (given[0], forth) if len(given) == 1 else (wanted[0], back)
+        return arborescence(ways, one)
+    return max(forth[a][b] for a in given for b in wanted)
+
+
+class Network:
+    """Nodes from 0; link directions by source and target, with all their numbers exact."""
+
+    def __init__(self, data):
+        nodes, links = [*data["servers"], *data["switches"]], data["links"]
+        self.size, self.servers = len(nodes), sorted(data["servers"])
+        self.rank = {server: rank for rank, server in enumerate(self.servers)}
+        columns = [links.get(name) or [1e-6] * len(links["source"]) for name in COLUMNS]
+        rows = sorted(zip(*columns, strict=True))
+        self.ends, self.room = [row[:2] for row in rows], [row[2] for row in rows]
+        self.link = {ends: k for k, ends in enumerate(self.ends)}
+        numbers = [[Fraction(float(row[k])) for row in rows] for k in (3, 4, 5)]
+        self.rate, self.delay, self.hold = numbers
+        whole(chain(nodes, *self.ends), self.size, "network: nodes")
+        good = len({*nodes}) == self.size and len(self.servers) > 1 and len(self.link) == len(rows)
+        good &= all((b, a) in self.link and a != b for a, b in self.ends)
+        good &= 0 < min(whole(self.room, 1 << 31, "capacity") + self.rate)
+        need(good and 0 <= min(self.delay + self.hold), "the network is none")
+        written = [[*row[:3], *map(str, more)] for row, *more in zip(rows, *numbers)]
+        self.hash = digest(self.servers, sorted(data["switches"]), written)
+
+    def least(self, starts, cost, back=False, through=lambda node: True):
+        """[V] the least sum of links' costs from any of some nodes to each, or back (Dijkstra)."""
+        arcs = defaultdict(list)
+        for k, ends in enumerate(self.ends):
+            arcs[ends[back]].append((ends[not back], cost[k]))
+        found, queue = [inf] * self.size, [(0, node) for node in starts]
+        for node in starts:
+            found[node] = 0
+        while queue:
+            away, node = heapq.heappop(queue)
+            if away == found[node] and (node in starts or through(node)):
+                for end, more in arcs[node]:
+                    if away + more < found[end]:
+                        found[end] = away + more
+                        heapq.heappush(queue, (found[end], end))
+        return found
+
+    def hops(self, starts, back=False):
+        """[V] the least number of transfers from any of some servers to each, or back."""
+        return self.least({*starts}, [ends[not back] in self.rank for ends in self.ends], back)
+
+    def idle(self, given, wanted, through=lambda node: True):
+        """[L] seconds in which a link carries nothing: messages bring it there, and take it on."""
+        rows = [*zip(self.ends, self.delay, self.hold)]
+        before, after = ([d + hold * (x[k] in self.rank) for x, d, hold in rows] for k in (1, 0))
+        ahead = self.least({*given}, before, False, through)
+        behind = self.least({*wanted}, after, True, through)
+        return [ahead[a] + delay + behind[b] + hold for (a, b), delay, hold in rows]
+
+
+class Asked:
+    """What must be summed where: (size, contributors, destinations, who may relay, ready at)."""
+
+    def __init__(self, name, data, net):
+        self.name, self.demand, all_ = name, name == "demand", tuple(net.servers)
+        need(self.demand == bool(data), "demand: expected one with the collective demand alone")
+        need(name in ("demand", "all_reduce", *STAGES), "collective: unknown")
+        self.hash, sets = None, [(all_, all_)] if name == "all_reduce" else [
+            (all_, (s,)) if name == "reduce_scatter" else ((s,), all_) for s in all_]
+        self.blocks = [(Fraction(1, len(sets)), *pair, frozenset(all_), 0) for pair in sets]
+        if self.demand:
+            rows, relays, allowed = data["blocks"], sorted(data.get("relays", [])), defaultdict(set)
+            jobs = data["jobs"]
+            sets = [[tuple(sorted(s)) for s in rows[x]] for x in ("contributors", "destinations")]
+            job, size = whole(rows["job"], len(jobs), "job"), whole(rows["bytes"], 1 << 60, "bytes")
+            for j, amount, a, b in zip(job, size, *sets, strict=True):
+                need(amount and a and b and (a != b or len(a) > 1), "demand: a block with nothing")
+                allowed[j].update(relays, a, b)
+            for some in (relays, *sets[0], *sets[1]):
+                need(len({*some}) == len(some) and {*some} <= {*net.rank}, "demand: not servers")
+            ready = [Fraction(float(time)) for time in data.get("ready_at_s") or [0] * len(jobs)]
+            need(len(ready) == len(jobs) and min(ready) >= 0, "demand: ready_at_s")
+            rows = zip(job, size, *sets)
+            self.blocks = [(n, a, b, frozenset(allowed[j]), ready[j]) for j, n, a, b in rows]
+            self.hash = digest(job, size, *sets, relays, [*map(str, ready)])
+
+
+class Plan:
+    """A schedule that was found valid: transfers by round, and the liberties that they take."""
+
+    def __init__(self, data, net, asked, adding):
+        moved, root, demand, blocks = data["transfers"], data["root"], asked.demand, asked.blocks
+        need(data["format"] == "gradweave-schedule" and data["version"] in (1, 2, 3), "format")
+        need(data["pieces"] == len(root) > 0 and {*root} <= {*net.rank}, "pieces, root: do not fit")
+        ranks = [net.rank[r] * (len(blocks) > 1) for r in root]
+        block = whole(data["block"], len(blocks), "block") if demand else ranks
+        steps = [b - a for a, b in pairwise([-1, *block, len(blocks)])]
+        ascends = steps[0] == steps[-1] == 1 and {*steps} <= {0, 1}
+        need(ascends or not demand, "block: not ascending, or not all")
+        shares = data.get("shares") or {"numerators": [1] * len(root), "denominator": len(root)}
+        weight, total = whole(shares["numerators"], 1 << 63, "shares"), Counter()
+        need(sum(weight) == shares["denominator"] > 0, "shares: their sum is not the denominator")
+        for b, x in zip(block, weight, strict=True):
+            total[b * demand] += x
+        share = [Fraction(x, total[b * demand]) for b, x in zip(block, weight)]
+        full = [sum(1 << net.rank[s] for s in blocks[b][1]) for b in block]
+        complete = [{*blocks[b][1]} if len(blocks[b][1]) == 1 else set() for b in block]
+        columns = [moved[x] for x in ("round", "piece", "source", "target", "op", "route")]
+        for column, most in ((columns[0], 1 << 26), (columns[1], len(root))):
+            whole(column, most, "round, piece")
+        rows = sorted(zip(*columns, strict=True), key=lambda row: row[0])
+        need(data["rounds"] == (rows[-1][0] + 1 if rows else 0), "rounds: not the transfers'")
+        held, self.transfers, passed, added = {}, [], False, False
+
+        def holds(node, piece):
+            return held.get((node, piece)) or (1 << net.rank[node] if node in net.rank else 0, 0)
+
+        for at, together in groupby(rows, key=lambda row: row[0]):
+            load, writes, copied = Counter(), defaultdict(list), set()
+            for row in together:
+                _, piece, source, target, op, route = row
+                here = f"round {at}: piece {piece} from {source} to {target}: "
+                used = [net.link.get(x) for x in pairwise(whole(route, net.size, here + "a node"))]
+                need(used and [source, target] == [route[0], route[-1]], here + "its route's ends")
+                need(len({*route}) == len(route), here + "its route passes a node twice")
+                need(None not in used, here + "its route takes a link that is not there")
+                servers = {x for x in route if x in net.rank}
+                need(servers <= blocks[block[piece]][3], here + "a server has no part in it")
+                inner = len(servers - {source, target})
+                need(adding or len(servers) - inner == 2, here + "switches do not add")
+                need(op in ("reduce", "copy"), here + "neither reduce nor copy")
+                passed, added = passed or inner > 0, added or len(servers) - inner < 2
+                self.transfers.append((row, used))
+                load.update(used)
+                writes[target, piece].append(holds(source, piece))
+                copied |= {(target, piece)} if op == "copy" else set()
+            for k, count in load.items():
+                need(count <= net.room[k], f"round {at}: link {net.ends[k]} carries {count}")
+            for cell, sums in writes.items():
+                need(cell not in copied or len(sums) == 1, f"round {at}: a copy and more to {cell}")
+                once, twice = sums.pop() if cell in copied else holds(*cell)
+                for more, often in sums:
+                    once, twice = once | more, twice | often | once & more
+                held[cell] = once, twice
+                if cell not in copied and (once, twice) == (full[cell[1]], 0):
+                    complete[cell[1]].add(cell[0])
+        for p, b in enumerate(block):
+            for server in blocks[b][2]:
+                good = holds(server, p) == (full[p], 0)
+                need(good, f"end: server {server} has not each contribution to piece {p} once")
+        reduces, copies = ([row[0] for row in rows if row[4] == op] for op in ("reduce", "copy"))
+        lone = all(len(x) == 1 and (demand or x == {r}) for r, x in zip(root, complete))
+        rooted = [sum(share[p] for p, r in enumerate(root) if r == s) for s in net.servers]
+        taken = {OVERLAP: min(copies, default=inf) <= max(reduces, default=-1), SEVERAL: not lone,
+                 PASSED: passed, ADDED: added, UNEQUAL: len({*rooted}) > 1}
+        self.rounds, self.liberties = data["rounds"], {x for x in taken if taken[x]}
+        count = Counter(block if demand else root)
+        self.pieces = [count[b] for b in (range(len(blocks)) if demand else net.servers)]
+        self.begin = [float(blocks[b][4]) for b in block]
+        self.size = [share[p] * (blocks[b][0] if demand else 1) for p, b in enumerate(block)]
+
+    def seconds(self, net, unit, ready):
+        """Its time in the event model, in floats: a transfer waits for its data and its links."""
+        load = Counter((row[0], k) for row, used in self.transfers for k in used)
+        rates = [min(net.rate[k] / load[row[0], k] for k in used) for row, used in self.transfers]
+        there, claims, slowest = defaultdict(float), defaultdict(list), defaultdict(lambda: inf)
+        for (_, used), rate in zip(self.transfers, rates):
+            slowest |= {k: min(slowest[k], rate) for k in used}
+        rows = [(row, used, float(rate)) for (row, used), rate in zip(self.transfers, rates)]
+        for _, together in groupby(rows, key=lambda one: one[0][0]):
+            ended = []
+            for (_, piece, source, target, *_), used, rate in together:
+                own, busy = float(ready[net.rank.get(source, 0)]), True
+                begin = max(there[source, piece], own, self.begin[piece])
+                while busy:
+                    busy = [[c for c in claims[k] if c[0] > begin] for k in used]
+                    busy = [x for x, k in zip(busy, used)
+                            if sum(r for _, r in x) + rate * (1 - NEAR) > float(net.rate[k])]
+                    begin = min(map(min, busy))[0] if busy else begin
+                free = begin + float(max(net.hold[k] for k in used))
+                free += float(self.size[piece] * unit) / rate
+                for k in used:  # of those that fit at once, and one more, none else ends later
+                    most = 1 + int(net.rate[k] / slowest[k])
+                    claims[k] = sorted([*claims[k], (free, rate)])[-most:]
+                ended.append((target, piece, free + float(sum(net.delay[k] for k in used))))
+            for target, piece, end in ended:
+                there[target, piece] = max(there[target, piece], end)
+        return max(there.values(), default=0.0)
+
+
+class Proof:
+    """A certificate recounted: none without what it `forbids` takes less than its `least`."""
+
+    def __init__(self, data, net, asked):
+        self.net, self.asked, self.name, count = net, asked, asked.name, len(net.servers)
+        claim, steps = data["claim"], data["proof"]
+        need((data["format"], data["version"]) == ("gradweave-certificate", 1), "another format")
+        need(data["network"] == net.hash, "it is of another network")
+        same = data.get("demand") == asked.hash and claim["collective"] == asked.name
+        need(same, "it is of another collective, or demand")
+        self.unit, overlap = claim["unit"], claim.get("overlap") is True
+        self.rounds, self.bytes = self.unit == "rounds", exact(claim.get("bytes", "0"))
+        self.ready = [*map(exact, claim.get("ready_at_s", ["0"] * count))]
+        number = len(asked.blocks) if asked.demand else count
+        self.pieces = whole(claim.get("pieces", [1] * number), 1 << 60, "pieces")
+        self.since = exact(claim.get("since_s", "0"))  # of jobs that begin no sooner
+        need((len(self.ready), len(self.pieces)) == (count, number), "claim: not one for each")
+        self.amount = self.pieces if self.rounds else [self.bytes / count] * count
+        both = self.name == "all_reduce" and self.rounds and not overlap
+        self.forbids = {OVERLAP, SEVERAL} if both else set()
+        stages = STAGES if both else (self.name,)
+        need([step["stage"] for step in steps] == [*stages], "proof: not of each stage")
+        kinds = KINDS["demand" if asked.demand else self.unit]
+        need({step["kind"] for step in steps} <= {*kinds}, "not checked: of an unknown kind")
+        self.least = sum((Fraction(kinds[step["kind"]](self, step)) for step in steps), Fraction(0))
+        need(self.least >= exact(claim["least"]), f"it proves {self.least} alone")
+
+    def inside(self, step, servers="servers", switches="switches"):
+        rank, nodes = self.net.rank, {*step[servers], *step[switches]}
+        whole(nodes, self.net.size, "a set")
+        good = {*step[servers]} <= {*rank} and not {*step[switches]} & {*rank}
+        need(good and 0 < len({*step[servers]}) < len(rank), "a set: other nodes, or all servers")
+        return nodes
+
+    def turned(self, back):
+        """Link directions, or all of them turned round."""
+        return [(k, b, a) if back else (k, a, b) for k, (a, b) in enumerate(self.net.ends)]
+
+    def sum(self, servers):
+        """The pieces, or bytes, that some servers root."""
+        return sum(self.amount[self.net.rank[s]] for s in servers)
+
+    def crossing(self, amount, links, since=0):
+        """What it takes until so much has crossed some links."""
+        if self.rounds:
+            return ceil(Fraction(amount, sum(self.net.room[k] for k in links)))
+        idle = self.net.idle(self.net.rank, self.net.rank)
+        return until(amount, [(max(idle[k], since), self.net.rate[k]) for k in links])
+
+    def cut(self, step):
+        """Pieces that must leave a set, or enter it."""
+        nodes, leaving, everyone = self.inside(step), step["leaving"] is True, {*self.net.servers}
+        links = [k for k, a, b in self.turned(not leaving) if a in nodes and b not in nodes]
+        within, rest = everyone & nodes, everyone - nodes
+        if step["stage"] == "all_reduce":  # as sums or as copies, all of it
+            since = max(self.ready[self.net.rank[s]] for s in (within if leaving else rest))
+            return self.crossing(self.sum(everyone), links, since)
+        self.forbids |= set() if self.rounds else {UNEQUAL}
+        rooted = within if leaving == (step["stage"] == "all_gather") else rest
+        return self.crossing(self.sum(rooted), links)
+
+    def groups(self, step):
+        """Transfers that leave all of some groups of servers, or enter them."""
+        of = {node: g for g, nodes in enumerate(step["groups"]) for node in nodes}
+        servers, both = {*self.net.servers}, step["stage"] == "all_reduce"
+        whole(of, self.net.size, "groups")
+        good = len(of) == sum(map(len, step["groups"])) and servers <= {*of}
+        need(good and {of[s] for s in servers} == {*of.values()}, "groups: not of all servers")
+        self.forbids |= {ADDED} if self.rounds or both else {ADDED, UNEQUAL}
+        ends = self.turned(step["leaving"] is not True)
+        links = [k for k, a, b in ends if a in of and of[a] != of.get(b)]
+        return self.crossing((len({*of.values()}) - 1) * (1 + both) * self.sum(servers), links)
+
+    def depth(self, step):
+        """Transfers in a row from one server to another."""
+        self.forbids.add(PASSED)
+        ends = [step["source"], step["target"]]
+        good = {*ends} <= {*self.net.rank} and len({*ends}) == 2
+        need(good and min(self.sum([s]) for s in ends) > 0, "depth: not two servers with pieces")
+        return self.net.hops(ends[:1])[ends[1]]
+
+    def late_entry(self, step):
+        """Pieces that must enter a set some rounds before the end, to spread in it."""
+        net, inside, back = self.net, self.inside(step), self.stage(step) == "reduce_scatter"
+        first, last = whole([step["first_rounds"], step["last_rounds"]], net.size + 8, "late_entry")
+        outside = {*net.servers} - inside
+        arcs = [(a, b, net.room[k]) for k, a, b in self.turned(back)]
+        away, far = net.hops(inside & {*net.servers}, not back), net.hops(outside, back)
+        left = self.sum(s for s in outside if away[s] > first)
+        left -= self.late(step, arcs, far, last, back) if last else 0
+        room = sum(c for a, b, c in arcs if a not in inside and b in inside)
+        return first + last + ceil(Fraction(left, room)) if left > 0 else 0
+
+    def stage(self, step):
+        """One of both stages, in which pieces spread from server to server."""
+        need(step["stage"] in STAGES, "of one stage alone")
+        self.forbids |= {PASSED, ADDED}
+        return step["stage"]
+
+    def late(self, step, arcs, far, last, back):
+        """Pieces that can enter in the last rounds and still reach all of some servers inside."""
+        nodes, reach = self.inside(step, "reach", "reach_switches"), {*step["reach"]}
+        need(reach <= {*step["servers"]}, "late_entry: reach is not inside")
+        takes, gives, room = Counter(), Counter(), 0
+        for a, b, c in arcs:
+            takes[b], gives[a] = takes[b] + c, gives[a] + c
+            room += c * (b in nodes and a not in nodes)
+        late, most = (
+            min(max(0, last - far[x] + 1) * takes[x] for x in reach), max(gives[x] for x in reach))
+        depth = self.net.hops({*self.net.servers} - nodes, back)
+        rounds = last + 1 - min(far[x] for x in reach)
+        while late:
+            total = 0
+            for k in range(1, rounds + 1):
+                inner = min(sum(gives[x] for x in reach if depth[x] < k), total * most)
+                total += min(sum(min(takes[x], late) for x in reach if depth[x] <= k), room + inner)
+            if total >= late * len(reach):
+                break
+            late = total // len(reach)
+        return late
+
+    def closing_cut(self, step):
+        """Sets around a server, each within the one before, that pieces cannot enter in time."""
+        net, back, room = self.net, self.stage(step) == "reduce_scatter", 0
+        sets = [self.inside({"servers": s, "switches": []}) for s in step["servers"]]
+        switches = [{*x} for x in step["switches"]]
+        nested = all(a >= b for a, b in pairwise(sets))
+        need(nested and step["target"] in sets[-1], "closing_cut: sets are not nested")
+        for before, after, through in zip(sets[:-1], sets[1:], switches, strict=True):
+            for k, a, b in self.turned(back):
+                out = a not in (before if a in net.rank else through)
+                room += net.room[k] * (out and b in (after if b in net.rank else through))
+        return len(switches) + 1 if self.sum({*net.servers} - sets[0]) > room else 0
+
+    def lengths(self, step):
+        """Lengths of links: what blocks use of them at least, over what links offer."""
+        net, cost, used = self.net, whole(step["lengths"], 1 << 64, "lengths"), Fraction(0)
+        need(len(cost) == len(net.ends), "lengths: not one for each link direction")
+        blocks = [(*x, n) for x, n in zip(self.asked.blocks, self.pieces) if x[4] >= self.since]
+        several = any(len(given) > 1 < len(wanted) for _, given, wanted, *_ in blocks)
+        self.forbids |= {ADDED, PASSED} | ({SEVERAL} if several else set())
+        self.forbids |= {UNEQUAL} if self.name in STAGES else set()
+        idle, known = [inf] * len(cost), {}
+        for allowed in {block[3] for block in blocks}:
+            def through(node, some=allowed):
+                return node not in net.rank or node in some
+            paths = {s: net.least({s}, cost, through=through) for s in allowed}
+            some = [block for block in blocks if block[3] == allowed]
+            ends = [{s for block in some for s in block[k]} for k in (1, 2)]
+            idle = [*map(min, idle, net.idle(*ends, through))]
+            for size, given, wanted, *_, count in some:
+                key = given, wanted, allowed
+                known[key] = known[key] if key in known else carrier(paths, *key)
+                amount = size if self.asked.demand else size * self.bytes
+                used += known[key] * (count if self.rounds else amount)
+        offered = [c * x for c, x in zip(cost, net.room if self.rounds else net.rate)]
+        if self.rounds:
+            return ceil(used / sum(offered))
+        return self.since + until(used, [x for x in zip(idle, offered) if x[0] < inf])
+
+    def distance(self, step):
+        """A message from one server to another; in an all-reduce its last byte."""
+        net, a, b = self.net, step["source"], step["target"]
+        some = [x[4] for x in self.asked.blocks if a in x[1] and b in x[2]]
+        need({a, b} <= {*net.rank} and some and not self.rounds, "distance: nothing goes that way")
+        self.forbids |= {UNEQUAL} if self.name in STAGES else set()
+        since = self.ready[net.rank[a]] if self.name == "all_reduce" else max(some)
+        out = [(net.hold[k] + since, net.rate[k]) for k, x, _ in self.turned(False) if x == a]
+        begun = until(self.bytes, out) if self.name == "all_reduce" else min(out)[0]
+        return begun + net.least({a}, net.delay)[b]
+
+    def root(self, step):
+        """A message from everyone to some root, and one from there to everyone."""
+        need(self.name == "all_reduce", "root: of an all-reduce alone")
+        self.forbids |= {SEVERAL, ADDED}
+        net, ways = self.net, (True, False)
+        away = {r: [net.least({r}, net.delay, back) for back in ways] for r in net.servers}
+        far = [sum(max(row[s] for s in net.servers) for row in rows) for rows in away.values()]
+        return min(far) + 2 * min(net.hold)
+
+    def of(self, plan):
+        """Whether it says something of a schedule, and what."""
+        few = self.rounds and any(a < b for a, b in zip(plan.pieces, self.pieces))
+        if reasons := sorted(self.forbids & plan.liberties) + [FEWER] * few:
+            return False, f"but not of this schedule: {' and '.join(reasons)}"
+        unit = 1 if self.asked.demand else self.bytes
+        time = plan.rounds if self.rounds else plan.seconds(self.net, unit, self.ready)
+        gap = float(time / self.least - 1) if self.least else inf
+        taken = f"{time} {self.unit}" if self.rounds else f"{time:.9g} s in the event model"
+        return True, f"the schedule takes {taken}: " + (
+            f"optimal in {self.unit}" if gap < NEAR else f"within {100 * gap:.3g} %")
+
+
+KINDS = {
+    "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.late_entry, Proof.closing_cut),
+    "seconds": (Proof.cut, Proof.groups, Proof.lengths, Proof.distance, Proof.root),
+    "demand": (Proof.lengths, Proof.distance),
+}
+KINDS = {unit: {kind.__name__: kind for kind in kinds} for unit, kinds in KINDS.items()}
+
+
+def check(data, beside=(), adding=False):
+    """What is true of a file: [(whether it is, what was looked at, what was found)]."""
+    net, plan, found = Network(data["topology"]), None, []
+    asked = Asked(data["collective"], data.get("demand"), net)
+    if "transfers" in data:
+        try:
+            plan = Plan(data, net, asked, adding)
+            text = f"valid: {asked.name}, {plan.rounds} rounds, {len(plan.transfers)} transfers"
+            found.append((True, "schedule", text))
+        except Wrong as error:
+            return [(False, "schedule", f"invalid: {error}")]
+    for number, one in enumerate([*(data.get("certificates") or []), *beside]):
+        try:
+            proof = Proof(one, net, asked)
+            good, text = proof.of(plan) if plan else (True, "")
+            least = proof.least if proof.rounds else f"{float(proof.least):.9g}"
+            text = f"proved: at least {least} {proof.unit}{'; ' * bool(text)}{text}"
+        except (Wrong, *BROKEN) as error:
+            good, text = False, f"refused: {error}"
+        found.append((good, f"certificate {number}", text))
+    return found
+
+
+def main():
+    paths, adding = [x for x in sys.argv[1:] if x[:2] != "--"], "--aggregating-switches" in sys.argv
+    try:
+        need(0 < len(paths) == len(sys.argv) - 1 - adding, (__doc__ or "").splitlines()[2].strip())
+        files = []
+        for path in paths:
+            with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+                files.append(json.loads(file.read()))
+        beside = [one for other in files[1:] for one in other["certificates"]]
+        found = check(files[0], beside, adding)
+    except (Wrong, RecursionError, *BROKEN) as error:
+        text = f"{' '.join(paths)}: not checked: {type(error).__name__}: {error}"
+        print(text[:500], file=sys.stderr)
+        sys.exit(2)
+    for _, what, text in found:
+        print(f"{what}: {text}")
+    sys.exit(not all(good for good, *_ in found))
+
+
+if __name__ == "__main__":
+    main()
