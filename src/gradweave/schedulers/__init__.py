@@ -1,6 +1,8 @@
 """Topology in, verified schedule out; one strategy a file."""
 
 from gradweave.schedulers import spread
+from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
+from gradweave.schedulers.demands.exact import DemandProof, ExactDemand
 from gradweave.schedulers.demands.exchanges import Bruck, Butterfly
 from gradweave.schedulers.demands.flows import Flows
 from gradweave.schedulers.demands.hierarchical_ring import HierarchicalRing
@@ -47,12 +49,15 @@ __all__ = [
     "CentralParameterServer",
     "Chain",
     "DemandAttempt",
+    "DemandProof",
     "DemandSolution",
     "DemandStrategy",
     "Direct",
+    "DisjointTrees",
     "DoubleBinaryTree",
     "DoubleTree",
     "Exact",
+    "ExactDemand",
     "Flows",
     "Group",
     "Grown",
