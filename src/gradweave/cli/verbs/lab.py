@@ -1,9 +1,9 @@
-"""``gradweave lab``: measure all-reduces on an emulated network, beside the prediction."""
+"""``gradweave lab``: measure collectives on an emulated network, beside the prediction."""
 
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
+from gradweave.cli.measured_jobs import loaded, measure_asked
 from gradweave.cli.options import (
     FaultOptions,
     SizesType,
@@ -21,7 +22,8 @@ from gradweave.cli.options import (
     seed_option,
     writable,
 )
-from gradweave.cli.solving import chosen_objective_option, default_objective
+from gradweave.cli.planned_jobs import job_option, mesh_option
+from gradweave.cli.solving import chosen_objective_option, default_objective, is_given
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import is_own
 from gradweave.lazy import require
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
     from gradweave.lab.measure import Experiment, ForSizes, Measurement
 
 BACKEND = "gloo"
-"""Stands for the backend's native all-reduce among the schedulers."""
+"""Stands for the backend's native collectives among the schedulers."""
+_PLAN_S = 60.0
+"""Longest search for a plan of jobs."""
 
 
 @click.command()
@@ -58,8 +62,10 @@ BACKEND = "gloo"
     default=f"{PORTFOLIO},ring,parameter_server,{BACKEND}",
     show_default=True,
     help=f"Measure these strategies, comma-separated; {BACKEND} is the backend's native "
-    "all-reduce.",
+    f"all-reduce.  [with --job: {PORTFOLIO},{BACKEND}]",
 )
+@job_option
+@mesh_option
 @click.option(
     "--schedule",
     "files",
@@ -111,6 +117,8 @@ BACKEND = "gloo"
 def lab(
     network: str,
     schedulers: str,
+    jobs: tuple[str, ...],
+    mesh: str | None,
     files: tuple[Path, ...],
     gradient_bytes: tuple[int, ...],
     bandwidth: str,
@@ -123,7 +131,7 @@ def lab(
     as_json: bool,
     **lost: Unpack[FaultOptions],
 ) -> None:
-    """Measure all-reduces on NETWORK, emulated on this machine; needs root.
+    """Measure all-reduces, or --job, on NETWORK, emulated on this machine; needs root.
 
     Every server and switch becomes a network namespace, every link a pair of interfaces that send
     no faster than the link, and latencies are added. Round trips and throughput of the links are
@@ -139,23 +147,37 @@ def lab(
         bandwidth_bytes_per_s=lab_bandwidth(bandwidth),
         latency_s=None if latency is None else parse_latency(latency),
     )
+    names = split_specs(schedulers)
+    if mesh is not None and not jobs:
+        raise OptionError("--mesh: expected --job beside it, such as all_reduce:bytes=1MB,axis=tp")
     with Progress(f"scheduling {network}") as progress:
-        wanted = _Wanted(topology, objective, runtime, gradient_bytes, seed)
-        contenders: list[tuple[str, ForSizes]] = [
-            (name, None if name == BACKEND else wanted.schedules(name))
-            for name in split_specs(schedulers)
-        ]
-        contenders += [(path.name, _on(load(path), topology, path)) for path in files]
-        if not contenders:
-            raise OptionError("schedulers: expected at least one, got none")
-        experiment = laboratory.measure(
-            topology,
-            contenders,
-            gradient_bytes=gradient_bytes,
-            repetitions=repetitions,
-            progress=progress,
+        loads = [(path, _on(load(path), topology, path)) for path in files]
+        experiment = (
+            measure_asked(
+                topology,
+                jobs,
+                mesh,
+                names if is_given("schedulers") else [PORTFOLIO, BACKEND],
+                [loaded(plan, path) for path, plan in loads],
+                repetitions=repetitions,
+                seed=seed,
+                time_limit=_PLAN_S,
+                progress=progress,
+            )
+            if jobs
+            else _all_reduces(
+                topology,
+                names,
+                loads,
+                gradient_bytes,
+                repetitions,
+                objective,
+                runtime,
+                seed,
+                progress,
+            )
         )
-    result = _as_object(experiment, topology)
+    result = _as_object(experiment, topology, jobs)
     written = _write(result, experiment.measurements, output) if output is not None else []
     if as_json:
         print_json(result)
@@ -166,9 +188,39 @@ def lab(
         f"the slowest {format_bandwidth(float(topology.bandwidth_bytes_per_s.min()))}"
     )
     print_lines(_emulated(experiment.emulation))
-    print_table(_table(experiment.measurements, topology.num_servers))
+    print_table(_table(experiment.measurements, None if jobs else topology.num_servers))
     if written:
         print_lines(f"written to {' and '.join(map(str, written))}")
+
+
+def _all_reduces(
+    topology: Topology,
+    names: Sequence[str],
+    files: Sequence[tuple[Path, Schedule]],
+    gradient_bytes: tuple[int, ...],
+    repetitions: int,
+    objective: Objective | None,
+    runtime: str | None,
+    seed: int,
+    progress: Callable[[str], None],
+) -> "Experiment":
+    """All-reduces of each size by each strategy and file."""
+    from gradweave.lab import measure as laboratory
+
+    wanted = _Wanted(topology, objective, runtime, gradient_bytes, seed)
+    contenders: list[tuple[str, ForSizes]] = [
+        (name, None if name == BACKEND else wanted.schedules(name)) for name in names
+    ]
+    contenders += [(path.name, plan) for path, plan in files]
+    if not contenders:
+        raise OptionError("schedulers: expected at least one, got none")
+    return laboratory.measure(
+        topology,
+        contenders,
+        gradient_bytes=gradient_bytes,
+        repetitions=repetitions,
+        progress=progress,
+    )
 
 
 def lab_bandwidth(text: str) -> float:
@@ -245,7 +297,7 @@ def _emulated(emulation: "Emulation") -> str:
     )
 
 
-def _as_object(experiment: "Experiment", topology: Topology) -> dict[str, Any]:
+def _as_object(experiment: "Experiment", topology: Topology, jobs: Sequence[str]) -> dict[str, Any]:
     from gradweave.lab.network import HEADER_BYTES
 
     return {
@@ -260,7 +312,10 @@ def _as_object(experiment: "Experiment", topology: Topology) -> dict[str, Any]:
             "overhead_s": topology.overhead_s.tolist(),
         },
         "emulation": _emulation(experiment.emulation),
-        "measurements": [_one(one, topology.num_servers) for one in experiment.measurements],
+        "jobs": list(jobs),
+        "measurements": [
+            _one(one, None if jobs else topology.num_servers) for one in experiment.measurements
+        ],
     }
 
 
@@ -274,7 +329,7 @@ def _emulation(emulation: "Emulation") -> dict[str, Any]:
     } | {"alone_bytes_per_s": [None if x != x else x for x in emulation.alone_bytes_per_s.tolist()]}
 
 
-def _one(one: "Measurement", servers: int) -> dict[str, Any]:
+def _one(one: "Measurement", servers: int | None) -> dict[str, Any]:
     data = one.predicted_link_bytes
     return {
         "name": one.name,
@@ -282,7 +337,9 @@ def _one(one: "Measurement", servers: int) -> dict[str, Any]:
         "gradient_bytes": one.gradient_bytes,
         "measured_s": one.measured_s,
         "algbw_bytes_per_s": algorithm_bandwidth(one.gradient_bytes, one.measured_s),
-        "busbw_bytes_per_s": bus_bandwidth(one.gradient_bytes, one.measured_s, servers),
+        "busbw_bytes_per_s": None
+        if servers is None
+        else bus_bandwidth(one.gradient_bytes, one.measured_s, servers),
         "runs_s": one.runs_s,
         "predicted_s": one.predicted_s,
         "fair_s": one.fair_s,
@@ -308,7 +365,7 @@ def _write(
     return [figures, chart]
 
 
-def _table(measurements: Sequence["Measurement"], servers: int) -> "Table":
+def _table(measurements: Sequence["Measurement"], servers: int | None) -> "Table":
     heads = (
         *("schedule", "MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
         *("busbw", "MB sent", "MB on links", "of that not data"),
@@ -316,8 +373,8 @@ def _table(measurements: Sequence["Measurement"], servers: int) -> "Table":
     return table(heads, [_cells(one, servers) for one in measurements])
 
 
-def _cells(one: "Measurement", servers: int) -> list[str]:
-    bus = bus_bandwidth(one.gradient_bytes, one.measured_s, servers)
+def _cells(one: "Measurement", servers: int | None) -> list[str]:
+    bus = servers and format_rate(bus_bandwidth(one.gradient_bytes, one.measured_s, servers))
     spread = (max(one.runs_s) - min(one.runs_s)) / one.measured_s
     return [
         one.name,
@@ -327,7 +384,7 @@ def _cells(one: "Measurement", servers: int) -> list[str]:
         f"{1e3 * one.measured_s:.1f}",
         f"{spread:.0%}",
         "–" if one.ratio is None else f"{one.ratio:.2f}",
-        format_rate(bus),
+        bus or "–",
         f"{sum(one.sent_bytes) / 1e6:.2f}" if one.schedule else "–",
         f"{one.link_bytes.sum() / 1e6:.2f}",
         "–" if one.overhead is None else f"{one.overhead / (1 + one.overhead):.1%}",

@@ -1,0 +1,100 @@
+"""``gradweave lab --job``: several collectives at once, measured on an emulated network."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradweave.cli.planned_jobs import jobs_of
+from gradweave.cli.solving import is_given
+from gradweave.errors import OptionError
+from gradweave.schedule.jobs import Job, demand_of
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.solve.demands import solve_demand, strategies_for
+from gradweave.schedulers.spec import is_portfolio
+from gradweave.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from gradweave.lab.jobs import MeasuredJobs
+
+_NOT_WITH_JOBS = ("gradient_bytes", "objective", "runtime")
+
+
+def measure_asked(
+    topology: Topology,
+    texts: Sequence[str],
+    mesh: str | None,
+    names: Sequence[str],
+    files: Sequence[tuple[str, Schedule]],
+    *,
+    repetitions: int,
+    seed: int,
+    time_limit: float,
+    progress: Callable[[str], None],
+) -> "MeasuredJobs":
+    """Plans the jobs of the command line by each of some strategies, and measures the plans.
+
+    Args:
+        topology: the network, with the bandwidths to emulate.
+        texts: jobs, as ``--job`` has them.
+        mesh: as ``--mesh`` has it; None for none.
+        names: of strategies; ``portfolio`` for the best that is found, ``gloo`` for its own.
+        files: names and plans of more contenders.
+        repetitions: timed runs of each contender.
+        seed: of strategies, and of multipath.
+        time_limit: seconds for each plan.
+        progress: called with the step under way.
+
+    Raises:
+        OptionError: options that are for one all-reduce; a strategy that there is not, or jobs that
+            make no sense.
+        SpecError: a text that is no job or mesh.
+        NoScheduleError: a strategy that finds no plan.
+    """
+    from gradweave.lab.jobs import GLOO, measure_jobs
+
+    for name in _NOT_WITH_JOBS:
+        if is_given(name):
+            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
+    jobs = jobs_of(topology, texts, mesh)
+    plans = []
+    for name in names:
+        if name != GLOO:
+            progress(f"planning by {name}")
+            plans.append((name, _plan(topology, jobs, name, seed, time_limit)))
+    return measure_jobs(
+        topology,
+        jobs,
+        [*plans, *files],
+        own=GLOO in names,
+        repetitions=repetitions,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def _plan(
+    topology: Topology, jobs: Sequence[Job], name: str, seed: int, time_limit: float
+) -> Schedule:
+    """A plan by a strategy of a name."""
+    if is_portfolio(name):
+        return solve_demand(topology, jobs, seed=seed, time_limit=time_limit).schedule
+    known = {one.name: one for one in strategies_for(topology, demand_of(topology, jobs))}
+    if name not in known:
+        raise OptionError(
+            f"schedulers: expected portfolio, gloo or one of {', '.join(known)} for these jobs, "
+            f"got {name!r:.60}"
+        )
+    return solve_demand(
+        topology, jobs, strategies=[known[name]], seed=seed, time_limit=time_limit
+    ).schedule
+
+
+def loaded(plan: Schedule, path: Path) -> tuple[str, Schedule]:
+    """A file's plan, which has to be of jobs.
+
+    Raises:
+        OptionError: it is of one collective among all servers.
+    """
+    if plan.demand is None:
+        raise OptionError(f"{path}: is a schedule of {plan.collective}; expected one of jobs")
+    return path.name, plan
