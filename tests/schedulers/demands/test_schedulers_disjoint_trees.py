@@ -1,12 +1,17 @@
 """Trees without a common link: as many as every cut lets through, on any network."""
 
+import dataclasses
+
 import networkx as nx
 import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.errors import NoScheduleError
 from gradweave.schedule import collective
+from gradweave.schedulers import DisjointTrees
 from gradweave.schedulers.demands.disjoint_trees import disjoint_carriers, disjoint_trees
+from gradweave.simulate.seconds import event_seconds
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -14,37 +19,78 @@ def test_random_graphs_have_as_many_as_their_least_cut(seed: int):
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(3, 9))
     graph = nx.gnp_random_graph(nodes, 0.6, seed=seed, directed=True)
-    source, target = np.array(list(graph.edges)).T
-    nx.set_edge_attributes(graph, 1, "capacity")
-    cut = min(nx.maximum_flow_value(graph, 0, node) for node in range(1, nodes))
-    trees = disjoint_trees(source, target, 0, nodes)
-    assert len(trees) == cut
-    links = np.concatenate([[], *(link[1:] for _, link in trees)]).astype(int)
-    assert len(np.unique(links)) == len(links)
-    for parent, link in trees:
+    arcs = nx.to_numpy_array(graph).astype(np.int64) * rng.integers(1, 3, (nodes, nodes))
+    graph = nx.from_numpy_array(arcs, create_using=nx.DiGraph)
+    cut = min(nx.maximum_flow_value(graph, 0, node, capacity="weight") for node in range(1, nodes))
+    parents, levels, depths = disjoint_trees(arcs, 0, cut, rng)
+    assert parents is not None and len(parents) == cut
+    assert disjoint_trees(arcs, 0, cut + 1, rng)[0] is None
+    used, depth = np.zeros_like(arcs), np.zeros((cut, nodes), int)
+    for tree, parent in enumerate(parents):
         for node in range(1, nodes):
-            assert (source[link[node]], target[link[node]]) == (parent[node], node)
-            steps = 0
+            used[parent[node], node] += 1
             while node:
-                node, steps = int(parent[node]), steps + 1
-                assert steps < nodes
+                node, depth[tree, node] = int(parent[node]), depth[tree, node] + 1
+                assert depth[tree].max() < nodes * nodes
+    assert (used <= arcs).all()
+    assert (levels >= 1 or not cut) and depths >= cut * (nodes - 1)
+
+
+TREES = {
+    # network: how many trees; levels of the deepest
+    "torus:3x3": (4, 3),
+    "mesh:3x3": (2, 4),
+    "ring:5": (2, 4),
+    "hypercube:3": (3, 4),
+    "star:5": (1, 4),
+    "bcube:n=3,k=1": (2, 4),
+    "fat_tree:4": (1, 15),
+    "leaf_spine:leaves=3,spines=2,servers_per_leaf=2,oversubscription=2": (2, 5),
+}
+"""On fat-trees and other networks of one port a server the only tree is a chain."""
 
 
 @pytest.mark.parametrize("name", ["broadcast", "reduce"])
-@pytest.mark.parametrize(("network", "trees"), [("torus:3x3", 4), ("mesh:3x3", 2), ("ring:5", 2)])
-def test_a_network_s_trees_make_a_valid_schedule(name: str, network: str, trees: int):
+@pytest.mark.parametrize("network", TREES)
+def test_trees_load_no_link_longer_than_the_bound(name: str, network: str):
+    topology = gw.topology.from_spec(network)
+    demand = collective(name, topology.servers, 10**9, root=1)
+    found = [carrier for _, carrier in disjoint_carriers(topology, demand)]
+    load, levels = np.zeros(len(topology.source)), []
+    for carrier in found:
+        for route in carrier.routes:
+            np.add.at(load, np.array(route), 1 / len(found))
+        until: list[int] = []
+        for before in carrier.waits:
+            until.append(1 + max((until[one] for one in before), default=0))
+        levels.append(max(until))
+    assert (len(found), max(levels)) == TREES[network]
+    bound = gw.bounds.demand_bound(topology, demand)
+    busiest_s = (load / topology.bandwidth_bytes_per_s).max() * 1e9
+    assert float(bound.lengths.used / bound.lengths.offered) == pytest.approx(busiest_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("broadcast", "bcube:n=3,k=1"),
+        ("reduce", "leaf_spine:leaves=3,spines=2,servers_per_leaf=2,oversubscription=2"),
+    ],
+)
+def test_a_long_pipeline_is_near_the_bound(name: str, network: str):
     topology = gw.topology.from_spec(network)
     demand = collective(name, topology.servers, 10**9, root=0)
-    assert len([*disjoint_carriers(topology, demand)]) == trees
-    schedule = gw.schedulers.Joint().schedule(topology, demand)
-    assert len(np.unique(schedule.route_nodes.reshape(-1, 2), axis=0)) == trees * (
-        topology.num_servers - 1
-    )
+    ends = event_seconds(DisjointTrees().schedule(topology, demand))[1]
+    assert ends.max() <= gw.bounds.demand_bound(topology, demand).seconds * 1.03
 
 
 def test_other_demands_and_networks_have_none():
-    star, ring = gw.topology.star(4), gw.topology.ring(4)
-    whole = collective("broadcast", range(4), 8, root=0)
-    assert not [*disjoint_carriers(star, whole)]
-    assert not [*disjoint_carriers(ring, collective("broadcast", [0, 1], 8, root=0))]
-    assert not [*disjoint_carriers(ring, collective("all_reduce", range(4), 8))]
+    ring = gw.topology.ring(4)
+    for demand in (
+        collective("broadcast", [0, 1], 8, root=0),
+        collective("all_reduce", range(4), 8),
+    ):
+        with pytest.raises(NoScheduleError, match="disjoint_trees: is for broadcasts and reduct"):
+            DisjointTrees().schedule(ring, demand)
+    uneven = dataclasses.replace(ring, bandwidth_bytes_per_s=1e9 * np.array([2.0, 3] * 4))
+    assert not [*disjoint_carriers(uneven, collective("reduce", range(4), 8, root=0))]

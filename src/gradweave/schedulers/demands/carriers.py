@@ -2,12 +2,12 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands import DemandBound
+from gradweave.bounds.demands import DemandBound, demand_bound
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import COPY, REDUCE
@@ -46,6 +46,20 @@ class Plan:
     bound: DemandBound
     lengths: tuple[NDArray[np.float64], ...] = ()
     """[L] of links, by stages of jobs, where some are to end before others: what its duals are."""
+
+
+def even_plan(topology: Topology, demand: Demand, carriers: Iterable[tuple[int, Carrier]]) -> Plan:
+    """Blocks divided evenly among their carriers.
+
+    Args:
+        topology: the network.
+        demand: what is to be summed and moved.
+        carriers: blocks, ascending, with the carriers of each.
+    """
+    number, each = zip(*carriers, strict=True)
+    block = np.array(number, np.int64)
+    share = demand.bytes / np.bincount(block, minlength=len(demand))
+    return Plan(topology, demand, block, each, share[block], demand_bound(topology, demand))
 
 
 def path_carrier(topology: Topology, path: list[int], route: Route) -> Carrier:

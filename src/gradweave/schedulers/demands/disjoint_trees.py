@@ -1,148 +1,121 @@
 """Trees from one root that share no link: as many as any server's links can tell apart."""
 
-from collections import deque
+import dataclasses
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.demand import Demand
-from gradweave.schedulers.demands.carriers import Carrier, Route, Trees
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.demands.carriers import Carrier, Trees, even_plan
+from gradweave.schedulers.demands.own_hops import OwnHops, units_of
+from gradweave.schedulers.demands.pieces import Pieces
+from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.tuning import TUNING
-from gradweave.topology.topology import Topology
+from gradweave.stop import Stop
+from gradweave.topology.topology import Integers, Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class DisjointTrees(DemandStrategy):
+    """A broadcast, or a reduction, over as many trees as have bandwidth of their own on every link.
+
+    Each carries the same part, in as few levels as are found; their bytes take the least time that
+    any schedule can.
+    """
+
+    name: ClassVar[str] = "disjoint_trees"
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        carriers = list(disjoint_carriers(topology, demand))
+        if len({block for block, _ in carriers}) < len(demand):
+            raise self.refused(
+                "is for broadcasts and reductions among all servers, over links whose bandwidths "
+                "are small multiples of the slowest one's"
+            )
+        pieces = Pieces(even_plan(topology, demand, carriers))
+        return pieces.schedule(pieces.fastest(stop))
 
 
 def disjoint_carriers(topology: Topology, demand: Demand) -> Iterator[tuple[int, Carrier]]:
-    """Carriers of broadcasts and reductions among all servers of a network of equal links.
+    """Carriers of broadcasts and reductions among all servers.
 
-    Each tree carries the same part of its block, and no two have a link in common, so that none
-    waits for another. Of other blocks and networks, none.
+    Each tree carries the same part of its block, and all have bandwidth of their own, so that none
+    waits for another. Of other blocks none, nor where links have too many different bandwidths.
 
     Args:
         topology: the network.
         demand: what is to be summed and moved.
     """
-    equal = len(np.unique(topology.bandwidth_bytes_per_s)) == 1
-    small = len(topology.source) <= TUNING.max_disjoint_links
-    if len(topology.switches) or not equal or not small:
+    units = units_of(topology)
+    if units is None or len(topology.source) > TUNING.max_disjoint_links:
         return
     servers, rank = topology.num_servers, topology.rank.astype(np.int64)
-    source, target = topology.source.astype(np.int64), topology.target.astype(np.int64)
     for block in range(len(demand)):
         given, wanted = demand.contributors[block], demand.destinations[block]
         if min(len(given), len(wanted)) > 1 or len(np.union1d(given, wanted)) < servers:
             continue
         towards = len(wanted) == 1
-        root = int(rank[wanted[0] if towards else given[0]])
-        ends = (target, source) if towards else (source, target)
-        for parent, link in disjoint_trees(*ends, root, servers):
+        root = int(wanted[0] if towards else given[0])
+        found = _flattest(topology, root, towards, units)
+        if found is None:
+            continue
+        hops, parents = found
+        for parent in parents:
             trees = Trees(
                 np.arange(servers),
-                root,
+                int(rank[root]),
                 towards=parent if towards else None,
                 given=np.isin(topology.servers, given),
                 away=None if towards else parent,
                 wanted=np.isin(topology.servers, wanted),
             )
-            yield block, trees.carrier(topology, _route_over(link, towards))
+            yield block, trees.carrier(topology, hops.take)
 
 
-def _route_over(link: NDArray[np.int64], towards: bool) -> Route:
-    """Hops of a tree as its links.
-
-    Args:
-        link: [N] between each server and its parent.
-        towards: whether data goes to the parents.
-    """
-    return lambda source, target: (int(link[source if towards else target]),)
+def _flattest(
+    topology: Topology, root: int, towards: bool, units: Integers
+) -> tuple[OwnHops, NDArray[np.int64]] | None:
+    """Of some sets of trees those that share links least with slower ones; then the flattest."""
+    rng, best, found = np.random.default_rng(0), (np.inf, np.inf, np.inf), None
+    for _ in range(TUNING.splits if len(topology.switches) else 1):
+        hops = OwnHops(topology, root, towards, units, rng)
+        if not 0 < hops.count <= TUNING.max_disjoint_trees:
+            return None
+        arcs, mixed = hops.between_servers, hops.links_of_several_rates
+        if mixed > best[0]:
+            continue
+        for _ in range(TUNING.growths):
+            parents, *depth = disjoint_trees(arcs, int(topology.rank[root]), hops.count, rng)
+            if parents is not None and (mixed, *depth) < best:
+                best, found = (mixed, *depth), (hops, parents)
+    return found
 
 
 def disjoint_trees(
-    source: NDArray[np.int64], target: NDArray[np.int64], root: int, nodes: int
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """As many trees from a root as can be without a link in common.
-
-    A tree grows link by link, nearest to the root first; a link is taken if what is left still
-    lets as many trees as are to come reach every node.
+    arcs: Integers, root: int, count: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64] | None, int, int]:
+    """Trees from a root without a common unit of an arc, level by level.
 
     Args:
-        source: [L] node that each link direction leaves.
-        target: [L] node that it enters.
+        arcs: [N, N] units from each node to each other.
         root: of the trees.
-        nodes: V; all are spanned.
+        count: k, trees.
+        rng: by which arcs are ordered that are tried.
 
     Returns:
-        Of each tree the parent of each node and the link that enters it; −1 at the root.
-
-    Source: Lovász, "On two minimax theorems in graph", 1976 (a proof of Edmonds' theorem on
-        disjoint branchings).
+        [k, N] of each tree the parent of each node, −1 at the root; None where there are not so
+        many. Levels of the deepest, and the sum of all nodes' depths.
     """
-    graph = _Graph(source, target, nodes)
-    count = min(graph.flow({root}, node, len(source)) for node in range(nodes) if node != root)
-    trees = []
-    for left in range(count, 0, -1):
-        parent, link = np.full(nodes, -1), np.full(nodes, -1)
-        reached = deque([root])
-        inside = {root}
-        while len(inside) < nodes:
-            grown = False
-            for node in list(reached):
-                for number in graph.leaving[node]:
-                    other = int(target[number])
-                    if not graph.free[number] or other in inside:
-                        continue
-                    if graph.flow({root, node}, other, left) >= left:
-                        graph.free[number] = False
-                        parent[other], link[other] = node, number
-                        inside.add(other)
-                        reached.append(other)
-                        grown = True
-            if not grown:
-                return trees
-        trees.append((parent, link))
-    return trees
+    from gradweave.schedulers.demands.disjoint_trees_kernel import grow_trees, most_that_flows
 
-
-class _Graph:
-    """Links that no tree has yet."""
-
-    def __init__(self, source: NDArray[np.int64], target: NDArray[np.int64], nodes: int) -> None:
-        self.source, self.target = source.tolist(), target.tolist()
-        self.free = [True] * len(source)
-        self.leaving: list[list[int]] = [[] for _ in range(nodes)]
-        self.entering: list[list[int]] = [[] for _ in range(nodes)]
-        for number, (one, other) in enumerate(zip(self.source, self.target, strict=True)):
-            self.leaving[one].append(number)
-            self.entering[other].append(number)
-
-    def flow(self, sources: set[int], sink: int, enough: int) -> int:
-        """How many paths without a common link lead to a node; not counted beyond `enough`."""
-        used = [False] * len(self.free)
-        for paths in range(enough):
-            if not self._augment(sources, sink, used):
-                return paths
-        return enough
-
-    def _augment(self, sources: set[int], sink: int, used: list[bool]) -> bool:
-        """Finds one more path in the residual graph; breadth first."""
-        came: dict[int, tuple[int, bool] | None] = dict.fromkeys(sources)
-        queue = deque(sources)
-        while queue:
-            node = queue.popleft()
-            for number in self.leaving[node]:
-                other = self.target[number]
-                if self.free[number] and not used[number] and other not in came:
-                    came[other] = number, True
-                    queue.append(other)
-            for number in self.entering[node]:
-                other = self.source[number]
-                if used[number] and other not in came:
-                    came[other] = number, False
-                    queue.append(other)
-            if sink in came:
-                while (step := came[sink]) is not None:
-                    number, forward = step
-                    used[number] = forward
-                    sink = self.source[number] if forward else self.target[number]
-                return True
-        return False
+    nodes = len(arcs)
+    if most_that_flows(arcs, root, np.arange(nodes), count) < count:
+        return None, nodes, 0
+    parent = np.empty((count, nodes), np.int64)
+    order = rng.permutation(count * nodes * nodes)
+    levels, depth = grow_trees(arcs.copy(), root, count, order, parent)
+    return parent, levels, depth

@@ -95,29 +95,50 @@ class Pieces:
         )
 
     def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
-        """Pieces finer and finer for as long as that is worth it.
+        """Pieces finer and finer for as long as that is worth it, and then some in between.
 
         Args:
             stop: after which no more are tried, once there is an order.
         """
-        best: Ordered | None = None
-        patience = TUNING.patience
-        per_piece = (self.trees.hop >= 0).sum(1)
-        for halvings in range(64):
-            begun, before = clock.now(), math.inf if best is None else best.seconds
-            for cut in self._cuts(2.0**-halvings):
-                if best is not None and np.bincount(cut.part) @ per_piece > TUNING.max_transfers:
-                    return best
-                for found in self._orders(cut, math.inf if best is None else best.seconds):
-                    if best is None or found.seconds < best.seconds:
-                        best = found
-            assert best is not None
-            better = best.seconds < before * (1 - TUNING.min_gain)
-            patience = TUNING.patience if better else patience - 1
-            enough = patience <= 0 and 2.0**halvings > TUNING.least_pieces
-            if enough or 2 * (clock.now() - begun) > stop.seconds_left:
-                break
+        best, at, took = self._fastest_of(1.0, None), 1.0, 0.0
         assert best is not None
+        patience = TUNING.patience
+        for halvings in range(1, 64):
+            begun, part = clock.now(), 2.0**-halvings
+            if 2 * took > stop.seconds_left:
+                break
+            found = self._fastest_of(part, best)
+            took = clock.now() - begun
+            if found is None:
+                break
+            better = found.seconds < best.seconds * (1 - TUNING.min_gain)
+            patience = TUNING.patience if better else patience - 1
+            best, at = (found, part) if found.seconds < best.seconds else (best, at)
+            if patience <= 0 and 1 / part > TUNING.least_pieces:
+                break
+        for factor in ORDERING.between:
+            if took > stop.seconds_left:
+                break
+            found = self._fastest_of(at / factor, best)
+            best = best if found is None or found.seconds >= best.seconds else found
+        return best
+
+    def _fastest_of(self, part: float, known: Ordered | None) -> Ordered | None:
+        """The fastest order of pieces of some size.
+
+        Args:
+            part: of the usual carrier's bytes, that is a piece.
+            known: an order; others are given up when they take as long. Where there is one, None is
+                returned if pieces are too many.
+        """
+        best, until = None, math.inf if known is None else known.seconds
+        per_piece = (self.trees.hop >= 0).sum(1)
+        for cut in self._cuts(part):
+            if known is not None and np.bincount(cut.part) @ per_piece > TUNING.max_transfers:
+                return best
+            for found in self._orders(cut, until):
+                if best is None or found.seconds < best.seconds:
+                    best, until = found, min(until, found.seconds)
         return best
 
     def _cuts(self, part: float) -> Iterator[Cut]:

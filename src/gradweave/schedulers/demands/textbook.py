@@ -8,10 +8,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands import demand_bound
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.demands.carriers import Carrier, Plan, Relayed, Trees, path_carrier
+from gradweave.schedulers.demands.carriers import (
+    Carrier,
+    Relayed,
+    Trees,
+    even_plan,
+    path_carrier,
+)
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.scheduler import check_counts
@@ -36,11 +41,7 @@ class Textbook(DemandStrategy):
         """Makes the schedule; `schedule` verifies it."""
         if demand.unicast and not self.unicast:
             raise self.refused("is for blocks of several contributors or destinations")
-        block, carriers = zip(*self.carriers(topology, demand), strict=True)
-        number = np.array(block, np.int64)
-        share = demand.bytes / np.bincount(number, minlength=len(demand))
-        bound = demand_bound(topology, demand)
-        pieces = Pieces(Plan(topology, demand, number, carriers, share[number], bound))
+        pieces = Pieces(even_plan(topology, demand, self.carriers(topology, demand)))
         return pieces.schedule(pieces.fastest(stop))
 
     def carriers(self, topology: Topology, demand: Demand) -> Iterator[tuple[int, Carrier]]:

@@ -31,11 +31,21 @@ class Tuning:
     """How much cheaper a path must be that another server relays."""
     least_gain: float = 1e-12
     """By which a carrier must be cheaper than what its block pays."""
+    max_stages: int = 6
+    """Times in one program, by which jobs that end before others are to have ended."""
     least_share: float = 1e-4
     """Of a block, below which a carrier is left out."""
 
     max_disjoint_links: int = 1_000
-    """Link directions up to which trees without a common link are sought: a second for 400."""
+    """Link directions up to which trees without a common link are sought."""
+    max_units: int = 64
+    """Bandwidth of a link, relative to the slowest one's, up to which they are."""
+    max_disjoint_trees: int = 16
+    """And how many trees at most."""
+    splits: int = 32
+    """Ways to split off the switches that are tried for them."""
+    growths: int = 16
+    """Sets of trees that are grown in each."""
     planning: float = 0.5
     """Share of the time for the program; the rest is for pieces."""
 

@@ -18,6 +18,7 @@ from gradweave.schedule.demand import Demand
 from gradweave.schedule.jobs import Job, demand_of
 from gradweave.schedule.objective import JobObjective
 from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
 from gradweave.schedulers.demands.flows import Flows
 from gradweave.schedulers.demands.joint import Joint
 from gradweave.schedulers.demands.strategy import DemandStrategy
@@ -210,6 +211,8 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
     if demand.unicast:
         return [Flows(), *joint, *several, *(one for one in TEXTBOOK if one.unicast)]
     direct, *trees = TEXTBOOK
+    if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
+        return [direct, DisjointTrees(), *joint, *trees]
     # What a time limit leaves out is what the linear program begins with in any case.
     return [direct, *joint, *(several or [Group()]), *trees]
 
