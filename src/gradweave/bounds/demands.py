@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Name
 from gradweave.bounds.distances import node_distances
-from gradweave.bounds.latency import message_times
+from gradweave.bounds.latency import LatencyBound, message_times, reach_of
 from gradweave.bounds.link_lengths import (
     checked_integers,
     given_lengths,
@@ -142,15 +142,24 @@ class DemandBound:
     """The certificate of what the bytes take; of the jobs that begin so late, where all do not."""
     since_s: float = 0.0
     """Seconds before which none of these jobs is ready."""
+    besides: tuple[DemandLengths, ...] = ()
+    """Other lengths that a search has found, which prove more of some jobs alone."""
+    ports: LatencyBound | None = None
+    """What messages without bytes take through the ports of a block's root, where it is to reach
+    all servers, or all it."""
 
     @property
     def seconds(self) -> float:
-        """The larger of the two, from when the jobs are ready."""
-        return self.since_s + max(self.latency_s, float(self.lengths.seconds))
+        """The largest of these, from when the jobs are ready."""
+        ports_s = 0.0 if self.ports is None else self.ports.seconds
+        return self.since_s + max(self.latency_s, ports_s, float(self.lengths.seconds))
 
     def reason(self, name: Name = str) -> str:
         """The certificate in words."""
         since = f" from {format_seconds(self.since_s)} on" if self.since_s else ""
+        latest = max(self.latency_s, float(self.lengths.seconds))
+        if self.ports is not None and self.ports.seconds > latest:
+            return f"{self.ports.reason(name)}{since}"
         if self.latency_s > self.lengths.seconds:
             a, b = map(name, self.farthest)
             return f"from server {a} to server {b} it takes {format_seconds(self.latency_s)}{since}"
@@ -192,7 +201,8 @@ def demand_bound(
         if given is not None and given.any():
             tried.append(_in_integers(topology, alone, given))
         near = strongest(tried, _seconds)
-        found.append(DemandBound(*_farthest(topology, alone), near, since))
+        ports = _through_ports(topology, alone)
+        found.append(DemandBound(*_farthest(topology, alone), near, since, ports=ports))
     return max(found, key=lambda one: one.seconds)
 
 
@@ -387,3 +397,17 @@ def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int
             a, b = divmod(int(among.argmax()), len(wanted))
             longest, pair = float(among.max()), (int(given[a]), int(wanted[b]))
     return longest * (1 - 1e-12), pair
+
+
+def _through_ports(topology: Topology, demand: Demand) -> LatencyBound | None:
+    """What messages take at least between a block's root and all servers; None without such."""
+    given, wanted = demand.contributors, demand.destinations
+    everyone = topology.num_servers
+    roots = {
+        (int(one[block][0]), gathering)
+        for one, others, gathering in ((given, wanted, False), (wanted, given, True))
+        for block in np.flatnonzero((one.sizes == 1) & (others.sizes >= everyone - 1)).tolist()
+        if len(np.union1d(one[block], others[block])) == everyone
+    }
+    found = (reach_of(topology, root, gathering=gathering) for root, gathering in sorted(roots))
+    return max((one for one in found if one is not None), key=lambda one: one.seconds, default=None)

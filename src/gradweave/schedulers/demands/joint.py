@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradweave.bounds.demands import DemandBound
+from gradweave.bounds.demands import DemandBound, demand_bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import Schedule
@@ -14,6 +14,7 @@ from gradweave.schedulers.demands.carriers import Plan
 from gradweave.schedulers.demands.disjoint_trees import disjoint_carriers
 from gradweave.schedulers.demands.joint_program import plan
 from gradweave.schedulers.demands.pieces import Pieces
+from gradweave.schedulers.demands.stages import Stages
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import Chain, Direct
 from gradweave.schedulers.demands.tuning import TUNING
@@ -39,8 +40,15 @@ class Joint(DemandStrategy):
     residual: float = 0.0
     """Weight of the bandwidth that a transfer leaves unusable behind switches, beside what it uses;
     see `gradweave.schedulers.unequal.paths.Paths`."""
+    order: tuple[int, ...] = ()
+    """[jobs] place of each job, of which the first are to end before others; all together, if not
+    given."""
+    weight: tuple[float, ...] = ()
+    """[jobs] of each job's end then; one, if not given."""
 
     def __post_init__(self) -> None:
+        if self.weight and len(self.weight) != len(self.order):
+            raise OptionError(f"joint: weight: expected {len(self.order)}, one for each place")
         if not 0 <= self.residual < np.inf:
             raise OptionError(
                 f"joint: residual: expected a number of at least 0, got {self.residual:g}"
@@ -55,7 +63,21 @@ class Joint(DemandStrategy):
     ) -> tuple[Schedule, DemandBound | None]:
         """The schedule, and what the program's duals prove."""
         found = self.plan(topology, demand, stop)
-        return self.verified(_in_pieces(found, stop), seed), found.bound
+        besides = []
+        for stage, lengths in enumerate(found.lengths[:-1]):
+            jobs = np.flatnonzero(self._stages(demand).of_job <= stage).tolist()
+            one = demand_bound(topology, demand.of_jobs(jobs), lengths=lengths)
+            besides.append(one.lengths)
+        bound = dataclasses.replace(found.bound, besides=tuple(besides))
+        return self.verified(_in_pieces(found, stop), seed), bound
+
+    def _stages(self, demand: Demand) -> Stages:
+        jobs = len(demand.jobs)
+        if not self.order:
+            return Stages.one(jobs)
+        if len(self.order) != jobs:
+            raise self.refused(f"has an order of {len(self.order)} jobs, not {jobs}")
+        return Stages.in_order(self.order, self.weight or (1.0,) * jobs, TUNING.max_stages)
 
     def plan(self, topology: Topology, demand: Demand, stop: Stop = UNLIMITED) -> Plan:
         """Trees and paths, with what each carries.
@@ -69,8 +91,10 @@ class Joint(DemandStrategy):
         for simple in SIMPLE:
             with contextlib.suppress(NoScheduleError):
                 first += simple.carriers(topology, demand)
-        part = stop.part(TUNING.planning)
-        return plan(topology, demand, residual=self.residual, first=first, stop=part)
+        part, stages = stop.part(TUNING.planning), self._stages(demand)
+        return plan(
+            topology, demand, residual=self.residual, first=first, stages=stages, stop=part
+        )
 
 
 def _in_pieces(plan: Plan, stop: Stop) -> Schedule:

@@ -16,7 +16,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.compose import at_once
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.jobs import Job, demand_of
-from gradweave.schedule.objective import JobObjective
+from gradweave.schedule.objective import JobObjective, Objective, objective_of
 from gradweave.schedule.schedule import Provenance, Schedule
 from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
 from gradweave.schedulers.demands.flows import Flows
@@ -64,8 +64,8 @@ class DemandSolution:
     """On `seconds`."""
     attempts: tuple[DemandAttempt, ...] = dataclasses.field(repr=False)
     wall_s: float
-    objective: JobObjective = "makespan"
-    """What was made small."""
+    judge: Objective = dataclasses.field(default_factory=lambda: objective_of("makespan", 1))
+    """What was made small, by name and as numbers."""
     value: float = math.nan
     """Of the objective: seconds, but for weights that are none and ``fair``, which has no unit."""
     of_objective: ObjectiveBound | None = dataclasses.field(default=None, repr=False)
@@ -153,7 +153,7 @@ def _solved(
 ) -> DemandSolution:
     begun = clock.now()
     topology, demand = goal.network, goal.demand
-    tried = strategies_for(topology, demand) if strategies is None else strategies
+    tried = _strategies(goal) if strategies is None else strategies
     best: tuple[Plan, DemandStrategy] | None = None
     attempts: list[DemandAttempt] = []
     for number, strategy in enumerate(tried):
@@ -193,10 +193,23 @@ def _solved(
         goal.bound,
         tuple(attempts),
         clock.now() - begun,
-        goal.objective.name,
+        goal.objective,
         plan.value,
         goal.of_objective,
     )
+
+
+def _strategies(goal: JobGoal) -> list[DemandStrategy]:
+    """What suits a goal: for other objectives than the makespan, jobs in an order before others."""
+    usual = strategies_for(goal.network, goal.demand)
+    if goal.objective.name == "makespan" or len(goal.demand.jobs) == 1:
+        return usual
+    residual = max(one.residual for one in usual if isinstance(one, Joint))
+    weight = 1 / goal.objective.scale_s if goal.objective.name == "fair" else goal.objective.weight
+    in_order = Joint(residual, goal.order(), tuple(weight.tolist()))
+    apart = [one for one in usual if isinstance(one, Apart)]
+    first, *others = [one for one in usual if not isinstance(one, Apart)]
+    return [first, in_order, *apart, *others]
 
 
 def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
-from gradweave.bounds.job_objectives import ObjectiveBound, objective_bound
+from gradweave.bounds.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.errors import NoScheduleError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.objective import objective_of
@@ -75,7 +75,7 @@ class JobGoal:
             self.objective = objective_of(name, demand, alone_s=self.alone_s)
             self._lengths: dict[bytes, DemandLengths] = {}
             for one in (self.bound, *self._alone, *self._of_sets(self.alone_s)):
-                self._add(one)
+                self._add(one.lengths)
             self._prove()
 
     @property
@@ -85,14 +85,23 @@ class JobGoal:
 
     def proved(self, bound: DemandBound) -> None:
         """Takes what a strategy has proved for its network."""
+        found = [bound.lengths, *bound.besides]
         if self.network is not self._topology:
             lengths = bound.lengths.length.astype(np.float64)
             bound = demand_bound(self._least_network, self._least_demand, lengths=lengths)
         if bound.seconds > self.bound.seconds:
             self.bound = bound
         if self.of_objective is not None:
-            self._add(bound)
+            for one in found:
+                self._add(one)
             self._prove()
+
+    def order(self) -> tuple[int, ...]:
+        """[jobs] place of each in an order that suits the objective, whatever the plan."""
+        assert self.of_objective is not None and self.alone_s is not None
+        machines = map(Machine, self._lengths.values())
+        takes = np.array([[float(one) for one in each.takes] for each in machines])
+        return list(job_orders(self.objective, takes, self.alone_s, self.least))[1]
 
     def judged(self, schedule: Schedule) -> Plan:
         """What a schedule comes to.
@@ -190,8 +199,8 @@ class JobGoal:
             some = np.sort(order[:count]).tolist()
             yield demand_bound(self._least_network, self._least_demand.of_jobs(some))
 
-    def _add(self, bound: DemandBound) -> None:
-        length = bound.lengths.length
+    def _add(self, lengths: DemandLengths) -> None:
+        length = lengths.length
         if length.tobytes() not in self._lengths:
             made = DemandLengths(self._least_network, self._least_demand, length)
             self._lengths[length.tobytes()] = made

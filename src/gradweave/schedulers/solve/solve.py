@@ -4,13 +4,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 from gradweave.errors import OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.jobs import Job
+from gradweave.schedule.objective import JobObjective
 from gradweave.schedule.ready import ReadyAt
 from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedulers.demand_spec import as_demand_strategies
+from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
 from gradweave.schedulers.solve.kept import kept_of
@@ -36,6 +39,9 @@ def solve(
     topology: Topology | str,
     *,
     jobs: Sequence[Job] | Job | Demand,
+    schedulers: Sequence[DemandStrategy | Scheduler | str] | str | None = None,
+    objective: JobObjective = "makespan",
+    runtime: Runtime | str | Path = "ideal",
     seed: int = 0,
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
@@ -67,8 +73,8 @@ def solve(
     *,
     jobs: Sequence[Job] | Job | Demand | None = None,
     collective: Collective = "all_reduce",
-    schedulers: Sequence[Scheduler | str] | str | None = None,
-    objective: Objective = "rounds",
+    schedulers: Sequence[Any] | str | None = None,
+    objective: Objective | JobObjective | None = None,
     gradient_bytes: float | None = None,
     ready_at_s: ReadyAt | None = None,
     runtime: Runtime | str | Path = "ideal",
@@ -87,14 +93,16 @@ def solve(
     Args:
         topology: the network, or its specification or file as on the command line.
         jobs: any collectives of any servers, planned together in place of one among all: see
-            `solve_demand`. Of the other options only seed, time limit, interrupt and progress are
-            for them.
+            `solve_demand`. Of the other options only schedulers, objective, runtime, seed, time
+            limit, interrupt and progress are for them.
         collective: a stage, or both, for the objective rounds with a barrier between them.
         schedulers: strategies to try, or their specifications such as ``merged:tries=4``, in this
             order, but rings first where one can meet the bound; if not given, `DEFAULT`, for
-            seconds `gradweave.schedulers.solve.seconds.FOR_SECONDS`.
+            seconds `gradweave.schedulers.solve.seconds.FOR_SECONDS`. For jobs, see
+            `gradweave.schedulers.demand_strategy`.
         objective: ``rounds``; or ``seconds`` in the event model for a gradient's size, which
-            counts latencies and bandwidths.
+            counts latencies and bandwidths. Of jobs ``makespan``, ``sum``, ``weighted`` or
+            ``fair``; if not given, rounds, or the makespan of jobs.
         gradient_bytes: size of the whole gradient: needed for the objective seconds; for rounds,
             on links of different bandwidths, adds `Solution.timing`.
         ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id, for
@@ -133,31 +141,33 @@ def solve(
     >>> solution.rounds, solution.bound.rounds, solution.optimal
     (4, 4, True)
     """
-    if objective not in OBJECTIVES:
-        raise OptionError(
-            f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
-        )
     topology = as_topology(topology)
+    unnamed = schedulers is None or is_portfolio(schedulers)
     if jobs is not None:
         _refuse_for_jobs(
             collective=None if collective == "all_reduce" else collective,
-            schedulers=schedulers,
             gradient_bytes=gradient_bytes,
             ready_at_s=ready_at_s,
-            runtime=None if runtime == "ideal" else runtime,
             start_from=start_from,
             executor=executor,
         )
         return solve_demand(
             topology,
             jobs,
+            objective="makespan" if objective is None else objective,  # pyright: ignore[reportArgumentType]
+            runtime=runtime,
+            strategies=None if unnamed else as_demand_strategies(schedulers),
             seed=seed,
             time_limit=time_limit,
             interrupt=interrupt,
             progress=progress,
         )
-    named = None if is_portfolio(schedulers) else schedulers
-    strategies = None if named is None else as_schedulers(named)
+    objective = "rounds" if objective is None else objective
+    if objective not in OBJECTIVES:
+        raise OptionError(
+            f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
+        )
+    strategies = None if unnamed else as_schedulers(schedulers)
     if strategies is not None and not strategies:
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
