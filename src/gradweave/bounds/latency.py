@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -130,6 +130,24 @@ def latency_bound(
     return dataclasses.replace(best, seconds=best.seconds * (1 - ROUNDING))
 
 
+@functools.lru_cache(maxsize=256)  # a search asks for it again and again
+def reach_of(topology: Topology, root: int, *, gathering: bool) -> LatencyBound | None:
+    """The least time until what one server has has reached all, or all others' it.
+
+    Args:
+        topology: the network.
+        root: node id of the server.
+        gathering: whether the others' must reach it.
+
+    Returns:
+        None of networks of more than `MAX_SERVERS` servers.
+    """
+    if topology.num_servers > MAX_SERVERS:
+        return None
+    (found,) = Messages.of(topology).reach(gathering=gathering, servers=[int(topology.rank[root])])
+    return dataclasses.replace(found, seconds=found.seconds * (1 - ROUNDING))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Messages:
     """What a message takes at least, between each two servers and at each server's links."""
@@ -231,17 +249,20 @@ class Messages:
         by_ports = min(self.reach(gathering=not reaching), key=lambda bound: bound.seconds)
         return max(nearest, by_ports, key=lambda bound: bound.seconds)
 
-    def reach(self, *, gathering: bool) -> Iterator[LatencyBound]:
+    def reach(
+        self, *, gathering: bool, servers: Iterable[int] | None = None
+    ) -> Iterator[LatencyBound]:
         """For each server, when its contribution can have reached all, or all others' it.
 
         Args:
             gathering: whether the others' must reach it.
+            servers: ranks, if not all.
         """
         from gradweave.bounds.latency_kernel import not_before
 
         side, spread = int(gathering), self.spread
         distance = np.ascontiguousarray(self.distance.T if gathering else self.distance)
-        for server in range(self.count):
+        for server in range(self.count) if servers is None else servers:
             best, most = 0.0, 0
             for chosen in self._sets_around(server, gathering):
                 reached = self._reached(chosen, gathering)
