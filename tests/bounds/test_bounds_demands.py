@@ -111,6 +111,17 @@ def test_of_few_bytes_links_wait_until_messages_can_have_come():
     )
 
 
+@pytest.mark.parametrize("name", ["broadcast", "reduce"])
+def test_of_few_bytes_a_root_s_ports_count(name: str):
+    # A star's messages arrive after 3 us, one a us from each port: of others 1, 2, 3, 5, 8 know.
+    net = network("star:9")
+    bound = demand_bound(net, collective(name, net.servers, 1, root=0))
+    assert bound.seconds == pytest.approx(7e-6)
+    assert "8 servers must be reached" in str(bound)
+    four = demand_bound(net, collective(name, range(4), 1, root=0))
+    assert four.ports is None and four.seconds == pytest.approx(3e-6, rel=1e-3)
+
+
 def test_windows_of_links_on_a_chain_by_hand():
     # Servers 0 and 1 with switch 3 between them; 1 and 2 joined, with latencies of their own.
     links = [(0, 3), (3, 1), (1, 2)]

@@ -36,6 +36,7 @@ def least_idle(topology: Topology, demand: Demand) -> NDArray[np.int64]:
         contributor to a destination.
     """
     ahead = topology.source.astype(np.int64), topology.target.astype(np.int64)
+    back = ahead[1], ahead[0]
     least = np.full(len(ahead[0]), np.inf)
     known = set()
     for job in range(len(demand.jobs)):
@@ -49,10 +50,10 @@ def least_idle(topology: Topology, demand: Demand) -> NDArray[np.int64]:
         if key not in known:
             known.add(key)
             before = _arrivals(topology, given, passes, ahead)
-            after = _arrivals(topology, wanted, passes, ahead[::-1])
+            after = _arrivals(topology, wanted, passes, back)
             for overhead_s, latency_s in by_overhead(topology):
                 reached = _through_switches(topology, before, latency_s, ahead)
-                left = _through_switches(topology, after, latency_s, ahead[::-1])
+                left = _through_switches(topology, after, latency_s, back)
                 over = reached[ahead[0]] + latency_s + left[ahead[1]] + overhead_s
                 np.minimum(least, over, out=least)
     there = np.isfinite(least)

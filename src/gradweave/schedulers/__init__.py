@@ -7,6 +7,7 @@ from gradweave.schedulers.demands.exchanges import Bruck, Butterfly
 from gradweave.schedulers.demands.flows import Flows
 from gradweave.schedulers.demands.hierarchical_ring import HierarchicalRing
 from gradweave.schedulers.demands.joint import Joint
+from gradweave.schedulers.demands.postal_tree import PostalTree
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import BinomialTree, Chain, Direct, DoubleBinaryTree
 from gradweave.schedulers.exact.exact import Exact
@@ -72,6 +73,7 @@ __all__ = [
     "ParameterServer",
     "Planned",
     "Postal",
+    "PostalTree",
     "Proof",
     "RecursiveDoubling",
     "Repair",

@@ -21,6 +21,7 @@ from gradweave.schedule.schedule import Provenance, Schedule
 from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
 from gradweave.schedulers.demands.flows import Flows
 from gradweave.schedulers.demands.joint import Joint
+from gradweave.schedulers.demands.postal_tree import PostalTree
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import TEXTBOOK
 from gradweave.schedulers.scheduler import NEAR_BOUND
@@ -225,7 +226,7 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
         return [Flows(), *joint, *several, *(one for one in TEXTBOOK if one.unicast)]
     direct, *trees = TEXTBOOK
     if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
-        return [direct, DisjointTrees(), *joint, *trees]
+        return [direct, PostalTree(), DisjointTrees(), *joint, *trees]
     # What a time limit leaves out is what the linear program begins with in any case.
     return [direct, *joint, *(several or [Group()]), *trees]
 

@@ -179,14 +179,16 @@ class PostalClock:
     """[H] seconds after which it arrives then."""
 
     @staticmethod
-    def of(topology: Topology, message_bytes: float) -> "PostalClock":
+    def of(topology: Topology, message_bytes: float, *, forwarded: bool = True) -> "PostalClock":
         """Of a network.
 
         Args:
             topology: the network.
             message_bytes: of each message.
+            forwarded: whether servers without a switch-only route send through others.
         """
-        hops = _with_forwarded(topology, Hops.of(topology))
+        hops = Hops.of(topology)
+        hops = _with_forwarded(topology, hops) if forwarded else hops
         first = hops.first_link[:-1]
         overhead = np.maximum.reduceat(topology.overhead_s[hops.links], first)
         rate = np.minimum.reduceat(topology.bandwidth_bytes_per_s[hops.links], first)
@@ -281,6 +283,49 @@ class PostalClock:
             messages += unit
             rounds += [at] * len(unit)
         return messages, rounds
+
+
+def tree_by_arrival(
+    topology: Topology,
+    root: int,
+    members: NDArray[np.int64],
+    towards: bool,
+    message_bytes: float,
+    *,
+    tries: int,
+    seed: int,
+) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """The tree of a broadcast from a root, or of a reduction to it, by when messages arrive.
+
+    Args:
+        topology: the network.
+        root: rank.
+        members: ranks of the servers that it spans, the root among them.
+        towards: whether they send to the root.
+        message_bytes: of each message.
+        tries: moves by which the order is improved.
+        seed: of the moves.
+
+    Returns:
+        Of each member but the root the next one towards the root, and the links between them, as
+        data passes.
+
+    Raises:
+        NoScheduleError: where members are too many, or share no link or switch with others.
+    """
+    if len(members) > TUNING.max_servers:
+        raise NoScheduleError(f"{len(members)} servers; it tries up to {TUNING.max_servers}")
+    clock = PostalClock.of(topology, message_bytes, forwarded=False)
+    informed, hop, _ = _Program(clock, tries, seed).grown([root], members, towards)
+    if not np.isfinite(informed[members]).all():
+        raise NoScheduleError("some servers share no link or switch with others")
+    hops = clock.hops
+    ends, first = (hops.target if towards else hops.source), hops.first_link
+    return {
+        server: (int(ends[one]), tuple(hops.links[first[one] : first[one + 1]].tolist()))
+        for server, one in enumerate(hop.tolist())
+        if one >= 0
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -408,7 +453,7 @@ class _Program:
         self, roots: list[int], members: NDArray[np.int64], towards: bool, piece: int = 0
     ) -> list[Unit]:
         """The messages of some roots' trees, in the order in which they start."""
-        informed, hop, turn = self._grown(roots, members, towards)
+        informed, hop, turn = self.grown(roots, members, towards)
         below = np.flatnonzero(hop >= 0)
         used = hop[below]
         start = informed[below] - (0.0 if towards else (self.clock.hold + self.clock.latency)[used])
@@ -425,7 +470,7 @@ class _Program:
         nearest = np.lexsort((ties[members], largest[members]))
         return members[nearest][: TUNING.roots].tolist()
 
-    def _grown(
+    def grown(
         self, roots: list[int], members: NDArray[np.int64], towards: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
         """A broadcast from roots to some servers; or towards them, its messages reversed.

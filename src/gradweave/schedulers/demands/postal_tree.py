@@ -1,0 +1,66 @@
+"""Broadcasts and reductions of little: one tree, by when messages arrive."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import Schedule
+from gradweave.schedulers.demands.carriers import Trees, even_plan
+from gradweave.schedulers.demands.pieces import Pieces
+from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.scheduler import check_counts
+from gradweave.schedulers.textbook.postal import tree_by_arrival
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class PostalTree(DemandStrategy):
+    """A broadcast's, or a reduction's, tree that grows by when messages arrive.
+
+    Each server is informed by whoever can do so first, in an order that is improved by moves of
+    single servers. See `gradweave.schedulers.Postal`.
+    """
+
+    name: ClassVar[str] = "postal_tree"
+
+    tries: int = 200
+    """Moves that are tried."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "tries", least=0)
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        rank = topology.rank.astype(np.int64)
+        given, wanted = rank[demand.contributors[0]], rank[demand.destinations[0]]
+        if len(demand) > 1 or 1 not in (len(given), len(wanted)):
+            raise self.refused("is for one broadcast, or one reduction")
+        group, towards = rank[demand.servers_of(0)], len(wanted) == 1
+        root, size = int(wanted[0] if towards else given[0]), float(demand.bytes[0])
+        try:
+            tree = tree_by_arrival(
+                topology, root, group, towards, size, tries=self.tries, seed=seed
+            )
+        except NoScheduleError as error:
+            raise self.refused(str(error)) from None
+        up = np.array([tree[server][0] if server in tree else -1 for server in group.tolist()])
+        place = np.where(up < 0, -1, np.searchsorted(group, up))
+
+        def route(source: int, target: int) -> tuple[int, ...]:
+            return tree[source if towards else target][1]
+
+        trees = Trees(
+            group,
+            int(np.searchsorted(group, root)),
+            towards=place if towards else None,
+            given=np.isin(group, given),
+            away=None if towards else place,
+            wanted=np.isin(group, wanted),
+        )
+        carrier = trees.carrier(topology, route)
+        pieces = Pieces(even_plan(topology, demand, [(0, carrier)]))
+        return pieces.schedule(pieces.fastest(stop))
