@@ -230,7 +230,7 @@ def _ports(topology: Topology, demand: Demand) -> list[DemandLengths]:
 
 def _sums_within(values: Floats, first: Integers) -> NDArray[np.float64]:
     """Sums of all values so far, of groups that begin at some places."""
-    total = np.cumsum(values)
+    total = np.cumsum(values.astype(np.float64))
     before = np.append(0.0, total)[first]
     return total - np.repeat(before, np.diff(np.append(first, len(values))))
 
