@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds.demands import demand_bound
 from gradweave.bounds.unicast import Unit, unicast
 from gradweave.errors import OptionError
 from gradweave.schedule.demand import Demand
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedule.schedule import DEMAND, Schedule
 from gradweave.schedulers.demands.carriers import Carrier, Plan, Trees
 from gradweave.schedulers.demands.exact_model import DemandModel, Moved, Sent
 from gradweave.schedulers.demands.pieces import Ordered, Pieces
@@ -151,6 +152,8 @@ class ExactDemand(DemandStrategy):
         """The schedule of a solution."""
         block = np.repeat(np.arange(len(demand)), self.pieces)
         made = [_carrier(topology, demand, int(b), m) for b, m in zip(block, moved, strict=True)]
+        if self.unit == "rounds":
+            return _in_rounds(topology, demand, block, made)
         size = np.repeat(demand.bytes / self.pieces, self.pieces)
         carriers = tuple(carrier for carrier, _ in made)
         plan = Plan(topology, demand, block, carriers, size, demand_bound(topology, demand))
@@ -159,10 +162,30 @@ class ExactDemand(DemandStrategy):
         for number, (_, starts) in enumerate(made):
             start[number, : len(starts)] = starts
         cut = Cut(np.arange(len(made)), np.zeros(len(made), np.int64), size / size.sum())
-        schedule = Pieces(plan).schedule(Ordered(cut, start.reshape(-1), math.inf))
-        if self.unit == "seconds":
-            return schedule
-        return schedule.replace(round=np.sort(start[np.isfinite(start)]).astype(np.int64))
+        return Pieces(plan).schedule(Ordered(cut, start.reshape(-1), math.inf))
+
+
+def _in_rounds(
+    topology: Topology,
+    demand: Demand,
+    block: NDArray[np.int64],
+    made: Sequence[tuple[Carrier, list[int]]],
+) -> Schedule:
+    """The schedule whose transfers are in the rounds that were found.
+
+    Args:
+        topology: the network.
+        demand: what is to be summed and moved.
+        block: [P] of each piece, ascending.
+        made: [P] each piece's transfers, and their rounds.
+    """
+    rows = []
+    for piece, (carrier, rounds) in enumerate(made):
+        for number, links, op in zip(rounds, carrier.routes, carrier.ops, strict=True):
+            nodes = int(topology.source[links[0]]), *topology.target[list(links)].tolist()
+            rows.append((number, piece, op, nodes))
+    plain = Schedule.from_rows(topology, rows, root=[carrier.root for carrier, _ in made])
+    return plain.replace(collective=DEMAND, demand=demand, block=block)
 
 
 def _carrier(
@@ -210,7 +233,7 @@ def _noting(
     return route
 
 
-def _parents(hops: Sequence[Sent], place: dict[int, int], *, towards: bool) -> np.ndarray:
+def _parents(hops: Sequence[Sent], place: dict[int, int], *, towards: bool) -> NDArray[np.int64]:
     """[G] the place of each server's next one towards the root; −1 where there is none."""
     parent = np.full(len(place), -1)
     for one in hops:
