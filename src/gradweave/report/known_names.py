@@ -1,9 +1,11 @@
 """The names by which people know some strategies, beside their specifications."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from gradweave.errors import GradweaveError
+from gradweave.schedulers.demand_spec import demand_strategy
 from gradweave.schedulers.spec import from_spec
 
 _KNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -15,6 +17,11 @@ _KNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("binomial", {"partners": "bine"}, "Bine tree"),
     ("binomial", {"radix": 2}, "binomial tree"),
     ("central_parameter_server", {}, "parameter server"),
+    ("butterfly", {"partners": "bine"}, "Bine trees"),
+    ("butterfly", {"radix": 2}, "recursive doubling, halving"),
+    ("butterfly", {}, "recursive multiplying"),
+    ("binomial_tree", {}, "k-nomial tree"),
+    ("hierarchical_ring", {}, "2D ring"),
 )
 """Name, options that it must have, and what people call it; the first that fits."""
 
@@ -47,9 +54,11 @@ def with_known_name(spec: str) -> str:
     >>> with_known_name("double_tree:chains=true"), with_known_name("portfolio")
     ("double_tree:chains=true (NCCL's tree)", 'portfolio')
     """
-    try:
-        strategy = from_spec(spec)
-    except GradweaveError:
+    for read in (from_spec, demand_strategy):
+        with contextlib.suppress(GradweaveError):
+            strategy = read(spec)
+            break
+    else:
         return spec
     known = known_as(strategy.name, vars(strategy))
     return f"{spec} ({known})" if known else spec

@@ -9,7 +9,7 @@ from typing import Any
 from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case, label_of
-from gradweave.schedule.schedule import Collective
+from gradweave.schedule.schedule import DEMAND, Collective
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.seconds_bound import Timing
 from gradweave.schedulers.solve.solve import solve
@@ -47,7 +47,8 @@ class TimedRow:
         if self.seconds_mean is not None:
             if self.seconds_bound:
                 added["seconds_gap"] = self.seconds_mean / self.seconds_bound - 1
-            added |= zip(_BANDWIDTHS, self.bandwidths(), strict=True)
+            if self.stages != DEMAND:
+                added |= zip(_BANDWIDTHS, self.bandwidths(), strict=True)
         return row | added | ({"reason": reason} if reason else {})
 
     def bandwidths(self) -> tuple[float, float]:

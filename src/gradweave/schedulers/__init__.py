@@ -1,6 +1,7 @@
 """Topology in, verified schedule out; one strategy a file."""
 
 from gradweave.schedulers import spread
+from gradweave.schedulers.demand_spec import DEMAND_STRATEGIES, demand_strategy
 from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
 from gradweave.schedulers.demands.exact import DemandProof, ExactDemand
 from gradweave.schedulers.demands.exchanges import Bruck, Butterfly
@@ -39,6 +40,7 @@ from gradweave.schedulers.unequal.packed import Packed
 
 __all__ = [
     "DEFAULT",
+    "DEMAND_STRATEGIES",
     "OBJECTIVES",
     "STRATEGIES",
     "Apart",
@@ -86,6 +88,7 @@ __all__ = [
     "Timed",
     "Timing",
     "Traits",
+    "demand_strategy",
     "from_spec",
     "replan",
     "solve",

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from gradweave import plugins
 from gradweave.checks import did_you_mean
@@ -82,7 +82,7 @@ def from_spec(text: str) -> Scheduler:
         strategy = checked(plugins.imported(named, "scheduler"), f"scheduler {named}")
         return with_options(strategy, options)
     name, values = parse_spec(text)
-    return _made(_by_name(name), name, values)
+    return made_of(_by_name(name), name, values)
 
 
 def with_options(strategy: type[Scheduler], options: str = "") -> Scheduler:
@@ -93,10 +93,24 @@ def with_options(strategy: type[Scheduler], options: str = "") -> Scheduler:
         OptionError: one has a value that the strategy does not take.
     """
     name, values = parse_spec(f"{strategy.name}:{options}" if options else strategy.name)
-    return _made(strategy, name, values)
+    return made_of(strategy, name, values)
 
 
-def _made(strategy: type[Scheduler], name: str, values: Mapping[str, str]) -> Scheduler:
+Made = TypeVar("Made")
+
+
+def made_of(strategy: type[Made], name: str, values: Mapping[str, str]) -> Made:
+    """A strategy with options in words.
+
+    Args:
+        strategy: its class, a dataclass.
+        name: for messages.
+        values: by the field's name.
+
+    Raises:
+        SpecError: they are not understood.
+        OptionError: one has a value that the strategy does not take.
+    """
     try:
         return strategy(**read_options(name, values, field_kinds(strategy)))
     except TypeError as error:

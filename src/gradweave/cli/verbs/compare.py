@@ -20,15 +20,19 @@ from gradweave.cli.options import (
     json_option,
     time_limit_option,
 )
+from gradweave.cli.planned_jobs import job_option, jobs_of, mesh_option
 from gradweave.cli.sizes import sizes_option
+from gradweave.cli.solving import is_given
 from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.printable import printable
 from gradweave.report.chart import comparison_chart, sweep_chart
 from gradweave.report.comparison import LEARNED, TABLE_2, Case, Row
 from gradweave.report.comparison import compare as compare_rounds
+from gradweave.report.jobs_compared import FOR_JOBS, compare_jobs
 from gradweave.report.known_names import with_known_name
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.report.timed import TimedRow, compare_seconds
+from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.solve import OBJECTIVES, Objective
 from gradweave.schedulers.spec import from_spec, is_portfolio, split_specs
@@ -77,6 +81,8 @@ SEEDS = {"rounds": 20, "seconds": 1}
 @sizes_option("100MB", "Minimise the seconds for a gradient of this size.")
 @fault_options
 @time_limit_option
+@job_option
+@mesh_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -91,6 +97,8 @@ def compare(
     objective: Objective | None,
     gradient_bytes: tuple[int, ...],
     time_limit: float | None,
+    jobs: tuple[str, ...],
+    mesh: str | None,
     output: Path | None,
     as_json: bool,
     **given: Unpack[FaultOptions],
@@ -101,7 +109,13 @@ def compare(
     reference graphs. The time limit is that of each run. For --objective seconds, each strategy may
     choose pieces and overlap, both stages count, and portfolio stands for all that are tried.
     Several sizes make a table for each network, and a chart of bus bandwidth as nccl-tests has it.
+    With --job, strategies for these jobs, such as bruck or ring, by the seconds until all ended.
     """
+    if jobs:
+        _jobs(networks, schedulers, seeds or 1, time_limit, jobs, mesh, output, as_json, given)
+        return
+    if mesh is not None:
+        raise OptionError("--mesh: expected --job beside it, such as all_reduce:bytes=1GB,axis=dp")
     if objective == "rounds" and len(gradient_bytes) > 1:
         raise OptionError("rounds are the same for every size; several need --objective seconds")
     objective = objective or ("seconds" if len(gradient_bytes) > 1 else "rounds")
@@ -113,12 +127,7 @@ def compare(
     lost = faults(given)
     if lost and not networks:
         raise OptionError("faults are of networks that are named; name at least one")
-    cases = [_case(spec, lost) for text in networks for spec in split_specs(text)]
-    if networks and not cases:
-        raise OptionError("networks: expected at least one, got none")
-    cases = cases or list(TABLE_2)
-    for case in cases:
-        case.network(0)  # The last network's fault shows before the first one's work.
+    cases = _cases(networks, lost) or list(TABLE_2)
     if output is not None:
         _prepare(output)
     options: dict[str, Any] = {"seeds": seeds or SEEDS[objective], "time_limit": time_limit}
@@ -140,6 +149,62 @@ def compare(
             print_table(each, *notes)
         if output is not None:
             print_lines(f"written to {output}: {', '.join(written)}")
+
+
+def _jobs(
+    networks: tuple[str, ...],
+    schedulers: str | None,
+    seeds: int,
+    time_limit: float | None,
+    jobs: tuple[str, ...],
+    mesh: str | None,
+    output: Path | None,
+    as_json: bool,
+    given: FaultOptions,
+) -> None:
+    """Strategies for several jobs."""
+    for name in ("objective", "gradient_bytes", "min_bytes", "max_bytes"):
+        if is_given(name):
+            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
+    specs = split_specs(FOR_JOBS if schedulers is None else schedulers)
+    as_demand_strategies([spec for spec in specs if not is_portfolio(spec)])
+    cases = _cases(networks, faults(given))
+    if not specs or not cases:
+        raise OptionError("expected a network and a scheduler at least to compare jobs")
+    for case in cases:
+        jobs_of(case.network(0), jobs, mesh)
+    if output is not None:
+        _prepare(output)
+    with Progress("comparing") as progress:
+        rows = compare_jobs(
+            cases,
+            lambda network: jobs_of(network, jobs, mesh),
+            specs,
+            seeds=seeds,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        if schedulers is None:
+            useful = {row.scheduler for row in rows if row.seconds_mean is not None}
+            rows = [row for row in rows if row.scheduler in useful]
+        objects = [row.as_object() for row in rows]
+        written = [] if output is None else _write(objects, output, "seconds")
+    if as_json:
+        print_json({"rows": objects})
+        return
+    print_table(_timed_table(rows), *_reasons(rows))
+    if output is not None:
+        print_lines(f"written to {output}: {', '.join(written)}")
+
+
+def _cases(networks: tuple[str, ...], lost: Faults) -> list[Case]:
+    """Networks that are named; the last one's fault shows before the first one's work."""
+    cases = [_case(spec, lost) for text in networks for spec in split_specs(text)]
+    if networks and not cases:
+        raise OptionError("networks: expected at least one, got none")
+    for case in cases:
+        case.network(0)
+    return cases
 
 
 def _case(spec: str, lost: Faults) -> Case:

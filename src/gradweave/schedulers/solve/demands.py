@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ from gradweave.schedulers.demands.flows import Flows
 from gradweave.schedulers.demands.joint import Joint
 from gradweave.schedulers.demands.postal_tree import PostalTree
 from gradweave.schedulers.demands.strategy import DemandStrategy
-from gradweave.schedulers.demands.textbook import TEXTBOOK
-from gradweave.schedulers.scheduler import NEAR_BOUND
+from gradweave.schedulers.demands.textbook import TEXTBOOK, Direct
+from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, to_spec
 from gradweave.schedulers.solve.group import Group
 from gradweave.schedulers.solve.job_goal import JobGoal, Plan
 from gradweave.schedulers.unequal.paths import may_leave_residual
@@ -242,14 +242,31 @@ class Apart(DemandStrategy):
     name: ClassVar[str] = "apart"
     forwards: ClassVar[bool] = True
 
+    scheduler: Scheduler | None = None
+    """Which alone plans each group's all-reduce, all-gather or reduce-scatter; messages go straight
+    then. What `solve_demand` finds for each job, if not given."""
+
+    def options(self) -> dict[str, Any]:
+        """The scheduler's specification, as it is written to a schedule's file."""
+        return {"scheduler": self.scheduler and to_spec(self.scheduler)}
+
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
         jobs = len(demand.jobs)
-        if jobs == 1 or (np.diff(demand.job) < 0).any():
+        if (jobs == 1 and not self.scheduler) or (np.diff(demand.job) < 0).any():
             raise self.refused("is for several jobs, whose blocks follow each other")
+        if self.scheduler and demand.unicast:
+            raise self.refused(f"{self.scheduler.name} is not for messages from server to server")
         found = []
         for job in range(jobs):
             part = stop.part(1 / (jobs - job))
-            goal = JobGoal(topology, demand.of_job(job), "makespan", IDEAL, part)
-            found.append(_solved(goal, None, seed, part).schedule)
+            alone = demand.of_job(job)
+            goal = JobGoal(topology, alone, "makespan", IDEAL, part)
+            found.append(_solved(goal, self._strategies(alone), seed, part).schedule)
         return at_once(found, [event_seconds(one)[0] for one in found])
+
+    def _strategies(self, alone: Demand) -> list[DemandStrategy] | None:
+        """What plans one job."""
+        if self.scheduler is None:
+            return None
+        return [Direct() if alone.unicast else Group(self.scheduler)]

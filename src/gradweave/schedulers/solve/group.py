@@ -1,7 +1,7 @@
 """One collective of one group, by the strategies that plan it among all servers of a network."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from gradweave.schedule.demand import Demand, Sets
 from gradweave.schedule.schedule import DEMAND, Collective, Schedule
 from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.scheduler import Scheduler, to_spec
 from gradweave.schedulers.solve.seconds import solve_for_seconds
 from gradweave.stop import Stop
 from gradweave.topology.subnetwork import subnetwork
@@ -25,9 +26,16 @@ class Group(DemandStrategy):
     name: ClassVar[str] = "group"
     forwards: ClassVar[bool] = True
 
+    scheduler: Scheduler | None = None
+    """Which alone is tried; if not given, those that `gradweave.solve` tries for seconds."""
+
+    def options(self) -> dict[str, Any]:
+        """The scheduler's specification, as it is written to a schedule's file."""
+        return {"scheduler": self.scheduler and to_spec(self.scheduler)}
+
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        collective, of_root = self._collective(demand)
+        collective, of_root = self.collective(demand)
         alone, nodes = subnetwork(topology, demand.servers)
         if not alone.is_server[topology.is_server[nodes]].all():
             raise self.refused("other servers are on the group's routes")
@@ -35,7 +43,7 @@ class Group(DemandStrategy):
             alone,
             float(demand.total_bytes),
             collective=collective,
-            schedulers=None,
+            schedulers=self.scheduler and (self.scheduler,),
             first=(),
             seed=seed,
             stop=stop,
@@ -43,8 +51,12 @@ class Group(DemandStrategy):
         ).schedule
         return _lifted(found, topology, nodes, demand, of_root)
 
-    def _collective(self, demand: Demand) -> tuple[Collective, NDArray[np.int64]]:
-        """What the demand is among its servers, and the block of each one's part."""
+    def collective(self, demand: Demand) -> tuple[Collective, NDArray[np.int64]]:
+        """What a demand is among its servers, and the block of each one's part.
+
+        Raises:
+            NoScheduleError: where it is nothing that schedulers plan among all servers.
+        """
         count = len(demand.servers)
         given, wanted = demand.contributors, demand.destinations
         if len(demand.jobs) == 1 and np.ptp(demand.bytes) <= 1:  # what division leaves over

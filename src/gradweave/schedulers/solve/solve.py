@@ -142,7 +142,7 @@ def solve(
     (4, 4, True)
     """
     topology = as_topology(topology)
-    unnamed = schedulers is None or is_portfolio(schedulers)
+    named = None if is_portfolio(schedulers) else schedulers
     if jobs is not None:
         _refuse_for_jobs(
             collective=None if collective == "all_reduce" else collective,
@@ -156,7 +156,7 @@ def solve(
             jobs,
             objective="makespan" if objective is None else objective,  # pyright: ignore[reportArgumentType]
             runtime=runtime,
-            strategies=None if unnamed else as_demand_strategies(schedulers),
+            strategies=None if named is None else as_demand_strategies(named),
             seed=seed,
             time_limit=time_limit,
             interrupt=interrupt,
@@ -167,7 +167,7 @@ def solve(
         raise OptionError(
             f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
         )
-    strategies = None if unnamed else as_schedulers(schedulers)
+    strategies = None if named is None else as_schedulers(named)
     if strategies is not None and not strategies:
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:

@@ -1,0 +1,104 @@
+"""Strategies for several jobs on networks, by the seconds that they take."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+
+from gradweave import clock
+from gradweave.errors import NoScheduleError
+from gradweave.report.comparison import Case
+from gradweave.report.timed import TimedRow
+from gradweave.schedule.jobs import Job, demand_of
+from gradweave.schedule.schedule import DEMAND
+from gradweave.schedulers.demand_spec import demand_strategy
+from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
+from gradweave.schedulers.spec import is_portfolio
+from gradweave.topology.topology import Topology
+
+FOR_JOBS = (
+    "direct,bruck,chain,ring,hierarchical_ring,halving_doubling,binomial_tree,double_binary_tree,"
+    "butterfly,butterfly:partners=bine,portfolio"
+)
+"""Strategies that are compared where none is named; those are left out that are for other jobs."""
+
+
+def compare_jobs(
+    cases: Sequence[Case],
+    jobs: Callable[[Topology], Sequence[Job]],
+    strategies: Sequence[str],
+    *,
+    seeds: int = 1,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[TimedRow]:
+    """Plans jobs by every strategy on every case, with seeds 0 … seeds−1.
+
+    Args:
+        cases: what to run on.
+        jobs: (network) -> jobs.
+        strategies: specifications as `gradweave.schedulers.demand_strategy` takes them;
+            ``portfolio`` for all that `gradweave.solve` tries, in one row.
+        seeds: runs of each on each case.
+        time_limit: seconds for each run.
+        progress: called with the case and strategy that run next.
+
+    Returns:
+        Rows by case, then strategy; their seconds are those until the last job ends.
+    """
+    rows: list[TimedRow] = []
+    for case in cases:
+        of_case: list[TimedRow] = []
+        network = case.network(0)
+        demand = demand_of(network, jobs(network))
+        for spec in strategies:
+            progress(f"{case.label}: {spec}")
+            begun = clock.now()
+            found, reason = _runs(case, jobs, spec, seeds, time_limit)
+            seconds = [one.seconds for one in found]
+            of_case.append(
+                TimedRow(
+                    label=case.label,
+                    topology=case.topology,
+                    servers=network.num_servers,
+                    scheduler=spec,
+                    stages=DEMAND,
+                    gradient_bytes=demand.total_bytes,
+                    seconds_mean=None if reason else statistics.fmean(seconds),
+                    seconds_min=min(seconds, default=None),
+                    seeds=seeds,
+                    seconds_bound=max((one.bound.seconds for one in found), default=None),
+                    reason=reason,
+                    search_s=(clock.now() - begun) / max(len(found), 1),
+                )
+            )
+        # Some strategies prove more than others; what is proved holds for all.
+        bound = max((row.seconds_bound for row in of_case if row.seconds_bound), default=None)
+        rows += [dataclasses.replace(row, seconds_bound=bound) for row in of_case]
+    return rows
+
+
+def _runs(
+    case: Case,
+    jobs: Callable[[Topology], Sequence[Job]],
+    spec: str,
+    seeds: int,
+    time_limit: float | None,
+) -> tuple[list[DemandSolution], str]:
+    """Of each run; and why there are not as many as seeds, where that is so."""
+    strategies = None if is_portfolio(spec) else [demand_strategy(spec)]
+    found: list[DemandSolution] = []
+    try:
+        for seed in range(seeds):
+            network = case.network(seed)
+            found.append(
+                solve_demand(
+                    network,
+                    jobs(network),
+                    strategies=strategies,
+                    seed=seed,
+                    time_limit=time_limit,
+                )
+            )
+    except NoScheduleError as error:
+        return found, str(error)
+    return found, ""
