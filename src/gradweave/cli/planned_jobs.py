@@ -16,7 +16,9 @@ from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
 from gradweave.schedule.demand import NAMES
 from gradweave.schedule.jobs import Job, mesh_jobs
+from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
+from gradweave.schedulers.spec import is_portfolio
 from gradweave.specification import parse_spec
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
@@ -25,10 +27,7 @@ from gradweave.wording import counted
 
 _KEYS = ("bytes", "servers", "axis", "root", "relays", "name", "ready", "weight")
 _NOT_WITH_JOBS = (
-    "scheduler",
     "collective",
-    "objective",
-    "runtime",
     "workers",
     "ready_at",
     "start_from",
@@ -75,10 +74,16 @@ def search_jobs(
             raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
     topology = network_of(network, given)
     jobs = jobs_of(topology, texts, mesh)
+    named = given["scheduler"]
+    strategies = None if named is None or is_portfolio(named) else as_demand_strategies(named)
+    objective = given["objective"] or "makespan"
     with ended_by_ctrl_c(progress) as interrupt:
         return solve_demand(
             topology,
             jobs,
+            objective=objective,  # pyright: ignore[reportArgumentType] — refused by name
+            runtime=given["runtime"],
+            strategies=strategies,
             seed=given["seed"],
             time_limit=given["time_limit"],
             interrupt=interrupt,
@@ -163,7 +168,7 @@ def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
     best, network = solution.schedule, solution.schedule.topology
     demand = best.demand
     assert demand is not None
-    far = "optimal in seconds" if solution.optimal else f"{solution.gap:.1%} above the least time"
+    far = _far(solution)
     others = [
         f"{one.strategy.name} "
         + (format_seconds(one.seconds) if one.seconds is not None else "none")
@@ -177,14 +182,31 @@ def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
         f"{demand.name}: {format_size(demand.total_bytes)} in {counted(len(demand), 'block')}",
         f"{counted(best.num_transfers, 'transfer')} in {counted(best.rounds, 'round')}, verified; "
         f"{counted(best.pieces, 'piece')}",
-        f"{far}: at least {format_seconds(solution.bound.seconds)}, since "
-        f"{solution.bound.reason(network.id_name)}",
+        far,
         f"{format_seconds(solution.seconds)} in all{_ends(solution)}",
         *use_lines(best, demand.total_bytes)[:1],
         f"found by {solution.strategy.name} in {solution.wall_s:.2f} s",
         *([f"also tried: {', '.join(others)}"] if others else []),
         *([] if output is None else [f"written to {output}"]),
     ]
+
+
+def _far(solution: DemandSolution) -> str:
+    """How far the plan may be from the best, and why."""
+    network, name = solution.schedule.topology, solution.judge.name
+    if solution.of_objective is None:
+        far = (
+            "optimal in seconds" if solution.optimal else f"{solution.gap:.1%} above the least time"
+        )
+        least, reason = solution.bound.seconds, solution.bound.reason(network.id_name)
+        return f"{far}: at least {format_seconds(least)}, since {reason}"
+    far = "optimal" if solution.optimal else f"{solution.gap:.1%} above the least"
+    value, least = (
+        format_seconds(one) if solution.judge.in_seconds else f"{one:.4g}"
+        for one in (solution.value, solution.least)
+    )
+    reason = solution.of_objective.reason(network.id_name)
+    return f"{name} {value}, {far}: at least {least}, since {reason}"
 
 
 def _ends(solution: DemandSolution) -> str:
@@ -221,7 +243,11 @@ def job_summary(solution: DemandSolution, output: Path | None) -> dict[str, Any]
         "pieces": best.pieces,
         "seconds": solution.seconds,
         "seconds_bound": {"seconds": solution.bound.seconds, "reason": solution.bound.reason()},
-        "seconds_gap": solution.gap,
+        "seconds_gap": solution.seconds / solution.bound.seconds - 1,
+        "objective": solution.judge.name,
+        "value": solution.value,
+        "value_bound": solution.least,
+        "gap": solution.gap,
         "optimal_in": ["seconds"] if solution.optimal else [],
         "verified": True,  # Every strategy verifies before it returns.
         "attempts": [

@@ -23,6 +23,7 @@ from gradweave.cli.options import (
 )
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedule.file import load
+from gradweave.schedule.objective import JOB_OBJECTIVES
 from gradweave.schedule.planned_for import planned_for
 from gradweave.schedule.schedule import COLLECTIVES, Collective
 from gradweave.schedulers.solve.seconds_bound import has_equal_links
@@ -63,6 +64,13 @@ chosen_objective_option = click.option(
     type=click.Choice(OBJECTIVES),
     help=f"{_MINIMISED}  [default: seconds where bandwidths differ or a runtime is given, else "
     "rounds]",
+)
+searched_objective_option = click.option(
+    "--objective",
+    type=click.Choice((*OBJECTIVES, *JOB_OBJECTIVES)),
+    help=f"{_MINIMISED}  [default: seconds where bandwidths differ or a runtime is given, else "
+    "rounds]  Of jobs: when the last ends (makespan, the default), the sum of when each does, or "
+    "that by weights, or the largest slowdown (fair).",
 )
 
 
@@ -127,7 +135,7 @@ def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameter
             show_default=True,
             help="Schedule this collective.",
         ),
-        chosen_objective_option,
+        searched_objective_option,
         runtime_option,
         seed_option,
         time_limit_option,
