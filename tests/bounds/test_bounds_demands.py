@@ -118,6 +118,9 @@ def test_of_few_bytes_a_root_s_ports_count(name: str):
     bound = demand_bound(net, collective(name, net.servers, 1, root=0))
     assert bound.seconds == pytest.approx(7e-6)
     assert "8 servers must be reached" in str(bound)
+    # The last byte has left after 1 ms, with the first of these messages.
+    bound = demand_bound(net, collective(name, net.servers, 10**6, root=0))
+    assert bound.seconds == pytest.approx(1e-3 + 6e-6)
     four = demand_bound(net, collective(name, range(4), 1, root=0))
     assert four.ports is None and four.seconds == pytest.approx(3e-6, rel=1e-3)
 

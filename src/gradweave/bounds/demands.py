@@ -145,8 +145,8 @@ class DemandBound:
     besides: tuple[DemandLengths, ...] = ()
     """Other lengths that a search has found, which prove more of some jobs alone."""
     ports: LatencyBound | None = None
-    """What messages without bytes take through the ports of a block's root, where it is to reach
-    all servers, or all it."""
+    """What a block takes through the ports of its root, and messages from there to all servers; or
+    from all to it."""
 
     @property
     def seconds(self) -> float:
@@ -159,7 +159,7 @@ class DemandBound:
         since = f" from {format_seconds(self.since_s)} on" if self.since_s else ""
         latest = max(self.latency_s, float(self.lengths.seconds))
         if self.ports is not None and self.ports.seconds > latest:
-            return f"{self.ports.reason(name)}{since}"
+            return f"{self.ports.reason(name)}, with all bytes{since}"
         if self.latency_s > self.lengths.seconds:
             a, b = map(name, self.farthest)
             return f"from server {a} to server {b} it takes {format_seconds(self.latency_s)}{since}"
@@ -400,14 +400,14 @@ def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int
 
 
 def _through_ports(topology: Topology, demand: Demand) -> LatencyBound | None:
-    """What messages take at least between a block's root and all servers; None without such."""
+    """What blocks take at least that go from one server to all, or from all to one."""
     given, wanted = demand.contributors, demand.destinations
     everyone = topology.num_servers
     roots = {
-        (int(one[block][0]), gathering)
+        (int(one[block][0]), int(demand.bytes[block]), gathering)
         for one, others, gathering in ((given, wanted, False), (wanted, given, True))
         for block in np.flatnonzero((one.sizes == 1) & (others.sizes >= everyone - 1)).tolist()
         if len(np.union1d(one[block], others[block])) == everyone
     }
-    found = (reach_of(topology, root, gathering=gathering) for root, gathering in sorted(roots))
+    found = (reach_of(topology, *one, gathering=gathering) for *one, gathering in sorted(roots))
     return max((one for one in found if one is not None), key=lambda one: one.seconds, default=None)

@@ -131,12 +131,17 @@ def latency_bound(
 
 
 @functools.lru_cache(maxsize=256)  # a search asks for it again and again
-def reach_of(topology: Topology, root: int, *, gathering: bool) -> LatencyBound | None:
+def reach_of(topology: Topology, root: int, size: int, *, gathering: bool) -> LatencyBound | None:
     """The least time until what one server has has reached all, or all others' it.
+
+    The byte whose first message ends last leaves the server no sooner than its links can carry all
+    bytes once; from then on it has to reach all, by messages that hold links for their overheads.
+    Its first one may have held some for that long before. Gathering is the same with time reversed.
 
     Args:
         topology: the network.
         root: node id of the server.
+        size: bytes.
         gathering: whether the others' must reach it.
 
     Returns:
@@ -144,8 +149,12 @@ def reach_of(topology: Topology, root: int, *, gathering: bool) -> LatencyBound 
     """
     if topology.num_servers > MAX_SERVERS:
         return None
-    (found,) = Messages.of(topology).reach(gathering=gathering, servers=[int(topology.rank[root])])
-    return dataclasses.replace(found, seconds=found.seconds * (1 - ROUNDING))
+    messages, rank = Messages.of(topology), int(topology.rank[root])
+    (found,) = messages.reach(gathering=gathering, servers=[rank])
+    ends = topology.target if gathering else topology.source
+    rate = float(topology.bandwidth_bytes_per_s[ends == root].sum())
+    bytes_s = max(0.0, size / rate - float(messages.overhead[int(gathering), rank]))
+    return dataclasses.replace(found, seconds=(found.seconds + bytes_s) * (1 - ROUNDING))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
