@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.bounds.arborescence_kernel import least_arborescence
 from gradweave.bounds.bound import Name
 from gradweave.bounds.distances import node_distances
 from gradweave.bounds.latency import LatencyBound, message_times, reach_of
@@ -327,63 +328,8 @@ class _Least:
     @functools.cache  # noqa: B019 — one object a bound
     def tree(self, root: int, towards: bool) -> int:
         """Least length of a tree that spans all servers, from a root or to it."""
-        return _arborescence(self._hop.T if towards else self._hop, root)
-
-
-def _arborescence(cost: Integers, root: int) -> int:
-    """Least cost of a tree from a root that spans all nodes; exact.
-
-    Each node takes its cheapest arc; what that costs is paid, and nodes on a cycle of such arcs
-    become one, whose arcs cost what they cost more.
-
-    Args:
-        cost: [N, N] of the arc from each node to each other.
-        root: node.
-
-    Source: Edmonds, "Optimum branchings", 1967.
-    """
-    total, cost = 0, cost.copy()
-    while True:
-        count = len(cost)
-        cost[:, root] = FAR
-        cost[root, root] = 0
-        cost[np.arange(count), np.arange(count)] = FAR
-        cheapest = cost.argmin(axis=0)
-        paid = cost[cheapest, np.arange(count)]
-        paid[root], cheapest[root] = 0, root
-        if (paid >= FAR).any():
-            return FAR
-        total += int(paid.sum())
-        group = _cycles(cheapest)
-        if group.max() + 1 == count:
-            return total
-        cost = np.minimum(cost - paid, FAR)
-        cost[:, root] = FAR
-        merged = np.full((group.max() + 1, group.max() + 1), FAR)
-        np.minimum.at(merged, (group[:, None], group[None]), np.where(cost >= FAR // 2, FAR, cost))
-        cost, root = merged, int(group[root])
-
-
-def _cycles(parent: Integers) -> NDArray[np.int64]:
-    """[N] numbers of groups: nodes on one cycle of parents share one, others have their own."""
-    ahead = parent.copy()
-    for _ in range(max(1, int(len(parent) - 1).bit_length())):
-        ahead = ahead[ahead]  # after these, each is on the cycle, or at the root, that it leads to
-    on_cycle = np.zeros(len(parent), bool)
-    on_cycle[ahead] = True
-    for _ in range(len(parent)):  # all of each cycle: what is ahead of some node of it
-        further = on_cycle.copy()
-        further[parent[on_cycle]] = True
-        if (further == on_cycle).all():
-            break
-        on_cycle = further
-    least = np.arange(len(parent))
-    for _ in range(len(parent)):
-        lower = np.where(on_cycle, np.minimum(least, least[parent]), least)
-        if (lower == least).all():
-            break
-        least = lower
-    return np.unique(least, return_inverse=True)[1].reshape(-1)
+        hop = self._hop.T.copy() if towards else self._hop
+        return int(least_arborescence(hop, root, FAR))
 
 
 def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int]]:
