@@ -58,7 +58,9 @@ def earliest_starts(schedule: Schedule, ready_at_s: ReadyAt | None) -> NDArray[n
     Raises:
         OptionError: as `ready_times`.
     """
-    topology = schedule.topology
+    topology, demand = schedule.topology, schedule.demand
+    if ready_at_s is None and (demand is None or not demand.ready_at_s.any()):
+        return np.zeros(schedule.num_transfers)
     own = ready_times(topology, ready_at_s)[topology.rank[schedule.source]]
     if schedule.demand is not None and schedule.block is not None:
         of_block = schedule.demand.ready_at_s[schedule.demand.job]

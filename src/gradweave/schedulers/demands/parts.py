@@ -1,17 +1,18 @@
 """Messages cut into parts that each take one path, and those paths as transfers."""
 
 import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.demands.concurrent_flow import ConcurrentFlow
 from gradweave.schedulers.demands.concurrent_flow_kernel import Graph, no_work
-from gradweave.schedulers.demands.rounding_kernel import Routes, reroute
+from gradweave.schedulers.demands.rounding_kernel import Routes, choose_paths, reroute
 from gradweave.schedulers.demands.rounds_kernel import Transfers
 from gradweave.topology.routes import switch_only_trees
 from gradweave.topology.symmetry import FreeGroup
-from gradweave.topology.topology import Topology
+from gradweave.topology.topology import Integers, Topology
 
 PASSES = 6
 """Over all parts, to find each a better path; after the first few hardly any moves."""
@@ -23,20 +24,39 @@ DEARER = 0.01
 """How much more of the largest length such a route may have than the planned one."""
 
 
+SWEEPS = 2
+"""Over messages that go whole, to find each a path; a third changed no load."""
+UNITS = 1 << 20
+"""Of which shares of a message are whole numbers."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """Parts of messages, each with its path; of one message they are of one size."""
+    """Parts of messages, each with its path."""
 
     message: NDArray[np.int64]
     """[P] message of each part, ascending."""
+    share: NDArray[np.int64]
+    """[P] whole numbers: which share of its message a part is, of the sum of theirs."""
     links: NDArray[np.int64]
-    """[P, longest] link directions of its path, from source to target; −1 after the last."""
+    """Link directions of the parts' paths, from source to target, one part after the other."""
+    first: NDArray[np.int64]
+    """[P+1] where those of each part start."""
+
+    def sizes(self, amount: Integers) -> NDArray[np.float64]:
+        """[P] how much each part is.
+
+        Args:
+            amount: [K] of each message.
+        """
+        per_share = amount / np.bincount(self.message, self.share, len(amount))
+        return self.share * per_share[self.message]
 
 
 def parts_of(
     flow: ConcurrentFlow, count: NDArray[np.int64], *, group: FreeGroup | None = None, seed: int = 0
 ) -> Parts:
-    """Cuts messages into parts, whose paths load links about as the flow does.
+    """Cuts messages into equal parts, whose paths load links about as the flow does.
 
     As many parts take each of a message's paths as its flow says, rounded; then parts change to
     cheaper paths one after the other. Under a group that is done for one message of each orbit.
@@ -71,7 +91,68 @@ def parts_of(
     by_pair = np.argsort(of, kind="stable")
     message = np.repeat(np.argsort(place, kind="stable"), count[np.argsort(place, kind="stable")])
     by_message = np.argsort(message, kind="stable")
-    return Parts(message[by_message], np.concatenate(moved_links)[by_pair][by_message])
+    links = np.concatenate(moved_links)[by_pair][by_message]
+    first = np.append(0, np.cumsum((links >= 0).sum(axis=1)))
+    return Parts(message[by_message], np.ones(len(message), np.int64), links[links >= 0], first)
+
+
+def divided(
+    flow: ConcurrentFlow, *, most: float = math.inf, longest_s: float = math.inf, seed: int = 0
+) -> Parts:
+    """Cuts messages where their flow divides, and further, into parts that differ in size.
+
+    Messages that may go in one part go whole, on the path whose links are used least.
+
+    Args:
+        flow: of the messages, found without symmetry.
+        most: bytes of a part, at most.
+        longest_s: seconds for which a part may hold the slowest link of its path, about.
+        seed: of the order in which messages choose paths.
+    """
+    messages, sources, paths = flow.messages, flow.sources, flow.paths
+    capacity, count = messages.capacity(flow.unit), int(paths.length[0])
+    pair = paths.message[:count].astype(np.int64)
+    first_path = np.searchsorted(pair, np.arange(len(sources.amount) + 1)).astype(np.int64)
+    links = paths.links[: paths.first[count]].astype(np.int64)
+    slowest = np.minimum.reduceat(capacity[links], paths.first[:count])
+    limit = np.minimum(longest_s * slowest, most)
+    moved = paths.flow[:count].copy()
+    least = np.minimum.reduceat(limit, first_path[:-1])
+    whole = np.flatnonzero((sources.amount <= least) & (np.diff(first_path) > 1))
+    order = np.random.default_rng(seed).permutation(whole)
+    weight, load = 1 / (capacity * flow.bound), flow.load / flow.bound
+    chosen = choose_paths(paths, first_path, order, weight, load, SWEEPS)
+    moved[np.isin(pair, whole)] = 0.0
+    moved[chosen[whole]] = sources.amount[whole]
+    fraction = moved / sources.amount[pair]
+    kept = np.flatnonzero(np.rint(fraction * UNITS))
+    first_kept = np.searchsorted(pair[kept], np.arange(len(sources.amount) + 1))
+    place = _pairs_of(flow)
+    of_message = np.diff(first_kept)[place]
+    message = np.repeat(np.arange(len(place)), of_message)
+    path = kept[_runs(first_kept[place], of_message)]
+    cuts = np.maximum(np.ceil(messages.amount[message] * fraction[path] / limit[path] - 1e-9), 1)
+    share = np.maximum(np.rint(fraction[path] * UNITS / cuts), 1).astype(np.int64)
+    message, share, path = (np.repeat(one, cuts.astype(np.int64)) for one in (message, share, path))
+    lengths = np.diff(paths.first)[path]
+    backward = links[_runs(paths.first[path], lengths)]
+    first = np.append(0, np.cumsum(lengths))
+    mirror = np.repeat(first[:-1] + first[1:] - 1, lengths) - np.arange(first[-1])
+    return Parts(message, share, backward[mirror], first)
+
+
+def _runs(begin: Integers, lengths: Integers) -> NDArray[np.int64]:
+    """Runs of numbers that follow each other, each from where it begins."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
+
+
+def _pairs_of(flow: ConcurrentFlow) -> NDArray[np.int64]:
+    """[K] which of a flow's pairs of servers each message is between, or an image of it."""
+    messages, sources = flow.messages, flow.sources
+    nodes = messages.topology.num_nodes
+    own = np.repeat(sources.root, np.diff(sources.first)) * nodes + sources.target % nodes
+    return np.searchsorted(own, messages.source * nodes + messages.target)
 
 
 def _rounded(flow: ConcurrentFlow, wanted: NDArray[np.int64]) -> tuple[Routes, NDArray[np.int64]]:
@@ -122,25 +203,58 @@ def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> No
             break
 
 
-def transfers_of(topology: Topology, parts: Parts, length: NDArray[np.float64]) -> Transfers:
+def transfers_of(
+    topology: Topology, parts: Parts, length: NDArray[np.float64] | None = None
+) -> Transfers:
     """The parts' paths as transfers from server to server, and what routes those may take.
 
     Args:
         topology: the network.
         parts: on paths that pass servers, at which they are stored.
-        length: [L] of links as in `ConcurrentFlow`: no route may take more of what is scarce.
+        length: [L] of links as in `ConcurrentFlow`: no route may take more of what is scarce. If
+            not given, transfers may take the planned routes alone.
     """
-    there = parts.links >= 0
-    links = parts.links[there]
-    ends = np.flatnonzero(topology.is_server[topology.target[links]])
+    ends = np.flatnonzero(topology.is_server[topology.target[parts.links]])
     begins = np.append(0, ends[:-1] + 1)
-    after_part = np.cumsum(there.sum(axis=1))
-    first = np.append(0, np.searchsorted(ends, after_part))
-    sent = [tuple(links[a : b + 1].tolist()) for a, b in zip(begins, ends, strict=True)]
+    first = np.append(0, np.searchsorted(ends, parts.first[1:])).astype(np.int64)
+    if not topology.switches.size:
+        each = np.arange(len(topology.source) + 1)
+        return Transfers(first, parts.links, parts.links, each, each[:-1], each)
+    number, example = _distinct(parts.links, begins, ends + 1 - begins, len(topology.source))
+    lengths = (ends + 1 - begins)[example]
+    links = parts.links[_runs(begins[example], lengths)]
+    first_link = np.append(0, np.cumsum(lengths))
+    if length is None:
+        own = np.arange(len(example) + 1)
+        return Transfers(first, number, number, own, links, first_link)
     routes = _Alternatives(topology, length / length.max())
-    for one in dict.fromkeys(sent):
+    planned = [tuple(one.tolist()) for one in np.split(links, first_link[1:-1])]
+    for one in planned:
         routes.add(one)
-    return routes.transfers(first.astype(np.int64), sent)
+    return routes.transfers(first, planned, number)
+
+
+def _distinct(
+    links: Integers, begins: Integers, lengths: Integers, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[X] number of each run of links, the same for equal ones; and the first run of each number.
+
+    Args:
+        links: of all runs.
+        begins: [X] where each begins.
+        lengths: [X] at least 1.
+        count: of links that there are.
+    """
+    number, example = np.zeros(len(begins), np.int64), begins[:0]
+    for place in range(int(lengths.max())):
+        at = np.minimum(begins + place, len(links) - 1)
+        link = np.where(place < lengths, links[at] + 1, 0)
+        key = number * (count + 1) + link
+        _, example, number = np.unique(key, return_index=True, return_inverse=True)
+    in_order = np.argsort(example)
+    rank = np.empty(len(example), np.int64)
+    rank[in_order] = np.arange(len(example))
+    return rank[number], example[in_order].astype(np.int64)
 
 
 class _Alternatives:
@@ -182,12 +296,14 @@ class _Alternatives:
                     unfinished.append((to, (*route, link)))
         return routes
 
-    def transfers(self, first: NDArray[np.int64], sent: list[tuple[int, ...]]) -> Transfers:
-        """Arrays of the transfers that take these routes, part after part."""
+    def transfers(
+        self, first: NDArray[np.int64], planned: list[tuple[int, ...]], number: NDArray[np.int64]
+    ) -> Transfers:
+        """Arrays of the transfers that take planned routes [X], by number, part after part."""
         table = [(hop, route) for hop, of in enumerate(self.found.values()) for route in of]
-        number = {route: r for r, (_, route) in enumerate(table)}
+        place = {route: r for r, (_, route) in enumerate(table)}
         hop_of = np.array([hop for hop, _ in table])
-        route = np.array([number[one] for one in sent])
+        route = np.array([place[one] for one in planned])[number]
         lengths = [len(one) for _, one in table]
         return Transfers(
             first,

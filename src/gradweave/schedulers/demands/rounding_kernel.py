@@ -6,7 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.demands.concurrent_flow_kernel import Graph, Work, cheapest_paths
+from gradweave.schedulers.demands.concurrent_flow_kernel import (
+    Graph,
+    Paths,
+    Work,
+    cheapest_paths,
+)
 from gradweave.topology.topology import Floats, Integers
 
 SHARPNESS = 4.0
@@ -20,6 +25,10 @@ SHORTEST = 1e-6
 VARIED = 0.02
 """Share of a link's price that is drawn, so that parts of equal cost differ in the order in which
 they pass links, and the first rounds find something for each of them."""
+
+STEEPNESS = 300.0
+"""Of a link's price where messages go whole, with its load over the bound: a percent more makes it
+e^3 times as high. From 100 to 3,000 loads came out alike."""
 
 
 class Routes(NamedTuple):
@@ -106,3 +115,65 @@ def _follow(graph: Graph, routes: Routes, part: int, work: Work) -> int:
         node = graph.tail[work.last[node]]
     routes.length[part] = count
     return 1
+
+
+@kernel
+def choose_paths(
+    paths: Paths, first_path: Integers, order: Integers, weight: Floats, load: Floats, sweeps: int
+) -> NDArray[np.int64]:
+    """Puts messages whole on one of the paths that their flow takes; the path of each, or −1.
+
+    One after the other, on the path whose links then cost least, the flow of those to come still
+    being divided; then once more. Loads come within a message of those of the flow.
+
+    Args:
+        paths: flows along paths, in order of message.
+        first_path: [K+1] where those of each message start.
+        order: messages that are to go whole.
+        weight: [L] load of a unit of flow over each link direction, of the bound.
+        load: [L] of the flow, of the bound; changed.
+        sweeps: over all of them.
+    """
+    chosen = np.full(len(first_path) - 1, -1)
+    for _ in range(sweeps):
+        most = load.max()
+        for k in order:
+            chosen[k] = _choose_path(paths, first_path, k, chosen[k], weight, load, most)
+    return chosen
+
+
+@kernel(inner=True, allocates=False)
+def _choose_path(
+    paths: Paths,
+    first_path: Integers,
+    k: int,
+    before: int,
+    weight: Floats,
+    load: Floats,
+    most: float,
+) -> int:
+    begin, end, amount = first_path[k], first_path[k + 1], 0.0
+    for path in range(begin, end):
+        amount += paths.flow[path]
+    for path in range(begin, end):
+        flow = paths.flow[path]
+        if before >= 0:
+            flow = amount if path == before else 0.0
+        _add(paths, path, weight, load, -flow)
+    best, least = -1, np.inf
+    for path in range(begin, end):
+        cost = 0.0
+        for i in range(paths.first[path], paths.first[path + 1]):
+            link = paths.links[i]
+            over = load[link] + amount * weight[link] - most
+            cost += weight[link] * np.exp(STEEPNESS * over)
+        if cost < least:
+            best, least = path, cost
+    _add(paths, best, weight, load, amount)
+    return best
+
+
+@kernel(inlined=True)
+def _add(paths: Paths, path: int, weight: Floats, load: Floats, flow: float) -> None:
+    for i in range(paths.first[path], paths.first[path + 1]):
+        load[paths.links[i]] += flow * weight[paths.links[i]]

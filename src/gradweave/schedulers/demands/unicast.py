@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from gradweave.schedulers.demands.concurrent_flow import (
     leaves_as_they_are,
 )
 from gradweave.schedulers.demands.events import rounds_by_events
-from gradweave.schedulers.demands.parts import Parts, parts_of, transfers_of
+from gradweave.schedulers.demands.parts import Parts, divided, parts_of, transfers_of
 from gradweave.schedulers.demands.rounds_kernel import Transfers, rounds_of
 from gradweave.simulate.seconds import event_seconds
 from gradweave.stop import Stop
@@ -29,20 +30,26 @@ ORDERS = ((4.0, 0.0), (1.0, 1.0), (0.0, 1.0))
 """How much farther transfers, and busy links farther on, count where transfers are put in order:
 tried in turn until a link that carries most is never idle. The first is the best on tori, the last
 on meshes."""
-ORDERS_IN_TIME = ((0.0, 1.0), (1.0, 1.0), (1.0, 0.0))
-"""The same in event time, of which the best is taken."""
 TRIES, MAX_HANDLED = 4, 60_000
 """Ways of cutting that are tried at most, and transfers in all their orders, about."""
 SWEEPS = 10
 """Over links that a round leaves idle; with 100, no rounds were saved."""
 CUTS = (1, 2, 4, 8, 16)
-"""Parts of the largest message that are tried where seconds count."""
-UNEQUAL_CUTS = (4, 16)
-"""The same where messages or links differ, since small messages stay whole."""
-MAX_LINKS = 60_000
-"""Links of all parts' paths together, beyond which messages are cut no finer."""
+"""Parts of a message that are tried where seconds count and rounds are as good."""
+HOLDS = (1.0, 0.01, 0.005, 0.0025)
+"""For which share of the bound a part may hold a link at most, tried in turn elsewhere."""
+HOLD_AGAIN = 0.01
+"""The same where another plan is known: the first that is within some percent of the bound."""
+TURNS = 5
+"""Backwards and forwards, to find an order in time. Where another plan is known, none."""
+DRAWS, MAX_DRAWN = 10, 50_000
+"""Orders in time that are drawn at most, and transfers in all of them, about."""
+MAX_LINKS, MAX_LINKS_IN_TIME = 60_000, 120_000
+"""Links of all parts' paths together, beyond which messages are cut no finer: to make rounds, and
+to put in order in time."""
 MAX_APART = 20_000
-"""Messages up to which each is cut for itself, too, where a group could cut all alike."""
+"""Messages up to which each is cut for itself, too, where a group could cut all alike, and up to
+which rounds are made where seconds count."""
 TOLERANCE = 1e-3
 """Gap of the flow that parts follow."""
 REMAINDERS = 1e-3
@@ -86,7 +93,9 @@ def plan_unicast(
     """Plans messages from server to server: paths by concurrent flow, then an order.
 
     Messages are cut into parts, each on one path, stored by servers on the way and passed through
-    switches as a circuit. In each round transfers that busy links need are taken first.
+    switches as a circuit. In each round transfers that busy links need are taken first. In seconds
+    that is so where there are switches, and all parts take equally long on all links; otherwise
+    links take what waits for them by when it must be there.
 
     Args:
         topology: the network, or its specification or file.
@@ -94,8 +103,10 @@ def plan_unicast(
             that may pass on the blocks of all do.
         unit: what is made small: seconds of the event model, or rounds.
         pieces: parts of the largest message; others have fewer in proportion. Where it is not
-            given, one in rounds, and in seconds what takes the least time of a few.
-        known: the plan of other messages on this network, to start from.
+            given, one in rounds, and in seconds what takes the least time of a few. Where parts
+            are put in order in time, more where the flow divides a message.
+        known: the plan of other messages on this network, to start from; in seconds a plan is then
+            made once, which takes tens of milliseconds for 64 servers.
         seed: every random choice depends on it alone.
         time_limit: seconds after which the best so far is returned.
 
@@ -121,20 +132,12 @@ def plan_unicast(
         ways = _ways(flow, group, stop)
         schedule = _ordered(ways, demand, count, seed, stop)
         return UnicastPlan(schedule, unit, float(schedule.rounds), flow)
-    flow = _flow(messages, unit, group, known, stop)
-    ways = _ways(flow, group, stop)
     best: UnicastPlan | None = None
-    alike = _alike(messages)
-    for cut in (CUTS if alike else UNEQUAL_CUTS) if pieces is None else (pieces,):
-        count = _counts(messages.amount, cut)
-        if best is not None and (stop.reached() or count.sum() * _hops(flow) > MAX_LINKS):
-            break
-        order = _ordered if alike else _ordered_in_time
-        schedule = order(ways, demand, count, seed, stop)
+    for schedule, flow in _in_seconds(messages, demand, group, pieces, known, seed, stop):
         seconds = float(event_seconds(schedule)[1].max())
         if best is None or seconds < best.time:
             best = UnicastPlan(schedule, unit, seconds, flow)
-        if best.gap < CLOSE:
+        if best.time < flow.bound * (1 + CLOSE) or stop.reached():
             break
     assert best is not None
     return best
@@ -225,30 +228,80 @@ def _evened(messages: Messages) -> Messages:
     return dataclasses.replace(messages, amount=np.full(len(amount), amount.max()))
 
 
-def _ordered_in_time(
-    ways: list[tuple[ConcurrentFlow, FreeGroup | None]],
+def _in_seconds(
+    messages: Messages,
     demand: Demand,
-    count: NDArray[np.int64],
+    group: FreeGroup | None,
+    pieces: int | None,
+    known: UnicastPlan | None,
+    seed: int,
+    stop: Stop,
+) -> Iterator[tuple[Schedule, ConcurrentFlow]]:
+    """Schedules of ever finer parts, and the flows that they follow."""
+    large = len(messages) > MAX_APART
+    rounds = _alike(messages) and messages.topology.switches.size and not demand.ready_at_s.any()
+    if large and group is not None and group.order < messages.topology.num_servers:
+        group = None  # what it leaves to be balanced is still too much
+    flow = _flow(messages, "seconds", group, known, stop)
+    if large or not rounds:
+        for parts in _parts_in_time(flow, group, pieces, known, seed):
+            yield _ordered_in_time(parts, flow, demand, known, seed, stop), flow
+        return
+    ways = _ways(flow, group, stop)
+    for cut in CUTS if pieces is None else (pieces,):
+        count = _counts(messages.amount, cut)
+        if cut > CUTS[0] and pieces is None and count.sum() * _hops(flow) > MAX_LINKS:
+            return
+        yield _ordered(ways, demand, count, seed, stop), flow
+
+
+def _parts_in_time(
+    flow: ConcurrentFlow,
+    group: FreeGroup | None,
+    pieces: int | None,
+    known: UnicastPlan | None,
+    seed: int,
+) -> Iterator[Parts]:
+    """Ever finer parts of messages."""
+    messages, before = flow.messages, 0
+    slowest = messages.capacity("seconds").min()
+    most = math.inf if pieces is None else math.ceil(messages.amount.max() / pieces)
+    for hold in (HOLD_AGAIN,) if known else HOLDS if pieces is None else (1.0,):
+        longest_s = hold * flow.bound
+        if group is None:
+            parts = divided(flow, most=most, longest_s=longest_s, seed=seed)
+        else:
+            count = np.ceil(_evened(messages).amount / min(most, longest_s * slowest) - TOLERANCE)
+            parts = parts_of(flow, np.maximum(count, 1).astype(np.int64), group=group, seed=seed)
+        if before and len(parts.links) > MAX_LINKS_IN_TIME:
+            return
+        if len(parts.message) > before:
+            yield parts
+        before = len(parts.message)
+
+
+def _ordered_in_time(
+    parts: Parts,
+    flow: ConcurrentFlow,
+    demand: Demand,
+    known: UnicastPlan | None,
     seed: int,
     stop: Stop,
 ) -> Schedule:
-    """The parts of a flow as transfers start in an event simulation."""
-    flow, group = ways[-1]
+    """Parts as they start in an event simulation."""
     topology = flow.messages.topology
-    parts = parts_of(flow, count, group=group, seed=seed)
-    transfers = transfers_of(topology, parts, flow.length)
-    size = (flow.messages.amount / count)[parts.message]
-    there = parts.links >= 0
-    load = np.bincount(
-        parts.links[there],
-        np.broadcast_to(size[:, None], there.shape)[there],
-        len(topology.source),
+    transfers = transfers_of(topology, parts)
+    draws = min(max(MAX_DRAWN // len(transfers.route), 1), DRAWS)
+    rounds, _ = rounds_by_events(
+        topology,
+        transfers,
+        parts.sizes(flow.messages.amount),
+        ready_s=demand.ready_at_s[demand.job][parts.message],
+        turns=0 if known else TURNS,
+        draws=1 if known else draws,
+        seed=seed,
+        stop=stop,
     )
-    busy_s = load / topology.bandwidth_bytes_per_s
-    orders = [
-        rounds_by_events(topology, transfers, size, busy_s, *order) for order in ORDERS_IN_TIME
-    ]
-    rounds, _ = min(orders, key=lambda order: order[1])
     schedule = _schedule(topology, demand, parts, transfers, rounds, transfers.route)
     verify(schedule).raise_if_invalid()
     return schedule
@@ -272,7 +325,7 @@ def _ordered(
         flow, group = ways[tried % len(ways)]
         parts = parts_of(flow, count, group=group, seed=seed + tried)
         transfers = transfers_of(topology, parts, flow.length)
-        load = np.bincount(parts.links[parts.links >= 0], minlength=len(capacity))
+        load = np.bincount(parts.links, minlength=len(capacity))
         least = math.ceil((load / capacity).max())
         for farther, ahead in ORDERS if least < best else ():
             found = rounds_of(transfers, capacity, farther, ahead, SWEEPS, seed + tried)
@@ -315,4 +368,5 @@ def _schedule(
         scheduler=Provenance("unicast"),
         demand=demand,
         block=parts.message,
+        shares=parts.share,
     )
