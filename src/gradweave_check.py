@@ -57,27 +57,32 @@ def until(paid, charges):
     return time + (paid - level) / rate if paid > 0 and rate else Fraction(0)
 
 
+def reached(start, arcs):
+    """What can be reached from a node; arcs[a] is a set of nodes."""
+    found, left = {start}, [start]
+    while left:
+        more = arcs[left.pop()] - found
+        found, left = found | more, [*left, *more]
+    return found
+
+
 def arborescence(cost, root):
     """The least cost of a tree from a root to all; cost[a][b] of each arc (Edmonds 1967)."""
     total = 0
     while True:
-        best = {b: min((cost[a][b], a) for a in cost if a != b) for b in cost if b != root}
-        total, names = total + sum(value for value, _ in best.values()), {root: root}
-        for node in best:
-            path = []
-            while node not in names and node not in path:
-                path.append(node)
-                node = best[node][1]
-            cycle = path[path.index(node):] if node in path else []
-            names |= {one: node if one in cycle else one for one in path}
+        best = {b: min(row[b] for a, row in cost.items() if a != b) for b in cost if b != root}
+        total, names = total + sum(best.values()), {}
+        ahead = {a: {b for b in best if a != b and cost[a][b] == best[b]} for a in cost}
+        back = {b: {a for a in cost if b in ahead[a]} for b in cost}
+        for node in cost:  # nodes that reach each other over cheapest arcs become one
+            if node not in names:
+                names |= dict.fromkeys(reached(node, ahead) & reached(node, back), node)
         merged = {name: {} for name in names.values()}
         if len(merged) == len(cost):
             return total
         for a, b in ((a, b) for a in cost for b in best if names[a] != names[b]):
-            x, y, less = names[a], names[b], cost[a][b] - best[b][0]
+            x, y, less = names[a], names[b], cost[a][b] - best[b]
             merged[x][y] = min(less, merged[x].get(y, less))
-        for y in merged:  # arcs into the root are never taken
-            merged[y].setdefault(root, inf)
         cost = merged
 
 

@@ -14,6 +14,7 @@ from gradweave.bounds.bound import (
 )
 from gradweave.bounds.certificates import (
     Certified,
+    certificates_in,
     certify_demand,
     certify_rounds,
     certify_seconds,
@@ -26,7 +27,7 @@ from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
 from gradweave.bounds.latency import LatencyBound, latency_bound
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
-from gradweave.bounds.of_schedule import of_schedule
+from gradweave.bounds.of_schedule import certificates_of, of_schedule, with_certificates
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
 from gradweave.bounds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
 from gradweave.bounds.unicast import Farthest, LinkLengths, Messages, unicast
@@ -58,6 +59,8 @@ __all__ = [
     "Toll",
     "TreeDepth",
     "Volumes",
+    "certificates_in",
+    "certificates_of",
     "certify_demand",
     "certify_rounds",
     "certify_seconds",
@@ -71,4 +74,5 @@ __all__ = [
     "throughput",
     "time_expanded",
     "unicast",
+    "with_certificates",
 ]

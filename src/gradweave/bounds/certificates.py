@@ -8,6 +8,7 @@ what it claims is what that one finds.
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -21,12 +22,13 @@ from gradweave.bounds.entry_sets import with_switches
 from gradweave.bounds.explanations import explained
 from gradweave.bounds.latency import message_times
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.scale import has_equal_links, has_equal_ports
 from gradweave.bounds.throughput import Bottleneck, throughput
 from gradweave.errors import InvalidCertificateError
 from gradweave.schedule.demand import Demand
-from gradweave.schedule.file import demand_to_object
+from gradweave.schedule.file import demand_to_object, to_bytes
 from gradweave.schedule.ready import ReadyAt, ready_times
-from gradweave.schedule.schedule import DEMAND, Collective
+from gradweave.schedule.schedule import DEMAND, Collective, Schedule
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
@@ -34,6 +36,8 @@ from gradweave.topology.topology import Topology
 FORMAT, VERSION = "gradweave-certificate", 1
 MAX_NODES = 512
 """Nodes up to which bounds are certified: what checks them counts in Python's integers."""
+MAX_ROOTS = 64
+"""Servers up to which the distances to and from each of them are looked at."""
 NO_TREES = checker.SEVERAL
 """Among `Certified.forbids`: that sums of a piece are completed at several servers."""
 
@@ -52,6 +56,8 @@ class Certified:
     """Of these."""
     forbids: frozenset[str]
     """What schedules may not do that the bound holds for, in words."""
+    pieces: tuple[int, ...]
+    """That each server roots at least, or that each block has, for a bound on rounds."""
     reason: str
     """Why, in one sentence."""
 
@@ -81,12 +87,19 @@ def check_certificate(
     """
     try:
         name = DEMAND if demand is not None else certificate["claim"]["collective"]
-        network, asked = _as_checked(topology, name, demand)
-        proof = checker.Proof(certificate, network, asked)
+        proof = checker.Proof(certificate, *_as_checked(topology, name, demand))
     except (checker.Wrong, RecursionError, *checker.BROKEN) as error:
         raise InvalidCertificateError(f"certificate: {error}") from error
+    return _recounted(certificate, proof, topology, demand)
+
+
+def _recounted(
+    certificate: Mapping[str, Any], proof: Any, topology: Topology, demand: Demand | None
+) -> Certified:
     why = explained(certificate, proof.least, topology, demand)
-    return Certified(certificate, proof.unit, proof.least, frozenset(proof.forbids), why)
+    return Certified(
+        certificate, proof.unit, proof.least, frozenset(proof.forbids), tuple(proof.pieces), why
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -117,7 +130,47 @@ def _certified(
         certificate["demand"] = asked.hash
     proof = checker.Proof(certificate, network, asked)
     certificate["claim"]["least"] = str(proof.least)
-    return check_certificate(certificate, topology, demand)
+    return _recounted(certificate, proof, topology, demand)
+
+
+def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]]]:
+    """What the certificates of a schedule's file say once they are recounted.
+
+    Args:
+        schedule: a valid schedule, as it was read.
+
+    Returns:
+        Of each the bound, or why it is refused; and what the schedule does that the bound does not
+        hold for: nothing, if it does.
+    """
+    if not schedule.certificates:
+        return []
+    found: list[tuple[Certified | str, list[str]]] = []
+    plan = None
+    for one in schedule.certificates:
+        try:
+            proof = check_certificate(one, schedule.topology, schedule.demand)
+        except InvalidCertificateError as error:
+            found.append((str(error), []))
+            continue
+        if plan is None:
+            plan = _plan(schedule)
+        few = proof.unit == "rounds" and any(
+            least > rooted for rooted, least in zip(plan.pieces, proof.pieces, strict=True)
+        )
+        name = DEMAND if schedule.demand is not None else schedule.collective
+        other = ["another collective"] * (proof.certificate["claim"]["collective"] != name)
+        limits = sorted(proof.forbids & plan.liberties) + [checker.FEWER] * few + other
+        found.append((proof, limits))
+    return found
+
+
+def _plan(schedule: Schedule) -> Any:
+    """The schedule as the checker takes it, which plays it once more."""
+    content = json.loads(to_bytes(schedule.replace(certificates=())))
+    network = _network(schedule.topology)
+    asked = checker.Asked(content["collective"], content.get("demand"), network)
+    return checker.Plan(content, network, asked, True)
 
 
 def certify_rounds(
@@ -125,7 +178,6 @@ def certify_rounds(
     bound: Bound,
     collective: Collective,
     *,
-    overlap: bool = False,
     pieces_per_server: int = 1,
 ) -> Certified | None:
     """The certificate of a bound on rounds that holds whatever the trees.
@@ -134,7 +186,6 @@ def certify_rounds(
         topology: the network, of at most `MAX_NODES` nodes.
         bound: of `free_trees`, with the same arguments.
         collective: a stage, or both.
-        overlap: whether both stages of an all-reduce may run at once.
         pieces_per_server: pieces of which each server is the root.
 
     Returns:
@@ -143,10 +194,8 @@ def certify_rounds(
     if topology.num_nodes > MAX_NODES:
         return None
     stages: tuple[str, ...] = (collective,)
-    if collective == "all_reduce" and not overlap:
+    if collective == "all_reduce" and len(bound.certificates) == 2:
         stages = ("reduce_scatter", "all_gather")
-    if len(stages) != len(bound.certificates):
-        return None
     steps = [
         _step(topology, stage, one) for stage, one in zip(stages, bound.certificates, strict=True)
     ]
@@ -217,7 +266,7 @@ def certify_seconds(
         topology: the network.
         gradient_bytes: size of the whole gradient, above 0.
         collective: a stage, with equal parts, or both, overlapping.
-        least: the bound for trees, if it is known; if not, and for an all-reduce, it is found.
+        least: the bound for trees, if it is known; if not, it is found where links are unequal.
         trees: whether each part is summed at one server alone.
         ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id.
     """
@@ -232,8 +281,10 @@ def certify_seconds(
     if collective == "all_reduce":
         if ready.any():
             tried += _after_the_last(topology, int(topology.servers[np.argmax(ready)]))
-        if trees:
+        if trees and topology.num_servers <= MAX_ROOTS:
             tried.append({"kind": "root", "stage": collective})
+        alike = has_equal_links(topology) and has_equal_ports(topology)  # cuts say as much
+        if trees and not (least is None and alike):
             least = least or least_seconds(topology, gradient_bytes, collective)
             prices = least.duals.link_duals.max(axis=0)
             tried.append({"kind": "lengths", "stage": collective, "lengths": prices.tolist()})

@@ -59,6 +59,18 @@ def are_alike(topology: Topology) -> bool:
     return bool(bandwidth.max() <= ALIKE * bandwidth.min())
 
 
+def has_equal_links(topology: Topology) -> bool:
+    """Whether all link directions have one bandwidth, so that rounds tell the time."""
+    return float(np.ptp(topology.bandwidth_bytes_per_s)) == 0.0
+
+
+def has_equal_ports(topology: Topology) -> bool:
+    """Whether all servers send and receive as many bytes a second, all their links together."""
+    ends = (topology.source, topology.target)
+    ports = [np.bincount(end, topology.bandwidth_bytes_per_s, topology.num_nodes) for end in ends]
+    return all(float(np.ptp(port[topology.servers])) == 0.0 for port in ports)
+
+
 def widest_trees(topology: Topology, stage: Collective) -> NDArray[np.float64]:
     """[N] the narrowest bandwidth in each root's widest tree of a stage, bytes a second."""
     tail, head, servers = topology.source, topology.target, topology.servers

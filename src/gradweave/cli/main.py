@@ -19,6 +19,7 @@ from gradweave.processes.ending import heard_again
 VERBS = {
     "schedule": "schedule",
     "compare": "compare",
+    "bound": "bound",
     "verify": "verify",
     "show": "show",
     "place": "place_verb",

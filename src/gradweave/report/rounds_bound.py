@@ -4,7 +4,9 @@ import dataclasses
 from typing import Any, Literal
 
 from gradweave.bounds.bound import Bound
+from gradweave.bounds.certificates import MAX_NODES, Certified, certificates_in
 from gradweave.bounds.of_schedule import of_schedule
+from gradweave.report.certified import MAX_TRANSFERS
 from gradweave.schedule.schedule import Schedule, StatedBound
 from gradweave.wording import counted
 
@@ -15,10 +17,11 @@ class RoundsBound:
 
     rounds: int
     kind: str
-    source: Literal["computed", "stated"]
-    """``computed`` by this process; or ``stated`` by the schedule's file, and not checked."""
-    proof: Bound | None
-    """With its certificate, where there is one."""
+    source: Literal["computed", "certificate", "stated"]
+    """``computed`` by this process; proved by the ``certificate`` in the schedule's file, which was
+    recounted; or ``stated`` by the file, and not checked."""
+    proof: Bound | str | None
+    """With its certificate, where there is one; its reason, of one in a file."""
     stated: StatedBound | None
     """What the file states, where that is not the bound."""
 
@@ -46,12 +49,31 @@ def rounds_bound(schedule: Schedule) -> RoundsBound | None:
     if stated is not None and stated.computed:
         return RoundsBound(stated.rounds, stated.kind, "computed", None, None)
     found = of_schedule(schedule)
+    proved = _by_certificate(schedule)
+    if proved is not None and (found is None or proved.rounds > found.rounds):
+        return proved
     if found is not None:
         other = stated if stated is not None and stated.rounds != found.rounds else None
         return RoundsBound(found.rounds, found.kind, "computed", found, other)
     if stated is None:
         return None
     return RoundsBound(stated.rounds, stated.kind, "stated", None, None)
+
+
+def _by_certificate(schedule: Schedule) -> RoundsBound | None:
+    """The best bound that the file's certificates prove, of those that are recounted here."""
+    if schedule.num_transfers > MAX_TRANSFERS or schedule.topology.num_nodes > MAX_NODES:
+        return None
+    proved = [
+        one
+        for one, limits in certificates_in(schedule)
+        if isinstance(one, Certified) and one.unit == "rounds" and not limits
+    ]
+    if not proved:
+        return None
+    best = max(proved, key=lambda one: one.least)
+    kinds = dict.fromkeys(step["kind"] for step in best.certificate["proof"])
+    return RoundsBound(int(best.least), "+".join(kinds), "certificate", best.reason, None)
 
 
 def rounds_verdict(rounds: int, bound: int) -> str:
@@ -68,7 +90,9 @@ def bound_lines(schedule: Schedule, bound: RoundsBound | None) -> list[str]:
     text = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
     if bound.source == "stated":
         return [f"bound: {text}, as stated by the file; not checked here"]
-    if bound.proof is not None:
+    if isinstance(bound.proof, str):
+        text += f", by the file's certificate: {bound.proof}"
+    elif bound.proof is not None:
         text = bound.proof.described(schedule.topology.id_name)
     lines = [f"{rounds_verdict(schedule.rounds, bound.rounds)}: {text}"]
     if bound.stated is not None:

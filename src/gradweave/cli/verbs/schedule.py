@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
+from gradweave.bounds import with_certificates
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
 from gradweave.cli.options import json_option, network_of, writable
 from gradweave.cli.planned_jobs import job_lines, job_option, job_summary, mesh_option, search_jobs
@@ -24,6 +25,8 @@ from gradweave.errors import OptionError
 from gradweave.report.link_use import use_fields, use_lines
 from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedule.file import load
+from gradweave.schedule.planned_for import planned_for
+from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.scheduler import to_spec
 from gradweave.schedulers.solve.own import own_schedule
 from gradweave.schedulers.solve.seconds_bound import Timing, has_equal_links
@@ -104,6 +107,12 @@ def schedule(
         _one(network, first, changed_at, fair, output, as_json, given)
 
 
+def _with_seconds_certified(schedule: Schedule) -> Schedule:
+    """With a certificate of the least seconds too, where those were the objective."""
+    size = planned_for(schedule).gradient_bytes
+    return schedule if size is None else with_certificates(schedule, size)
+
+
 def _jobs(
     network: str,
     jobs: tuple[str, ...],
@@ -117,7 +126,7 @@ def _jobs(
         solution = search_jobs(network, jobs, mesh, progress, given)
         if output is not None:
             progress(f"writing {output}")
-            solution.schedule.save(output)
+            with_certificates(solution.schedule, bound=solution.bound).save(output)
     if as_json:
         print_json(job_summary(solution, output))
     else:
@@ -196,7 +205,7 @@ def _one(
         solution = search(network, gradient_bytes, progress, given)
         if output is not None:
             progress(f"writing {output}")
-            solution.schedule.save(output)
+            _with_seconds_certified(solution.schedule).save(output)
     ready = ready_times_of(solution.schedule.topology, given["ready_at"])
     if as_json:
         summary = _summary(solution, output, objective_of(solution.schedule.topology, given))

@@ -9,6 +9,7 @@ import click
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option
 from gradweave.cli.schedule_files import check_schedule_file
+from gradweave.report.certified import checked_bounds
 from gradweave.report.rounds_bound import RoundsBound, bound_lines, rounds_bound
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
@@ -35,7 +36,8 @@ def verify(
     """Check the schedule in FILE: its routes, the links' capacities, the contribution counts.
 
     It exits with 1 if the schedule is invalid, and names the first violation. Of a valid one it
-    also says how few rounds such a schedule can have; what the file states of that is no proof.
+    also says how few rounds such a schedule can have; what the file states of that is no proof, but
+    its certificates are once they have been recounted.
     """
     check_schedule_file(file, "verify")
     with Progress(f"reading {file}") as progress:
@@ -44,10 +46,12 @@ def verify(
         verdict = check(
             schedule, forwarding_servers=not strict, aggregating_switches=aggregating_switches
         )
-        bound = None
+        bound, certified = None, []
         if verdict.valid:
             progress("finding the lower bound")
             bound = rounds_bound(schedule)
+            progress("recounting the certificates")
+            certified = checked_bounds(schedule)
     violation = verdict.violation
     if as_json:
         print_json(
@@ -62,6 +66,7 @@ def verify(
                 "violation": _as_object(violation, schedule.topology) if violation else None,
             }
             | _bound_fields(schedule, bound)
+            | {"certificates": [one.as_object() for one in certified]}
         )
     elif violation:
         print_lines(f"invalid: {violation.message}")
@@ -74,6 +79,7 @@ def verify(
             f"{counted(schedule.rounds, 'round')}, {counted(verdict.transfers, 'transfer')}"
             f"{forwarded}",
             *bound_lines(schedule, bound),
+            *(str(one) for one in certified if one.unit != "rounds"),
         )
     if violation:
         context.exit(1)

@@ -8,7 +8,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.schedule import Collective, Schedule, StatedBound
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solve.order import in_order
-from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for
+from gradweave.schedulers.solve.solution import Attempt, Solution, bound_for, kept_certificates
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.schedulers.solve.tuning import TUNING
 from gradweave.stop import Stop
@@ -110,7 +110,9 @@ class Rounds(Objective):
         """The best schedule, which states the bound where its rounds compare with it."""
         compare = best.scheduler.traits.rounds_compare
         stated = StatedBound(self.bound.rounds, self.bound.kind, True) if compare else None
-        return best.schedule.replace(bound=stated), self.bound, None
+        pieces = min(one.traits.pieces_per_server for one in self._schedulers)
+        kept = kept_certificates(self.bound, best.schedule, pieces) if compare else ()
+        return best.schedule.replace(bound=stated, certificates=kept), self.bound, None
 
 
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:

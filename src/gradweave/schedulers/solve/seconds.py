@@ -44,6 +44,7 @@ from gradweave.schedulers.solve.solution import (
     RuntimeComparison,
     Solution,
     bound_for,
+    kept_certificates,
 )
 from gradweave.schedulers.solve.strategy_search import Candidate, Objective, Search
 from gradweave.schedulers.solve.tuning import TUNING
@@ -393,6 +394,9 @@ class Seconds(Objective):
             scheduler=Provenance(best.scheduler.name, options, seed),
             bound=stated,
         )
+        if traits.rounds_compare:
+            pieces = best.parts * traits.pieces_per_server
+            schedule = schedule.replace(certificates=kept_certificates(bound, schedule, pieces))
         verify(
             schedule,
             forwarding_servers=traits.forwards,

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from gradweave.bounds import LatencyBound, Throughput, latency_bound, least_seconds, throughput
 from gradweave.bounds.latency import MAX_DISTANCES, Messages, slowest
 from gradweave.bounds.least_seconds import latencies, measured
+from gradweave.bounds.scale import has_equal_links, has_equal_ports
 from gradweave.bounds.throughput import MAX_FLOW_NODES
 from gradweave.schedule.ready import ReadyAt, ready_times
 from gradweave.schedule.schedule import REDUCE, Collective, Schedule
@@ -120,18 +121,6 @@ def timing_of(
         for model in ("events", "rounds")
     )
     return Timing(gradient_bytes, events, barriers, bound)
-
-
-def has_equal_links(topology: Topology) -> bool:
-    """Whether all link directions have one bandwidth, so that rounds tell the time."""
-    return float(np.ptp(topology.bandwidth_bytes_per_s)) == 0.0
-
-
-def has_equal_ports(topology: Topology) -> bool:
-    """Whether all servers send and receive as many bytes a second, all their links together."""
-    ends = (topology.source, topology.target)
-    ports = [np.bincount(end, topology.bandwidth_bytes_per_s, topology.num_nodes) for end in ends]
-    return all(float(np.ptp(port[topology.servers])) == 0.0 for port in ports)
 
 
 def seconds_bound(

@@ -1,10 +1,10 @@
 """The result of a search: a schedule, its bound and timing, and the outcome of each strategy."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from gradweave.bounds import Bound, Distance, free_trees
+from gradweave.bounds import Bound, Distance, certify_rounds, free_trees
 from gradweave.drawn import Drawn
 from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler
@@ -152,6 +152,22 @@ def bound_for(
         forwarding_servers=forwarding,
         pieces_per_server=parts * min(one.pieces_per_server for one in all_traits),
     )
+
+
+def kept_certificates(
+    bound: Bound, schedule: Schedule, pieces_per_server: int
+) -> tuple[Mapping[str, Any], ...]:
+    """What proves a bound on rounds, for the file of a schedule that it holds for.
+
+    Args:
+        bound: of `bound_for`.
+        schedule: of the same network and collective.
+        pieces_per_server: that the bound is for.
+    """
+    found = certify_rounds(
+        schedule.topology, bound, schedule.collective, pieces_per_server=pieces_per_server
+    )
+    return () if found is None else (found.certificate,)
 
 
 def _distance(topology: Topology, forwarding_servers: bool) -> Bound:

@@ -1,0 +1,181 @@
+"""``gradweave bound``: the least that a network allows, why, and the certificate that proves it."""
+
+from pathlib import Path
+from typing import Any, Unpack
+
+import click
+import msgspec
+
+from gradweave.atomic import atomic_write
+from gradweave.bounds import (
+    Certified,
+    certify_demand,
+    certify_rounds,
+    certify_seconds,
+    demand_bound,
+    free_trees,
+    with_certificates,
+)
+from gradweave.bounds.certificates import MAX_NODES
+from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.options import (
+    FaultOptions,
+    SizeType,
+    fault_options,
+    json_option,
+    network_of,
+    writable,
+)
+from gradweave.cli.planned_jobs import job_option, jobs_of, mesh_option
+from gradweave.cli.schedule_files import is_schedule_file
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.report.certified import checked_bounds
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.file import demand_to_object, load
+from gradweave.schedule.jobs import demand_of
+from gradweave.schedule.planned_for import planned_for
+from gradweave.schedule.schedule import COLLECTIVES, DEMAND, Collective
+from gradweave.schedulers.demands.joint import Joint
+from gradweave.topology.formats.object import topology_to_object
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds
+from gradweave.verify.verify import verify
+from gradweave.wording import counted
+
+
+@click.command()
+@click.argument("what", metavar="NETWORK|FILE")
+@click.option(
+    "--collective",
+    type=click.Choice(COLLECTIVES),
+    default="all_reduce",
+    show_default=True,
+    help="Bound this collective among all servers of NETWORK.",
+)
+@click.option("--overlap", is_flag=True, help="Let both stages of an all-reduce run at once.")
+@click.option(
+    "--gradient-bytes",
+    type=SizeType(),
+    metavar="SIZE",
+    help="Bound the seconds for a gradient of this size, such as 100MB, too.",
+)
+@job_option
+@mesh_option
+@fault_options
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write network and certificates to this file, .json, for gradweave-check.",
+)
+@json_option
+def bound(
+    what: str,
+    collective: Collective,
+    overlap: bool,
+    gradient_bytes: int | None,
+    jobs: tuple[str, ...],
+    mesh: str | None,
+    output: Path | None,
+    as_json: bool,
+    **given: Unpack[FaultOptions],
+) -> None:
+    """Say how little NETWORK allows, why, and write the certificate that proves it.
+
+    Rounds whatever the trees, and with --gradient-bytes seconds; with --job those of several
+    collectives at once. Of a schedule's FILE the certificates are recounted, and it is written with
+    those that it lacks.
+    """
+    writable(output, ".json", ".json.gz")
+    with Progress(f"bounding {what}") as progress:
+        if is_schedule_file(what):
+            schedule = load(what)
+            progress("verifying it")
+            switches = bool(schedule.scheduler.options.get("aggregating_switches"))
+            verify(schedule, aggregating_switches=switches).raise_if_invalid()
+            size = gradient_bytes or planned_for(schedule).gradient_bytes
+            progress("finding its bounds")
+            schedule = with_certificates(schedule, size)
+            topology, demand, found = schedule.topology, schedule.demand, []
+        else:
+            schedule, demand = None, None
+            if jobs:
+                topology = network_of(what, given)
+                demand = demand_of(topology, jobs_of(topology, jobs, mesh))
+                progress("solving the linear program of trees and paths")
+                found = _of_demand(topology, demand)
+            else:
+                topology = network_of(what, given)
+                found = _of_network(topology, collective, overlap, gradient_bytes)
+        if not found and schedule is None:
+            raise OptionError(
+                f"{what}: {topology.num_nodes} nodes; certificates are found on at most {MAX_NODES}"
+            )
+        if output is not None:
+            progress(f"writing {output}")
+            if schedule is not None:
+                schedule.save(output)
+            else:
+                name = DEMAND if demand is not None else collective
+                content = _as_object(topology, name, demand, found)
+                atomic_write(output, msgspec.json.encode(content))
+    checked = [] if schedule is None else checked_bounds(schedule)
+    if as_json:
+        shown = (
+            [_of(one) for one in found]
+            if schedule is None
+            else [one.as_object() for one in checked]
+        )
+        print_json({"what": what, "output": output and str(output), "bounds": shown})
+    elif schedule is None:
+        print_lines(*(f"at least {_least(one)}: {one.reason.rpartition(': ')[0]}" for one in found))
+    else:
+        print_lines(*map(str, checked))
+
+
+def _least(one: Certified) -> str:
+    if one.unit == "rounds":
+        return counted(int(one.least), "round")
+    return format_seconds(float(one.least))
+
+
+def _of(one: Certified) -> dict[str, Any]:
+    """A bound of a network, for JSON."""
+    least = {"unit": one.unit, "least": str(one.least), "reason": one.reason}
+    return {**least, "holds_unless": sorted(one.forbids), "certificate": one.certificate}
+
+
+def _as_object(
+    topology: Topology, collective: str, demand: Demand | None, found: list[Certified]
+) -> dict[str, Any]:
+    """What gradweave-check needs to recount certificates: network, collective, demand and they."""
+    asked = {} if demand is None else {"demand": demand_to_object(demand)}
+    return {
+        "format": "gradweave-bounds",
+        "version": 1,
+        "collective": collective,
+        "topology": topology_to_object(topology),
+        **asked,
+        "certificates": [one.certificate for one in found],
+    }
+
+
+def _of_demand(topology: Topology, demand: Demand) -> list[Certified]:
+    """By the duals of the linear program of trees and paths, where it can be solved."""
+    bound = demand_bound(topology, demand)
+    try:
+        bound = max(bound, Joint().plan(topology, demand).bound, key=lambda one: one.seconds)
+    except NoScheduleError:
+        pass
+    return [certify_demand(topology, demand, bound)]
+
+
+def _of_network(
+    topology: Topology, collective: Collective, overlap: bool, gradient_bytes: int | None
+) -> list[Certified]:
+    if topology.num_nodes > MAX_NODES:
+        return []
+    rounds = certify_rounds(topology, free_trees(topology, collective, overlap=overlap), collective)
+    found = [] if rounds is None else [rounds]
+    if gradient_bytes is not None:
+        found.append(certify_seconds(topology, gradient_bytes, collective))
+    return found
