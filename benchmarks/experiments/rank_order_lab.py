@@ -16,9 +16,7 @@ What is done is kept in a file beside the results until all is; ``--resume`` goe
 import dataclasses
 import json
 import os
-import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
+from lab_mpi import PATIENCE_S, mpi_json
 from record import record
 from unequal_networks import network
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.lab import commands
 from gradweave.lab.commands import PORT, server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children
@@ -42,7 +40,6 @@ from gradweave.processes.children import Children
 MB = 1_000_000
 SIZE = MB // 2
 REPETITIONS = 3
-PATIENCE_S = 300
 SEED = 0
 """Of the hosts' names."""
 
@@ -156,39 +153,8 @@ def mpi_runs(lab: EmulatedNetwork, orders: Sequence[Sequence[int]]) -> list[list
 
 def mpi_run(lab: EmulatedNetwork, order: Sequence[int]) -> list[float]:
     """Seconds of each repetition, by mpirun with the order's hostfile."""
-    topology = lab.topology
-    servers = topology.servers.tolist()
     server_commands(lab, [])  # makes the network forward
-    addresses = [lab.address(0, server) for server in servers]
-    inside = [sys.executable, "-I", "-S", str(Path(commands.__file__).with_name("inside.py"))]
-    with tempfile.TemporaryDirectory() as folder:
-        hosts, agent = Path(folder, "hosts"), Path(folder, "agent")
-        gw.export.save_rank_order(topology, order, hosts, "hostfile", addresses)
-        cases = "".join(f"{lab.address(0, s)}) space={lab.name(s)};;\n" for s in servers)
-        # Each daemon has a host name and a folder of its own, as on machines of their own.
-        agent.write_text(
-            f"#!/bin/sh\nhost=$1; shift\ncase $host in\n{cases}esac\nmkdir -p {folder}/$host\n"
-            f"exec {shlex.join(inside)} $space unshare --uts sh -c "
-            f'"hostname $space; export TMPDIR={folder}/$host; $*"\n'
-        )
-        agent.chmod(0o755)
-        first = order[0]
-        begin = ["unshare", "--uts", "sh", "-c", f'hostname {lab.name(first)}; exec "$@"', "sh"]
-        command = [
-            *inside, lab.name(first), *begin, str(Path(sys.executable).with_name("mpirun")),
-            "--allow-run-as-root", "--prtemca", "plm_ssh_agent", str(agent),
-            "--prtemca", "prte_if_include", lab.interface(0),
-            "--mca", "btl_tcp_if_include", lab.interface(0), "--mca", "mpi_yield_when_idle", "1",
-            "--hostfile", str(hosts), "--map-by", "slot", "-np", str(len(servers)),
-            sys.executable, "-c", OPEN_MPI, json.dumps([SIZE, REPETITIONS]),
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode or not lines:
-            raise SystemExit(done.stderr[-2000:])
-        return json.loads(lines[0])["runs"]
+    return mpi_json(lab, order, OPEN_MPI, [SIZE, REPETITIONS])["runs"]
 
 
 def measure(topology: gw.Topology) -> dict[str, Any]:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from gradweave.cli.planned_jobs import jobs_of
 from gradweave.cli.solving import is_given
 from gradweave.errors import OptionError
-from gradweave.schedule.jobs import Job, demand_of
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.demands import solve_demand, strategies_for
+from gradweave.schedulers.demand_spec import as_demand_strategies
+from gradweave.schedulers.solve.demands import solve_demand
 from gradweave.schedulers.spec import is_portfolio
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from gradweave.lab.jobs import MeasuredJobs
 
-_NOT_WITH_JOBS = ("gradient_bytes", "objective", "runtime")
+_NOT_WITH_JOBS = ("gradient_bytes", "objective")
 
 
 def measure_asked(
@@ -28,6 +28,7 @@ def measure_asked(
     *,
     repetitions: int,
     seed: int,
+    runtime: str | None,
     time_limit: float,
     progress: Callable[[str], None],
 ) -> "MeasuredJobs":
@@ -41,6 +42,7 @@ def measure_asked(
         files: names and plans of more contenders.
         repetitions: timed runs of each contender.
         seed: of strategies, and of multipath.
+        runtime: for which they are planned; gloo on this machine's cores if not given.
         time_limit: seconds for each plan.
         progress: called with the step under way.
 
@@ -50,7 +52,7 @@ def measure_asked(
         SpecError: a text that is no job or mesh.
         NoScheduleError: a strategy that finds no plan.
     """
-    from gradweave.lab.jobs import GLOO, measure_jobs
+    from gradweave.lab.jobs import GLOO, measure_jobs, shared_runtime
 
     for name in _NOT_WITH_JOBS:
         if is_given(name):
@@ -60,7 +62,15 @@ def measure_asked(
     for name in names:
         if name != GLOO:
             progress(f"planning by {name}")
-            plans.append((name, _plan(topology, jobs, name, seed, time_limit)))
+            found = solve_demand(
+                topology,
+                jobs,
+                runtime=runtime or shared_runtime(),
+                strategies=None if is_portfolio(name) else as_demand_strategies(name),
+                seed=seed,
+                time_limit=time_limit,
+            )
+            plans.append((name, found.schedule))
     return measure_jobs(
         topology,
         jobs,
@@ -70,23 +80,6 @@ def measure_asked(
         seed=seed,
         progress=progress,
     )
-
-
-def _plan(
-    topology: Topology, jobs: Sequence[Job], name: str, seed: int, time_limit: float
-) -> Schedule:
-    """A plan by a strategy of a name."""
-    if is_portfolio(name):
-        return solve_demand(topology, jobs, seed=seed, time_limit=time_limit).schedule
-    known = {one.name: one for one in strategies_for(topology, demand_of(topology, jobs))}
-    if name not in known:
-        raise OptionError(
-            f"schedulers: expected portfolio, gloo or one of {', '.join(known)} for these jobs, "
-            f"got {name!r:.60}"
-        )
-    return solve_demand(
-        topology, jobs, strategies=[known[name]], seed=seed, time_limit=time_limit
-    ).schedule
 
 
 def loaded(plan: Schedule, path: Path) -> tuple[str, Schedule]:

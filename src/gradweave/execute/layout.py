@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedule.schedule import Schedule
+from gradweave.schedule.shares import apportion
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,7 +42,24 @@ class Layout:
             OptionError: blocks that elements of that size do not fill.
             ScheduleError: a schedule without a demand.
         """
-        bounds = schedule.piece_offsets(-(-schedule.demanded.total_bytes // itemsize))
+        elements = -(-schedule.demanded.total_bytes // itemsize)
+        return Layout._of_sizes(schedule, rank, np.diff(schedule.piece_offsets(elements)))
+
+    @staticmethod
+    def resized(schedule: Schedule, rank: int, elements: int) -> "Layout":
+        """The workspace of one server, where every block has another size than was planned for.
+
+        Args:
+            schedule: of a demand.
+            rank: of the server.
+            elements: of each block; its pieces keep their shares.
+        """
+        blocks = np.split(schedule.weights, schedule.first_pieces[1:])
+        sizes = np.concatenate([apportion(elements, weights) for weights in blocks])
+        return Layout._of_sizes(schedule, rank, sizes)
+
+    @staticmethod
+    def _of_sizes(schedule: Schedule, rank: int, size: NDArray[np.int64]) -> "Layout":
         gives, gets = schedule.contributors, schedule.destinations
         server = int(schedule.topology.servers[rank])
         given, wanted, used = np.zeros((3, schedule.pieces), bool)
@@ -49,7 +67,6 @@ class Layout:
         wanted[gets.owner[gets.servers == server]] = True
         used[schedule.piece[(schedule.source == server) | (schedule.target == server)]] = True
         used |= given | wanted
-        size = np.diff(bounds)
         ends = np.cumsum(np.where(used, size, 0))
         start = np.where(used, ends - size, -1)
         return Layout(size, start, given, wanted, int(ends[-1]))

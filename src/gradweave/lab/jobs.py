@@ -19,10 +19,12 @@ from gradweave.lab.measure import (
     check_time,
     laboratory,
 )
+from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.work import OWN_CALLS, GroupCall, own_task
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.jobs import Job, demand_of
 from gradweave.schedule.schedule import Schedule
+from gradweave.simulate.runtime import Runtime, runtime_of
 from gradweave.topology.topology import Topology
 
 GLOO = "gloo"
@@ -36,6 +38,13 @@ class MeasuredJobs(Experiment):
     load: list[float]
     """Before each repetition: how many processes of the machine were running or waiting to, on
     average over the last minute."""
+    others_s: dict[str, list[float]]
+    """By name, seconds of each run of other programs."""
+
+
+def shared_runtime() -> Runtime:
+    """The profile of gloo on this machine, whose cores all servers of a lab share."""
+    return dataclasses.replace(runtime_of(GLOO), processors=len(os.sched_getaffinity(0)))
 
 
 def measure_jobs(
@@ -44,6 +53,7 @@ def measure_jobs(
     plans: Sequence[tuple[str, Schedule]],
     *,
     own: bool = True,
+    others: Sequence[tuple[str, Callable[[EmulatedNetwork], float]]] = (),
     repetitions: int = 5,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
@@ -59,6 +69,8 @@ def measure_jobs(
         jobs: whose blocks are of whole elements of float32.
         plans: names and schedules of these jobs.
         own: whether gloo's own are measured, too.
+        others: names, and functions that have other programs run once on the network, whose
+            messages are routed as those of gloo's own; they return seconds.
         repetitions: timed runs of each contender, after one that is not; all take turns.
         seed: of multipath in the first repetition; the next one has the next.
         progress: called with the step under way.
@@ -83,13 +95,19 @@ def measure_jobs(
             if not lab.connect(plan, demand.total_bytes // ELEMENT_BYTES, calls):
                 raise RunError(f"{name}: a server ended with a wrong result")
         runs: list[list[Run]] = [[] for _ in contenders]
+        seconds: list[list[float]] = [[] for _ in others]
         load = []
         for number in range(repetitions):
             load.append(os.getloadavg()[0])
+            hashed = multipath(topology, seed + number)
             for place, (name, plan) in enumerate(contenders):
                 progress(f"{name}: run {number + 1} of {repetitions}")
-                lab.route(place, multipath(topology, seed + number) if plan is None else None)
+                lab.route(place, hashed if plan is None else None)
                 runs[place].append(lab.run(place))
+            for (name, run), took in zip(others, seconds, strict=True):
+                progress(f"{name}: run {number + 1} of {repetitions}")
+                lab.route(0, hashed)
+                took.append(run(lab.network))
         lab.finish()
         measured = [
             lab.measurement(name, plan, demand.total_bytes // ELEMENT_BYTES, runs[place], cost_s)
@@ -97,7 +115,8 @@ def measure_jobs(
                 zip(contenders, [*costs, *[None] * own], strict=True)
             )
         ]
-        return MeasuredJobs(lab.emulation, measured, load)
+        by_name = {name: took for (name, _), took in zip(others, seconds, strict=True)}
+        return MeasuredJobs(lab.emulation, measured, load, by_name)
 
 
 def _own(lab: Laboratory, demand: Demand, jobs: Sequence[Job]) -> dict:

@@ -104,7 +104,7 @@ _PLAN_S = 60.0
     metavar="NAME|FILE",
     help=f"Plan for what messages cost, as for schedule, where seconds are minimised; ideal for "
     f"nothing.  "
-    f"[default: {BACKEND}, which runs them]",
+    f"[default: {BACKEND}, which runs them; with --job on this machine's cores]",
 )
 @fault_options
 @seed_option
@@ -161,6 +161,7 @@ def lab(
                 [loaded(plan, path) for path, plan in loads],
                 repetitions=repetitions,
                 seed=seed,
+                runtime=runtime,
                 time_limit=_PLAN_S,
                 progress=progress,
             )

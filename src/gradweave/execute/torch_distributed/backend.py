@@ -131,7 +131,7 @@ class Collective:
         """Of this process, and of the group."""
         check_servers(schedule, self.size, what="processes in the group")
         self.schedule = schedule
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[tuple[int, bool], Layout] = {}
         self.is_own = watchdog is None and is_own(schedule, dist.get_backend(self.group))
         """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
@@ -158,6 +158,7 @@ class Collective:
         reduction: Reduction = "sum",
         compare: bool | None = None,
         at: Sequence[int] | None = None,
+        layout: Layout | None = None,
     ) -> None:
         """Runs the collective on a tensor, in place; all processes of the group call it.
 
@@ -168,7 +169,11 @@ class Collective:
                 if not given, only where these are new.
             at: [P+1] where the pieces start, the same at all processes; as their shares are if not
                 given.
+            layout: of a demand, where the tensor has its pieces; for blocks of the size that was
+                planned for, if not given.
         """
+        if layout is None and self.schedule.demand is not None:
+            layout = self.layout(tensor.element_size())
         check_reduction(
             reduction,
             floating=tensor.dtype.is_floating_point or tensor.dtype.is_complex,
@@ -176,17 +181,17 @@ class Collective:
         )
         key = (tensor.numel(), tensor.dtype, reduction)
         if compare or (compare is None and key not in self._compared):
-            self._compare(tensor, reduction)
+            self._compare(tensor, reduction, layout)
             self._compared.add(key)
         with torch.no_grad():
             flat = self._within_reach(tensor.detach().reshape(-1))
-            cuts = self._cuts(flat, at)
+            cuts = self._cuts(flat, at, layout)
             if self.is_own:
                 self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self.group))
             else:
                 self._run(flat, cuts, reduction)
             if reduction == "mean":
-                for part, contributors in self._reduced(flat, cuts):
+                for part, contributors in self._reduced(flat, cuts, layout):
                     part /= contributors
             if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
@@ -199,36 +204,41 @@ class Collective:
             flat.shape, dtype=flat.dtype, pin_memory=torch.cuda.is_available()
         ).copy_(flat)
 
-    def layout(self, itemsize: int) -> Layout:
+    def layout(self, itemsize: int, elements: int | None = None) -> Layout:
         """Of a demand, where this process's workspace has its pieces.
 
         Args:
             itemsize: bytes of an element.
+            elements: of every block, where it has another size than was planned for.
 
         Raises:
             OptionError: blocks that elements of that size do not fill.
             ScheduleError: a schedule without a demand.
         """
-        if itemsize not in self._layouts:
-            self._layouts[itemsize] = Layout.of(self.schedule, self.rank, itemsize)
-        return self._layouts[itemsize]
+        resized = elements is not None
+        key = (elements if resized else itemsize, resized)
+        if key not in self._layouts:
+            of = Layout.resized if resized else Layout.of
+            self._layouts[key] = of(self.schedule, self.rank, key[0])
+        return self._layouts[key]
 
-    def _cuts(self, flat: torch.Tensor, at: Sequence[int] | None) -> Cuts:
+    def _cuts(self, flat: torch.Tensor, at: Sequence[int] | None, layout: Layout | None) -> Cuts:
         """Where the pieces of a flat tensor are."""
-        if self.schedule.demand is None:
+        if layout is None:
             starts = self.schedule.piece_offsets(flat.numel()).tolist() if at is None else at
             return tuple(itertools.pairwise(starts))
-        layout = self.layout(flat.element_size())
         if flat.numel() != layout.length:
             raise OptionError(
                 f"tensor: expected a workspace of {layout.length:,} elements, got {flat.numel():,}"
             )
         return layout.cuts
 
-    def _reduced(self, flat: torch.Tensor, cuts: Cuts) -> list[tuple[torch.Tensor, int]]:
+    def _reduced(
+        self, flat: torch.Tensor, cuts: Cuts, layout: Layout | None
+    ) -> list[tuple[torch.Tensor, int]]:
         """The parts of a tensor that hold reductions at this process, and of how many."""
-        if self.schedule.demand is not None:
-            summed = self.layout(flat.element_size()).summed(self.schedule)
+        if layout is not None:
+            summed = layout.summed(self.schedule)
             return [(flat[slice(*cuts[piece])], count) for piece, count in summed]
         if self.schedule.collective == "all_reduce":
             return [(flat, self.size)]
@@ -241,15 +251,14 @@ class Collective:
         """Calls one of torch.distributed's collectives; on gloo, names the server it fails for."""
         self._run.guarded(call)
 
-    def _compare(self, tensor: torch.Tensor, reduction: Reduction) -> None:
+    def _compare(self, tensor: torch.Tensor, reduction: Reduction, layout: Layout | None) -> None:
         name = str(tensor.dtype).removeprefix("torch.")
         try:  # now, since in the middle of a run it would leave the others waiting
             combine(reduction, *tensor.new_zeros((2, 1)))
         except RuntimeError as error:
             raise OptionError(f"tensor: there is no {reduction} of {name}") from error
-        elements = tensor.numel()
-        if self.schedule.demand is not None:  # workspaces differ
-            elements = int(self.layout(tensor.element_size()).size.sum())
+        # Workspaces differ among processes.
+        elements = tensor.numel() if layout is None else int(layout.size.sum())
         mine = torch.from_numpy(signature(self.schedule, elements, name, reduction))
         every = torch.stack(self._run.gather(mine if self._on_host else mine.to(tensor.device)))
         if error := mismatch(every.cpu().numpy()):

@@ -50,7 +50,12 @@ def exchange(
 
 
 def exchange_by(
-    collective: Collective, send: Tensors, receive: Tensors, reduction: Reduction = "sum"
+    collective: Collective,
+    send: Tensors,
+    receive: Tensors,
+    reduction: Reduction = "sum",
+    *,
+    block_elements: int | None = None,
 ) -> None:
     """The same by a collective that is kept, for many calls.
 
@@ -59,6 +64,7 @@ def exchange_by(
         send: as for `exchange`.
         receive: as for `exchange`.
         reduction: as for `exchange`.
+        block_elements: of every block, where it has another size than was planned for.
 
     Raises:
         ScheduleError, OptionError, RunError, LostServerError: as `exchange` raises them.
@@ -72,13 +78,13 @@ def exchange_by(
             + (", ".join(sorted(f"{dtype} on {device}" for dtype, device in types)) or "none")
         )
     ((dtype, device),) = types
-    layout = collective.layout(dtype.itemsize)
+    layout = collective.layout(dtype.itemsize, block_elements)
     _check("send", given, layout.count(layout.given))
     _check("receive", wanted, layout.count(layout.wanted))
     workspace = _workspace(collective, layout, dtype, device)
     with torch.no_grad():
         _copy(given, workspace, layout.copies(layout.given), gather=False)
-        collective(workspace, reduction=reduction)
+        collective(workspace, reduction=reduction, layout=layout)
         _copy(wanted, workspace, layout.copies(layout.wanted), gather=True)
 
 
