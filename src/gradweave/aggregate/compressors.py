@@ -7,8 +7,8 @@ root mean square over its random numbers that no vector exceeds:
 - `relative_error`: α, with E‖C(z) − z‖² ≤ α²‖z‖². Difference compression (DCD, CHOCO) needs it.
 - `absolute_error`: σ, with E‖C(z) − z‖² ≤ σ². Extrapolation compression (ECD) needs it.
 
-Infinity says that there is no such number. Compressors can be made and checked without JAX, which
-is imported when they compress.
+Infinity says that there is no such number. Vectors are JAX's arrays or PyTorch's tensors, and give
+the same payloads in either, but for rounding. Compressors can be made and checked without both.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
+from gradweave.aggregate.arrays import Array, Key, PyTree, arrays_of
 from gradweave.aggregate.bits import pack, unpack
 from gradweave.checks import check_above_zero
 from gradweave.errors import OptionError
-from gradweave.lazy import LazyModule
-
-if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-
-    from gradweave.execute.jax_mesh.buffers import PyTree
-else:
-    jax, jnp = LazyModule("jax"), LazyModule("jax.numpy")
 
 
 class Compressor(abc.ABC):
@@ -48,11 +40,11 @@ class Compressor(abc.ABC):
         """σ for vectors of `size` elements, in their unit."""
 
     @abc.abstractmethod
-    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
-        """[size] → payload. All random numbers are of the `jax.random` key."""
+    def compress(self, key: Key, vector: Array) -> PyTree:
+        """[size] → payload. All random numbers are of the key."""
 
     @abc.abstractmethod
-    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+    def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
         """Payload → [size]. The same bits at every worker."""
 
 
@@ -71,13 +63,13 @@ class Uncompressed(Compressor):
         """σ."""
         return 0.0
 
-    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
+    def compress(self, key: Key, vector: Array) -> PyTree:
         """[size] → payload."""
         return vector
 
-    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+    def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
         """Payload → [size]."""
-        return payload.astype(dtype)
+        return arrays_of(payload).cast(payload, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,26 +114,28 @@ class MaxNorm(Compressor):
         """σ."""
         return math.inf if self._block(size) > 1 else 0.0
 
-    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
+    def compress(self, key: Key, vector: Array) -> PyTree:
         """[size] → payload."""
-        block = self._block(vector.size)
-        blocks = -(-vector.size // block)
-        rows = jnp.pad(vector, (0, blocks * block - vector.size)).reshape(blocks, block)
-        largest = jnp.abs(rows).max(1)
-        uniform = jax.random.uniform(key, rows.shape, jnp.float32)
-        scaled = rows.astype(jnp.float32) / _nonzero(largest)[:, None] * self.levels
-        codes = jnp.clip(jnp.floor(scaled + uniform), -self.levels, self.levels)
-        codes = (codes + self.levels).astype(jnp.uint32).reshape(-1)[: vector.size]
-        return {"largest": largest.astype(jnp.float32), "codes": pack(codes, self.bits)}
-
-    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
-        """Payload → [size]."""
+        arrays, size = arrays_of(vector), len(vector)
         block = self._block(size)
-        codes = unpack(payload["codes"], self.bits, size).astype(jnp.float32) - self.levels
-        blocks = len(payload["largest"])
-        rows = jnp.pad(codes, (0, blocks * block - size)).reshape(blocks, block)
-        rows = rows * (payload["largest"] / self.levels)[:, None]
-        return rows.reshape(-1)[:size].astype(dtype)
+        blocks = -(-size // block)
+        rows = arrays.padded(vector, blocks * block).reshape(blocks, block)
+        rows = arrays.cast(rows, arrays.float32)
+        largest = arrays.row_maxima(abs(rows))
+        scaled = rows / arrays.where(largest > 0, largest, 1.0)[:, None] * self.levels
+        codes = arrays.floor(scaled + arrays.uniform(key, rows))
+        codes = arrays.clip(codes, -self.levels, self.levels) + self.levels
+        return {"largest": largest, "codes": pack(codes.reshape(-1)[:size], self.bits)}
+
+    def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
+        """Payload → [size]."""
+        largest = payload["largest"]
+        arrays, block = arrays_of(largest), self._block(size)
+        codes = unpack(payload["codes"], self.bits, size)
+        levels = arrays.cast(codes, arrays.float32) - self.levels
+        rows = arrays.padded(levels, len(largest) * block).reshape(len(largest), block)
+        rows = rows * (largest / self.levels)[:, None]
+        return arrays.cast(rows.reshape(-1)[:size], dtype)
 
     def _block(self, size: int) -> int:
         return max(1, size if self.block is None else min(self.block, size))
@@ -176,28 +170,33 @@ class Grid(Compressor):
         """σ."""
         return self.step * math.sqrt(size) / 2
 
-    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
+    def compress(self, key: Key, vector: Array) -> PyTree:
         """[size] → payload."""
-        reach = 2 ** (self.bits - 1) - 1
-        uniform = jax.random.uniform(key, vector.shape, jnp.float32)
-        codes = jnp.floor(vector.astype(jnp.float32) / self.step + uniform)
-        codes = jnp.clip(codes, -reach, reach) + reach
-        codes = jnp.where(jnp.isfinite(vector), codes, 2 * reach + 1).astype(jnp.uint32)
+        arrays, reach = arrays_of(vector), self._reach
+        steps = arrays.cast(vector, arrays.float32) / self.step
+        codes = arrays.floor(steps + arrays.uniform(key, vector))
+        codes = arrays.clip(codes, -reach, reach) + reach
+        codes = arrays.where(arrays.is_finite(vector), codes, 2.0 * reach + 1)
         return {"codes": pack(codes, self.bits)}
 
-    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+    def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
         """Payload → [size]."""
-        reach = 2 ** (self.bits - 1) - 1
+        arrays = arrays_of(payload["codes"])
         codes = unpack(payload["codes"], self.bits, size)
-        numbers = (codes.astype(jnp.float32) - reach) * self.step
-        return jnp.where(codes > 2 * reach, jnp.nan, numbers).astype(dtype)
+        numbers = (arrays.cast(codes, arrays.float32) - self._reach) * self.step
+        return arrays.cast(arrays.where(codes > 2 * self._reach, math.nan, numbers), dtype)
+
+    @property
+    def _reach(self) -> int:
+        """The number of steps to either side."""
+        return 2 ** (self.bits - 1) - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomK(Compressor):
     """Sends random elements; a random key is sent along in place of their indices.
 
-    Unbiased: what is sent is scaled by d/k, and α = √(d/k − 1), which exceeds 1 where less than
+    Unbiased: what arrives is scaled by d/k, and α = √(d/k − 1), which exceeds 1 where less than
     half of the elements are sent.
 
     Source: Stich, Cordonnier and Jaggi 2018; Wangni et al. 2018.
@@ -220,24 +219,22 @@ class RandomK(Compressor):
         """σ."""
         return 0.0 if _num_sent(self.share, size) == size else math.inf
 
-    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
+    def compress(self, key: Key, vector: Array) -> PyTree:
         """[size] → payload."""
-        seed = jax.random.bits(key, (2,), jnp.uint32)
-        indices = self._indices(seed, vector.size)
-        scale = jnp.asarray(self._scale(vector.size), vector.dtype)
-        return {"seed": seed, "values": vector[indices] * scale}
+        seed = arrays_of(vector).seed(key, vector)
+        return {"seed": seed, "values": vector[self._indices(seed, len(vector))]}
 
-    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+    def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
         """Payload → [size]."""
         indices = self._indices(payload["seed"], size)
-        return jnp.zeros(size, dtype).at[indices].set(payload["values"].astype(dtype))
+        kept = arrays_of(indices).placed(indices, payload["values"], size, dtype)
+        return kept * self._scale(size)
 
     def _scale(self, size: int) -> float:
         return size / max(1, _num_sent(self.share, size))
 
-    def _indices(self, seed: jax.Array, size: int) -> jax.Array:
-        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        return jax.random.permutation(key, size)[: _num_sent(self.share, size)]
+    def _indices(self, seed: Array, size: int) -> Array:
+        return arrays_of(seed).permutation(seed, size)[: _num_sent(self.share, size)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,14 +283,17 @@ class TopK(Compressor):
         """σ."""
         return 0.0 if _num_sent(self.share, size) == size else math.inf
 
-    def compress(self, key: jax.Array, vector: jax.Array) -> PyTree:
+    def compress(self, key: Key, vector: Array) -> PyTree:
         """[size] → payload."""
-        _, indices = jax.lax.top_k(jnp.abs(vector), _num_sent(self.share, vector.size))
-        return {"indices": indices.astype(jnp.uint32), "values": vector[indices]}
+        arrays = arrays_of(vector)
+        indices = arrays.top(abs(vector), _num_sent(self.share, len(vector)))
+        return {"indices": arrays.words(indices), "values": vector[indices]}
 
-    def decompress(self, payload: PyTree, size: int, dtype: jnp.dtype) -> jax.Array:
+    def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
         """Payload → [size]."""
-        return jnp.zeros(size, dtype).at[payload["indices"]].set(payload["values"].astype(dtype))
+        arrays = arrays_of(payload["indices"])
+        indices = arrays.indices(payload["indices"])
+        return arrays.placed(indices, payload["values"], size, dtype)
 
 
 COMPRESSORS: dict[str, type[Compressor]] = {
@@ -302,11 +302,6 @@ COMPRESSORS: dict[str, type[Compressor]] = {
 """Every compressor by its name."""
 Exact = Uncompressed
 """The earlier name of `Uncompressed`."""
-
-
-def _nonzero(largest: jax.Array) -> jax.Array:
-    """The largest magnitudes to divide by: 1 where all elements are zero."""
-    return jnp.where(largest > 0, largest, 1).astype(jnp.float32)
 
 
 def _num_sent(share: float, size: int) -> int:

@@ -154,15 +154,8 @@ class Channel:
 
     @cached_property
     def _weights(self) -> NDArray:
-        """[T, N, N] as computed with: what rounding adds to a row, its diagonal makes up for.
-
-        Else z would grow or shrink a little in each step, and what sums it up would drift.
-        """
-        weights = self.mixing.weights.astype(self.number.dtype)
-        own = np.arange(self.mixing.workers)
-        excess = weights.sum(2, dtype=np.float64) - 1
-        weights[:, own, own] = weights[:, own, own] - excess
-        return weights
+        """[T, N, N] as computed with."""
+        return self.mixing.weights_in(self.number.dtype)
 
     def _mix_by(self, exchanges: tuple[Pairs, ...], payload: PyTree) -> jax.Array:
         """The same by given messages."""

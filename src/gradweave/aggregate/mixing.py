@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gradweave.errors import OptionError, TopologyError
 from gradweave.execute.matchings import matchings
@@ -195,6 +195,18 @@ class MixingMatrix:
             exchanges = [_exchanges(np.abs(self.weights).max(0))]
             number = np.zeros(self.period, np.int64)
         return Plans(tuple(tuple(each.pairs for each in one) for one in exchanges), number)
+
+    def weights_in(self, dtype: DTypeLike) -> NDArray[Any]:
+        """[T, N, N] to compute with: what rounding adds to a row, its diagonal makes up for.
+
+        Else what is averaged would grow or shrink a little in each step, and what sums it up would
+        drift.
+        """
+        weights = self.weights.astype(dtype)
+        own = np.arange(self.workers)
+        excess = weights.sum(2, dtype=np.float64) - 1
+        weights[:, own, own] = weights[:, own, own] - excess
+        return weights
 
     def __repr__(self) -> str:
         period = f", period {self.period}" if self.period > 1 else ""

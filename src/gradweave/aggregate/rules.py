@@ -5,27 +5,20 @@ the mixing matrix, C the compressor. A rule that keeps estimates x̂_j of others
 their mixture s = Σ_j W_ij x̂_j, to which everything sent is added: one more copy of the parameters
 instead of one for each neighbour.
 
-A rule can be made and checked without JAX, which is imported when workers communicate.
+Vectors are JAX's arrays or PyTorch's tensors; a rule can be made and checked without both.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
+from gradweave.aggregate.arrays import Array, PyTree, arrays_of
 from gradweave.errors import OptionError
-from gradweave.lazy import LazyModule
 
 if TYPE_CHECKING:
-    import jax
-    import jax.numpy as jnp
-
-    from gradweave.aggregate.messages import Channel
     from gradweave.aggregate.mixing import MixingMatrix
-    from gradweave.execute.jax_mesh.buffers import PyTree
-else:
-    jnp = LazyModule("jax.numpy")
 
 CONSENSUS = 0.3
 """γ of CHOCO-SGD where none is given."""
@@ -47,6 +40,31 @@ class WorkerState(NamedTuple):
     """s."""
 
 
+class Channel(Protocol):
+    """One communication of one vector [size] with the neighbours, as a rule uses it."""
+
+    @property
+    def number(self) -> Array:
+        """Of the communication, from 1."""
+        ...
+
+    def compress(self, vector: Array) -> PyTree:
+        """[size] → payload, of the parameters' precision."""
+        ...
+
+    def decompress(self, payload: PyTree) -> Array:
+        """Payload → [size]."""
+        ...
+
+    def rounded(self, vector: Array) -> Array:
+        """To the parameters' type, and back."""
+        ...
+
+    def mix(self, payload: PyTree) -> Array:
+        """Sends a payload to all neighbours: Σ_j W_ij of what arrives, its own with it, [size]."""
+        ...
+
+
 class GossipRule(abc.ABC):
     """How workers communicate."""
 
@@ -56,7 +74,7 @@ class GossipRule(abc.ABC):
     """Whether `WorkerState.estimate` and `WorkerState.mixture` are kept between updates."""
 
     @abc.abstractmethod
-    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
+    def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
         """One communication, and what follows from it for this worker."""
 
     def check_mixing(self, mixing: MixingMatrix) -> None:
@@ -81,7 +99,7 @@ class DPSGD(GossipRule):
     compresses: ClassVar[bool] = False
     keeps_estimates: ClassVar[bool] = False
 
-    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
+    def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
         """One communication."""
         return worker._replace(x=channel.mix(channel.compress(worker.x)) + u)
 
@@ -100,7 +118,7 @@ class DCDPSGD(GossipRule):
 
     name: ClassVar[str] = "dcd_psgd"
 
-    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
+    def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
         """One communication."""
         ahead = worker.mixture + _progress(worker, u, channel)
         payload = channel.compress(ahead - worker.estimate)
@@ -114,7 +132,7 @@ class ECDPSGD(GossipRule):
 
     name: ClassVar[str] = "ecd_psgd"
 
-    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
+    def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
         """One communication."""
         t = channel.number
         ahead = worker.mixture + _progress(worker, u, channel)
@@ -135,7 +153,7 @@ class ChocoSGD(GossipRule):
         if not 0 < self.consensus <= 1:
             raise OptionError(f"consensus: expected above 0 and at most 1, got {self.consensus}")
 
-    def communicate(self, worker: WorkerState, u: jax.Array, channel: Channel) -> WorkerState:
+    def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
         """One communication."""
         ahead = worker.x + u
         payload = channel.compress(ahead - worker.estimate)
@@ -150,13 +168,13 @@ RULES: dict[str, type[GossipRule]] = {
 """Every rule by its name."""
 
 
-def _progress(worker: WorkerState, u: jax.Array, channel: Channel) -> jax.Array:
+def _progress(worker: WorkerState, u: Array, channel: Channel) -> Array:
     """U and earlier local steps, where the estimate is the parameters last communicated.
 
     Without the rounding with which the parameters have been kept since.
     """
     unmoved = worker.x == channel.rounded(worker.estimate)
-    return jnp.where(unmoved, 0, worker.x - worker.estimate) + u
+    return arrays_of(u).where(unmoved, 0, worker.x - worker.estimate) + u
 
 
 def check_gossip_options(local_steps: int, strictness: str) -> None:

@@ -1,11 +1,24 @@
 """Properties of an optimizer, found by trying it on a few numbers."""
 
-from typing import Any
+from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import optax
+from numpy.typing import NDArray
+
+from gradweave.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import torch
+else:
+    jax, jnp = LazyModule("jax"), LazyModule("jax.numpy")
+    optax, torch = LazyModule("optax"), LazyModule("torch")
 
 _GRADIENT_SIZE = 1e-3
 """Below the norms at which clipping commonly begins."""
@@ -23,25 +36,55 @@ def updates_of(
     return updates
 
 
-def is_affine(optimizer: optax.GradientTransformation) -> bool:
+def is_affine(optimizer: optax.GradientTransformation | torch.optim.Optimizer) -> bool:
     """Whether an optimizer's updates are linear in the gradients, apart from weight decay.
 
     Those of SGD are, with momentum or a learning-rate schedule; those of Adam are not. Tried on two
     parameters, with gradients of about 0.001: clipping goes unnoticed. True where the optimizer
     raises an error for these parameters, as nothing is known then.
+
+    Args:
+        optimizer: optax's, or PyTorch's, of which another of the same kind and settings is tried.
     """
     draws = np.random.default_rng(0).standard_normal((2, 2, 2))
     first, second = (_GRADIENT_SIZE * draws).astype(np.float32)
-
-    @jax.jit
-    def updates(scale: jax.Array) -> list[jax.Array]:
-        gradients = [scale * first[0] + second[0], scale * first[1]]
-        return updates_of(optimizer, jnp.ones(2), gradients)
-
+    of_torch = hasattr(optimizer, "param_groups")
     try:
-        with jax.ensure_compile_time_eval():
-            none, once, twice = (np.stack(updates(scale)) for scale in (0.0, 1.0, 2.0))
+        updates = _updates_of_torch(optimizer) if of_torch else _updates_of_optax(optimizer)
+        none, once, twice = (
+            updates(np.stack([scale * first[0] + second[0], scale * first[1]]))
+            for scale in np.arange(3, dtype=np.float32)
+        )
     except Exception:  # whatever a user's optimizer raises
         return True
     curvature = np.abs((twice - once) - (once - none)).max()
     return bool(curvature <= 1e-2 * np.abs(once - none).max())
+
+
+def _updates_of_optax(optimizer: Any) -> Callable[[NDArray], NDArray]:
+    """Gradients [steps, 2] → updates [steps, 2] of parameters that begin at 1."""
+    compiled = jax.jit(lambda gradients: updates_of(optimizer, jnp.ones(2), list(gradients)))
+
+    def updates(gradients: NDArray) -> NDArray:
+        with jax.ensure_compile_time_eval():
+            return np.stack(compiled(jnp.asarray(gradients)))
+
+    return updates
+
+
+def _updates_of_torch(optimizer: Any) -> Callable[[NDArray], NDArray]:
+    """The same; in float64, as the updates are differences of parameters."""
+    takes = inspect.signature(type(optimizer)).parameters
+    settings = {name: value for name, value in optimizer.defaults.items() if name in takes}
+
+    def updates(gradients: NDArray) -> NDArray:
+        tried = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+        other = type(optimizer)([tried], **settings)
+        values = [tried.detach().numpy().copy()]
+        for gradient in gradients:
+            tried.grad = torch.from_numpy(gradient).double()
+            other.step()
+            values.append(tried.detach().numpy().copy())
+        return np.diff(values, axis=0)
+
+    return updates

@@ -1,20 +1,27 @@
 """Whether a decentralized method can be expected to converge, checked before training."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Protocol
-
-import jax.numpy as jnp
-import optax
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import CONSENSUS, Strictness
 from gradweave.aggregate.trial import is_affine
 from gradweave.errors import OptionError
+from gradweave.lazy import LazyModule
 from gradweave.wording import counted
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+    import optax
+    import torch
+else:
+    jnp, torch = LazyModule("jax.numpy"), LazyModule("torch")
 
 
 class ValidityWarning(UserWarning):
@@ -83,8 +90,8 @@ def check(
     size: int,
     *,
     consensus: float = CONSENSUS,
-    optimizer: optax.GradientTransformation | None = None,
-    dtype: jnp.dtype | type = jnp.float32,
+    optimizer: optax.GradientTransformation | torch.optim.Optimizer | None = None,
+    dtype: Any = None,
     same_data: bool = False,
 ) -> Validity:
     """Compares a choice with the conditions under which convergence is proved.
@@ -96,7 +103,7 @@ def check(
         size: number of parameters.
         consensus: γ of ``"choco_sgd"``; not used by other methods.
         optimizer: the one that is wrapped, which is tried on a few numbers; not checked if None.
-        dtype: of the parameters.
+        dtype: of the parameters, JAX's or PyTorch's; float32 if not given.
         same_data: whether all workers' data are of one distribution, as where all play one game:
             then their optimizers need not be linear.
 
@@ -193,7 +200,7 @@ def _doubts_of_choco(of: Validity, consensus: float) -> Iterator[str]:
 
 
 def _doubts_of_optimizer(
-    optimizer: optax.GradientTransformation | None, same_data: bool
+    optimizer: optax.GradientTransformation | torch.optim.Optimizer | None, same_data: bool
 ) -> Iterator[str]:
     if optimizer is not None and not same_data and not is_affine(optimizer):
         yield (
@@ -203,11 +210,14 @@ def _doubts_of_optimizer(
         )
 
 
-def _doubts_of_dtype(dtype: jnp.dtype | type) -> Iterator[str]:
-    if jnp.finfo(dtype).bits < 32:
+def _doubts_of_dtype(dtype: Any) -> Iterator[str]:
+    if dtype is None:
+        return
+    of = (torch if type(dtype).__module__ == "torch" else jnp).finfo(dtype)
+    if of.bits < 32:
         yield (
-            f"parameters are {jnp.dtype(dtype).name}, and each mixing is rounded to "
-            f"{jnp.finfo(dtype).eps:.1g} of them: keep them in float32, and cast for the gradient"
+            f"parameters are {of.dtype}, and each mixing is rounded to {of.eps:.1g} of them: "
+            "keep them in float32, and cast for the gradient"
         )
 
 

@@ -12,19 +12,23 @@ class FlatParameters:
 
     Args:
         parameters: of a model.
+        dtype: of the vector.
 
     Raises:
         OptionError: none of them is trained.
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._dtype = dtype
         self._parameters = [one for one in parameters if one.requires_grad]
         if not self._parameters:
             raise OptionError("parameters: expected at least one that is trained")
 
     def read(self) -> torch.Tensor:
-        """[size] all of them as float32, a copy."""
-        return torch.cat([one.detach().reshape(-1).float() for one in self._parameters])
+        """[size] all of them, a copy."""
+        return torch.cat([one.detach().reshape(-1).to(self._dtype) for one in self._parameters])
 
     def write(self, flat: torch.Tensor) -> None:
         """Puts [size] numbers in their place."""

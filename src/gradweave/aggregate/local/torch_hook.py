@@ -15,8 +15,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from gradweave.aggregate import threefry
+from gradweave.aggregate.arrays import PyTree
+from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.local.flat import FlatParameters
 from gradweave.aggregate.local.methods import DiLoCo
+from gradweave.aggregate.payloads import as_bytes, from_bytes
 from gradweave.errors import OptionError
 from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.execute.torch_distributed.groups import copy_of
@@ -141,65 +145,48 @@ class LocalUpdates:
 
 @dataclasses.dataclass
 class Compressed:
-    """The mean of Δ by `gradweave.aggregate`'s compressors, which need JAX.
+    """The mean of Δ by `gradweave.aggregate`'s compressors.
 
     As `gradweave.aggregate.local.exchange.AllReduceExchange`: parts to those who add them up, and
-    the means back, compressed both times.
+    the means back, compressed both times, by the same random numbers.
     """
 
-    compressor: Any
-    """A `gradweave.aggregate.Compressor`."""
+    compressor: Compressor
     group: dist.ProcessGroup | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        from gradweave.lazy import require
-
-        require("compressed averages", "jax")
         self.group = copy_of(self.group)
         self.sent_bytes = 0
         self._number = 0
 
     def mean(self, change: torch.Tensor) -> torch.Tensor:
         """The mean of all workers' Δ."""
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
-
         assert self.group is not None
-        workers, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        compress, workers = self.compressor.compress, dist.get_world_size(self.group)
         part = -(-len(change) // workers)
         self._number += 1
-        key = jax.random.fold_in(jax.random.key(self.seed), self._number)
-        first, second = jax.random.split(jax.random.fold_in(key, rank))
-        rows = torch.zeros(workers * part)
+        key = threefry.fold_in(threefry.key_of(self.seed), self._number)
+        first, second = threefry.split(threefry.fold_in(key, dist.get_rank(self.group)))
+        rows = change.new_zeros(workers * part)
         rows[: len(change)] = change
-        keys = jax.random.split(first, workers)
-        payloads = jax.vmap(self.compressor.compress)(keys, jnp.asarray(rows.view(workers, part)))
+        payloads = [
+            compress(each, row)
+            for each, row in zip(threefry.split(first, workers), rows.split(part), strict=True)
+        ]
 
-        def read(payload: Any) -> Any:
-            return self.compressor.decompress(payload, part, jnp.float32)
+        def exchanged(messages: list[PyTree]) -> torch.Tensor:
+            """[workers, part] what arrives, where message r goes to process r."""
+            sent = torch.stack([as_bytes(each) for each in messages])
+            received = torch.empty_like(sent)
+            dist.all_to_all_single(received, sent, group=self.group)
+            return torch.stack(
+                [
+                    self.compressor.decompress(from_bytes(row, messages[0]), part, change.dtype)
+                    for row in received
+                ]
+            )
 
-        received = _exchanged(payloads, self.group)
-        mean = jax.vmap(read)(received).sum(0) / workers
-        own = self.compressor.compress(second, mean)
-        copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (workers, *leaf.shape)), own)
-        every = jax.vmap(read)(_exchanged(copies, self.group))
-        bytes_ = sum(leaf.nbytes for leaf in jax.tree.leaves(own))
-        self.sent_bytes += 2 * (workers - 1) * bytes_
-        return torch.from_numpy(np.array(every).reshape(-1)[: len(change)].copy())
-
-
-def _exchanged(tree: Any, group: dist.ProcessGroup) -> Any:
-    """Row r of each leaf [N, …] goes to process r; what arrives, by sender."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    def leaf_exchanged(leaf: Any) -> Any:
-        rows = np.ascontiguousarray(np.asarray(leaf)).view(np.uint8).reshape(len(leaf), -1)
-        into = torch.empty(rows.shape, dtype=torch.uint8)
-        dist.all_to_all_single(into, torch.from_numpy(rows.copy()), group=group)
-        return jnp.asarray(into.numpy().view(leaf.dtype).reshape(leaf.shape))
-
-    return jax.tree.map(leaf_exchanged, tree)
+        mean = compress(second, exchanged(payloads).sum(0) / workers)
+        self.sent_bytes += 2 * (workers - 1) * as_bytes(mean).numel()
+        return exchanged([mean] * workers).reshape(-1)[: len(change)]

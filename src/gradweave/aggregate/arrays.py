@@ -1,0 +1,222 @@
+"""Where JAX's arrays and PyTorch's tensors differ, for compressors and rules that take either.
+
+Operators, `abs`, indexing and `reshape` are the same in both. Random numbers are those of JAX's
+keys in both, bit for bit, so that a training sends the same messages in either: see
+`gradweave.aggregate.threefry`. Neither framework is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gradweave.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+    import torch
+
+    from gradweave.aggregate import threefry
+else:
+    jax, jnp, torch = LazyModule("jax"), LazyModule("jax.numpy"), LazyModule("torch")
+    threefry = LazyModule("gradweave.aggregate.threefry")
+
+Array = Any
+"""Of JAX or of PyTorch."""
+Key = Any
+"""A key of `jax.random`, or for tensors its two words."""
+PyTree = Any
+"""An array, or a dictionary of them."""
+
+
+class Arrays(Protocol):
+    """What is spelled differently."""
+
+    float32: Any
+
+    def cast(self, array: Array, dtype: Any) -> Array:
+        """To another type."""
+        ...
+
+    def floor(self, array: Array) -> Array:
+        """Rounded down."""
+        ...
+
+    def clip(self, array: Array, least: float, most: float) -> Array:
+        """Within limits."""
+        ...
+
+    def where(self, condition: Array, chosen: Any, other: Any) -> Array:
+        """Element by element one of two."""
+        ...
+
+    def is_finite(self, array: Array) -> Array:
+        """Which elements are."""
+        ...
+
+    def row_maxima(self, rows: Array) -> Array:
+        """[M, L] → [M]."""
+        ...
+
+    def padded(self, vector: Array, size: int) -> Array:
+        """With zeros at its end."""
+        ...
+
+    def top(self, magnitudes: Array, count: int) -> Array:
+        """[count] indices of the largest, of equal ones the first."""
+        ...
+
+    def placed(self, indices: Array, values: Array, size: int, dtype: Any) -> Array:
+        """[size] zeros, but for some elements."""
+        ...
+
+    def codes(self, numbers: Array) -> Array:
+        """As integers that can be shifted within 32 bits."""
+        ...
+
+    def words(self, codes: Array) -> Array:
+        """Integers below 2³² as they are sent, in 32 bits."""
+        ...
+
+    def indices(self, numbers: Array) -> Array:
+        """What was sent as words, as indices."""
+        ...
+
+    def up_to(self, count: int, like: Array) -> Array:
+        """0, 1, …, count − 1 as codes, where another array is."""
+        ...
+
+    def uniform(self, key: Key, like: Array) -> Array:
+        """As many numbers as an array has elements, from 0 up to 1, float32."""
+        ...
+
+    def seed(self, key: Key, like: Array) -> Array:
+        """[2] words, which are a key where they arrive."""
+        ...
+
+    def permutation(self, seed: Array, size: int) -> Array:
+        """[size] indices in random order."""
+        ...
+
+
+class _JaxArrays:
+    """JAX's."""
+
+    float32 = property(lambda _: jnp.float32)
+
+    def cast(self, array: Array, dtype: Any) -> Array:
+        return array.astype(dtype)
+
+    def floor(self, array: Array) -> Array:
+        return jnp.floor(array)
+
+    def clip(self, array: Array, least: float, most: float) -> Array:
+        return jnp.clip(array, least, most)
+
+    def where(self, condition: Array, chosen: Any, other: Any) -> Array:
+        return jnp.where(condition, chosen, other)
+
+    def is_finite(self, array: Array) -> Array:
+        return jnp.isfinite(array)
+
+    def row_maxima(self, rows: Array) -> Array:
+        return rows.max(1)
+
+    def padded(self, vector: Array, size: int) -> Array:
+        return jnp.pad(vector, (0, size - vector.size))
+
+    def top(self, magnitudes: Array, count: int) -> Array:
+        return jax.lax.top_k(magnitudes, count)[1]
+
+    def placed(self, indices: Array, values: Array, size: int, dtype: Any) -> Array:
+        return jnp.zeros(size, dtype).at[indices].set(values.astype(dtype))
+
+    def codes(self, numbers: Array) -> Array:
+        return numbers.astype(jnp.uint32)
+
+    def words(self, codes: Array) -> Array:
+        return codes.astype(jnp.uint32)
+
+    def indices(self, numbers: Array) -> Array:
+        return numbers
+
+    def up_to(self, count: int, like: Array) -> Array:
+        return jnp.arange(count, dtype=jnp.uint32)
+
+    def uniform(self, key: Key, like: Array) -> Array:
+        return jax.random.uniform(key, like.shape, jnp.float32)
+
+    def seed(self, key: Key, like: Array) -> Array:
+        return jax.random.bits(key, (2,), jnp.uint32)
+
+    def permutation(self, seed: Array, size: int) -> Array:
+        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+        return jax.random.permutation(key, size)
+
+
+class _TorchArrays:
+    """PyTorch's. Codes are int64, as PyTorch computes little with unsigned numbers."""
+
+    float32 = property(lambda _: torch.float32)
+
+    def cast(self, array: Array, dtype: Any) -> Array:
+        return array.to(dtype)
+
+    def floor(self, array: Array) -> Array:
+        return torch.floor(array)
+
+    def clip(self, array: Array, least: float, most: float) -> Array:
+        return array.clamp(least, most)
+
+    def where(self, condition: Array, chosen: Any, other: Any) -> Array:
+        return torch.where(condition, chosen, other)
+
+    def is_finite(self, array: Array) -> Array:
+        return torch.isfinite(array)
+
+    def row_maxima(self, rows: Array) -> Array:
+        return rows.amax(1)
+
+    def padded(self, vector: Array, size: int) -> Array:
+        return torch.nn.functional.pad(vector, (0, size - len(vector)))
+
+    def top(self, magnitudes: Array, count: int) -> Array:
+        """In the order of indices; `torch.topk` alone takes any of equal ones."""
+        magnitudes = magnitudes.nan_to_num(torch.inf)
+        least = magnitudes.topk(count).values[-1:]
+        above = (magnitudes > least).nonzero().flatten()
+        equal = (magnitudes == least).nonzero().flatten()[: count - len(above)]
+        return torch.cat([above, equal])
+
+    def placed(self, indices: Array, values: Array, size: int, dtype: Any) -> Array:
+        zeros = torch.zeros(size, dtype=dtype, device=values.device)
+        return zeros.index_copy_(0, indices, values.to(dtype))
+
+    def codes(self, numbers: Array) -> Array:
+        return numbers.to(torch.int64) & 0xFFFFFFFF
+
+    def words(self, codes: Array) -> Array:
+        return codes.to(torch.int32)  # of greater ones the lower 32 bits
+
+    def indices(self, numbers: Array) -> Array:
+        return self.codes(numbers)
+
+    def up_to(self, count: int, like: Array) -> Array:
+        return torch.arange(count, device=like.device)
+
+    def uniform(self, key: Key, like: Array) -> Array:
+        return threefry.uniform(key, like.numel(), like.device).view(like.shape)
+
+    def seed(self, key: Key, like: Array) -> Array:
+        return threefry.bits(key, 2, like.device)
+
+    def permutation(self, seed: Array, size: int) -> Array:
+        return threefry.permutation(threefry.key_of(seed), size, seed.device)
+
+
+_JAX, _TORCH = _JaxArrays(), _TorchArrays()
+
+
+def arrays_of(array: Array) -> Arrays:
+    """What an array's framework calls things."""
+    return _TORCH if type(array).__module__.partition(".")[0] == "torch" else _JAX
