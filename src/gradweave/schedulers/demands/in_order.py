@@ -1,6 +1,7 @@
 """The transfers of a schedule in another order: those of some jobs before those of others."""
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedulers.unequal.tuning import TUNING as ORDERING
 from gradweave.simulate.seconds import event_seconds
 from gradweave.simulate.traffic import piece_bytes
-from gradweave.topology.topology import Integers
+from gradweave.topology.topology import Floats, Integers
 
 if TYPE_CHECKING:
     from gradweave.schedulers.unequal.event_simulation_kernel import Trees
@@ -111,41 +112,78 @@ class InOrder:
         written = schedule.piece.astype(np.int64) * nodes + schedule.target
         return ~np.isin(written, known)
 
-    def order(self, place: Integers) -> Order:
+    def order(self, place: Integers, *, strictly: bool = False) -> Order:
         """Plays the transfers with jobs in some order.
 
         Args:
             place: [jobs] of each job, the smallest first; equal ones have no order.
+            strictly: whether each link carries all of a job before any of the next; else a later
+                job has links whenever no transfer of an earlier one is ready and fits.
+        """
+        rank = np.unique(place, return_inverse=True)[1].reshape(-1)
+        if not strictly:
+            start = self._played(rank[self._job], np.arange(len(self._job)))
+            return Order(start, self._last(start + self._takes, self.schedule))
+        start, since = np.empty(self.schedule.num_transfers), 0.0
+        for number in range(int(rank.max()) + 1):
+            parts = np.flatnonzero(rank[self._job] == number)
+            mine = np.isin(self.schedule.piece, parts)
+            start[mine] = self._played(np.zeros(len(self._job), np.int64), parts, since)[mine]
+            since = float((start + self._takes)[mine].max())
+        # Links keep this order, and transfers begin sooner where they can.
+        made = self.made(Order(start, np.zeros(len(place))))
+        return Order(start, self._last(event_seconds(made)[1], made))
+
+    def _last(self, ends: Floats, schedule: Schedule) -> NDArray[np.float64]:
+        """[jobs] when the last transfer of each ends."""
+        last = np.zeros(len(schedule.demanded.jobs))
+        np.maximum.at(last, self._job[schedule.piece], ends)
+        return last
+
+    def _played(self, rank: Integers, parts: Integers, since: float = 0.0) -> NDArray[np.float64]:
+        """[T] seconds at which transfers start, infinite of pieces that are left out.
+
+        Args:
+            rank: [P] of each piece's job; the smallest first.
+            parts: pieces that are played.
+            since: seconds before which none starts.
         """
         from gradweave.schedulers.unequal.event_simulation_kernel import simulate
 
         trees, wires, size = self._trees, self._wires, self._size
-        longest = float((size[:, None] * trees.tail_s_per_byte + trees.tail_s).max())
-        load = np.bincount(
-            wires.links,
-            (np.bincount(self._hop, size[self.schedule.piece], len(wires.rate)))[
-                np.repeat(np.arange(len(wires.rate)), np.diff(wires.first))
-            ],
-            len(wires.bandwidth),
-        )
-        apart = 2 * longest + 4 * float((load / wires.bandwidth).max())
-        rank = np.unique(place, return_inverse=True)[1].reshape(-1)
-        before = (rank.max() - rank)[self._job] * apart
-        part = np.lexsort((self._begun, rank[self._job]))
-        urgent = trees._replace(tail_s=trees.tail_s + before[:, None])
+        before = (rank.max() - rank) * self._apart_s
+        part = parts[np.lexsort((self._begun[parts], rank[parts]))]
+        ready = trees.ready
+        if since:
+            first = (trees.waits == 0) & (trees.hop >= 0)
+            ready = np.where(first, np.maximum(ready, since), ready)
+        urgent = trees._replace(tail_s=trees.tail_s + before[:, None], ready=ready)
         start, _ = simulate(
             urgent, wires, part, size[part], ORDERING.order_penalty, len(part), np.inf
         )
-        begun = np.empty(trees.hop.shape)
-        begun[part] = start.reshape(trees.hop.shape)
-        schedule, starts = self.schedule, np.empty(self.schedule.num_transfers)
-        starts[self._by_piece] = begun[schedule.piece[self._by_piece], self._place]
-        hop = self._hop
-        ends = starts + (wires.overhead + wires.latency)[hop]
-        ends += size[schedule.piece] / wires.rate[hop]
-        last = np.zeros(len(place))
-        np.maximum.at(last, self._job[schedule.piece], ends)
-        return Order(starts, last)
+        begun = np.full(trees.hop.shape, np.inf)
+        begun[part] = start.reshape(len(part), -1)
+        starts = np.empty(self.schedule.num_transfers)
+        starts[self._by_piece] = begun[self.schedule.piece[self._by_piece], self._place]
+        return starts
+
+    @functools.cached_property
+    def _takes(self) -> NDArray[np.float64]:
+        """[T] seconds from the start of each transfer until it has arrived."""
+        wires, hop = self._wires, self._hop
+        per_byte = self._size[self.schedule.piece] / wires.rate[hop]
+        return (wires.overhead + wires.latency)[hop] + per_byte
+
+    @functools.cached_property
+    def _apart_s(self) -> float:
+        """By how much the urgency of a job's transfers is above that of the next: more than all."""
+        trees, wires = self._trees, self._wires
+        longest = float((self._size[:, None] * trees.tail_s_per_byte + trees.tail_s).max())
+        bytes_of = np.bincount(self._hop, self._size[self.schedule.piece], len(wires.rate))
+        over = np.repeat(bytes_of, np.diff(wires.first))
+        load = np.bincount(wires.links, over, len(wires.bandwidth)) / wires.bandwidth
+        held_s = float(wires.overhead.max()) * self.schedule.num_transfers
+        return 2 * longest + 4 * float(load.max()) + held_s
 
     def made(self, order: Order) -> Schedule:
         """The schedule of an order, in rounds that keep it."""

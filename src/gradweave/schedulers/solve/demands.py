@@ -208,9 +208,8 @@ def _strategies(goal: JobGoal) -> list[DemandStrategy]:
     residual = max(one.residual for one in usual if isinstance(one, Joint))
     weight = 1 / goal.objective.scale_s if goal.objective.name == "fair" else goal.objective.weight
     in_order = Joint(residual, goal.order(), tuple(weight.tolist()))
-    apart = [one for one in usual if isinstance(one, Apart)]
-    first, *others = [one for one in usual if not isinstance(one, Apart)]
-    return [first, in_order, *apart, *others]
+    apart, others = ([one for one in usual if isinstance(one, Apart) == is_it] for is_it in (1, 0))
+    return [*apart, in_order, *others]
 
 
 def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:

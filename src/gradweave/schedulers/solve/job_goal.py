@@ -153,10 +153,11 @@ class JobGoal:
                 if place in tried:
                     continue
                 tried.add(place)
-                order = transfers.order(np.array(place))
-                value = self.objective.value(order.job_seconds)
-                if best is None or value < best[0] * (1 - ROUNDING):
-                    best, better = (value, order, place), True
+                for strictly in (False, True)[: len(set(place))]:
+                    order = transfers.order(np.array(place), strictly=strictly)
+                    value = self.objective.value(order.job_seconds)
+                    if best is None or value < best[0] * (1 - ROUNDING):
+                        best, better = (value, order, place), True
             assert best is not None
             orders = neighbours(best[2])
         made = transfers.made(best[1])
@@ -181,14 +182,11 @@ class JobGoal:
         found: list[DemandBound] = []
         jobs = len(self.demand.jobs)
         for job in range(jobs):
-            alone = self._least_demand.of_job(job)
-            bound = demand_bound(self._least_network, alone)
+            alone, part = self._least_demand.of_job(job), stop.part(1 / (jobs - job))
             try:
-                plan = Joint().plan(self._least_network, alone, stop.part(1 / (jobs - job)))
-                bound = max(bound, plan.bound, key=lambda one: one.seconds)
+                found.append(Joint().plan(self._least_network, alone, part).bound)
             except NoScheduleError:
-                pass
-            found.append(bound)
+                found.append(demand_bound(self._least_network, alone))
         return found
 
     def _of_sets(self, alone_s: NDArray[np.float64]) -> Iterator[DemandBound]:
