@@ -7,7 +7,7 @@ Networks of 3 to 5 servers, with links from server to server or over one or two 
 turn, among all servers or, where others relay, some of them; 9.6 kB, 960 kB or 96 MB in all, or
 from each server. The strategy `exact` proves the least seconds of schedules in 1, 2 and 4 equal
 pieces of each block, along trees; the least of these is the optimum here. `gradweave.solve` has
-2 s, and may cut as it likes, so that it can be below. All-to-alls, scatters and gathers once more
+1 s, and may cut as it likes, so that it can be below. All-to-alls, scatters and gathers once more
 in rounds, blocks in two parts, beside `plan_unicast` and its bound.
 
 Seconds are of the event model; the searches' are of processor time, after compilation.
@@ -41,8 +41,8 @@ INSTANCES = 100
 SIZES = (9_600, 960_000, 96_000_000)
 PIECES = (1, 2, 4)
 ROUND_PIECES = 2
-PLAN_S = 2.0
-EFFORT = 30.0
+PLAN_S = 1.0
+EFFORT = 15.0
 MAX_HOPS = 10_000
 SAME = 1e-3
 """By how much a time may be longer that counts as the same."""

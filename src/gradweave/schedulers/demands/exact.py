@@ -136,7 +136,7 @@ class ExactDemand(DemandStrategy):
         model = DemandModel(topology, demand, self.pieces, self.unit, self.max_hops, least, below)
         answer = model.solve(Effort(seed, self.workers, self.effort, stop))
         made = None if answer.moved is None else self._schedule(topology, demand, answer.moved)
-        return made, max(answer.least * model.tick_s, least)
+        return made, float(max(answer.least * model.tick_s, least))
 
     def _bound(self, topology: Topology, demand: Demand) -> float:
         """What any schedule takes at least."""

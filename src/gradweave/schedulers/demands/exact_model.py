@@ -152,7 +152,7 @@ class DemandModel:
         slowest = float(topology.bandwidth_bytes_per_s.min())
         each = float(topology.overhead_s.max() + topology.latency_s.sum())
         most_s = transfers * each + 2 * len(topology.servers) * self.demand.total_bytes / slowest
-        return 10.0 ** np.ceil(np.log10(most_s / TICKS))
+        return 10.0 ** math.ceil(math.log10(most_s / TICKS))
 
     def _coarsen(self) -> None:
         """Counts in ticks as long as can be: small numbers are quicker to reason about."""
