@@ -4,10 +4,11 @@ python benchmarks/experiments/lab_jobs.py
 
 Needs root. Links are slow, so that the network is what takes the time, not the processors that all
 processes share; plans are made for gloo's messages on so many cores. The load of the machine before
-each repetition is recorded. Each repetition runs every contender once. Messages of gloo and Open MPI take routes of fewest links, others of those
-that are as short in each repetition, as equal-cost multipath has them. All-to-alls are also run by
-Open MPI, by mpirun once a repetition, of which the second call counts. Between 95% intervals of
-medians and of ratios of medians are those of a bootstrap that draws repetitions.
+each repetition is recorded. Each repetition runs every contender once. Messages of gloo and Open
+MPI take routes of fewest links, others of those that are as short in each repetition, as equal-cost
+multipath has them. All-to-alls are also run by Open MPI, by mpirun once a repetition, of which the
+second call counts. Intervals, of 95%, of medians and of ratios of medians are those of a bootstrap
+that draws repetitions.
 
 What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
 """

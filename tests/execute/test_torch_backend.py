@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import gradweave as gw
-from gradweave.errors import OptionError, RunError
-from gradweave.schedule import Schedule
+from gradweave.errors import OptionError, RunError, ScheduleError
+from gradweave.schedule import Job, Schedule, demand_of
 from gradweave.schedulers import RecursiveDoubling, Ring
+from gradweave.schedulers.demands.textbook import Direct
 from tests.execute.launch import run
 
 torch = pytest.importorskip("torch")
@@ -28,11 +29,11 @@ from gradweave.torch import NAME, calls, choice, register  # noqa: E402
 from gradweave.torch import agreement as agreements  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.choice import Choices, Stage  # noqa: E402
-from gradweave.torch.plans import Sources  # noqa: E402
+from gradweave.torch.plans import Sources, planned  # noqa: E402
 from gradweave.torch.progress import Progress, handover_s  # noqa: E402
 from gradweave.torch.settings import Settings  # noqa: E402
 
-EXACT = ("ddp", "fsdp2", "hsdp", "tensor_parallel", "pipeline")
+EXACT = ("ddp", "fsdp2", "hsdp", "tensor_parallel", "pipeline", "others")
 
 
 def settings(folder: Path, **given: Any) -> Settings:
@@ -224,6 +225,37 @@ def test_plans_are_searched_for_on_the_groups_network(tmp_path: Path):
         ranks = plan.topology.rank[plan.root].tolist()
         assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2, 3}
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_plans_of_demands(tmp_path: Path):
+    of = settings(tmp_path, topology="complete:n=3")
+    plans = Sources.read(of).of_group(3)
+    wanted = SizeClass("reduce", 1 << 10, root=2)
+    plan = plans.find(wanted, threading.Event())
+    assert plan is not None and planned(plan) == "reduce" and plans.kept(wanted) is not None
+    plans.file(wanted).rename(plans.file(wanted._replace(root=1)))
+    assert plans.kept(wanted._replace(root=1)) is None
+    net = gw.topology.complete(3)
+    uneven = [Job("all_to_all", [[0, 8, 16], [8, 0, 8], [8, 8, 0]]), Job("gather", 24, root=0)]
+    for job in (*uneven, Job("broadcast", 8, [0, 1], root=0)):
+        with pytest.raises(
+            ScheduleError, match="expected a plan of one of all_reduce, .* among all"
+        ):
+            planned(Direct().schedule(net, demand_of(net, [job])))
+
+
+def test_calls_that_plans_of_demands_run():
+    four, options = torch.ones(4, 2), dist.BroadcastOptions()
+    assert calls.all_to_all(2, torch.empty(4, 2), four, [], []) is not None
+    for sizes in ([2, 2], [1, 3]):  # which other ranks may have unequal
+        assert calls.all_to_all(2, torch.empty(4, 2), four, sizes, []) is None
+    assert calls.all_to_all(3, torch.empty(4, 2), four, [], []) is None
+    assert calls.all_to_all(2, torch.empty(2, 2), four, [], []) is None
+    options.rootRank = 1
+    call = calls.broadcast([four], options)
+    assert call is not None and SizeClass.of(call) == ("broadcast", 32, 1)
+    assert calls.broadcast([four.T], options) is None
+    assert calls.reduce([four > 0], dist.ReduceOptions()) is None
 
 
 def test_what_a_plan_can_run():
@@ -432,6 +464,9 @@ def test_examples_train_as_under_gloo(tmp_path: Path):
     RecursiveDoubling().schedule(net).save(tmp_path / "plan-0.json")
     for stage in ("all_gather", "reduce_scatter"):
         Ring().schedule(net, collective=stage).save(tmp_path / f"plan-{stage}.json")
+    for job in (Job("all_to_all", 64), Job("broadcast", 64, root=1), Job("reduce", 64, root=2)):
+        plan = Direct().schedule(net, demand_of(net, [job]))
+        plan.save(tmp_path / f"plan-{job.collective}.json")
     module = (sys.executable, "-m", "tests.execute.torch_backend_cases", str(tmp_path), "4")
     status, output = run([*module, *EXACT], tmp_path)
     assert status == 0, output
@@ -448,3 +483,4 @@ def test_examples_train_as_under_gloo(tmp_path: Path):
 
     assert ["all_reduce", 1 << 15] in ran("ddp")  # the bucket of all gradients
     assert {kind for kind, _ in ran("fsdp2")} >= {"all_gather", "reduce_scatter"}
+    assert sorted(ran("others")) == [[one, 512] for one in ("all_to_all", "broadcast", "reduce")]

@@ -150,8 +150,24 @@ def compiled(rank: int, size: int) -> tuple[list[float], nn.Module]:
     return [step(batch(turn, rank)).item() for turn in range(STEPS)], nn.Module()
 
 
+def others(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    found = []
+    for step in range(STEPS):
+        mine = batch(step, rank)
+        got = torch.empty_like(mine)
+        dist.all_to_all_single(got, mine)
+        theirs = got.clone()
+        dist.broadcast(theirs, 1)
+        dist.broadcast(mine, 2)  # of which there is no plan
+        dist.reduce(got, 2)
+        found += [theirs.sum(), mine.sum(), got.sum() if rank == 2 else torch.zeros(())]
+    sums = torch.stack(found)
+    dist.all_reduce(sums)
+    return sums.tolist(), nn.Module()
+
+
 EXAMPLES: dict[str, Example] = {
-    one.__name__: one for one in (ddp, fsdp2, hsdp, tensor_parallel, pipeline, compiled)
+    one.__name__: one for one in (ddp, fsdp2, hsdp, tensor_parallel, pipeline, compiled, others)
 }
 
 

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 from gradweave.execute.torch_distributed import Collective as Plan
-from gradweave.schedule.schedule import Collective
 from gradweave.topology.units import format_size
-from gradweave.torch.calls import Call, SizeClass, all_reduce_options
+from gradweave.torch.calls import Call, Planned, SizeClass, all_reduce_options
 from gradweave.torch.offers import Offers
 from gradweave.torch.progress import handover_s
 
@@ -42,9 +41,11 @@ class Stage(enum.Enum):
 class Choice:
     """What a group's calls of a collective and size run by."""
 
-    collective: Collective
+    collective: Planned
     size: int
     """Up to so many bytes of all ranks' parts together, and more than half of it."""
+    root: int
+    """Rank of the root in the group, where the collective has one; else −1."""
     stage: Stage
     """How far it is decided."""
     plan_s: float | None
@@ -77,7 +78,7 @@ class Trial:
             self._by(call, self.takes_plan)
             return
         if not self._seconds:  # what the first call prepares is no part of its time
-            self._plan(torch.zeros_like(call.whole))
+            call.prepare(self._plan)
         self._summed(torch.zeros(1), dist.ReduceOp.SUM)  # all begin together
         begin = time.perf_counter()
         self._by(call, _by_plan(len(self._seconds)))

@@ -66,6 +66,30 @@ class PlannedGroup(GroupWrapper):
         own: Any = self._inner._reduce_scatter_base
         return self._planned(call) or own(output, input, opts, *args, **kwargs)
 
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,
+        output_sizes: Any,
+        input_sizes: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> dist.Work:
+        """As PyTorch has it."""
+        call = calls.all_to_all(self.size(), output, input, output_sizes, input_sizes)
+        own: Any = self._inner.alltoall_base
+        return self._planned(call) or own(output, input, output_sizes, input_sizes, *args, **kwargs)
+
+    def broadcast(self, tensors: Any, opts: Any = None, *args: Any, **kwargs: Any) -> dist.Work:
+        """As PyTorch has it."""
+        own: Any = self._inner.broadcast
+        return self._planned(calls.broadcast(tensors, opts)) or own(tensors, opts, *args, **kwargs)
+
+    def reduce(self, tensors: Any, opts: Any = None, *args: Any, **kwargs: Any) -> dist.Work:
+        """As PyTorch has it."""
+        own: Any = self._inner.reduce
+        return self._planned(calls.reduce(tensors, opts)) or own(tensors, opts, *args, **kwargs)
+
     def _planned(self, call: calls.Call | None) -> dist.Work | None:
         """The call under way, if it runs by a plan."""
         by = None if call is None else self.choices.of(call)
@@ -83,6 +107,7 @@ class PlannedGroup(GroupWrapper):
 # Their names before PyTorch 2.12, which some of PyTorch's own callers use still.
 setattr(PlannedGroup, "_allgather_base", PlannedGroup.all_gather_single)  # noqa: B010
 setattr(PlannedGroup, "_reduce_scatter_base", PlannedGroup.reduce_scatter_single)  # noqa: B010
+setattr(PlannedGroup, "alltoall_base", PlannedGroup.all_to_all_single)  # noqa: B010
 
 
 class RecordedPlannedGroup(RecordedGroup, PlannedGroup):

@@ -111,4 +111,4 @@ class Offers:
 
 
 def _key(of: SizeClass) -> str:
-    return f"plan {of.collective} {of.size}"
+    return f"plan {of.collective} {of.size} {of.root}"

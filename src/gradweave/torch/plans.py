@@ -9,18 +9,21 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from gradweave.atomic import make_folder
 from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleError
 from gradweave.execute.program import check_servers, same_bits
 from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.execute.torch_distributed.shards import sharded
+from gradweave.schedule.demand import ROOTED, collective
 from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Collective, Schedule
+from gradweave.schedule.schedule import COLLECTIVES, Schedule
 from gradweave.topology.formats.files import save
 from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import LINK_COLUMNS, Topology
-from gradweave.torch.calls import SizeClass
+from gradweave.torch.calls import DEMANDED, NO_ROOT, Planned, SizeClass
 from gradweave.torch.child import run_verb
 from gradweave.torch.settings import Settings
 
@@ -107,7 +110,7 @@ class Sources:
                 )
             places = range(servers) if order is None else order
             network = _part(network, [places[rank] for rank in ranks or range(servers)])
-        return Plans(self.settings, {one.collective: _to_run(one) for one in plans}, network)
+        return Plans(self.settings, {planned(one): _to_run(one) for one in plans}, network)
 
 
 def _part(network: Topology, places: list[int]) -> Topology:
@@ -125,7 +128,7 @@ class Plans:
     """Where the plans of a group come from."""
 
     settings: Settings
-    given: Mapping[Collective, Schedule]
+    given: Mapping[str, Schedule]
     """Those of files, for all sizes."""
     network: Topology | None
     """That of the group's servers, for which others are made."""
@@ -148,7 +151,8 @@ class Plans:
             GradweaveError: none was found.
         """
         if of.collective in self.given:
-            return self.given[of.collective]
+            given = self.given[of.collective]
+            return given if _is_for(given, of) else None
         if self.network is None:
             return None
         return _to_run(self.kept(of) or self.searched(of, ended))
@@ -161,7 +165,8 @@ class Plans:
             with contextlib.suppress(OSError):
                 runtime = Path(runtime).read_text()
         key = hashlib.blake2b(digest(self.network).encode() + runtime.encode(), digest_size=12)
-        return self.settings.cache / f"{of.collective}-{key.hexdigest()}-{of.size}.json"
+        root = "" if of.root == NO_ROOT else f"-{of.root}"
+        return self.settings.cache / f"{of.collective}-{key.hexdigest()}-{of.size}{root}.json"
 
     def kept(self, of: SizeClass) -> Schedule | None:
         """A plan that an earlier job has left."""
@@ -174,7 +179,8 @@ class Plans:
             _log.warning("%s is made anew: %s", path, error)
             return None
         assert self.network is not None
-        if digest(plan.topology) == digest(self.network) and plan.collective == of.collective:
+        same = digest(plan.topology) == digest(self.network)
+        if same and planned(plan) == of.collective and _is_for(plan, of):
             return plan
         _log.warning("%s is made anew: it is the plan of another network", path)
         return None
@@ -191,13 +197,25 @@ class Plans:
             said = Path(folder, "said")
             save(self.network, network)
             arguments = ["schedule", str(network), "--output", str(found)]
-            arguments += ["--collective", of.collective, "--objective", "seconds"]
-            arguments += ["--runtime", self.settings.runtime, "--gradient-bytes", str(of.size)]
+            arguments += self._asked(of)
             arguments += ["--time-limit", str(self.search_s)]
             run_verb(arguments, said, lambda: "the group has ended" if ended.is_set() else None)
             plan = load(found).replace(topology=self.network)  # by its name
         self.keep(plan, of)
         return plan
+
+    def _asked(self, of: SizeClass) -> list[str]:
+        """Options of the verb that searches."""
+        if of.collective in COLLECTIVES:
+            asked = ["--collective", of.collective, "--objective", "seconds"]
+            asked += ["--runtime", self.settings.runtime]
+            return [*asked, "--gradient-bytes", str(of.size)]
+        assert self.network is not None
+        servers = self.network.servers
+        size = -(-of.size // len(servers)) * len(servers)  # an all-to-all has equal parts
+        root = "" if of.root == NO_ROOT else f",root={servers[of.root]}"
+        job = f"{of.collective}:bytes={size}{root}"
+        return ["--job", job, "--runtime", self.settings.runtime]
 
     def keep(self, plan: Schedule, of: SizeClass) -> None:
         """Keeps a plan for later jobs."""
@@ -208,9 +226,47 @@ class Plans:
             _log.warning("GRADWEAVE_CACHE: the plan is not kept: %s", error)
 
 
+def planned(plan: Schedule) -> Planned:
+    """The collective that a plan is of.
+
+    Raises:
+        ScheduleError: something that no call asks for.
+    """
+    if plan.demand is None:
+        return plan.collective
+    demand, servers = plan.demand, plan.topology.servers
+    for name in DEMANDED:
+        if demand.jobs != (name,) or not (demand.bytes == demand.bytes[0]).all():
+            continue
+        ends = (demand.contributors, demand.destinations)
+        root = int(ends[name == "reduce"].servers[0]) if name in ROOTED else None
+        asked = collective(name, servers, int(demand.bytes[0]) * len(servers), root=root)
+        theirs = (asked.contributors, asked.destinations)
+        if all(
+            np.array_equal(mine.servers, other.servers)
+            and np.array_equal(mine.offsets, other.offsets)
+            for mine, other in zip(ends, theirs, strict=True)
+        ):
+            return name
+    raise ScheduleError(
+        f"{demand.name}: expected a plan of one of {', '.join([*COLLECTIVES, *DEMANDED])} among "
+        "all servers, in equal parts; run others by gradweave.execute.torch_distributed.exchange"
+    )
+
+
+def _is_for(plan: Schedule, of: SizeClass) -> bool:
+    """Whether a plan of the same collective has the same root."""
+    if of.root == NO_ROOT:
+        return True
+    ends = plan.destinations if of.collective == "reduce" else plan.contributors
+    return int(ends.servers[0]) == int(plan.topology.servers[of.root])
+
+
 def _to_run(plan: Schedule) -> Schedule:
     """A plan as groups run it: of a stage, rank r has the r-th part."""
-    return plan if plan.collective == "all_reduce" else sharded(plan)
+    if plan.demand is not None or plan.collective == "all_reduce":
+        return plan
+    return sharded(plan)
 
 
 def digest(topology: Topology) -> str:

@@ -19,13 +19,14 @@ from gradweave.lazy import require
 from gradweave.ordering.mesh import Mesh
 from gradweave.schedule.file import load
 from gradweave.schedule.planned_for import planned_for
-from gradweave.schedule.schedule import COLLECTIVES, Collective, Schedule
+from gradweave.schedule.schedule import COLLECTIVES, Schedule
 from gradweave.schedulers.solve.own import own_schedule
 from gradweave.simulate.runtime import NAMES, runtime_of
 from gradweave.topology.units import format_seconds, format_size
 from gradweave.wording import counted
 
 if TYPE_CHECKING:
+    from gradweave.torch.calls import Planned
     from gradweave.torch.plans import Plans
 
 
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 @click.option(
     "--collective",
     "collectives",
-    type=CollectiveType(COLLECTIVES),
+    type=CollectiveType((*COLLECTIVES, "all_to_all")),
     multiple=True,
     default=("all_reduce",),
     show_default=True,
-    help="Plan this collective; may be repeated. FSDP has all_gather and reduce_scatter.",
+    help="Plan this collective; may be repeated. FSDP has all_gather and reduce_scatter, experts "
+    "have all_to_all.",
 )
 @sizes_option("25MB", "Plan for tensors of these sizes, all ranks' parts together.")
 @click.option(
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
 @json_option
 def plan(
     network: str | None,
-    collectives: tuple[Collective, ...],
+    collectives: tuple["Planned", ...],
     gradient_bytes: tuple[int, ...],
     mesh: str | None,
     runtime: str | None,
@@ -135,7 +137,7 @@ def _groups(settings: Any, mesh: str | None, time_limit: float) -> Iterator["Pla
         yield dataclasses.replace(sources.of_group(servers, ranks), search_s=time_limit)
 
 
-def _made(plans: "Plans", collective: Collective, size: int) -> dict[str, Any]:
+def _made(plans: "Plans", collective: "Planned", size: int) -> dict[str, Any]:
     """A plan, made unless it is there."""
     from gradweave.torch.calls import SizeClass
 
@@ -156,12 +158,15 @@ def _kept(cache: Path) -> Iterator[dict[str, Any]]:
 
 def _row(path: Path, schedule: Schedule) -> dict[str, Any]:
     """What is known of a plan: what it is for, and what it is predicted to take."""
-    asked = planned_for(schedule)
+    asked, demand = planned_for(schedule), schedule.demand
+    if demand is not None:  # an all-to-all is asked for by what a rank sends, its own part included
+        size = int(demand.bytes[0]) * (schedule.topology.num_servers if demand.unicast else 1)
+        asked = dataclasses.replace(asked, gradient_bytes=size)
     row: dict[str, Any] = {
         "file": str(path),
         "network": schedule.topology.name,
         "servers": schedule.topology.num_servers,
-        "collective": schedule.collective,
+        "collective": schedule.collective if demand is None else demand.name,
         "bytes": asked.gradient_bytes,
         "runtime": asked.runtime,
         "scheduler": schedule.scheduler.name,
@@ -176,7 +181,7 @@ def _row(path: Path, schedule: Schedule) -> dict[str, Any]:
     except GradweaveError:  # of a file that is gone
         return row
     row["seconds"] = runtime.seconds(schedule, asked.gradient_bytes)
-    if schedule.collective == "all_reduce":
+    if row["collective"] == "all_reduce":
         own = own_schedule(schedule.topology, runtime, asked.gradient_bytes)
         row["own_seconds"] = own and runtime.own_seconds(own, asked.gradient_bytes)
         if row["is_own"]:
