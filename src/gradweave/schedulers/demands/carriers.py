@@ -47,6 +47,14 @@ class Plan:
     lengths: tuple[NDArray[np.float64], ...] = ()
     """[L] of links, by stages of jobs, where some are to end before others: what its duals are."""
 
+    @property
+    def busiest_s(self) -> float:
+        """Seconds for which the bytes keep the busiest link."""
+        load = np.zeros(len(self.topology.source))
+        for carrier, size in zip(self.carriers, self.bytes.tolist(), strict=True):
+            np.add.at(load, np.concatenate([np.array(one) for one in carrier.routes]), size)
+        return float((load / self.topology.bandwidth_bytes_per_s).max())
+
 
 def even_plan(topology: Topology, demand: Demand, carriers: Iterable[tuple[int, Carrier]]) -> Plan:
     """Blocks divided evenly among their carriers.

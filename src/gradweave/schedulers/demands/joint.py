@@ -10,7 +10,7 @@ from gradweave.bounds.demands import DemandBound, demand_bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.demands.carriers import Plan
+from gradweave.schedulers.demands.carriers import Plan, even_plan
 from gradweave.schedulers.demands.disjoint_trees import disjoint_carriers
 from gradweave.schedulers.demands.joint_program import plan
 from gradweave.schedulers.demands.pieces import Pieces
@@ -22,8 +22,9 @@ from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 SIMPLE = (Chain(), Direct())
-"""Strategies whose carriers the program begins with: where these load no link longer than it must
-be, no others are sought, and one chain has no gaps that many trees would leave."""
+"""Strategies whose carriers the program begins with. Behind switches, where those of one, blocks
+divided evenly, load no link longer than it must be, no others are sought: a solution of the program
+would have fewer, and load ports needlessly, which then wait for each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,14 +88,19 @@ class Joint(DemandStrategy):
             demand: what is to be summed and moved.
             stop: of the program and of what follows.
         """
-        first = [*disjoint_carriers(topology, demand)]
+        known = [list(disjoint_carriers(topology, demand))]
         for simple in SIMPLE:
             with contextlib.suppress(NoScheduleError):
-                first += simple.carriers(topology, demand)
+                known.append(list(simple.carriers(topology, demand)))
+        if len(topology.switches) and not self.order and not self.residual:
+            for carriers in known:
+                if len({block for block, _ in carriers}) == len(demand):
+                    even = even_plan(topology, demand, carriers)
+                    if even.busiest_s <= even.bound.seconds * (1 + TUNING.tolerance):
+                        return even
+        first = [one for carriers in known for one in carriers]
         part, stages = stop.part(TUNING.planning), self._stages(demand)
-        return plan(
-            topology, demand, residual=self.residual, first=first, stages=stages, stop=part
-        )
+        return plan(topology, demand, residual=self.residual, first=first, stages=stages, stop=part)
 
 
 def _in_pieces(plan: Plan, stop: Stop) -> Schedule:

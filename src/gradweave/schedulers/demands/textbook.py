@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -17,12 +18,12 @@ from gradweave.schedulers.demands.carriers import (
     even_plan,
     path_carrier,
 )
+from gradweave.schedulers.demands.even_routes import EvenRoutes
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.scheduler import check_counts
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX
-from gradweave.schedulers.unequal.paths import Paths
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -31,7 +32,8 @@ from gradweave.topology.topology import Topology
 class Textbook(DemandStrategy):
     """One tree for each block, or some, of a shape that does not depend on the network.
 
-    Hops take the routes whose bytes take least time; pieces are as many as take least time.
+    Hops take the routes whose bytes take least time, of equal ones in turn; pieces are as many as
+    take least time.
     """
 
     unicast: ClassVar[bool] = False
@@ -55,22 +57,22 @@ class Textbook(DemandStrategy):
             NoScheduleError: where servers that are to send to each other share no link or switch.
         """
         rank = topology.rank.astype(np.int64)
-        paths = Paths(topology, residual=0.0).cheapest(1 / topology.bandwidth_bytes_per_s)
+        routes = EvenRoutes(topology)
 
-        def route(source: int, target: int) -> tuple[int, ...]:
-            if not np.isfinite(paths.cost[source, target]):
+        def route_of(size: float, source: int, target: int) -> tuple[int, ...]:
+            if not np.isfinite(routes.cost[source, target]):
                 ends = (topology.node_name(int(topology.servers[r])) for r in (source, target))
                 raise self.refused("{} and {} share no link or switch".format(*ends))
-            return paths.route(source, target)
+            return routes.route(size, source, target)
 
         groups = [rank[demand.servers_of(job)] for job in range(len(demand.jobs))]
         relayed = [
-            Relayed(paths.cost, np.union1d(group, rank[demand.relays]).astype(np.int64))
+            Relayed(routes.cost, np.union1d(group, rank[demand.relays]).astype(np.int64))
             for group in groups
         ]
         for number in range(len(demand)):
             job = int(demand.job[number])
-            group = groups[job]
+            group, route = groups[job], functools.partial(route_of, float(demand.bytes[number]))
             given, wanted = rank[demand.contributors[number]], rank[demand.destinations[number]]
             if len(given) == len(wanted) == 1:
                 ends = np.searchsorted(group, [given[0], wanted[0]]).tolist()
@@ -78,7 +80,7 @@ class Textbook(DemandStrategy):
                     yield number, path_carrier(topology, group[path].tolist(), route)
                 else:
                     path = relayed[job].path(int(given[0]), int(wanted[0]))
-                    yield number, path_carrier(topology, path, paths.route)
+                    yield number, path_carrier(topology, path, route)
                 continue
             gives, wants = np.isin(group, given), np.isin(group, wanted)
             for root in self._roots(gives, wants):

@@ -46,6 +46,10 @@ class Tuning:
     """Ways to split off the switches that are tried for them."""
     growths: int = 16
     """Sets of trees that are grown in each."""
+    draws_of_routes: int = 8
+    """Times that equal routes behind switches are told apart at random, to know several."""
+    tie: float = 1e-6
+    """Difference of routes' times, relative, up to which they are equal."""
     planning: float = 0.5
     """Share of the time for the program; the rest is for pieces."""
 
