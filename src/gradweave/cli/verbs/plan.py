@@ -161,7 +161,7 @@ def _row(path: Path, schedule: Schedule) -> dict[str, Any]:
     asked, demand = planned_for(schedule), schedule.demand
     if demand is not None:  # an all-to-all is asked for by what a rank sends, its own part included
         size = int(demand.bytes[0]) * (schedule.topology.num_servers if demand.unicast else 1)
-        asked = dataclasses.replace(asked, gradient_bytes=size)
+        asked = asked._replace(gradient_bytes=size)
     row: dict[str, Any] = {
         "file": str(path),
         "network": schedule.topology.name,
