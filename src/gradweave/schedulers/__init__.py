@@ -1,5 +1,8 @@
 """Topology in, verified schedule out; one strategy a file."""
 
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
 from gradweave.schedulers import spread
 from gradweave.schedulers.demand_spec import DEMAND_STRATEGIES, demand_strategy
 from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
@@ -37,6 +40,11 @@ from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
 from gradweave.schedulers.unequal.packed import Packed
+
+if TYPE_CHECKING:  # compiled loops, which are loaded when they are first used
+    from gradweave.schedulers.demands.unicast import UnicastPlan, plan_unicast
+
+__getattr__, __dir__ = lazily(__name__)
 
 __all__ = [
     "DEFAULT",
@@ -88,8 +96,10 @@ __all__ = [
     "Timed",
     "Timing",
     "Traits",
+    "UnicastPlan",
     "demand_strategy",
     "from_spec",
+    "plan_unicast",
     "replan",
     "solve",
     "solve_demand",

@@ -85,6 +85,7 @@ def concurrent_flow(
     symmetric: bool | FreeGroup = True,
     tolerance: float = 1e-3,
     known: ConcurrentFlow | None = None,
+    max_passes: int | None = None,
     stop: Stop = UNLIMITED,
 ) -> ConcurrentFlow:
     """Finds flows that load the busiest link least: the fractional maximum concurrent flow.
@@ -96,6 +97,7 @@ def concurrent_flow(
             of such; each orbit of sources and of links counts once then.
         tolerance: gap at which the search ends.
         known: the flow of other messages on this network, to start from; both without symmetry.
+        max_passes: over all messages, after which the search ends.
         stop: when to end the search, after the first pass at the earliest.
 
     Raises:
@@ -121,7 +123,8 @@ def concurrent_flow(
         search.start_from(known)
     while True:
         search.improve()
-        if search.judge() <= tolerance or search.waits(stop):
+        ended = search.judge() <= tolerance or search.passes == max_passes
+        if ended or search.waits(stop):
             return search.flow()
 
 
