@@ -5,10 +5,11 @@
 Boxes, a leaf–spine and a torus as in `jobs_together.py`, of 16 servers each, whose rows and columns
 are a mesh. Two jobs: an all-reduce of 100 MB and an all-to-all of 25 MB among all servers. Three:
 also an all-gather of 50 MB among the first half of the columns. Four: all-reduces among a quarter
-of the columns each, of 25, 50, 100 and 200 MB. Weights are 1, 2, 3 and 4. At once, or each next job
-ready later by a quarter of the least makespan.
+of the columns each, of 25, 50, 100 and 200 MB. Weights are 1, 2, 3 and 4. Two and four are ready at
+once; of three, and again of four, each is ready later than the one before by a quarter of the least
+makespan.
 
-`gradweave.solve` makes each objective small in 6 s at most. Beside it: what the plan for the
+`gradweave.solve` makes each objective small in 4 s at most. Beside it: what the plan for the
 makespan comes to by that objective; and the jobs one after the other, those that are ready in the
 order of what they take for their weight, each as it is planned alone in half a second at most.
 
@@ -37,7 +38,7 @@ from gradweave.topology import Topology
 
 NAME = "job_objectives"
 SEED = 0
-LIMIT_S, ALONE_S = 6.0, 0.5
+LIMIT_S, ALONE_S = 4.0, 0.5
 MESHES = {
     "a100:boxes=2": (2, 8),
     "leaf_spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=4": (4, 4),
@@ -45,7 +46,11 @@ MESHES = {
 }
 SIZE = 10**8
 LATER = 0.25
-CASES = [(spec, count, late) for spec in MESHES for count in (2, 3, 4) for late in (False, True)]
+CASES = [
+    (spec, count, late)
+    for spec in MESHES
+    for count, late in ((2, False), (3, True), (4, False), (4, True))
+]
 
 
 def jobs_of(topology: Topology, shape: tuple[int, int], count: int, late_s: float) -> list[Job]:

@@ -105,4 +105,4 @@ def test_weights_are_divided_among_machines_and_recounted():
 
 def test_an_unknown_objective_is_refused():
     with pytest.raises(OptionError, match="expected one of makespan, sum, weighted, fair for jobs"):
-        gw.solve("star:4", jobs=Job("broadcast", 8, root=0), objective="seconds")
+        objective_of("seconds", broadcasts((1, 1, 1)))

@@ -33,4 +33,4 @@ class Stages:
         order = np.argsort(place, kind="stable")
         of_job = np.empty(len(order), np.int64)
         of_job[order] = np.arange(len(order)) * min(most, len(order)) // len(order)
-        return Stages(of_job, np.bincount(of_job, weight))
+        return Stages(of_job, np.bincount(of_job, weight).astype(np.float64))

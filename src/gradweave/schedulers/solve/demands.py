@@ -222,12 +222,12 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
     joint = [Joint(weight) for weight in ((1.0, 0.0) if may_leave_residual(topology) else (0.0,))]
     several = [Apart()] if len(demand.jobs) > 1 else []
     if demand.unicast:
-        return [Flows(), *joint, *several, *(one for one in TEXTBOOK if one.unicast)]
+        return [Flows(), *several, *joint, *(one for one in TEXTBOOK if one.unicast)]
     direct, *trees = TEXTBOOK
     if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
         return [direct, PostalTree(), DisjointTrees(), *joint, *trees]
     # What a time limit leaves out is what the linear program begins with in any case.
-    return [direct, *joint, *(several or [Group()]), *trees]
+    return [direct, *several, *joint, *trees] if several else [direct, *joint, Group(), *trees]
 
 
 @dataclasses.dataclass(frozen=True)

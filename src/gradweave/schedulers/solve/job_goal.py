@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,15 @@ class Plan:
     """[jobs] of each in the order that links keep; empty where it is the strategy's own."""
 
 
+class _Tried(NamedTuple):
+    """An order of a plan's jobs."""
+
+    value: float
+    """Of the objective."""
+    order: Order
+    place: tuple[int, ...]
+
+
 class JobGoal:
     """An objective of a demand's jobs on a runtime, and the bounds on it so far.
 
@@ -71,10 +80,11 @@ class JobGoal:
         self.alone_s: NDArray[np.float64] | None = None
         if name != "makespan":
             self._alone = self._jobs_alone(stop.part(ALONE))
-            self.alone_s = np.array([one.seconds for one in self._alone]) - demand.ready_at_s
-            self.objective = objective_of(name, demand, alone_s=self.alone_s)
+            alone_s = np.array([one.seconds for one in self._alone], np.float64)
+            alone_s = self.alone_s = alone_s - np.asarray(demand.ready_at_s, np.float64)
+            self.objective = objective_of(name, demand, alone_s=alone_s)
             self._lengths: dict[bytes, DemandLengths] = {}
-            for one in (self.bound, *self._alone, *self._of_sets(self.alone_s)):
+            for one in (self.bound, *self._alone, *self._of_sets(alone_s)):
                 self._add(one.lengths)
             self._prove()
 
@@ -141,29 +151,47 @@ class JobGoal:
             return plan
         load_s = self._loads(schedule)
         alone_s = load_s.max(axis=0) if self.alone_s is None else self.alone_s
-        until, tried = stop.part(ORDERING), set[tuple[int, ...]]()
-        best: tuple[float, Order, tuple[int, ...]] | None = None
         orders = job_orders(self.objective, load_s, alone_s, self.least)
-        better = True
-        while better:
-            better = False
-            for place in orders:
-                if best is not None and (until.reached() or len(tried) >= MAX_ORDERS):
-                    break
-                if place in tried:
-                    continue
-                tried.add(place)
-                for strictly in (False, True)[: len(set(place))]:
-                    order = transfers.order(np.array(place), strictly=strictly)
-                    value = self.objective.value(order.job_seconds)
-                    if best is None or value < best[0] * (1 - ROUNDING):
-                        best, better = (value, order, place), True
-            assert best is not None
-            orders = neighbours(best[2])
-        made = transfers.made(best[1])
+        best = self._best_order(transfers, orders, stop.part(ORDERING))
+        made = transfers.made(best.order)
         verify(made, forwarding_servers=True).raise_if_invalid()
-        found = dataclasses.replace(self.judged(made), place=best[2])
+        found = dataclasses.replace(self.judged(made), place=best.place)
         return found if found.value < plan.value else plan
+
+    def _best_order(
+        self, transfers: InOrder, orders: Iterator[tuple[int, ...]], until: Stop
+    ) -> _Tried:
+        """The best of some orders, and of those that differ from the best so far by little.
+
+        Args:
+            transfers: of a plan.
+            orders: to begin with, one at least.
+            until: when to end.
+        """
+        known: set[tuple[int, ...]] = set()
+        best: _Tried | None = None
+        while True:
+            before = best
+            for place in orders:
+                if best is not None and (until.reached() or len(known) >= MAX_ORDERS):
+                    return best
+                if place not in known:
+                    known.add(place)
+                    tried = self._tried(transfers, place)
+                    if best is None or tried.value < best.value * (1 - ROUNDING):
+                        best = tried
+            assert best is not None
+            if best is before:
+                return best
+            orders = neighbours(best.place)
+
+    def _tried(self, transfers: InOrder, place: tuple[int, ...]) -> _Tried:
+        """The better of both ways to keep an order."""
+        ways = (False, True) if len(set(place)) > 1 else (False,)
+        found = [transfers.order(np.array(place), strictly=one) for one in ways]
+        values = [self.objective.value(one.job_seconds) for one in found]
+        best = int(np.argmin(values))
+        return _Tried(values[best], found[best], place)
 
     def _loads(self, schedule: Schedule) -> NDArray[np.float64]:
         """[L, jobs] seconds for which each link direction carries each job."""
