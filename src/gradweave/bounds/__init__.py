@@ -25,6 +25,7 @@ from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
 from gradweave.bounds.duals import Crossing, Duals, Toll
 from gradweave.bounds.fixed_trees import fixed_trees
 from gradweave.bounds.free_trees import free_trees
+from gradweave.bounds.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.latency import LatencyBound, latency_bound
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.of_schedule import certificates_of, of_schedule, with_certificates
@@ -51,7 +52,9 @@ __all__ = [
     "LeastSeconds",
     "LinkLengths",
     "LinkLoad",
+    "Machine",
     "Messages",
+    "ObjectiveBound",
     "Ports",
     "SlotPrices",
     "Throughput",
@@ -70,6 +73,7 @@ __all__ = [
     "free_trees",
     "latency_bound",
     "least_seconds",
+    "objective_bound",
     "of_schedule",
     "throughput",
     "time_expanded",
