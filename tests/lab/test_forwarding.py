@@ -3,7 +3,7 @@
 import pytest
 
 import gradweave as gw
-from gradweave.lab.forwarding import Hop, schedule_paths, shortest_paths
+from gradweave.lab.forwarding import Hop, multipath, schedule_paths, shortest_paths
 from tests.conformance.networks import network
 
 NETWORKS = (
@@ -75,3 +75,22 @@ def test_shortest_paths_connect_all():
     assert paths.forwarders <= set(servers)
     for (channel, source, target), route in paths.routes.items():
         assert walk(tables, channel, source, target) == route
+
+
+def test_multipath_takes_shortest_routes_and_others_by_other_seeds():
+    net = gw.topology.from_spec("leaf_spine:leaves=3,spines=2,servers_per_leaf=2")
+    shortest = shortest_paths(net).routes
+    drawn = [multipath(net, seed).routes for seed in range(4)]
+    for routes in drawn:
+        assert {pair: len(route) for pair, route in routes.items()} == {
+            pair: len(route) for pair, route in shortest.items()
+        }
+        assert all(len(net.find_links(route[:-1], route[1:])) for route in routes.values())
+    far = [pair for pair, route in shortest.items() if len(route) == 5]
+    spines = {(pair, routes[pair][2]) for pair in far for routes in drawn}
+    assert len(spines) > 1.5 * len(far)
+    assert multipath(net, 1).routes == drawn[1]
+    assert (
+        multipath(gw.topology.ring(5), 0).forwarders
+        == shortest_paths(gw.topology.ring(5)).forwarders
+    )

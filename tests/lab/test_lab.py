@@ -24,8 +24,10 @@ from gradweave.lab import measure as lab
 from gradweave.lab import network as emulation
 from gradweave.lab.emulation import Emulation, _Transfer, measure_links
 from gradweave.lab.forwarding import Paths
-from gradweave.schedule import Schedule
-from gradweave.schedulers import from_spec
+from gradweave.lab.jobs import measure_jobs
+from gradweave.schedule import Job, Schedule
+from gradweave.schedulers import from_spec, solve_demand
+from gradweave.schedulers.demands.textbook import Direct
 from gradweave.topology.faults import slowed
 from tests.patience import PATIENCE_S
 
@@ -131,6 +133,40 @@ def test_a_lab_forks_nothing():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert result.stdout == "made\n", result.stderr
+
+
+@emulated
+def test_jobs_beside_gloos_own():
+    topology = slow_links("complete:2")
+    jobs = [
+        Job("all_to_all", [[0, 400], [800, 0]]),
+        Job("all_reduce", 4000),
+        Job("broadcast", 400, root=1),
+        Job("all_gather", 800),
+        Job("reduce_scatter", 800),
+    ]
+    plan = solve_demand(topology, jobs, strategies=[Direct()]).schedule
+    found = measure_jobs(topology, jobs, [("plan", plan)], repetitions=1)
+    by_plan, own = found.measurements
+    assert by_plan.correct and own.correct and own.schedule is None
+    data = by_plan.predicted_link_bytes
+    assert data is not None and data.sum() == sum(by_plan.sent_bytes) > 1200 + 4000
+    assert by_plan.predicted_s is not None and (by_plan.link_bytes >= data).all()
+
+
+def test_jobs_that_a_lab_does_not_measure_are_refused():
+    topology = slow_links("complete:2")
+    for job, says in (
+        (Job("all_reduce", 6), "got one of 6 bytes"),
+        (Job("gather", 800, root=0), "gather: a lab knows gloo's own all_reduce, "),
+        (Job("all_gather", 800, [1, 0]), "all_gather: expected servers in ascending order"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            measure_jobs(topology, [job], [])
+    jobs = [Job("all_reduce", 8)]
+    other = solve_demand(topology, [Job("all_reduce", 80)], strategies=[Direct()]).schedule
+    with pytest.raises(OptionError, match="plan: is a plan of all_reduce, 80 bytes; expected"):
+        measure_jobs(topology, jobs, [("plan", other)])
 
 
 @emulated

@@ -160,3 +160,8 @@ def _check(
                 f"{job.collective}: a lab knows gloo's own {', '.join(OWN_CALLS)} alone; measure "
                 "plans without it"
             )
+        if job.servers is not None and (np.diff(np.asarray(job.servers)) <= 0).any():
+            raise OptionError(
+                f"{job.collective}: expected servers in ascending order, as PyTorch has them in a "
+                "group; measure plans without gloo's own"
+            )
