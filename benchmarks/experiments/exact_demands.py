@@ -42,7 +42,7 @@ SIZES = (9_600, 960_000, 96_000_000)
 PIECES = (1, 2, 4)
 ROUND_PIECES = 2
 PLAN_S = 1.0
-EFFORT = 15.0
+EFFORT = 5.0
 MAX_HOPS = 10_000
 SAME = 1e-3
 """By how much a time may be longer that counts as the same."""

@@ -50,7 +50,7 @@ REFUSED = {
     "--job all_reduce:bytes=1MB,weight=much": "weight: expected a number, got 'much'",
     "--job all_reduce:bytes=1MB,weight=0": "weight: expected finite numbers above zero, got 0",
     "--mesh dp=4": "--mesh: expected --job beside it",
-    "--job all_reduce:bytes=1MB --scheduler ring": "--scheduler: expected no --job beside it",
+    "--job all_reduce:bytes=1MB --scheduler rings": "no scheduler 'rings'; did you mean ring?",
     "--job all_reduce:bytes=1MB --gradient-bytes 1MB": "--gradient-bytes: expected no --job",
     "--job reduce:bytes=1MB": "reduce: expected a root, got None",
 }
@@ -61,3 +61,34 @@ def test_what_makes_no_sense_is_refused_in_one_line(gradweave, options: str):
     answer = gradweave("schedule", "ring:4", *options.split())
     assert answer.status == 2, answer
     assert answer.stderr.count("\n") == 1 and REFUSED[options] in answer.stderr, answer
+
+
+COMPARED = (
+    *("compare", "star:4", "--mesh", "dp=2,tp=2", "--schedulers", "hierarchical_ring,bruck,ring"),
+    *("--job", "all_reduce:bytes=1kB,axis=tp", "--job", "all_to_all:bytes=1kB,axis=dp"),
+    *("--time-limit", "0.1"),
+)
+
+
+def test_strategies_for_jobs_are_compared(gradweave):
+    answer = gradweave(*COMPARED)
+    assert answer.status == 0, answer
+    assert "mean time for" in answer.stdout and "hierarchical_ring (2D ring)" in answer.stdout
+    assert "none: star:4, bruck: no schedule for 2 × tp all_reduce" in answer.stdout
+    rows = json.loads(gradweave(*COMPARED, "--json").stdout)["rows"]
+    best = min(row["seconds_mean"] for row in rows if row["seconds_mean"])
+    assert [row["scheduler"] for row in rows] == ["hierarchical_ring", "bruck", "ring"]
+    assert {row["seconds_bound"] for row in rows} == {rows[0]["seconds_bound"]}
+    assert rows[0]["seconds_bound"] <= best and rows[0]["stages"] == "demand"
+
+
+def test_what_is_not_for_jobs_is_refused_where_they_are_compared(gradweave):
+    for options, line in (
+        (("--objective", "rounds"), "--objective: expected no --job beside it"),
+        (("--schedulers", "brook"), "for demands also direct"),
+        (("--job", "broadcast:bytes=1kB"), "broadcast: expected a root"),
+    ):
+        answer = gradweave(*COMPARED, *options)
+        assert answer.status == 2 and line in answer.stderr, answer
+        assert answer.stderr.count("\n") == 1
+    assert "--mesh: expected --job" in gradweave("compare", "star:4", "--mesh", "dp=4").stderr

@@ -1,4 +1,4 @@
-"""What every scheduler, family of networks, environment and placement strategy promises, checked.
+"""What schedulers, strategies for demands, families of networks and others promise, checked.
 
 The project's own tests use the same checks, with its own table of strategies and networks.
 """

@@ -8,14 +8,19 @@ from gradweave import lazy, plugins
 from gradweave.conformance.finding import Findings
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers import spec as schedulers
+from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.scheduler import Scheduler
+from gradweave.specification import parse_spec
 from gradweave.topology import spec as topologies
 
-KINDS = "a scheduler, a family of networks, an environment or a placement strategy"
+KINDS = (
+    "a scheduler, a strategy for demands, a family of networks, an environment or a placement "
+    "strategy"
+)
 
 
 def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
-    """Checks what a scheduler, family of networks, environment or placement strategy promises.
+    """Checks what a part promises: see `KINDS`.
 
     Args:
         target: ``module:object``, which is imported; the name of an installed package's plug-in; or
@@ -47,6 +52,12 @@ def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
         from gradweave.conformance.scheduler import check_scheduler
 
         return f"scheduler {made.name}", check_scheduler(made)
+    if isinstance(given, type) and issubclass(given, DemandStrategy):
+        from gradweave.conformance.demand_strategy import check_demand_strategy
+
+        values = parse_spec(f"{given.name}:{parameters}" if parameters else given.name)[1]
+        strategy = schedulers.made_of(given, given.name, values)
+        return f"strategy for demands {given.name}", check_demand_strategy(strategy)
     if inspect.isfunction(given) or isinstance(given, functools.partial):
         from gradweave.conformance.family import check_family
 

@@ -56,7 +56,7 @@ def is_determined_by_the_seed(scheduler: Scheduler, schedule: Schedule, seed: in
     """The same seed gives the same schedule."""
     again = scheduler.schedule(schedule.topology, collective=schedule.collective, seed=seed)
     expect(again.topology is schedule.topology, "the schedule is of another network than was given")
-    _are_the_same(again, schedule, f"two schedules of seed {seed} differ")
+    same_schedule(again, schedule, f"two schedules of seed {seed} differ")
 
 
 def holds_renamed(scheduler: Scheduler, schedule: Schedule) -> None:
@@ -102,7 +102,7 @@ def is_kept_by_a_file(scheduler: Scheduler, schedule: Schedule) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "schedule.json")
         schedule.save(path)
-        _are_the_same(load(path), schedule, "a file of it holds something else")
+        same_schedule(load(path), schedule, "a file of it holds something else")
 
 
 def is_written_as_a_specification(scheduler: Scheduler) -> None:
@@ -179,7 +179,14 @@ def _make(scheduler: Scheduler, topology: Topology, collective: str, made: list[
     made.append(schedule)
 
 
-def _are_the_same(one: Schedule, other: Schedule, fault: str) -> None:
+def same_schedule(one: Schedule, other: Schedule, fault: str) -> None:
+    """Two schedules are the same but for their bounds.
+
+    Args:
+        one: a schedule.
+        other: another one.
+        fault: what it means where they differ.
+    """
     if not one.topology.same_network(other.topology):
         raise ConformanceError(f"{fault}: networks")
     for column in COLUMNS:

@@ -3,7 +3,7 @@
 import pytest
 
 import gradweave as gw
-from gradweave.errors import NoScheduleError, OptionError
+from gradweave.errors import NoScheduleError, OptionError, SpecError
 from gradweave.schedule import Collective, Job, collective, sends
 from gradweave.schedulers import BinomialTree, Chain, Group, solve_demand
 from gradweave.verify import verify
@@ -30,10 +30,8 @@ def test_the_search_ends_at_the_bound():
 
 REFUSED = {
     "collective": "all_gather",
-    "runtime": "gloo",
     "gradient_bytes": 1e6,
     "ready_at_s": [0.0] * 4,
-    "schedulers": ["ring"],
     "start_from": gw.schedulers.Ring().schedule(gw.topology.ring(4)),
 }
 
@@ -83,3 +81,32 @@ def test_progress_names_each_strategy():
     found = solve_demand("ring:5", BROADCAST, strategies=[Chain(), Chain()], progress=told.append)
     assert told[0] == "trying chain" and told[1].startswith("trying chain; ")
     assert found.attempts[0].seconds == found.attempts[1].seconds
+
+
+def test_strategies_are_named_as_those_of_an_all_reduce_are():
+    jobs = [Job("all_reduce", 900, [0, 1, 2]), Job("all_to_all", 900, [1, 2, 3])]
+    given = ["ring", gw.schedulers.Merged(), BinomialTree(), "butterfly:partners=bine"]
+    found = gw.solve("star:4", jobs=jobs, schedulers=given, time_limit=0.01)
+    assert [one.strategy.name for one in found.attempts][:1] == ["apart"]
+    ring = gw.solve("star:4", jobs=jobs, schedulers="ring")
+    made_by = ring.schedule.scheduler
+    assert (made_by.name, made_by.options["scheduler"]) == ("apart", "ring")
+    assert verify(ring.schedule).valid
+
+
+REFUSED_STRATEGIES = {
+    "learned": (BROADCAST, "learned", NoScheduleError, "group: is for one all-reduce, all-gather"),
+    "messages": (sends([(0, 1, 8)]), "ring", NoScheduleError, "ring is not for messages"),
+    "unknown": (BROADCAST, "brook", SpecError, "for demands also direct, chain"),
+    "option": (BROADCAST, "bruck:radix=1", OptionError, "bruck: radix: expected 2 to 64, got 1"),
+    "neither": (BROADCAST, [Chain], OptionError, "expected strategies for jobs, schedulers or"),
+    "none": (BROADCAST, [], OptionError, "expected at least one strategy, got none"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_STRATEGIES)
+def test_strategies_that_make_no_sense_are_refused_in_one_line(case: str):
+    jobs, schedulers, kind, message = REFUSED_STRATEGIES[case]
+    with pytest.raises(kind) as raised:
+        gw.solve("star:4", jobs=jobs, schedulers=schedulers)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
