@@ -22,11 +22,11 @@ class Objective:
     """An objective of jobs, as numbers: a sum of ends times weights, or the largest of delays."""
 
     name: JobObjective
-    weight: Floats
+    weight: Floats = dataclasses.field(repr=False)
     """[jobs] of each job's end in a sum."""
-    since_s: Floats
+    since_s: Floats = dataclasses.field(repr=False)
     """[jobs] from when each job's delay counts."""
-    scale_s: Floats
+    scale_s: Floats = dataclasses.field(repr=False)
     """[jobs] seconds of delay that count as one."""
 
     @property
