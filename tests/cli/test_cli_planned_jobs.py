@@ -28,6 +28,17 @@ def test_the_same_in_json(gradweave):
     assert answer["seconds"] == max(job["seconds"] for job in answer["jobs"])
     bound = answer["seconds_bound"]["seconds"]
     assert answer["seconds_gap"] == pytest.approx(answer["seconds"] / bound - 1)
+    assert (answer["objective"], answer["value"]) == ("makespan", answer["seconds"])
+
+
+def test_an_objective_and_a_runtime_are_those_of_all_jobs(gradweave):
+    late = ("--job", "all_to_all:bytes=1MB,ready=2ms,weight=3")
+    first = ("schedule", "star:3", "--job", "all_reduce:bytes=1MB", *late, "--runtime", "gloo")
+    answer = gradweave(*first, "--objective", "weighted", "--time-limit", "1")
+    assert answer.status == 0 and "weighted 0.0" in answer.stdout, answer
+    assert "above the least: at least 0.0" in answer.stdout
+    refused = gradweave("schedule", "star:3", "--objective", "fair")
+    assert refused.status == 2 and "expected one of rounds, seconds, got 'fair'" in refused.stderr
 
 
 def test_groups_roots_and_relays_are_given_by_id_or_range(gradweave):
