@@ -60,6 +60,9 @@ class ExactDemand(DemandStrategy):
     one server, whichever is best, and copied from there. For a few servers. With one worker the
     result depends on the seed alone, unless a time limit cuts the search off.
 
+    In seconds a transfer has all of the bandwidth of its route's scarcest link: schedules in which
+    several share a link in one round, as capacities above 1 allow, are left out, and may be faster.
+
     Times are counted in ticks, about a millionth of what all transfers in a row take, rounded down.
     """
 
