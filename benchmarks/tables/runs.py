@@ -54,6 +54,36 @@ def lab_short() -> str:
     return sourced_table(result, f"{head} | portfolio: times as fast as gloo", lines)
 
 
+def lab_jobs() -> str:
+    """Several collectives at once: plans beside gloo's own and Open MPI's."""
+    result = load("lab_jobs")
+    lines = []
+    for row in result["rows"]:
+        cells = [
+            f"{row['case']} | {row['strategy']} | {row['transfers']:,} | {row['bound_s']:.2f}",
+            f"{row['predicted_s']:.2f} | {_within(row, 'plan')} | {row['ratio']:.2f}",
+        ]
+        for library in ("gloo", "Open MPI"):
+            if library in row["median_s"]:
+                least, most = row["times_between"][library]
+                times = f"{row['times_as_fast'][library]:.2f} ({least:.2f} to {most:.2f})"
+                cells.append(f"{_within(row, library)} | {times}")
+            else:
+                cells.append("– | –")
+        lines.append(" | ".join([*cells, f"{statistics.median(row['load']):.0f}"]))
+    head = (
+        "network and jobs | plan by | transfers | least, s | predicted, s | plan, s | measured / "
+    )
+    head += "predicted | gloo, s | plan: times as fast | Open MPI, s | plan: times as fast | load"
+    return sourced_table(result, head, lines)
+
+
+def _within(row: dict[str, Any], name: str) -> str:
+    """A median of seconds with its interval."""
+    least, most = row["between_s"][name]
+    return f"{row['median_s'][name]:.2f} ({least:.2f} to {most:.2f})"
+
+
 def lab_delays() -> str:
     """Measured over predicted seconds in emulated wide-area networks."""
     result = load("lab_delays")
