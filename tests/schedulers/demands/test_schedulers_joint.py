@@ -120,6 +120,21 @@ def test_apart_is_optimal_where_jobs_share_none():
     assert found.schedule.name == "2 × tp all_gather"
 
 
+def test_jobs_that_are_alike_have_one_plan_on_other_nodes():
+    net = gw.topology.from_spec("torus:3x3")
+    does = {"dp": ("all_to_all", 10**6), "tp": ("all_to_all", 10**5)}
+    schedule = Apart().schedule(
+        net, demand_of(net, gw.schedule.mesh_jobs(net, {"dp": 3, "tp": 3}, does))
+    )
+    assert schedule.block is not None and schedule.demand is not None
+    job = schedule.demand.job[schedule.block[schedule.piece]]
+    sent = [
+        sorted((schedule.source[job == one] // step % 3).tolist())
+        for one, step in zip(range(6), (3, 3, 3, 1, 1, 1), strict=True)
+    ]
+    assert sent[0] == sent[1] == sent[2] and sent[3] == sent[4] == sent[5]
+
+
 def test_each_job_has_its_end():
     jobs = [Job("broadcast", 10**6, [0, 1], root=0), Job("broadcast", 10**7, [2, 3], root=2)]
     found = gw.solve("star:4,latency=1us", jobs=jobs)

@@ -32,6 +32,7 @@ from gradweave.simulate.runtime import IDEAL, Runtime, runtime_of
 from gradweave.simulate.seconds import event_seconds
 from gradweave.stop import NOBODY, Interrupt, Stop
 from gradweave.topology.spec import as_topology
+from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
 
 
@@ -256,12 +257,22 @@ class Apart(DemandStrategy):
             raise self.refused("is for several jobs, whose blocks follow each other")
         if self.scheduler and demand.unicast:
             raise self.refused(f"{self.scheduler.name} is not for messages from server to server")
-        found = []
-        for job in range(jobs):
-            part = stop.part(1 / (jobs - job))
-            alone = demand.of_job(job)
-            goal = JobGoal(topology, alone, "makespan", IDEAL, part)
-            found.append(_solved(goal, self._strategies(alone), seed, part).schedule)
+        alone = [demand.of_job(job) for job in range(jobs)]
+        among = [_among(topology, one) for one in alone]
+        left = len({key for key, _ in among})
+        first: dict[bytes, int] = {}
+        found: list[Schedule] = []
+        for job, (key, nodes) in enumerate(among):
+            if key in first:
+                again = _moved(found[first[key]], among[first[key]][1], nodes, alone[job])
+                if again is not None:
+                    found.append(again)
+                    continue
+            part = stop.part(1 / max(left, 1))
+            left -= key not in first
+            first.setdefault(key, job)
+            goal = JobGoal(topology, alone[job], "makespan", IDEAL, part)
+            found.append(_solved(goal, self._strategies(alone[job]), seed, part).schedule)
         return at_once(found, [event_seconds(one)[0] for one in found])
 
     def _strategies(self, alone: Demand) -> list[DemandStrategy] | None:
@@ -269,3 +280,39 @@ class Apart(DemandStrategy):
         if self.scheduler is None:
             return None
         return [Direct() if alone.unicast else Group(self.scheduler)]
+
+
+def _among(topology: Topology, alone: Demand) -> tuple[bytes, NDArray[np.int32]]:
+    """The same bytes for jobs of which one is the other on other nodes, and a job's nodes."""
+    net, nodes = subnetwork(topology, alone.servers)
+    place = np.full(topology.num_nodes, -1)
+    place[nodes] = np.arange(len(nodes))
+    links = (net.is_server, net.source, net.target, net.bandwidth_bytes_per_s, net.capacity)
+    sets = (alone.contributors, alone.destinations)
+    asked = [part for one in sets for part in (place[one.servers], one.offsets)]
+    columns = (*links, net.latency_s, net.overhead_s, alone.bytes, *asked, alone.relays)
+    return repr([(one.shape, one.tobytes()) for one in columns]).encode(), nodes
+
+
+def _moved(
+    schedule: Schedule, nodes: NDArray[np.int32], others: NDArray[np.int32], demand: Demand
+) -> Schedule | None:
+    """A job's schedule on the nodes of another that is alike; None where it passes other nodes.
+
+    Args:
+        schedule: of the one.
+        nodes: of the one.
+        others: of the other, in the same order.
+        demand: of the other.
+    """
+    to = np.full(schedule.topology.num_nodes, -1)
+    to[nodes] = others
+    if (to[schedule.route_nodes] < 0).any():
+        return None
+    return schedule.replace(
+        root=to[schedule.root],
+        source=to[schedule.source],
+        target=to[schedule.target],
+        route_nodes=to[schedule.route_nodes],
+        demand=demand,
+    )
