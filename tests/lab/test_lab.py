@@ -401,6 +401,7 @@ def test_who_is_woken_for_nothing_has_received_nothing():
         (["ring:4", "--bandwidth", "fast"], "fast"),
         (["ring:4", "--schedulers", "nonsense"], "nonsense"),
         (["ring:4", "--output", "lab.txt"], ".json or .png"),
+        (["ring:4", "--job", "all_to_all:bytes=16", "--gradient-bytes", "1MB"], "no --job beside"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_status_2(arguments, says):
