@@ -47,16 +47,12 @@ def measure_asked(
         progress: called with the step under way.
 
     Raises:
-        OptionError: options that are for one all-reduce; a strategy that there is not, or jobs that
-            make no sense.
+        OptionError: a strategy that there is not, or jobs that make no sense.
         SpecError: a text that is no job or mesh.
         NoScheduleError: a strategy that finds no plan.
     """
     from gradweave.lab.jobs import GLOO, measure_jobs, shared_runtime
 
-    for name in _NOT_WITH_JOBS:
-        if is_given(name):
-            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
     jobs = jobs_of(topology, texts, mesh)
     plans = []
     for name in names:
@@ -80,6 +76,19 @@ def measure_asked(
         seed=seed,
         progress=progress,
     )
+
+
+def check_options(jobs: Sequence[str], mesh: str | None) -> None:
+    """Refuses options that are for all-reduces beside jobs, or for jobs where there are none.
+
+    Raises:
+        OptionError: naming the option.
+    """
+    if mesh is not None and not jobs:
+        raise OptionError("--mesh: expected --job beside it, such as all_reduce:bytes=1MB,axis=tp")
+    for name in _NOT_WITH_JOBS if jobs else ():
+        if is_given(name):
+            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
 
 
 def loaded(plan: Schedule, path: Path) -> tuple[str, Schedule]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
-from gradweave.cli.measured_jobs import loaded, measure_asked
+from gradweave.cli.measured_jobs import check_options, loaded, measure_asked
 from gradweave.cli.options import (
     FaultOptions,
     SizesType,
@@ -138,6 +138,7 @@ def lab(
     measured first. Then one process per server runs each schedule over torch.distributed; the bytes
     are those that the kernel counts.
     """
+    check_options(jobs, mesh)
     writable(output, ".json", ".png")
     require_lab()
     from gradweave.lab import measure as laboratory
@@ -148,8 +149,6 @@ def lab(
         latency_s=None if latency is None else parse_latency(latency),
     )
     names = split_specs(schedulers)
-    if mesh is not None and not jobs:
-        raise OptionError("--mesh: expected --job beside it, such as all_reduce:bytes=1MB,axis=tp")
     with Progress(f"scheduling {network}") as progress:
         loads = [(path, _on(load(path), topology, path)) for path in files]
         experiment = (
