@@ -122,17 +122,29 @@ class InOrder:
         """
         rank = np.unique(place, return_inverse=True)[1].reshape(-1)
         if not strictly:
-            start = self._played(rank[self._job], np.arange(len(self._job)))
+            start = self._played(rank[self._job])
             return Order(start, self._last(start + self._takes, self.schedule))
-        start, since = np.empty(self.schedule.num_transfers), 0.0
+        start, since = self._alone.copy(), 0.0
         for number in range(int(rank.max()) + 1):
-            parts = np.flatnonzero(rank[self._job] == number)
-            mine = np.isin(self.schedule.piece, parts)
-            start[mine] = self._played(np.zeros(len(self._job), np.int64), parts, since)[mine]
+            mine = (rank[self._job] == number)[self.schedule.piece]
+            start[mine] += max(0.0, since - float(start[mine].min()))
             since = float((start + self._takes)[mine].max())
         # Links keep this order, and transfers begin sooner where they can.
         made = self.made(Order(start, np.zeros(len(place))))
         return Order(start, self._last(event_seconds(made)[1], made))
+
+    @functools.cached_property
+    def _alone(self) -> NDArray[np.float64]:
+        """[T] seconds at which each transfer starts where its job is alone, in the same order."""
+        schedule, start = self.schedule, np.empty(self.schedule.num_transfers)
+        for job in range(len(schedule.demanded.jobs)):
+            mine = np.flatnonzero(self._job[schedule.piece] == job)
+            nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, mine)
+            columns = ("round", "piece", "source", "target", "op")
+            kept = {name: getattr(schedule, name)[mine] for name in columns}
+            alone = schedule.replace(**kept, route_nodes=nodes, route_offsets=offsets)
+            start[mine] = event_seconds(alone)[0]
+        return start
 
     def _last(self, ends: Floats, schedule: Schedule) -> NDArray[np.float64]:
         """[jobs] when the last transfer of each ends."""
@@ -140,29 +152,23 @@ class InOrder:
         np.maximum.at(last, self._job[schedule.piece], ends)
         return last
 
-    def _played(self, rank: Integers, parts: Integers, since: float = 0.0) -> NDArray[np.float64]:
-        """[T] seconds at which transfers start, infinite of pieces that are left out.
+    def _played(self, rank: Integers) -> NDArray[np.float64]:
+        """[T] seconds at which transfers start.
 
         Args:
             rank: [P] of each piece's job; the smallest first.
-            parts: pieces that are played.
-            since: seconds before which none starts.
         """
         from gradweave.schedulers.unequal.event_simulation_kernel import simulate
 
         trees, wires, size = self._trees, self._wires, self._size
         before = (rank.max() - rank) * self._apart_s
-        part = parts[np.lexsort((self._begun[parts], rank[parts]))]
-        ready = trees.ready
-        if since:
-            first = (trees.waits == 0) & (trees.hop >= 0)
-            ready = np.where(first, np.maximum(ready, since), ready)
-        urgent = trees._replace(tail_s=trees.tail_s + before[:, None], ready=ready)
+        part = np.lexsort((self._begun, rank))
+        urgent = trees._replace(tail_s=trees.tail_s + before[:, None])
         start, _ = simulate(
             urgent, wires, part, size[part], ORDERING.order_penalty, len(part), np.inf
         )
-        begun = np.full(trees.hop.shape, np.inf)
-        begun[part] = start.reshape(len(part), -1)
+        begun = np.empty(trees.hop.shape)
+        begun[part] = start.reshape(trees.hop.shape)
         starts = np.empty(self.schedule.num_transfers)
         starts[self._by_piece] = begun[self.schedule.piece[self._by_piece], self._place]
         return starts
