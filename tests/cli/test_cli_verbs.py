@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gradweave as gw
+import gradweave_check
 from gradweave.cli.console import Progress, print_table, printable, table
 from gradweave.report.comparison import LEARNED, TABLE_2
 from gradweave.report.paper import NOT_REPRODUCED, PAPER
@@ -273,6 +274,21 @@ def test_version(gradweave):
     assert (answer.status, answer.stdout) == (0, f"gradweave, version {gw.__version__}\n")
 
 
+def test_bound_says_why_and_writes_what_the_checker_accepts(gradweave, here):
+    answer = gradweave("bound", "ring:4", "--gradient-bytes", "1MB", "--output", "b.json")
+    assert answer.status == 0
+    assert answer.stdout.splitlines() == [
+        "at least 4 rounds: 3 pieces must leave server 0 at 2 a round, and come back in the "
+        "all-gather",
+        "at least 62 us: the gradient (1 MB) must leave the servers 6 times in all at 800 Gbit/s",
+    ]
+    found = gradweave_check.check(json.loads((here / "b.json").read_text()))
+    assert [text for _, _, text in found] == [
+        "proved: at least 4 rounds",
+        "proved: at least 6.2e-05 seconds",
+    ]
+
+
 def test_verify_answers_in_json(gradweave, here):
     gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
     answer = gradweave("verify", "s.json", "--json")
@@ -289,6 +305,18 @@ def test_verify_answers_in_json(gradweave, here):
         "bound": {"rounds": 4, "kind": "cut", "source": "computed"},
         "optimal": False,
         "stated_bound": {"rounds": 4, "kind": "cut"},
+        "certificates": [
+            {
+                "unit": "rounds",
+                "least": "4",
+                "taken": 6.0,
+                "holds": True,
+                "optimal": False,
+                "reason": "3 pieces must leave server 0 at 2 a round, and come back in the "
+                "all-gather: 4 rounds",
+                "source": "file",
+            }
+        ],
     }
     answer = gradweave("verify", "s.json")
     assert answer.status == 0

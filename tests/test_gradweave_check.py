@@ -1,0 +1,139 @@
+"""The checker of its own: what it accepts is so, and it needs nothing of the package."""
+
+import ast
+import copy
+import itertools
+import json
+import random
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import gradweave as gw
+import gradweave_check as checker
+from gradweave.errors import InvalidCertificateError
+from gradweave.schedule.file import to_bytes
+from tests.bounds.test_bounds_closing_cut import three_rings
+from tests.verify.checked_files import accepted, as_file
+from tests.verify.mutations import mutants, verdict_on
+from tests.verify.oracle import Draft
+from tests.verify.random_demands import random_draft
+
+FILE = Path(checker.__file__)
+NETWORKS = ("bcube:n=3,k=1", "mi250", "a100:boxes=4", "rings")
+"""On which cuts, depth, late entry and cuts that close in are the strongest."""
+
+
+def network(spec: str) -> gw.topology.Topology:
+    return three_rings(9) if spec == "rings" else gw.topology.from_spec(spec)
+
+
+def test_it_imports_the_standard_library_alone():
+    tree = ast.parse(FILE.read_text())
+    names = {x.name for node in ast.walk(tree) if isinstance(node, ast.Import) for x in node.names}
+    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert names <= sys.stdlib_module_names
+
+
+def test_a_copy_runs_by_itself(tmp_path):
+    ring = gw.schedulers.Ring().schedule(gw.topology.ring(4))
+    path = tmp_path / "ring.json.gz"
+    gw.bounds.with_certificates(ring, 1e6).save(path)
+    (tmp_path / "copied.py").write_text(FILE.read_text())
+    command = [sys.executable, "-I", "-S", str(tmp_path / "copied.py"), str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[:2] == [
+        "schedule: valid: all_reduce, 6 rounds, 24 transfers",
+        "certificate 0: proved: at least 4 rounds; the schedule takes 6 rounds: within 50 %",
+    ]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("spec", NETWORKS)
+def test_bounds_on_rounds_are_proved_and_no_more(spec: str, collective):
+    topology = network(spec)
+    bound = gw.bounds.free_trees(topology, collective)
+    found = gw.bounds.certify_rounds(topology, bound, collective)
+    assert found is not None and found.least == bound.rounds
+    more = copy.deepcopy(dict(found.certificate))
+    more["claim"]["least"] = str(bound.rounds + 1)
+    with pytest.raises(InvalidCertificateError, match=f"it proves {bound.rounds} alone"):
+        gw.bounds.check_certificate(more, topology)
+    with pytest.raises(InvalidCertificateError, match="another network"):
+        gw.bounds.check_certificate(found.certificate, gw.topology.ring(4))
+
+
+def test_a_negative_length_proves_nothing():
+    topology = gw.topology.ring(4)
+    demand = gw.schedule.collective("broadcast", range(4), 10**6, root=0)
+    bound = gw.bounds.demand_bound(topology, demand)
+    found = gw.bounds.certify_demand(topology, demand, bound)
+    assert float(found.least) == pytest.approx(bound.seconds, rel=1e-9)
+    wrong = copy.deepcopy(dict(found.certificate))
+    wrong["proof"][0]["lengths"][0] = -1
+    with pytest.raises(InvalidCertificateError, match="lengths: out of range"):
+        gw.bounds.check_certificate(wrong, topology, demand)
+
+
+def test_of_a_schedule_that_exchanges_sums_a_bound_of_trees_says_nothing():
+    topology = gw.topology.hypercube(2)
+    doubling = gw.schedulers.from_spec("recursive_doubling").schedule(topology)
+    bound = gw.bounds.free_trees(topology)
+    certificate = gw.bounds.certify_rounds(topology, bound, "all_reduce").certificate
+    content = json.loads(to_bytes(doubling.replace(certificates=(certificate,))))
+    (valid, *_), (holds, _, text) = checker.check(content)
+    assert valid and not holds and "sums meet at several servers" in text
+
+
+@pytest.mark.parametrize("spec", ["bcube:n=3,k=1", "ring:4,capacity=2", "mi250"])
+def test_seconds_are_those_of_the_event_model_and_not_below_the_proof(spec: str):
+    topology = gw.topology.from_spec(spec)
+    schedule = gw.schedulers.from_spec("merged").schedule(topology)
+    proved = gw.bounds.certify_seconds(topology, 1e6)
+    content = checker.Network(json.loads(to_bytes(schedule))["topology"])
+    asked = checker.Asked("all_reduce", None, content)
+    plan = checker.Plan(json.loads(to_bytes(schedule)), content, asked, False)
+    taken = plan.seconds(content, Fraction(10**6), [0] * topology.num_nodes)
+    assert taken == pytest.approx(gw.simulate.seconds(schedule, 1e6, "events"), rel=1e-12)
+    assert proved.least <= taken
+
+
+def test_least_trees_are_those_of_all():
+    draw = random.Random(0)
+    for count, most in ((2, 5), (4, 2), (4, 9), (5, 3), (5, 20)):
+        cost = {a: {b: draw.randrange(most) for b in range(count)} for a in range(count)}
+        trees = itertools.product(range(count), repeat=count - 1)
+        found = min(
+            sum(cost[a][b] for b, a in enumerate(parents, 1))
+            for parents in trees
+            if all(leads_to_root(b, parents) for b in range(1, count))
+        )
+        assert checker.arborescence(cost, 0) == found
+
+
+def leads_to_root(node: int, parents: tuple[int, ...]) -> bool:
+    for _ in parents:
+        node = parents[node - 1] if node else 0
+    return node == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_checker_and_verifier_agree_on_mutants(seed: int):
+    draft = random_draft(random.Random(seed))
+    assert accepted(draft, False)
+    for name, mutant in itertools.islice(mutants(draft, most=1, seed=seed), 0, None, 13):
+        assert accepted(mutant, False) == (verdict_on(mutant) is None), name
+
+
+def test_files_that_are_none_are_refused():
+    ring = Draft.of(gw.schedulers.Ring().schedule(gw.topology.ring(3)))
+    for field, value in (("version", 4), ("rounds", 3), ("root", [0, 1, "2"]), ("pieces", 2)):
+        content = {**as_file(ring), field: value}
+        try:
+            assert not checker.check(content)[0][0], field
+        except checker.BROKEN:
+            pass
