@@ -16,6 +16,9 @@ from gradweave.schedulers.textbook.postal import tree_by_arrival
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
+PIECES_PART = 0.2
+"""Share of the time for finer pieces: one tree is for little."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PostalTree(DemandStrategy):
@@ -63,4 +66,4 @@ class PostalTree(DemandStrategy):
         )
         carrier = trees.carrier(topology, route)
         pieces = Pieces(even_plan(topology, demand, [(0, carrier)]))
-        return pieces.schedule(pieces.fastest(stop))
+        return pieces.schedule(pieces.fastest(stop.part(PIECES_PART)))

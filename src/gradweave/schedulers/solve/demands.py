@@ -226,7 +226,8 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
         return [Flows(), *several, *joint, *(one for one in TEXTBOOK if one.unicast)]
     direct, *trees = TEXTBOOK
     if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
-        return [direct, PostalTree(), DisjointTrees(), *joint, *trees]
+        *residual, plain = joint
+        return [PostalTree(), *residual, DisjointTrees(), plain, direct, *trees]
     # What a time limit leaves out is what the linear program begins with in any case.
     return [direct, *several, *joint, *trees] if several else [direct, *joint, Group(), *trees]
 
