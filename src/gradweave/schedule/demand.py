@@ -363,8 +363,9 @@ def collective(
     if name not in NAMES:
         meant = did_you_mean(name, NAMES)
         raise OptionError(f"collective: {meant}expected one of {', '.join(NAMES)}, got {name!r}")
-    group = np.asarray(_listed(servers, "servers"), np.int64)
-    _ids(group, f"servers of {name}")
+    listed = _listed(servers, "servers")
+    _ids(listed, f"servers of {name}")
+    group = np.asarray(listed, np.int64)
     if (root is not None) != (name in ROOTED):
         expected = "a root" if name in ROOTED else "no root"
         raise OptionError(f"{name}: expected {expected}, got {root}")
@@ -483,7 +484,10 @@ def _column(field: str, values: Any) -> NDArray[np.int64]:
 
 def _ids(values: ArrayLike, what: str) -> NDArray[np.int64]:
     """Node ids, ascending; each once."""
-    array = np.asarray(_listed(values, what))
+    try:
+        array = np.asarray(_listed(values, what))
+    except ValueError:  # lists of several lengths
+        array = np.zeros((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise OptionError(f"{what}: expected a flat list of node ids")
     array = np.sort(array.astype(np.int64))
