@@ -8,7 +8,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedule import REDUCE, Demand, Job, collective, demand_of
 from gradweave.schedule.objective import objective_of
 from gradweave.schedulers import Apart, Chain, Direct, Joint, solve_demand
-from gradweave.schedulers.demands.in_order import InOrder
+from gradweave.schedulers.demands.in_order import WAYS, InOrder, Way
 from gradweave.schedulers.demands.job_orders import job_orders, last_first, neighbours
 from gradweave.schedulers.demands.stages import Stages
 from gradweave.simulate import event_seconds
@@ -33,11 +33,11 @@ def ends(schedule: gw.schedule.Schedule) -> np.ndarray:
     return last
 
 
-@pytest.mark.parametrize("strictly", [False, True])
-def test_the_first_job_has_the_link_and_the_other_what_is_left(strictly: bool):
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_job_has_the_link_and_the_other_what_is_left(way: Way):
     transfers = InOrder(Direct().schedule(STAR, two()))
     for place, after in (((0, 1), (4e-3, 5e-3)), ((1, 0), (5e-3, 1e-3))):
-        order = transfers.order(np.array(place), strictly=strictly)
+        order = transfers.order(np.array(place), way)
         assert order.job_seconds == pytest.approx(after)
         assert ends(transfers.made(order)) == pytest.approx(after)
 
@@ -63,8 +63,8 @@ JOBS = [
 def test_plans_in_any_order_verify_and_end_as_they_are_played(strategy):
     transfers = InOrder(strategy.schedule(LEAVES, demand_of(LEAVES, JOBS), time_limit=0.2))
     for place in ((0, 0, 0), (2, 0, 1)):
-        for strictly in (False, True):
-            order = transfers.order(np.array(place), strictly=strictly)
+        for way in WAYS:
+            order = transfers.order(np.array(place), way)
             made = transfers.made(order)
             verify(made, forwarding_servers=True).raise_if_invalid()
             assert (ends(made) <= order.job_seconds * (1 + 1e-9)).all()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,13 @@ MAX_TRANSFERS = 150_000
 """Of a schedule that is put in another order: 0.3 s for each order."""
 
 
+Way = Literal["shared", "own", "anew"]
+"""How links keep an order of jobs. Shared: a later job has links whenever no transfer of an earlier
+one is ready and fits. Else each carries all of a job before any of the next: in the order of the
+schedule, its own, or anew in that in which links get free."""
+WAYS: tuple[Way, ...] = get_args(Way)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Order:
     """When transfers begin, where some jobs come before others."""
@@ -36,9 +43,8 @@ class Order:
 class InOrder:
     """A schedule's transfers, what waits for what, and what they take.
 
-    Each link always takes, of what is ready and fits, a transfer of the first job; of that job the
-    one whose links have most left to carry and which heads the longest path. Jobs that come later
-    have what is left.
+    Whenever a link gets free it takes, of what is ready and fits, a transfer of the first job; of
+    that job the one whose links have most left to carry and which heads the longest path.
 
     Args:
         schedule: of a demand.
@@ -112,19 +118,18 @@ class InOrder:
         written = schedule.piece.astype(np.int64) * nodes + schedule.target
         return ~np.isin(written, known)
 
-    def order(self, place: Integers, *, strictly: bool = False) -> Order:
+    def order(self, place: Integers, way: Way = "shared") -> Order:
         """Plays the transfers with jobs in some order.
 
         Args:
             place: [jobs] of each job, the smallest first; equal ones have no order.
-            strictly: whether each link carries all of a job before any of the next; else a later
-                job has links whenever no transfer of an earlier one is ready and fits.
+            way: how links keep it.
         """
         rank = np.unique(place, return_inverse=True)[1].reshape(-1)
-        if not strictly:
+        if way == "shared":
             start = self._played(rank[self._job])
             return Order(start, self._last(start + self._takes, self.schedule))
-        start, since = self._alone.copy(), 0.0
+        start, since = (self._alone if way == "own" else self._anew).copy(), 0.0
         for number in range(int(rank.max()) + 1):
             mine = (rank[self._job] == number)[self.schedule.piece]
             start[mine] += max(0.0, since - float(start[mine].min()))
@@ -146,29 +151,43 @@ class InOrder:
             start[mine] = event_seconds(alone)[0]
         return start
 
+    @functools.cached_property
+    def _anew(self) -> NDArray[np.float64]:
+        """[T] the same in the order in which links get free."""
+        start = np.empty(self.schedule.num_transfers)
+        for job in range(len(self.schedule.demanded.jobs)):
+            mine = self._job == job
+            played = self._played(np.zeros(len(mine), np.int64), mine)
+            start[mine[self.schedule.piece]] = played[mine[self.schedule.piece]]
+        return start
+
     def _last(self, ends: Floats, schedule: Schedule) -> NDArray[np.float64]:
         """[jobs] when the last transfer of each ends."""
         last = np.zeros(len(schedule.demanded.jobs))
         np.maximum.at(last, self._job[schedule.piece], ends)
         return last
 
-    def _played(self, rank: Integers) -> NDArray[np.float64]:
-        """[T] seconds at which transfers start.
+    def _played(
+        self, rank: Integers, counts: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float64]:
+        """[T] seconds at which transfers start, infinite of pieces that are left out.
 
         Args:
             rank: [P] of each piece's job; the smallest first.
+            counts: [P] which pieces there are; all, if not given.
         """
         from gradweave.schedulers.unequal.event_simulation_kernel import simulate
 
         trees, wires, size = self._trees, self._wires, self._size
         before = (rank.max() - rank) * self._apart_s
         part = np.lexsort((self._begun, rank))
+        part = part if counts is None else part[counts[part]]
         urgent = trees._replace(tail_s=trees.tail_s + before[:, None])
         start, _ = simulate(
             urgent, wires, part, size[part], ORDERING.order_penalty, len(part), np.inf
         )
-        begun = np.empty(trees.hop.shape)
-        begun[part] = start.reshape(trees.hop.shape)
+        begun = np.full(trees.hop.shape, np.inf)
+        begun[part] = start.reshape(len(part), -1)
         starts = np.empty(self.schedule.num_transfers)
         starts[self._by_piece] = begun[self.schedule.piece[self._by_piece], self._place]
         return starts

@@ -13,7 +13,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.objective import objective_of
 from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.demands.in_order import InOrder, Order
+from gradweave.schedulers.demands.in_order import WAYS, InOrder, Order
 from gradweave.schedulers.demands.job_orders import job_orders, neighbours
 from gradweave.schedulers.demands.joint import Joint
 from gradweave.schedulers.scheduler import NEAR_BOUND
@@ -186,9 +186,9 @@ class JobGoal:
             orders = neighbours(best.place)
 
     def _tried(self, transfers: InOrder, place: tuple[int, ...]) -> _Tried:
-        """The better of both ways to keep an order."""
-        ways = (False, True) if len(set(place)) > 1 else (False,)
-        found = [transfers.order(np.array(place), strictly=one) for one in ways]
+        """The best of the ways to keep an order."""
+        ways = WAYS if len(set(place)) > 1 else WAYS[:1]
+        found = [transfers.order(np.array(place), way) for way in ways]
         values = [self.objective.value(one.job_seconds) for one in found]
         best = int(np.argmin(values))
         return _Tried(values[best], found[best], place)
