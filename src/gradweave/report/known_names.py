@@ -20,6 +20,7 @@ _KNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("butterfly", {"partners": "bine"}, "Bine trees"),
     ("butterfly", {"radix": 2}, "recursive doubling, halving"),
     ("butterfly", {}, "recursive multiplying"),
+    ("binomial_tree", {"radix": 2}, "binomial tree"),
     ("binomial_tree", {}, "k-nomial tree"),
     ("hierarchical_ring", {}, "2D ring"),
 )
