@@ -40,8 +40,9 @@ HOLDS = (1.0, 0.01, 0.005, 0.0025)
 """For which share of the bound a part may hold a link at most, tried in turn elsewhere."""
 HOLD_AGAIN = 0.01
 """The same where another plan is known: the first that is within some percent of the bound."""
-TURNS = 5
-"""Backwards and forwards, to find an order in time. Where another plan is known, none."""
+TURNS, MAX_TURNED = 5, 5_000_000
+"""Backwards and forwards, to find an order in time, and transfers in all turns but the first. Where
+another plan is known, none."""
 DRAWS, MAX_DRAWN = 10, 50_000
 """Orders in time that are drawn at most, and transfers in all of them, about."""
 MAX_LINKS, MAX_LINKS_IN_TIME = 60_000, 120_000
@@ -301,12 +302,13 @@ def _ordered_in_time(
     topology = flow.messages.topology
     transfers = transfers_of(topology, parts)
     draws = min(max(MAX_DRAWN // len(transfers.route), 1), DRAWS)
+    turns = min(1 + MAX_TURNED // len(transfers.route), TURNS)
     rounds, _ = rounds_by_events(
         topology,
         transfers,
         parts.sizes(flow.messages.amount),
         ready_s=demand.ready_at_s[demand.job][parts.message],
-        turns=0 if known else TURNS,
+        turns=0 if known else turns,
         draws=1 if known else draws,
         seed=seed,
         stop=stop,
