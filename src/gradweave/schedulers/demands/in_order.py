@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from gradweave.schedulers.unequal.event_simulation_kernel import Trees
 
 MAX_TRANSFERS = 150_000
-"""Of a schedule that is put in another order: 0.3 s for each order."""
-
-
+"""Of a schedule that is put in another order: playing it takes time in proportion."""
 Way = Literal["shared", "own", "anew"]
 """How links keep an order of jobs. Shared: a later job has links whenever no transfer of an earlier
 one is ready and fits. Else each carries all of a job before any of the next: in the order of the
@@ -61,7 +59,7 @@ class InOrder:
         piece = schedule.piece[self._by_piece]
         self._first = np.searchsorted(piece, np.arange(schedule.pieces + 1))
         self._place = np.arange(len(piece)) - self._first[piece]  # among its piece's transfers
-        self._hop, self._wires, self._example = self._hops()
+        self._hop, self._wires = self._hops()
         self._size = piece_bytes(schedule, None)
         demand, block = schedule.demanded, schedule.block
         assert block is not None
@@ -70,8 +68,8 @@ class InOrder:
         np.minimum.at(self._begun, schedule.piece, event_seconds(schedule)[0])
         self._trees = self._dependent(piece)
 
-    def _hops(self) -> tuple[NDArray[np.int64], Wires, NDArray[np.int64]]:
-        """[T] hop of each transfer, what hops take, and a transfer over each."""
+    def _hops(self) -> tuple[NDArray[np.int64], Wires]:
+        """[T] hop of each transfer, and what hops take."""
         schedule = self.schedule
         routes = table_of_rows(schedule.route_nodes, schedule.route_offsets)
         _, example, hop = np.unique(routes, axis=0, return_index=True, return_inverse=True)
@@ -79,7 +77,7 @@ class InOrder:
         first = schedule.route_offsets - np.arange(schedule.num_transfers + 1)
         of_hops = take_rows(links, first, example)
         wires = wires_over(schedule.topology, *(one.astype(np.int64) for one in of_hops))
-        return hop.reshape(-1), wires, example
+        return hop.reshape(-1), wires
 
     def _dependent(self, piece: Integers) -> "Trees":
         from gradweave.schedulers.demands.in_order_kernel import dependencies

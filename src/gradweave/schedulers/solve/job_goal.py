@@ -71,7 +71,7 @@ class JobGoal:
         self, topology: Topology, demand: Demand, name: str, runtime: Runtime, stop: Stop
     ) -> None:
         self.runtime, self._topology, self.demand = runtime, topology, demand
-        self.network = runtime.planned(topology)
+        self.network = topology if runtime is IDEAL else runtime.planned(topology)
         self._least_network, start_s = runtime.least(topology)
         self._least_demand = dataclasses.replace(demand, ready_at_s=demand.ready_at_s + start_s)
         self.bound = demand_bound(self._least_network, self._least_demand)
