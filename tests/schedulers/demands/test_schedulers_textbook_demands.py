@@ -168,4 +168,4 @@ def test_options_are_checked():
         with pytest.raises(OptionError, match="radix: expected 2"):
             make()
     with pytest.raises(OptionError, match="butterfly: partners: expected hypercube or bine"):
-        Butterfly("bines")
+        Butterfly("bines")  # type: ignore[arg-type]
