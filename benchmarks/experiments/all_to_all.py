@@ -126,7 +126,7 @@ def large() -> Iterator[dict[str, Any]]:
             "time": plan.time,
             "bound": float(plan.bound.time),
             "gap": plan.gap,
-            "flow_gap": plan.flow.gap,
+            "flow_gap": max(plan.flow.gap, 0.0),
             "transfers": plan.schedule.num_transfers,
             "processor_s": planned - began,
             "certificate_s": time.process_time() - planned,

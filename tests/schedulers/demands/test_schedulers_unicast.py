@@ -7,7 +7,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import OptionError
-from gradweave.schedule import collective, sends
+from gradweave.schedule import Job, collective, demand_of, sends
 from gradweave.schedulers.demands.unicast import plan_unicast
 
 DRAGONFLY = "dragonfly:groups=3,routers_per_group=2,servers_per_router=2,global_links=1"
@@ -71,6 +71,47 @@ def test_only_servers_of_the_demand_and_relays_pass_on() -> None:
     assert set(wider.schedule.route_nodes.tolist()) <= set(range(8))
     with pytest.raises(OptionError, match="no path from server 0 to 2"):
         plan_unicast(torus, collective("all_to_all", [0, 2], 8))
+
+
+def _skewed(servers: int, seed: int) -> np.ndarray:
+    """[N, N] bytes, much to few."""
+    rng = np.random.default_rng(seed)
+    liked = rng.permutation(1 / np.arange(1, servers + 1))
+    return (1e8 * liked * rng.lognormal(0, 0.5, (servers, servers))).astype(np.int64)
+
+
+@pytest.mark.parametrize("spec", ["mesh:4x4", "torus:4x4", "hypercube:dimension=4", "star:16"])
+def test_skewed_sizes_are_near_the_bound_at_first_and_again(spec: str) -> None:
+    topology = gw.topology.from_spec(spec)
+    first, changed = (
+        collective("all_to_all", topology.servers, _skewed(16, seed)) for seed in (0, 1)
+    )
+    plan = plan_unicast(topology, first)
+    again = plan_unicast(topology, changed, known=plan)
+    assert gw.verify(again.schedule).valid
+    assert gw.simulate.seconds(again.schedule, model="events") == again.time
+    assert 0 <= plan.gap < 0.02
+    assert 0 <= again.gap < 0.05
+
+
+def test_parts_are_as_unequal_as_the_flow() -> None:
+    ring = gw.topology.from_spec("ring:5")
+    plan = plan_unicast(ring, sends([(0, 1, 10**9)], relays=ring.servers))
+    sizes = gw.simulate.traffic(plan.schedule).link_bytes / 1e9
+    # Both ways round, half of it each, on one link and on four.
+    assert np.allclose(np.sort(sizes), [0] * 5 + [0.5] * 5, atol=1e-3)
+    assert plan.gap < 0.01
+
+
+def test_nothing_of_a_job_is_sent_before_it_is_ready() -> None:
+    ring = gw.topology.from_spec("ring:4")
+    jobs = [Job("all_to_all", 4 * 10**8), Job("all_to_all", 4 * 10**8, ready_at=0.01)]
+    demand = demand_of(ring, jobs)
+    plan = plan_unicast(ring, demand)
+    start, _ = gw.simulate.event_seconds(plan.schedule)
+    late = demand.job[plan.schedule.block[plan.schedule.piece]] == 1
+    assert start[late].min() >= 0.01 > start[~late].min()
+    assert plan.time < float(plan.bound.time) * 1.01  # while the other's bytes keep links busy
 
 
 def test_another_demand_is_planned_from_the_last_plan() -> None:
