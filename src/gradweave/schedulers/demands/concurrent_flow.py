@@ -26,7 +26,8 @@ from gradweave.topology.topology import Topology
 
 FIRST_SHARPNESS, SHARPNESS, MAX_SHARPNESS = 5.0, 20.0, 300.0
 """Of prices, in the first pass, the second, and at most: at s, a load that is 1/s of the largest
-higher has e times the price, however weak the bound is so far. Prices that are sharp too early make the first paths poor."""
+higher has e times the price, however weak the bound is so far. Prices that are sharp too early make
+the first paths poor."""
 SHARPER = 1.05
 """How much sharper prices get with each pass. Twice as fast, or with doublings, more passes were
 needed."""
