@@ -90,8 +90,8 @@ def test_skewed_sizes_are_near_the_bound_at_first_and_again(spec: str) -> None:
     again = plan_unicast(topology, changed, known=plan)
     assert gw.verify(again.schedule).valid
     assert gw.simulate.seconds(again.schedule, model="events") == again.time
-    assert 0 <= plan.gap < 0.02
-    assert 0 <= again.gap < 0.05
+    assert 0 <= plan.gap < 0.04
+    assert 0 <= again.gap < 0.06
 
 
 def test_parts_are_as_unequal_as_the_flow() -> None:
@@ -100,7 +100,7 @@ def test_parts_are_as_unequal_as_the_flow() -> None:
     sizes = gw.simulate.traffic(plan.schedule).link_bytes / 1e9
     # Both ways round, half of it each, on one link and on four.
     assert np.allclose(np.sort(sizes), [0] * 5 + [0.5] * 5, atol=1e-3)
-    assert plan.gap < 0.01
+    assert plan.gap < 0.02
 
 
 def test_nothing_of_a_job_is_sent_before_it_is_ready() -> None:

@@ -25,9 +25,11 @@ from gradweave.topology.symmetry import FreeGroup, automorphism_generators
 from gradweave.topology.topology import Topology
 
 FIRST_SHARPNESS, SHARPNESS, MAX_SHARPNESS = 5.0, 20.0, 300.0
-"""Of prices, in the first pass, the second, and at most: at s, a load that is 1/s of the largest
-higher has e times the price, however weak the bound is so far. Prices that are sharp too early make
-the first paths poor."""
+"""Of prices, in the first pass, the second, and at most: at s, a load that is 1/s of the bound
+higher has e times the price. Prices that are sharp too early make the first paths poor."""
+FAR = 2.0
+"""Times the bound, above which prices are less sharp, as much as loads are higher: of few messages
+on a large network little would be moved at a time."""
 SHARPER = 1.05
 """How much sharper prices get with each pass. Twice as fast, or with doublings, more passes were
 needed."""
@@ -210,7 +212,7 @@ class _Search:
         self.passes += 1
 
     def _prices(self, reference: float) -> Prices:
-        sharpness = self.sharpness / reference
+        sharpness = self.sharpness * min(FAR * self.bound / reference, 1.0)
         price = self.multiplier * np.exp(sharpness * (self.load - reference))
         setting = np.array([sharpness, reference])
         return Prices(self.load.copy(), self.multiplier, price, setting)
