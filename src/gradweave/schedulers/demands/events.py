@@ -16,8 +16,6 @@ DRAWN = 0.3
 """How much of the load of a transfer's links is drawn in the first order, beside that of the
 busiest link farther on. Without, where links carry about alike, parts of one server go the same way
 one after the other, and links are idle at the end for up to a tenth of the time."""
-CLOSE = 1e-4
-"""How near the busiest link's load is near enough, relative to it."""
 
 
 def rounds_by_events(
@@ -28,6 +26,7 @@ def rounds_by_events(
     ready_s: Floats | None = None,
     turns: int,
     draws: int = 1,
+    close: float = 0.0,
     seed: int,
     stop: Stop = UNLIMITED,
 ) -> tuple[NDArray[np.int64], float]:
@@ -44,6 +43,7 @@ def rounds_by_events(
         ready_s: [P] seconds at which each part's source is ready; 0 if not given.
         turns: to take at most.
         draws: orders that are drawn at most, of which the best is taken.
+        close: how near the busiest link's load is near enough, relative to it.
         seed: of what is drawn.
         stop: when to take no more turns.
 
@@ -75,7 +75,7 @@ def rounds_by_events(
         start, begun, ends = play_paths(paths, _ranks(latest), wires)
         if ends < seconds:
             order, seconds = begun, float(ends)
-        if stop.reached() or seconds <= busy.max() * (1 + CLOSE):
+        if stop.reached() or seconds <= busy.max() * (1 + close):
             break
         if number % (turns + 1) == turns:
             continue

@@ -42,9 +42,13 @@ HOLD_AGAIN = 0.01
 """The same where another plan is known: the first that is within some percent of the bound."""
 TURNS, MAX_TURNED = 5, 5_000_000
 """Backwards and forwards, to find an order in time, and transfers in all turns but the first. Where
-another plan is known, none."""
+another plan is known, one, and only if the first order is not `CLOSE_AGAIN`."""
+CLOSE_AGAIN = 0.03
+"""How near the busiest link's load is near enough then."""
 DRAWS, MAX_DRAWN = 10, 50_000
 """Orders in time that are drawn at most, and transfers in all of them, about."""
+CLOSE_IN_TIME = 1e-4
+"""The same otherwise."""
 MAX_LINKS, MAX_LINKS_IN_TIME = 60_000, 120_000
 """Links of all parts' paths together, beyond which messages are cut no finer: to make rounds, and
 to put in order in time."""
@@ -308,8 +312,9 @@ def _ordered_in_time(
         transfers,
         parts.sizes(flow.messages.amount),
         ready_s=demand.ready_at_s[demand.job][parts.message],
-        turns=0 if known else turns,
+        turns=1 if known else turns,
         draws=1 if known else draws,
+        close=CLOSE_AGAIN if known else CLOSE_IN_TIME,
         seed=seed,
         stop=stop,
     )
