@@ -71,10 +71,9 @@ def lab_jobs() -> str:
             else:
                 cells.append("– | –")
         lines.append(" | ".join([*cells, f"{statistics.median(row['load']):.0f}"]))
-    head = (
-        "network and jobs | plan by | transfers | least, s | predicted, s | plan, s | measured / "
-    )
-    head += "predicted | gloo, s | plan: times as fast | Open MPI, s | plan: times as fast | load"
+    head = "network and jobs | plan by | transfers | least, s | predicted, s | plan, s"
+    head += " | measured / predicted | gloo, s | plan: times as fast | Open MPI, s"
+    head += " | plan: times as fast | load"
     return sourced_table(result, head, lines)
 
 
