@@ -12,7 +12,6 @@ import copy
 import json
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -37,7 +36,7 @@ from tests.verify.mutations import mutants, verdict_on
 from tests.verify.oracle import Draft
 from tests.verify.random_demands import random_draft
 
-DEMANDS = 60
+DEMANDS = 10
 """Random schedules of demands that are mutated."""
 LARGE = 100
 """Transfers from which on a few alternatives of each mutation are drawn."""
@@ -60,7 +59,6 @@ ROUNDS = [
 
 def main() -> None:
     parser_of(__doc__).parse_args()
-    began = time.process_time()
     schedules = list(shown(mutated_schedules()))
     certificates = list(shown(mutated_certificates()))
     total = sum(row["mutants"] for row in (*schedules, *certificates))
@@ -71,9 +69,10 @@ def main() -> None:
         "certificate_mutants",
         seeds=[0],
         mutants=total,
+        schedule_mutants=sum(row["mutants"] for row in schedules),
+        certificate_mutants=sum(row["mutants"] for row in certificates),
         disagreed=disagreed,
         wrongly_accepted=wrong,
-        processor_s=round(time.process_time() - began, 1),
         schedules=schedules,
         certificates=certificates,
     )
@@ -90,13 +89,12 @@ def shown(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def mutated_schedules() -> Iterator[dict[str, Any]]:
     """What both say of each schedule's mutants."""
-    for network, strategy, collective, limit in sorted(SCHEDULES, key=lambda one: one[3] or 0):
+    for network, strategy, collective, limit in SCHEDULES:
+        if limit is not None:  # hundreds of transfers: a matter of an hour
+            continue
         scheduler = from_spec(strategy)
         schedule = scheduler.schedule(gw.topology.from_spec(network), collective=collective)
-        if limit is None and schedule.num_transfers > LARGE:
-            limit = 2
-        elif limit is not None:
-            limit = 1
+        limit = 2 if schedule.num_transfers > LARGE else None
         adding = getattr(scheduler, "aggregating_switches", False)
         row = {"topology": network, "scheduler": strategy, "collective": collective}
         yield row | compared([Draft.of(schedule)], limit, adding)
