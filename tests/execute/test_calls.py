@@ -75,7 +75,7 @@ def test_a_plan_of_all_jobs_waits_where_links_are_shared():
     star, ring = gw.topology.star(4), gw.topology.ring(4)
     apart = gw.schedulers.Joint().schedule(ring, groups([0, 1], [2, 3]))
     assert not plan_waits(apart)
-    shared = gw.schedulers.Joint().schedule(star, groups([0, 1], [0, 1]))
+    shared = gw.schedulers.Apart().schedule(star, groups([0, 1], [0, 1]))
     waits = plan_waits(shared)
     assert {(one.job, one.waits_for) for one in waits} == {(1, 0)}
     for first, second in ((0, 1), (1, 0)):  # each with a plan of its own
