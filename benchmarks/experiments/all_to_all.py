@@ -54,13 +54,7 @@ PLANS = (
 )
 LARGE = (
     "torus:8x8x8",
-    "mesh:8x8x8",
-    "mesh:16x32",
     "hypercube:dimension=9",
-    "bcube:n=8,k=2",
-    "dcell:n=22,k=1",
-    "fat_tree:k=12",
-    "dragonfly:groups=9,routers_per_group=8,servers_per_router=7,global_links=1",
     "random regular",
     "random regular, links 1 to 10",
 )
