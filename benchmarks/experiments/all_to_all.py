@@ -54,6 +54,7 @@ PLANS = (
 )
 LARGE = (
     "torus:8x8x8",
+    "mesh:8x8x8",
     "hypercube:dimension=9",
     "random regular",
     "random regular, links 1 to 10",
@@ -178,7 +179,8 @@ def main() -> None:
         plan_unicast("torus:3x3", collective("all_to_all", range(9), GB), unit)
     for name in ("torus:3x3", "star:9"):
         plan = plan_unicast(name, collective("all_to_all", range(9), zipf(9)))
-        plan_unicast(plan.schedule.topology, plan.schedule.demand, known=plan)
+        sizes = collective("all_to_all", range(9), zipf(9))
+        plan_unicast(plan.schedule.topology, sizes, known=plan)
     found = {}
     for part in (skewed, plans, large):
         found[part.__name__] = []

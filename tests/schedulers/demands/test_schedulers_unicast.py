@@ -109,6 +109,7 @@ def test_nothing_of_a_job_is_sent_before_it_is_ready() -> None:
     demand = demand_of(ring, jobs)
     plan = plan_unicast(ring, demand)
     start, _ = gw.simulate.event_seconds(plan.schedule)
+    assert plan.schedule.block is not None
     late = demand.job[plan.schedule.block[plan.schedule.piece]] == 1
     assert start[late].min() >= 0.01 > start[~late].min()
     assert plan.time < float(plan.bound.time) * 1.01  # while the other's bytes keep links busy
