@@ -162,7 +162,7 @@ class ObjectiveBound:
     """[jobs] for each job alone, from when it is ready."""
     machines: tuple[Machine, ...]
     shares: tuple[tuple[int, ...], ...]
-    """[machines][jobs] parts of each job's weight, of `PARTS` in all; of the largest delay, one for
+    """[machines, jobs] parts of each job's weight, of `PARTS` in all; of the largest delay, one for
     each job that is charged to the machine."""
 
     @functools.cached_property
