@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from command_line import parser_of
 from numpy.typing import NDArray
 from record import printed, record
 
@@ -237,6 +238,7 @@ def rows(data: Data) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     measured = printed(rows(data_of_digits()))
     record(
         "torch_gossip",
