@@ -190,7 +190,7 @@ def demand_bound(
     >>> import gradweave as gw
     >>> whole = gw.schedule.collective("broadcast", range(4), 10**9, root=0)
     >>> print(demand_bound(gw.topology.ring(4), whole).reason())
-    1 GB must leave server 0 at 200 Gbit/s
+    1 GB must enter server 1 at 200 Gbit/s
     """
     demand.check_servers(topology)
     given = None if lengths is None else given_lengths(topology, lengths)

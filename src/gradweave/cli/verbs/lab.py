@@ -62,7 +62,7 @@ _PLAN_S = 60.0
     default=f"{PORTFOLIO},ring,parameter_server,{BACKEND}",
     show_default=True,
     help=f"Measure these strategies, comma-separated; {BACKEND} is the backend's native "
-    f"all-reduce.  [with --job: {PORTFOLIO},{BACKEND}]",
+    f"all-reduce. With --job, {PORTFOLIO},{BACKEND} where none are given.",
 )
 @job_option
 @mesh_option

@@ -53,7 +53,7 @@ def last_first(load_s: Floats, weight: Floats) -> list[int]:
     Source: Mastrolilli, Queyranne, Schulz, Svensson and Uhan, "Minimizing the sum of weighted
         completion times in a concurrent open shop", 2010.
 
-    >>> last_first(np.array([[2.0, 1.0], [0.0, 3.0]]), np.ones(2))
+    >>> last_first(np.array([[2.0, 1.0], [0.0, 4.0]]), np.ones(2))
     [0, 1]
     """
     left, charged = list(range(len(weight))), np.asarray(weight, np.float64).copy()

@@ -111,7 +111,7 @@ class OwnHops:
                         for _ in range(units):
                             routes = self._routes[u, switch].pop(), self._routes[switch, v].pop()
                             if u != v:
-                                self._routes[u, v].append(self._without_circles(sum(routes, ())))
+                                self._routes[u, v].append(self._without_cycles(sum(routes, ())))
 
     def _partners(self, u: int, switch: int, rng: np.random.Generator) -> list[int]:
         """Nodes that units from u past a switch are tried to lead to.
@@ -123,7 +123,7 @@ class OwnHops:
         units = np.minimum(self._arcs[switch, there], self._arcs[u, switch])
         return there[np.lexsort((-units, self._arcs[u, there] == 0, there == u))].tolist()
 
-    def _without_circles(self, route: tuple[int, ...]) -> tuple[int, ...]:
+    def _without_cycles(self, route: tuple[int, ...]) -> tuple[int, ...]:
         """The links of a way without those between two visits of a node."""
         kept: list[int] = []
         seen = [int(self._ends[0][route[0]])]
