@@ -26,7 +26,7 @@ Array = Any
 Key = Any
 """A key of `jax.random`, or for tensors its two words."""
 PyTree = Any
-"""An array, or a dictionary of them."""
+"""Arrays in any nesting of containers; a payload is an array, or a dictionary of them."""
 
 
 class Arrays(Protocol):
