@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from gradweave.marl.fairness.hierarchy import in_blocks
 from gradweave.marl.fairness.learner import Samples, Steps
-from gradweave.marl.fairness.objectives import objective
+from gradweave.marl.fairness.objectives import contribution, objective
 from gradweave.marl.fairness.settings import FEN
 from tests.marl.linear_fen import A, E, F, S, T, U, Z, drawn, learner, log_softmax, rows
 
@@ -163,15 +163,15 @@ def test_the_loss(hierarchy: bool):
 
 
 def test_objectives_of_every_agent():
-    """For each agent a number of its own, in every game."""
+    """For each agent a number of its own, in every game; here of one step."""
     rng = np.random.default_rng(0)
-    utility, reward = rng.random((2, 3, 4)).astype(np.float32)
+    utility, reward, told = rng.random((3, 3, 4)).astype(np.float32)
     mean = rng.random((3, 4)).astype(np.float32)
     mean[0, 1] = 0.0
 
     def of(name: str, **more) -> np.ndarray:
         settings = FEN(objective=name, capacity=0.6, **more)  # type: ignore[arg-type]
-        given = (jnp.asarray(each[None]) for each in (reward, utility, mean))  # of many steps
+        given = (jnp.asarray(each[None]) for each in (reward, utility, mean, told))
         return np.asarray(objective(settings, *given))[0]
 
     expected = {name: np.zeros((3, 4)) for name in ("fair_efficient", "inequity_aversion", "jain")}
@@ -188,11 +188,15 @@ def test_objectives_of_every_agent():
     found |= {name: of(name) for name in ("fair_efficient", "inequity_aversion")}
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=1e-6, err_msg=name)
-    worth = (reward / (utility + 0.01) ** 2).mean(1, keepdims=True)
-    np.testing.assert_allclose(of("alpha_fair", alpha=2.0), np.tile(worth, 4), rtol=1e-5)
+    for name in ("alpha_fair", "average"):
+        np.testing.assert_array_equal(of(name), told)
+    settings = FEN(objective="alpha_fair", alpha=2.0)
+    added = contribution(settings, jnp.asarray(reward), jnp.asarray(utility))
+    np.testing.assert_allclose(added, reward / (utility + 0.01) ** 2, rtol=1e-5)
     np.testing.assert_array_equal(of("minimum"), np.tile(utility.min(1, keepdims=True), 4))
     np.testing.assert_array_equal(of("own"), reward)
-    np.testing.assert_allclose(of("average"), np.tile(reward.mean(1, keepdims=True), 4), rtol=1e-6)
+    told_of_rewards = contribution(FEN(objective="average"), *map(jnp.asarray, (reward, utility)))
+    np.testing.assert_array_equal(told_of_rewards, reward)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (37, 5)])

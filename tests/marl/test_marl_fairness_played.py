@@ -88,11 +88,12 @@ class Clocks:
         return after, self.view(after + jnp.where(done, 0.5, 0.0), done), outcome
 
 
-def test_a_roll_out_is_what_was_played():
+@pytest.mark.parametrize("name", ["fair_efficient", "alpha_fair"])
+def test_a_roll_out_is_what_was_played(name: str):
     """Choices and actions by the networks and the draws, told means, episodes and figures."""
     mixing = MixingMatrix.of([[0.75, 0.25], [0.25, 0.75]])
     clocks, of = Clocks(), drawn(4)
-    one = learner(clocks, mixing, objective="fair_efficient")
+    one = learner(clocks, mixing, objective=name)
     games = jnp.array([0, 3])  # the second game's episode ends within a choice
     view, nothing = clocks.view(games, jnp.array([True, False])), jnp.zeros((E, A))
     keys = jax.random.split(jax.random.key(9), E)
@@ -101,7 +102,7 @@ def test_a_roll_out_is_what_was_played():
         jax.tree.map(jnp.zeros_like, fairness(nothing)),
     )
     tally = RunningReturns.zero(E, A)
-    state = FENState(of, (), games, view, told, tally, ended, keys, jax.random.key(0))  # type: ignore[arg-type]
+    state = FENState(of, (), games, view, told, told, tally, ended, keys, jax.random.key(0))  # type: ignore[arg-type]
     after, samples, metrics = jax.jit(one._rollout)(state)
 
     _, (choosing, sampling, _) = rollout_keys(keys, S * T, 3)
@@ -113,7 +114,7 @@ def test_a_roll_out_is_what_was_played():
     def picked(log_p: np.ndarray, uniform: float) -> int:
         return int((np.exp(log_p).cumsum() <= uniform).sum())
 
-    estimate, known = np.zeros((2, E, A))
+    estimate, known, share, added = np.zeros((4, E, A))
     chosen, seen_of, errors, worth = np.zeros((S, E, A), int), np.zeros((S, T, E, A, F)), [], []
     taken, returns = np.zeros((S, T, E, A), int), np.zeros((E, A))
     finished, last_utility, episodes = np.zeros(A), np.zeros((E, A)), 0
@@ -128,7 +129,8 @@ def test_a_roll_out_is_what_was_played():
                 chosen[s, e, a] = picked(log_p, picks[s * T, e, a])
             log_p = log_softmax(seen @ of["actors"][chosen[s, e, a]])
             taken[s, t, e, a] = picked(log_p, draws[s * T + t, e, a])
-        returns += (taken[s, t] == (games % U)[:, None]) * np.array([1.0, 2.0])
+        reward = (taken[s, t] == (games % U)[:, None]) * np.array([1.0, 2.0])
+        returns += reward
         games = games + 1
         number = games[:, None] + 0.3 * np.arange(A)
         utility = 0.5 + 0.4 * np.cos(number)
@@ -136,10 +138,14 @@ def test_a_roll_out_is_what_was_played():
         known = utility.copy()
         errors.append(abs(estimate / utility.mean(1, keepdims=True) - 1))
         apart = abs(utility - estimate) / estimate
-        worth.append(np.minimum(1, estimate / SETTINGS.capacity) / (0.1 + apart))
+        before, added = added, reward / (utility + 0.01)
+        share = (share + added - before) @ mixing.weights[0].T
+        fair = np.minimum(1, estimate / SETTINGS.capacity) / (0.1 + apart)
+        worth.append({"fair_efficient": fair, "alpha_fair": share}[name])
         for e in np.flatnonzero(games % clocks.lasts == 0):
             finished, episodes = finished + returns[e], episodes + 1
             returns[e], estimate[e], known[e], last_utility[e] = 0, 0, 0, utility[e]
+            share[e], added[e] = 0, 0
         number = number + np.where(games % clocks.lasts == 0, 0.5, 0.0)[:, None]
         shown = np.where(games[:, None] % clocks.lasts == 0, 0.0, utility)
         observed = np.sin(number[..., None] * np.arange(1, F - 1))
@@ -152,7 +158,8 @@ def test_a_roll_out_is_what_was_played():
     assert int(metrics.episodes) == episodes == 2
     np.testing.assert_allclose(metrics.returns, finished, atol=1e-5)
     said = {name: float(value) for name, value in metrics.figures.items()}
-    assert said["gossip_bytes"] == 4 and said["first_policy"] == pytest.approx((chosen == 0).mean())
+    assert said["gossip_bytes"] == {"fair_efficient": 4, "alpha_fair": 8}[name]
+    assert said["first_policy"] == pytest.approx((chosen == 0).mean())
     assert said["gossip_error"] == pytest.approx(np.mean(errors), abs=1e-5) != 0
     assert said["objective"] == pytest.approx(np.mean(worth), rel=1e-4)
     variation = last_utility.std(1, ddof=1) / last_utility.mean(1)

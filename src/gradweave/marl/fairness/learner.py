@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gradweave.marl.fairness.hierarchy import Hierarchy, Parameters
 from gradweave.marl.fairness.mean_utility import Estimates, emptied
 from gradweave.marl.fairness.measures import Fairness, fairness, figures
-from gradweave.marl.fairness.objectives import OF_UTILITIES, objective
+from gradweave.marl.fairness.objectives import MEANS, OF_UTILITIES, contribution, objective
 from gradweave.marl.fairness.settings import FEN
 from gradweave.marl.games.environment import View
 from gradweave.marl.learners import distributions
@@ -54,6 +54,8 @@ class FENState(eqx.Module):
     """[E]."""
     estimates: Estimates
     """[E, A] of the mean utility."""
+    worth: Estimates
+    """[E, A] of the mean of what agents' steps add to an objective of `MEANS`."""
     tally: RunningReturns
     ended: Fairness
     """[E] of each game's last whole episode; 0 before there is one."""
@@ -86,7 +88,7 @@ class Steps(eqx.Module):
     done: Array
     """[S, T, E]."""
     sent_bytes: Float[Array, "S T E A"]
-    """By each agent to find the mean utility."""
+    """By each agent, to find the mean utility, and the objective where that is a mean."""
     error: Float[Array, "S T E A"]
     """Of its estimate, as a share of the mean."""
 
@@ -141,6 +143,7 @@ class FENLearner:
             games=games,
             view=view,
             estimates=self.hierarchy.consensus.start(*nothing.shape),
+            worth=self.hierarchy.consensus.start(*nothing.shape),
             tally=RunningReturns.zero(*nothing.shape),
             ended=jax.tree.map(jnp.zeros_like, fairness(nothing)),
             keys=keys,
@@ -212,18 +215,25 @@ class FENLearner:
         def by_choice(x: Array) -> Array:
             return x.reshape(choices, steps, *x.shape[1:])
 
-        carry = state.games, state.view, state.estimates, state.ended
+        carry = state.games, state.view, state.estimates, state.worth, state.ended
         carry, (chosen, log_p, played) = jax.lax.scan(
             functools.partial(self._choose, state.parameters),
             carry,
             (uniform(choosing[::steps]), by_choice(uniform(sampling)), by_choice(playing)),
         )
-        games, view, estimates, ended = carry
+        games, view, estimates, worth, ended = carry
         samples = self._samples(state.parameters, chosen, log_p, played)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (played.reward, played.done))
         tally, metrics = state.tally.add(*flat)
         after = dataclasses.replace(
-            state, games=games, view=view, estimates=estimates, ended=ended, tally=tally, keys=keys
+            state,
+            games=games,
+            view=view,
+            estimates=estimates,
+            worth=worth,
+            ended=ended,
+            tally=tally,
+            keys=keys,
         )
         reported = jax.tree.map(jnp.mean, figures(ended)) | self._reported(chosen, played)
         return after, samples, dataclasses.replace(metrics, figures=reported)
@@ -237,7 +247,7 @@ class FENLearner:
 
     def _choose(self, parameters: Parameters, carry: Any, now: Any) -> tuple[Any, Any]:
         """One choice of all agents, and its steps."""
-        _, view, estimates, _ = carry
+        _, view, estimates, *_ = carry
         choosing, *noise = now
         seen = self.hierarchy.seen(view, estimates)
         chosen, log_p = self.hierarchy.drawn_choice(parameters, seen, choosing)
@@ -249,7 +259,7 @@ class FENLearner:
         self, parameters: Parameters, chosen: Int[Array, "E A"], carry: Any, now: Any
     ) -> tuple[Any, Steps]:
         """One step of all games."""
-        games, view, estimates, ended = carry
+        games, view, estimates, worth, ended = carry
         uniform, playing = now
         hierarchy = self.hierarchy
         seen = hierarchy.seen(view, estimates)
@@ -259,22 +269,29 @@ class FENLearner:
         last, utility = outcome.last, outcome.last.utility
         assert utility is not None
         estimates = hierarchy.consensus.after(estimates, utility, last.start)
+        sent_bytes = estimates.sent_bytes
+        if self.settings.objective in MEANS:
+            added = contribution(self.settings, outcome.reward, utility)
+            worth = hierarchy.consensus.after(worth, added, last.start)
+            sent_bytes += worth.sent_bytes
+        known = estimates.mean, worth.mean
         mean = utility.mean(-1, keepdims=True)
         played = Steps(
             seen=seen,
             action=action,
             log_probability=distributions.of_action(log_p, action),
             reward=outcome.reward,
-            objective=objective(self.settings, outcome.reward, utility, estimates.mean),
+            objective=objective(self.settings, outcome.reward, utility, *known),
             seen_after=hierarchy.seen(last, estimates),
             done=outcome.done,
-            sent_bytes=estimates.sent_bytes,
+            sent_bytes=sent_bytes,
             error=jnp.abs(estimates.mean - mean) / jnp.where(mean > 0, mean, jnp.inf),
         )
         ended = jax.tree.map(
             lambda new, old: jnp.where(outcome.done, new, old), fairness(utility), ended
         )
-        return (games, view, emptied(estimates, outcome.done), ended), played
+        estimates, worth = emptied((estimates, worth), outcome.done)
+        return (games, view, estimates, worth, ended), played
 
     def _samples(
         self, parameters: Parameters, chosen: Array, log_p: Array, played: Steps

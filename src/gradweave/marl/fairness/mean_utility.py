@@ -10,6 +10,7 @@ changes).
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -104,7 +105,7 @@ class MeanUtility:
         return jax.vmap(of_one, axis_name=AGENTS_AXIS)(mean)
 
 
-def emptied(estimates: Estimates, start: Bool[Array, " B"]) -> Estimates:
+def emptied(estimates: Any, start: Bool[Array, " B"]) -> Any:
     """Nothing known where an episode begins."""
 
     def of(x: Array) -> Array:

@@ -12,8 +12,11 @@ it gets their mean.
 - ``alpha_fair``: Σ_j r_j / (u_j + δ)^α / A, what a step adds to Σ u^(1−α) / (1−α).
 - ``jain``: the mean of all agents' rewards, less a penalty for Jain's index below a goal.
 
-All but the first two are of all agents' numbers as they are: what such a learner would have to send
-for them is not counted.
+The first needs messages about the mean utility alone, the second none. ``average`` and
+``alpha_fair`` are means of a number of each agent's: agents find them by the same messages as the
+mean utility, and each learns from its own estimate; with the exact mean, from what all would have
+to tell. The others are of all agents' utilities as they are: what a learner would have to send for
+them is not counted.
 
 Source: Jiang and Lu 2019 (fair-efficient, and what it is compared with); Hughes et al. 2018
 (inequity aversion); Mo and Walrand 2000 (α-fairness).
@@ -30,6 +33,8 @@ ENVY, GUILT = 5.0, 0.05
 """α and β of inequity aversion."""
 OF_UTILITIES = ("fair_efficient", "minimum", "inequity_aversion")
 """Objectives that stand for the episode so far."""
+MEANS = ("average", "alpha_fair")
+"""Objectives that are the mean of a number of each agent's."""
 _LEAST_UTILITY = 1e-2
 """δ: of the objective ``alpha_fair``, so that the first reward is not worth infinitely much."""
 
@@ -45,11 +50,27 @@ def used(mean: Float[Array, "*B A"], capacity: float) -> Float[Array, "*B A"]:
     return jnp.clip(mean / capacity, 0.0, 1.0)
 
 
+def contribution(
+    settings: FEN, reward: Float[Array, "*B A"], utility: Float[Array, "*B A"]
+) -> Float[Array, "*B A"]:
+    """What each agent's step adds to an objective of `MEANS`.
+
+    Args:
+        settings: which objective, and its numbers.
+        reward: of the step.
+        utility: after it.
+    """
+    if settings.objective == "average":
+        return reward
+    return reward / (utility + _LEAST_UTILITY) ** settings.alpha
+
+
 def objective(
     settings: FEN,
     reward: Float[Array, "*B A"],
     utility: Float[Array, "*B A"],
     mean: Float[Array, "*B A"],
+    shared: Float[Array, "*B A"],
 ) -> Float[Array, "*B A"]:
     """A step's worth to each agent.
 
@@ -58,6 +79,7 @@ def objective(
         reward: of the step.
         utility: after it.
         mean: each agent's estimate of the mean utility after it.
+        shared: each agent's estimate of the mean `contribution`; read by objectives of `MEANS`.
     """
     agents = utility.shape[-1]
 
@@ -70,15 +92,13 @@ def objective(
         return used(mean, settings.capacity) / (settings.epsilon + unfair)
     if name == "own":
         return reward
-    if name == "average":
-        return all_alike(reward.mean(-1))
+    if name in MEANS:
+        return shared
     if name == "minimum":
         return all_alike(utility.min(-1))
     if name == "inequity_aversion":
         more = utility[..., None, :] - utility[..., :, None]  # what j has beyond i
         envy, guilt = jax.nn.relu(more).sum(-1), jax.nn.relu(-more).sum(-1)
         return utility - (ENVY * envy + GUILT * guilt) / max(agents - 1, 1)
-    if name == "alpha_fair":
-        return all_alike((reward / (utility + _LEAST_UTILITY) ** settings.alpha).mean(-1))
     lacking = jax.nn.relu(settings.goal - fairness(utility).jain)
     return all_alike(reward.mean(-1) - settings.penalty * settings.capacity * lacking)

@@ -52,7 +52,8 @@ class FEN:
     epsilon: float = 0.1
     """ε: the unfairness at which the fair-efficient reward is half of the greatest."""
     gossip: str = RING
-    """By which messages agents find the mean utility: ``exact`` (none), ``ring``, ``complete``, a
+    """By which messages agents find the mean utility, and the objective if it is the mean reward or
+    α-fair: ``exact`` (none), ``ring``, ``complete``, a
     network, or options of ``d_psgd`` (``mixing=matchings,network=torus:2x2``)."""
     exchanges: int = 1
     """k: messages to each neighbour in a step."""
