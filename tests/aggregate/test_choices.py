@@ -176,6 +176,7 @@ def test_networks_that_change_in_words(tmp_path):
         "changing_matchings,steps=9,seed=3,network=torus:2x4": aggregate.changing_matchings(
             torus, 9, 3
         ),
+        "fast_matchings,step_s=0.1,network=torus:2x4": aggregate.fast_matchings(torus, step_s=0.1),
         "changing_clusters,clusters=3": aggregate.changing_clusters(8, 3),
         "failing_links,probability=0.5,network=torus:2x4": aggregate.failing_links(torus, 0.5),
         "absent_workers,leave=0.2,come_back=0.5,network=torus:2x4": aggregate.absent_workers(

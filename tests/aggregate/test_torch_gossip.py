@@ -29,12 +29,22 @@ from tests.aggregate.torch_gossip_cases import AIMS, SIZES, N
 from tests.patience import PATIENCE_S
 
 
+def mixing_of_all_steps(how: dict[str, Any]) -> MixingMatrix:
+    """The matrix, or those of before and after it changed, as one sequence."""
+    names = [how["mixing"]] * cases.CHANGE_STEP
+    names += [how.get("then", how["mixing"])] * (cases.STEPS - cases.CHANGE_STEP)
+    if len(set(names)) == 1:
+        return cases.mixing_of(names[0])
+    matrices = [cases.mixing_of(name) for name in names]
+    return MixingMatrix.of([one.weights[step % one.period] for step, one in enumerate(matrices)])
+
+
 def by_jax(how: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """[N, size] the parameters, and [N] the bytes sent, by the rules in JAX."""
     optimizer = aggregate.gossip(
         RULES[how["rule"]](),
         optax.sgd(cases.RATE, cases.MOMENTUM),
-        cases.mixing_of(how["mixing"]),
+        mixing_of_all_steps(how),
         cases.COMPRESSORS[how.get("compressor")],
         local_steps=how.get("local_steps", 1),
         seed=cases.SEED,
@@ -81,9 +91,11 @@ def test_processes_have_the_parameters_of_jax_and_go_on_after_they_were_killed(t
         assert [one["sent"] for one in found] == sent[: N - 1].tolist()
         assert [one["left_out"] for one in found] == [0, 0, int("spoilt" in how)]
     for worker in workers:
-        alike, size = worker["refusals"]
+        alike, size, matrix, estimates = worker["refusals"]
         assert "those of 1 are not those of 0" in alike
         assert "is for 5 workers, the group has 4 processes" in size
+        assert "the same matrix at all workers, but that of 2 is not that of 0" in matrix
+        assert "d_psgd takes another at any time" in estimates
     assert "worker 3 lost" in workers[0]["lost"]
 
 

@@ -28,9 +28,11 @@ COMPRESSORS = {
     "random_k_unscaled": RandomKUnscaled(share=0.5),
     None: None,
 }
+CHANGE_STEP = 8
+"""Before which ``then`` is what is mixed by."""
 SPOILT_STEP, SPOILT_WORKER = 5, 2
 TRAININGS: list[dict[str, Any]] = [
-    {"rule": "d_psgd", "mixing": "matchings"},
+    {"rule": "d_psgd", "mixing": "matchings", "then": "ring"},
     {"rule": "d_psgd", "mixing": "ring", "local_steps": 3, "spoilt": True},
     {"rule": "dcd_psgd", "mixing": "ring", "compressor": "max_norm", "spoilt": True},
     {"rule": "ecd_psgd", "mixing": "ring", "compressor": "grid"},
@@ -98,6 +100,8 @@ def trained(how: dict[str, Any], rank: int) -> dict[str, Any]:
     for number in range(STEPS):
         if number == STEPS // 2:
             worker = worker.begun_again()
+        if number == CHANGE_STEP and "then" in how:
+            worker.gossip.mix_by(mixing_of(how["then"]))
         worker.step(number)
     gossip = worker.gossip
     return {
@@ -109,12 +113,18 @@ def trained(how: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def refusals(rank: int) -> list[str]:
-    """What is said of parameters that are not alike, and of another number of workers."""
+    """What is said of parameters and matrices that are not alike, and of others that do not fit."""
     start = torch.nn.Parameter(torch.full((3,), float(rank == 1)))
     said = []
     for rule, mixing in (("choco_sgd", mixing_of("ring")), ("d_psgd", mixing_of("ring", 5))):
         try:
             Gossip(torch.optim.SGD([start]), RULES[rule](), mixing, strictness="ignore")
+        except OptionError as error:
+            said.append(str(error))
+    for rule, mixing in (("d_psgd", "ring" if rank == 2 else "matchings"), ("choco_sgd", "ring")):
+        worker = Worker({"rule": rule, "mixing": "ring"}, rank)
+        try:
+            worker.gossip.mix_by(mixing_of(mixing))
         except OptionError as error:
             said.append(str(error))
     return said

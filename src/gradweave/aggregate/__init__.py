@@ -15,6 +15,7 @@ from gradweave.lazy import lazily
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous
     from gradweave.aggregate.aggregation import Aggregation, from_spec, resolve
+    from gradweave.aggregate.chosen_matchings import exchange_seconds, fast_matchings
     from gradweave.aggregate.compressors import (
         Compressor,
         Exact,
@@ -100,7 +101,9 @@ __all__ = [
     "diloco",
     "disagreement",
     "ecd_psgd",
+    "exchange_seconds",
     "failing_links",
+    "fast_matchings",
     "from_spec",
     "gossip",
     "local_updates",

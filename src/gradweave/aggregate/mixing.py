@@ -16,7 +16,7 @@ from gradweave.wording import counted
 
 _TOLERANCE = 1e-6
 """By which sums of weights may differ from 1: rounding of single precision."""
-_MOST_PLANS = 16
+MOST_PLANS = 16
 """Different steps that are compiled each with its own messages; where there are more, all steps
 use the messages of all of them."""
 
@@ -97,7 +97,7 @@ class MixingMatrix:
 
         Source: Xiao, Boyd and Kim 2007, equation 5.
         """
-        graph, default_name = _graph(network)
+        graph, default_name = graph_of_workers(network)
         degree = dict(graph.degree())
         weights = np.zeros((len(graph), len(graph)))
         for a, b in graph.edges():
@@ -111,7 +111,7 @@ class MixingMatrix:
 
         A worker sends its parameters once per step, however many neighbours it has.
         """
-        graph, name = _graph(network)
+        graph, name = graph_of_workers(network)
         pairs = sorted(tuple(sorted(edge)) for edge in graph.edges())
         return cls(f"matchings of {name}", _disjoint(pairs, len(graph)))
 
@@ -188,7 +188,7 @@ class MixingMatrix:
         """The messages of all steps, for programs that must know them when they are compiled."""
         flat = self.weights.reshape(self.period, -1)
         _, first, of_step = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-        if len(first) <= _MOST_PLANS:
+        if len(first) <= MOST_PLANS:
             exchanges = [_exchanges(self.weights[step]) for step in first.tolist()]
             number = of_step.reshape(-1)
         else:
@@ -348,7 +348,12 @@ def _exchanges(weights: NDArray[np.float64]) -> tuple[Exchange, ...]:
     return tuple(exchanges)
 
 
-def _graph(network: "Topology | nx.Graph") -> tuple[nx.Graph, str]:
+def graph_of_workers(network: "Topology | nx.Graph") -> tuple[nx.Graph, str]:
+    """The graph of workers 0 … N−1 that are neighbours, and its name.
+
+    Raises:
+        TopologyError: a graph's nodes are not 0 … N−1, or servers are not connected.
+    """
     if isinstance(network, Topology):
         return neighbours(network), network.name
     if set(network.nodes()) != set(range(len(network))):

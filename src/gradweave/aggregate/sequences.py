@@ -16,6 +16,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.aggregate.chosen_matchings import FastMatchings
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.checks import check_share
 from gradweave.errors import FileError, OptionError
@@ -261,6 +262,7 @@ class Trace:
 
 
 SEQUENCES: dict[str, type[Drawn]] = {
+    "fast_matchings": FastMatchings,
     "changing_matchings": ChangingMatchings,
     "changing_clusters": ChangingClusters,
     "failing_links": FailingLinks,

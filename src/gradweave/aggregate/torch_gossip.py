@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,17 +91,18 @@ class Gossip:
             for dtype in dict.fromkeys(one.dtype for one in self._parameters)
         ]
         coarsest = min((one.dtype for one in self._vectors), key=lambda each: each.itemsize)
-        validity = check(
+        self._strictness: Strictness = strictness
+        self._validity_of = partial(
+            check,
             rule.name,
-            mixing,
-            self._compressor if rule.compresses else None,
-            sum(one.numel() for one in self._parameters),
+            compressor=self._compressor if rule.compresses else None,
+            size=sum(one.numel() for one in self._parameters),
             consensus=rule.consensus if isinstance(rule, ChocoSGD) else CONSENSUS,
-            optimizer=None if strictness == "ignore" else optimizer,
             dtype=coarsest,
             same_data=same_data,
         )
-        enforce(validity, strictness)
+        watched = None if strictness == "ignore" else optimizer
+        enforce(self._validity_of(mixing, optimizer=watched), strictness)
         self._group = copy_of(group)
         self._check_workers()
         self._left_out: list[torch.Tensor | None] | None = None
@@ -121,6 +123,31 @@ class Gossip:
         """Leaves the optimizer as it was. All processes call it before the same step."""
         for hook in self._hooks:
             hook.remove()
+
+    def mix_by(self, mixing: MixingMatrix) -> None:
+        """Goes on with another matrix: where links changed, or workers are to meet otherwise.
+
+        All processes call it before the same step. A checkpoint does not have the matrix: make
+        `Gossip` with the last one to go on from there.
+
+        Raises:
+            OptionError: it is not the same at all workers, or not of as many workers; or the rule
+                keeps estimates, which are sums by the weights that were.
+        """
+        if self._rule.keeps_estimates:
+            raise OptionError(
+                f"{self._rule.name} keeps sums by the weights of its mixing matrix, which stays as "
+                "it is; d_psgd takes another at any time"
+            )
+        self._check_size(mixing)
+        enforce(self._validity_of(mixing), self._strictness)
+        other = self._unlike_the_first(mixing.weights.tobytes())
+        if other is not None:
+            raise OptionError(
+                f"mix_by: expected the same matrix at all workers, but that of {other} is not that "
+                "of 0"
+            )
+        self._mixing = mixing
 
     @torch.no_grad()
     def consensus(self) -> list[torch.Tensor]:
@@ -174,29 +201,38 @@ class Gossip:
 
     def _check_workers(self) -> None:
         """Refuses a group of another size, and workers that do not begin alike where they must."""
-        workers = dist.get_world_size(self._group)
-        if workers != self._mixing.workers:
-            raise OptionError(
-                f"{self._rule.name}'s mixing matrix is for "
-                f"{counted(self._mixing.workers, 'worker')}, the group has "
-                f"{counted(workers, 'process', 'processes')}; make one for as many"
-            )
+        self._check_size(self._mixing)
         if not self._rule.keeps_estimates:
             return
+        vectors = [one.parameters.read().cpu().numpy().tobytes() for one in self._vectors]
+        other = self._unlike_the_first(*vectors)
+        if other is not None:
+            raise OptionError(
+                f"{self._rule.name}: expected the same parameters at all workers at the start, "
+                f"but those of {other} are not those of 0; seed all alike, and load checkpoints "
+                "afterwards"
+            )
+
+    def _check_size(self, mixing: MixingMatrix) -> None:
+        workers = dist.get_world_size(self._group)
+        if workers != mixing.workers:
+            raise OptionError(
+                f"{self._rule.name}'s mixing matrix is for "
+                f"{counted(mixing.workers, 'worker')}, the group has "
+                f"{counted(workers, 'process', 'processes')}; make one for as many"
+            )
+
+    def _unlike_the_first(self, *parts: bytes) -> int | None:
+        """The first worker that has other bytes than worker 0, if there is one; all call it."""
         digest = hashlib.blake2b(digest_size=8)
-        for vector in self._vectors:
-            digest.update(vector.parameters.read().cpu().numpy().tobytes())
+        for part in parts:
+            digest.update(part)
         own = torch.from_numpy(np.frombuffer(digest.digest(), np.int64).copy())
         own = own.to(self._parameters[0].device)
-        every = [torch.empty_like(own) for _ in range(workers)]
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(every, own, group=self._group)
-        for rank, other in enumerate(every):
-            if other.item() != every[0].item():
-                raise OptionError(
-                    f"{self._rule.name}: expected the same parameters at all workers at the start, "
-                    f"but those of {rank} are not those of 0; seed all alike, and load checkpoints "
-                    "afterwards"
-                )
+        digests = [one.item() for one in every]
+        return next((rank for rank, one in enumerate(digests) if one != digests[0]), None)
 
     @torch.no_grad()
     def _before_step(self, *_: Any) -> None:
