@@ -1,0 +1,224 @@
+"""Finds schedules and bounds for the instances of the library, and keeps the better ones.
+
+    taskset -c 0 python benchmarks/library/make.py [--time-limit SECONDS] [--only TEXT] [--again]
+    taskset -c 0 python benchmarks/library/make.py --certify
+
+A run goes on where another was ended: instances that have a record are left alone, unless `--again`
+has the open ones searched anew. A record is replaced only by a better one, as if it were submitted;
+schedules are judged by `gradweave_check` alone. `--certify` bounds each network anew, for records
+whose certificates are of an earlier kind.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+from instances import RELEASE, Question, questions
+
+import gradweave as gw
+import gradweave_check as checker
+from gradweave.bounds import check_certificate, with_certificates
+from gradweave.errors import GradweaveError, InvalidScheduleError
+from gradweave.library import Instance, Library, Record
+from gradweave.library.judging import judge
+from gradweave.library.store import INDEX
+from gradweave.library.submission import Outcome, accept, first_record
+from gradweave.schedule import Schedule
+from gradweave.schedule.file import from_bytes, to_bytes
+from gradweave.schedule.jobs import demand_of
+from gradweave.schedulers.scheduler import to_spec
+from gradweave.topology import Topology
+from gradweave.topology.formats.object import topology_to_object
+
+FOLDER = Path(__file__).parent
+BY = f"Gradweave {gw.__version__}"
+MAX_TRANSFERS = 100_000
+"""Of a schedule that is looked at: larger ones are not kept."""
+COSTS_S = (None, 1e-6, 4e-6, 2e-5)
+"""Seconds that messages are taken to cost in a search, in turn: the more, the fewer they are. None:
+what they cost."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A schedule with its certificates, and how it was found."""
+
+    schedule: Schedule
+    how: str
+
+
+def searched(question: Question, topology: Topology, limit_s: float, seed: int) -> Iterator[Found]:
+    """Schedules, one after the other, with certificates."""
+    if question.model == "rounds":
+        kind: Any = question.collective
+        found = gw.solve(topology, collective=kind, seed=seed, time_limit=limit_s)
+        how = f"solve, objective rounds: {to_spec(found.scheduler)}, seed {seed}"
+        yield Found(with_certificates(found.schedule), how)
+        return
+    for cost in COSTS_S:
+        taken = topology
+        if cost is not None:
+            overhead = np.full_like(topology.overhead_s, cost)
+            taken = dataclasses.replace(topology, overhead_s=overhead)
+        beside = "" if cost is None else f", as if messages cost {cost * 1e6:g} µs"
+        for made, name, bound in _in_seconds(question, taken, limit_s, seed):
+            if made.num_transfers > MAX_TRANSFERS:
+                continue
+            schedule = made.replace(topology=topology, certificates=())
+            bound = bound if cost is None else None
+            size = None if question.jobs else question.bytes
+            schedule = with_certificates(schedule, size, bound=bound)
+            yield Found(schedule, f"solve, objective seconds: {name}{beside}, seed {seed}")
+
+
+def _in_seconds(
+    question: Question, topology: Topology, limit_s: float, seed: int
+) -> Iterator[tuple[Schedule, str, Any]]:
+    if question.jobs is not None:
+        jobs = question.jobs(topology)
+        of_jobs = gw.solve(topology, jobs=jobs, seed=seed, time_limit=limit_s)
+        yield of_jobs.schedule, of_jobs.strategy.name, of_jobs.bound
+        return
+    kind: Any = question.collective
+    found = gw.solve(
+        topology,
+        collective=kind,
+        objective="seconds",
+        gradient_bytes=question.bytes,
+        seed=seed,
+        time_limit=limit_s,
+    )
+    yield found.schedule, to_spec(found.scheduler), None
+
+
+def asked(question: Question, topology: Topology) -> Instance:
+    """The instance, without a record."""
+    network = checker.Network(topology_to_object(topology))
+    demand = None
+    if question.jobs is not None:
+        content = gw.schedule.file.demand_to_object(demand_of(topology, question.jobs(topology)))
+        demand = checker.Asked("demand", content, network).hash
+    return Instance(
+        id=question.id,
+        name=topology.name,
+        kind=question.kind,
+        collective=question.collective,
+        model=question.model,  # pyright: ignore[reportArgumentType]
+        bytes=question.bytes,
+        network=network.hash,
+        demand=demand,
+        servers=topology.num_servers,
+        switches=len(topology.switches),
+        links=topology.num_links,
+        record=Record(float("inf"), "0", BY, "", today(), ""),
+    )
+
+
+def today() -> str:
+    """The date, in UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def data_of(schedule: Schedule) -> dict[str, Any]:
+    """A schedule's file, decoded."""
+    return json.loads(to_bytes(schedule))
+
+
+def reason_of(data: dict[str, Any], certificate: Any) -> str:
+    """Why a certificate's bound holds, in a sentence; empty without one."""
+    if certificate is None:
+        return ""
+    schedule = from_bytes(json.dumps({**data, "certificates": []}).encode(), "schedule")
+    return check_certificate(certificate, schedule.topology, schedule.demand).reason
+
+
+def improved(library: Library, question: Question, limit_s: float, seed: int) -> str:
+    """Searches, and keeps what is better; a line that says what came of it."""
+    topology = question.topology()
+    known = library.instances if (library.path / INDEX).exists() else {}
+    instance = known.get(question.id)
+    best, said = instance or asked(question, topology), "nothing better"
+    packed = b""
+    for found in searched(question, topology, limit_s, seed):
+        data = data_of(found.schedule)
+        try:
+            if instance is not None:
+                outcome = Outcome(best, judge(data, best), data)
+                if outcome.improves or outcome.raises_bound:
+                    why = reason_of(data, outcome.judged.certificate)
+                    best = accept(library, outcome, BY, found.how, today(), why)
+            else:
+                made, content = first_record(data, asked(question, topology))
+                if not packed or made.record.value < best.record.value:
+                    why = reason_of(data, judge(data, made).certificate)
+                    record = dataclasses.replace(made.record, how=found.how, reason=why)
+                    best, packed = dataclasses.replace(made, record=record), content
+        except InvalidScheduleError as error:
+            said = f"not kept: {error}"
+            continue
+        if best.record.sha256 and best.status == "closed":
+            break
+    if instance is None and packed:
+        library.keep_all([(best, packed)], RELEASE)
+    if best is instance or not best.record.sha256:
+        return said
+    record = best.record
+    return f"{best.status}: {record.value:.9g} ≥ {float(checker.exact(record.bound)):.9g}"
+
+
+def certify(library: Library) -> Iterator[str]:
+    """Certificates of the kinds that there are now, for each record."""
+    for instance in list(library.instances.values()):
+        data = library.schedule(instance)
+        plain = {**data, "certificates": []}
+        schedule = from_bytes(json.dumps(plain).encode(), instance.id)
+        size = instance.bytes if instance.unit == "seconds" and instance.demand is None else None
+        bounded = data_of(with_certificates(schedule, size))
+        outcome = Outcome(instance, judge(bounded, instance), bounded)
+        if outcome.raises_bound:
+            why = reason_of(bounded, outcome.judged.certificate)
+            accept(library, outcome, BY, "bounded anew", today(), why)
+            yield f"{instance.id}: {instance.record.bound} → {outcome.judged.least}"
+
+
+def main() -> None:
+    asking = argparse.ArgumentParser(description=__doc__)
+    asking.add_argument("--time-limit", type=float, default=20.0)
+    asking.add_argument("--only", default="", help="instances whose ids have this text")
+    asking.add_argument("--again", action="store_true", help="search for the open ones anew")
+    asking.add_argument("--seed", type=int, default=0)
+    asking.add_argument("--certify", action="store_true")
+    given = asking.parse_args()
+    library = Library(FOLDER)
+    (FOLDER / "schedules").mkdir(exist_ok=True)
+    if given.certify:
+        for line in certify(library):
+            print(line, flush=True)
+        return
+    known = library.instances if (FOLDER / INDEX).exists() else {}
+    for question in questions():
+        there = known.get(question.id)
+        if given.only not in question.id or (there and not given.again):
+            continue
+        if there and there.status == "closed":
+            continue
+        begun = time.process_time()
+        try:
+            said = improved(library, question, given.time_limit, given.seed)
+        except GradweaveError as error:
+            said = f"failed: {error}"
+        took = time.process_time() - begun
+        print(f"{question.id}: {said} ({took:.1f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

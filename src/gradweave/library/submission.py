@@ -1,0 +1,170 @@
+"""A schedule that someone submits: what it improves, and the record that it becomes."""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from gradweave.errors import InvalidScheduleError
+from gradweave.library.instance import EXACT_WITHIN, Instance, Record
+from gradweave.library.judging import Judged, identity, judge
+from gradweave.library.store import MAX_PACKED_BYTES, Library
+
+MAX_KEPT_BYTES = 300_000
+"""Largest file of a schedule, packed, that the library keeps, so that it stays small."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a submission is worth for one instance."""
+
+    instance: Instance
+    judged: Judged
+    data: Mapping[str, Any]
+    """The file's content."""
+
+    @property
+    def improves(self) -> bool:
+        """Whether its schedule takes less than the best known one."""
+        best = Fraction(self.instance.record.value)
+        return Fraction(self.judged.value) < best * (1 - EXACT_WITHIN)
+
+    @property
+    def equals(self) -> bool:
+        """Whether it takes as long, but for rounding."""
+        best = Fraction(self.instance.record.value)
+        return abs(Fraction(self.judged.value) - best) <= best * EXACT_WITHIN
+
+    @property
+    def raises_bound(self) -> bool:
+        """Whether one of its certificates proves more than the best known bound."""
+        return self.judged.least > Fraction(self.instance.record.bound)
+
+    @property
+    def verdict(self) -> str:
+        """``improves``, ``raises the bound``, ``equals`` or ``behind``."""
+        if self.improves:
+            return "improves"
+        if self.raises_bound:
+            return "raises the bound"
+        return "equals" if self.equals else "behind"
+
+
+def weigh(library: Library, data: Mapping[str, Any], instance: str | None = None) -> list[Outcome]:
+    """Judges a submission for each instance that it is of.
+
+    Args:
+        library: with the best known.
+        data: the file's content, not trusted.
+        instance: id of the only one for which it is meant; if not given, all of its network,
+            collective and demand.
+
+    Raises:
+        InvalidScheduleError: it is invalid, by the rules of none of them, or of no instance.
+    """
+    if instance is not None:
+        chosen = library.instance(instance)
+        return [Outcome(chosen, judge(data, chosen), data)]
+    found = identity(data)
+    meant = [
+        one
+        for one in library.instances.values()
+        if (one.network, one.demand) == (found.network, found.demand)
+        and (found.demand is not None or one.collective == found.collective)
+    ]
+    if not meant:
+        name = found.collective.replace("_", "-")
+        raise InvalidScheduleError(f"no instance of the library has this network and {name}")
+    outcomes, faults = [], []
+    for one in meant:
+        try:
+            outcomes.append(Outcome(one, judge(data, one), data))
+        except InvalidScheduleError as error:
+            faults.append(error)
+    if not outcomes:
+        raise faults[0]
+    return outcomes
+
+
+def accept(
+    library: Library, outcome: Outcome, by: str, how: str, date: str, reason: str = ""
+) -> Instance:
+    """Makes a submission the record, where it improves schedule or bound; keeps the history.
+
+    The file that is kept has the certificates of both, those that count, so that it proves the
+    better bound whoever found it.
+
+    Args:
+        library: a folder.
+        outcome: of `weigh`.
+        by: who found it.
+        how: how.
+        date: YYYY-MM-DD.
+        reason: why its bound holds, in a sentence.
+
+    Returns:
+        The instance as it is now.
+
+    Raises:
+        FileError: it cannot be written.
+        InvalidScheduleError: it improves nothing, or is larger than what is kept.
+    """
+    if not (outcome.improves or outcome.raises_bound):
+        raise InvalidScheduleError(f"{outcome.instance.id}: it improves nothing")
+    instance, old = outcome.instance, outcome.instance.record
+    best = library.schedule(instance)
+    data = outcome.data if outcome.improves else best
+    proofs = [
+        one
+        for one in (outcome.judged.certificate, judge(best, instance).certificate)
+        if one is not None
+    ]
+    packed = pack(data, proofs)
+    record = dataclasses.replace(old, sha256=hashlib.sha256(packed).hexdigest())
+    if outcome.improves:
+        value = outcome.judged.value
+        record = dataclasses.replace(record, value=value, by=by, how=how, date=date)
+    if outcome.raises_bound:
+        bound = str(outcome.judged.least)
+        record = dataclasses.replace(record, bound=bound, reason=reason)
+    made = dataclasses.replace(instance, record=record, history=(old, *instance.history))
+    library.keep(made, packed)
+    return made
+
+
+def first_record(data: Mapping[str, Any], instance: Instance) -> tuple[Instance, bytes]:
+    """The first record of an instance, and its file.
+
+    Args:
+        data: a schedule's file with certificates.
+        instance: whose record names who found it, how and when; its figures are set here.
+    """
+    judged = judge(data, instance)
+    packed = pack(data, [judged.certificate] if judged.certificate is not None else [])
+    record = dataclasses.replace(
+        instance.record,
+        value=judged.value,
+        bound=str(judged.least),
+        sha256=hashlib.sha256(packed).hexdigest(),
+    )
+    return dataclasses.replace(instance, record=record), packed
+
+
+def pack(data: Mapping[str, Any], certificates: list[Mapping[str, Any]]) -> bytes:
+    """A schedule's file with these certificates, compressed; equal ones have equal bytes.
+
+    Raises:
+        InvalidScheduleError: it is larger than what is kept.
+    """
+    different = [one for at, one in enumerate(certificates) if one not in certificates[:at]]
+    content = json.dumps({**data, "certificates": different}, separators=(",", ":")).encode()
+    packed = gzip.compress(content, compresslevel=9, mtime=0)
+    if len(packed) > min(MAX_KEPT_BYTES, MAX_PACKED_BYTES):
+        raise InvalidScheduleError(
+            f"its file has {len(packed):,} bytes, compressed; the library keeps at most "
+            f"{MAX_KEPT_BYTES:,}: take fewer pieces"
+        )
+    return packed
