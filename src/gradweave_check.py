@@ -9,8 +9,10 @@ docs/concepts/certificates.md. Exit status: 0 all is accepted, 1 not all, 2 no s
 """
 # fmt: off
 import gzip, hashlib, heapq, json, re, sys
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from fractions import Fraction
+from functools import cache, cached_property
 from itertools import chain, groupby, pairwise
 from math import ceil, inf
 
@@ -139,6 +141,10 @@ class Network:
     def hops(self, starts, back=False):
         """[V] the least number of transfers from any of some servers to each, or back."""
         return self.least({*starts}, [ends[not back] in self.rank for ends in self.ends], back)
+
+    @cached_property
+    def messages(self):
+        return Messages(self)
 
     def idle(self, given, wanted, through=lambda node: True):
         """[L] seconds in which a link carries nothing: messages bring it there, and take it on."""
@@ -277,6 +283,62 @@ class Plan:
             for target, piece, end in ended:
                 there[target, piece] = max(there[target, piece], end)
         return max(there.values(), default=0.0)
+
+
+class Messages:
+    """What messages take that have no bytes, and who can have heard of whom by when at most."""
+
+    def __init__(self, net):
+        servers, slowest = net.servers, min(rate / room for rate, room in zip(net.rate, net.room))
+        self.hold, ports = [dict.fromkeys(servers, inf) for _ in (0, 1)], [Counter(), Counter()]
+        for ends, rate, hold in zip(net.ends, net.rate, net.hold):
+            for side, node in enumerate(ends):
+                ports[side][node] += rate / slowest  # transfers that fit beside each other
+                self.hold[side][node] = min(hold, self.hold[side].get(node, inf))
+        self.servers, self.ports = servers, ports
+        self.far = {s: net.least({s}, net.delay) for s in servers}
+        near = min(self.far[a][b] for a in servers for b in servers if a != b)
+        hold, most = min(net.hold), max(x[s] for x in ports for s in servers)
+        self.spread, queue = [Fraction(0)], [(near + hold, Fraction(0), 1)]
+        for _ in servers[1:]:  # all as near as any: when one server more can know of something
+            time, since, k = heapq.heappop(queue)
+            later = since + near + hold * max(1, (k + 1) / most)
+            heapq.heappush(queue, (later, since, k + 1))
+            heapq.heappush(queue, (time + near + hold, time, 1))
+            self.spread.append(time)
+
+    def between(self, a, b, leaving=True):
+        """Seconds from one server to another at least; not leaving, from the other to the one."""
+        a, b = (a, b) if leaving else (b, a)
+        return self.far[a][b] + max(self.hold[0][a], self.hold[1][b]) if a != b else Fraction(0)
+
+    @cache
+    def reached(self, some, leaving):
+        """Of each server, ascending: seconds to each of some others, or from them."""
+        return {s: sorted(self.between(s, other, leaving) for other in some) for s in self.servers}
+
+    @cache
+    def known(self, time, x, some, leaving):
+        """How many of some servers one reaches before a time; not leaving, can have heard of.
+
+        Its messages hold its links in turn. What the k-th brings, counted from the end, its sender
+        had while k were still to come: no more than without distances, nor than is near enough.
+        """
+        reached, ports = self.reached(some, leaving), self.ports[not leaving][x]
+        near, known, hold = bisect_left(reached[x], time), int(x in some), self.hold[not leaving][x]
+        left = {s: time - hold - (self.far[x][s] if leaving else self.far[s][x])
+                for s in self.servers if s != x}
+        left = {s: t for s, t in left.items() if t > reached[s][0]}
+        latest = max(left.values(), default=0)
+        for k in range(1, len(some) + 1):
+            less = hold * (max(1, k / ports) - 1)
+            until = [(s, t - less if leaving else min(t, latest - less)) for s, t in left.items()]
+            most = max((min(bisect_left(self.spread, t), bisect_left(reached[s], t))
+                        for s, t in until if t > reached[s][0]), default=0)
+            known += most
+            if known >= near or not most:
+                break
+        return min(known, near)
 
 
 class Proof:
@@ -439,16 +501,149 @@ class Proof:
             return ceil(used / sum(offered))
         return self.since + until(used, [x for x in zip(idle, offered) if x[0] < inf])
 
-    def distance(self, step):
-        """A message from one server to another; in an all-reduce its last byte."""
-        net, a, b = self.net, step["source"], step["target"]
-        some = [x[4] for x in self.asked.blocks if a in x[1] and b in x[2]]
-        need({a, b} <= {*net.rank} and some and not self.rounds, "distance: nothing goes that way")
+    def crossings(self, step):
+        """Sets that sums to a root inside must enter, and copies leave, each since when, priced."""
+        need(self.name == "all_reduce", "crossings: of an all-reduce alone")
+        self.forbids |= {SEVERAL, ADDED}
+        net, ready, paid = self.net, dict(zip(self.net.servers, self.ready)), Counter()
+        last, toll, sets = max(self.ready), defaultdict(int), []
+        for x in step["tolls"]:
+            good = type(x["price"]) is int and abs(x["price"]) < 1 << 64
+            need(good and x["stage"] in STAGES and x["switch"] not in net.rank, "a toll")
+            toll[x["stage"], x["switch"]] += x["price"]
+        for x in step["sets"]:
+            nodes, since, price = self.inside(x), exact(x["since_s"]), x["price"]
+            copies = STAGES.index(x["stage"]) == 1
+            sets.append((copies, nodes, since, *whole([price], 1 << 64, "a price")))
+            if since <= (last if copies else max(ready[s] for s in {*ready} - nodes)):
+                paid.update({s: price for s in nodes & {*ready}})
+
+        def charged(a, b, time):
+            stages = (0, 1) if time >= last else (0,)
+            return max(0, *(toll[STAGES[k], a] - toll[STAGES[k], b] + sum(
+                x for copies, nodes, since, x in sets if copies == k and since <= time
+                and ((a if k else b) in nodes) and ((b if k else a) not in nodes)) for k in stages))
+
+        idle, charges = net.idle(net.rank, net.rank), []
+        times = sorted({Fraction(0), last, *(since for _, _, since, _ in sets)})
+        for k, (a, b) in enumerate(net.ends):
+            levels = [0, *(charged(a, b, time) for time in times)]
+            for time, (less, more) in zip(times, pairwise(levels)):
+                charges.append((max(idle[k], time), (more - less) * net.rate[k]))
+        return until(min(paid[s] for s in net.servers) * self.bytes, charges)
+
+    def reach(self, step):
+        """When what one server contributes has reached others, or what others do has reached it."""
+        net, x, leaving = self.net, step["server"], step["leaving"] is True
+        size, given, wanted, _, ready = self.asked.blocks[step["block"]]
+        own, others = (given, wanted) if leaving else (wanted, given)
+        need(x in own and {*others} != {x}, "reach: nothing goes that way")
         self.forbids |= {UNEQUAL} if self.name in STAGES else set()
-        since = self.ready[net.rank[a]] if self.name == "all_reduce" else max(some)
-        out = [(net.hold[k] + since, net.rate[k]) for k, x, _ in self.turned(False) if x == a]
-        begun = until(self.bytes, out) if self.name == "all_reduce" else min(out)[0]
-        return begun + net.least({a}, net.delay)[b]
+        size *= 1 if self.asked.demand else self.bytes
+        links = [k for k, a, _ in self.turned(not leaving) if a == x]
+        taken, hold = size / sum(net.rate[k] for k in links), min(net.hold[k] for k in links)
+        away = net.least({x}, net.delay, not leaving)
+        time, beyond = exact(step["seconds"]), exact(step["beyond_s"])
+        if time:
+            known, between = self.net.messages.known, self.net.messages.between
+            some = frozenset(s for s in others if between(x, s, leaving) >= beyond)
+            few = some and known(time, x, some, leaving) < len(some)
+            need(few, "reach: there is time enough")
+        ready = self.ready[net.rank[x]] if leaving and self.name == "all_reduce" else ready
+        return ready + max(time + max(0, taken - hold), hold + taken + max(away[s] for s in others))
+
+    def relay(self, step):
+        """Of two servers that cannot exchange directly, two messages in a row, or a detour."""
+        need(self.name == "all_reduce", "relay: of an all-reduce alone")
+        net, x, m = self.net, step["server"], self.net.messages.between
+        rooms = [sum(net.room[k] for k, a, _ in self.turned(back) if a == x) for back in (0, 1)]
+
+        def row(a, b):
+            rest = [c for c in net.servers if c not in (a, b)]
+            first = min(m(c, a) for c in net.servers if c != a)
+            return min([first + m(a, b), *(m(a, c) + m(c, b) for c in rest)])
+
+        pairs = sorted((min(row(x, b), row(b, x)) for b in net.servers if b != x), reverse=True)
+        return [*pairs, 0][min(*rooms, len(pairs))] if len(pairs) > 1 else 0
+
+    def meeting(self, step):
+        """A complete sum is sent on, or servers that exchange parts have all of them together."""
+        net, m, known = self.net, self.net.messages.between, self.net.messages.known
+        everyone, beyond = {*net.servers}, dict(zip(net.servers, step["beyond_s"], strict=True))
+        need(self.name == "all_reduce" and len(everyone) > 2, "meeting: of an all-reduce alone")
+        time = exact(step["seconds"])
+        for x in net.servers:
+            onward, others = min(m(x, b) for b in everyone - {x}), everyone - {x}
+            sets = [frozenset(s for s in everyone if m(s, x) >= t)
+                    for t in (Fraction(0), *map(exact, beyond[x]))]
+            need(all(sets), "meeting: a set is empty")
+            sent_on = all(known(time - onward, x, some, False) >= len(some) for some in sets)
+            until = {a: time - (m(a, x) if a != x else onward) for a in everyone}
+            near = {a: {s for s in everyone if m(s, a) < until[a]} for a in everyone}
+            partners = min(sum(r for r, (_, b) in zip(net.room, net.ends) if b == x), len(others))
+            met = {*others} if {*chain(*near.values())} == everyone else set()
+            if partners == 1:
+                met = {a for a in others if near[a] | near[x] == everyone}
+            for some in sets:
+                have = {a: known(until[a], a, some, False) for a in everyone}
+                most = sum(sorted(have[a] for a in others)[-partners:])
+                met = {a for a in met
+                       if have[x] + (have[a] if partners == 1 else most) >= len(some)}
+            need(not sent_on and not met, "meeting: there is time enough")
+        return time
+
+    def slots(self, step):
+        """Prices of links in slots of time: what sums and copies pay, over what links charge."""
+        net, length = self.net, exact(step["length_s"])
+        (count,) = whole([step["slots"]], 1001, "slots")
+        stages = STAGES if self.name == "all_reduce" else (self.stage(step),)
+        self.forbids |= {SEVERAL, ADDED, PASSED} | ({UNEQUAL} if len(stages) == 1 else set())
+        routed = net.least({*net.servers}, net.delay, through=lambda v: v not in net.rank)
+        need(count > 0 < length, "slots: none")
+        late = [min(count, int((routed[a] + d + h) * count / length)) if b in net.rank else 0
+                for (a, b), d, h in zip(net.ends, net.delay, net.hold)]
+        price, toll, sums = defaultdict(int), defaultdict(int), Counter()
+        for s, t, k, server, x in step["prices"]:
+            whole([x], 1 << 64, "a price")
+            price[s, t, k, server] += x
+            sums[s, t, k] += x
+        for s, t, node, x in step["tolls"]:
+            need(type(x) is int and abs(x) < 1 << 64 and node not in net.rank, "a toll")
+            toll[s, t, node] += x
+        paid, dearest = defaultdict(int), Counter()
+        for s, stage in enumerate(stages):
+            back, arcs = stage == "all_gather", self.turned(stage == "all_gather")
+            for k, a, b in arcs:
+                for t in range(count - late[k]):
+                    cost = sums[s, t, k] + toll[s, t + late[k], b] - toll[s, t, a]
+                    at = (count - 1 - late[k] - t if back else t), k
+                    dearest[at] = max(dearest[at], cost)
+            for server in net.servers:
+                least = [[inf] * net.size for _ in range(count)]
+                least[0][server] = 0
+                for t, here in enumerate(least):
+                    for x in net.servers if t else ():
+                        here[x] = min(here[x], least[t - 1][x])
+                    changed = True
+                    while changed:
+                        changed = False
+                        for k, a, b in arcs:
+                            cost = here[a] + price[s, t, k, server]
+                            if late[k] == 0 and cost < here[b]:
+                                here[b], changed = cost, True
+                    for k, a, b in arcs:
+                        if 0 < late[k] < count - t:
+                            then = least[t + late[k]]
+                            then[b] = min(then[b], here[a] + price[s, t, k, server])
+                for t, here in enumerate(least):
+                    for root in net.servers:
+                        paid[count - 1 - t if back else t, root] += here[root]
+        best = [min(paid[t, root] for t in range(count)) for root in net.servers]
+        due = min(best) if len(stages) == 2 else sum(best) / Fraction(len(best))
+        charged = sum(net.rate[k] * x for (_, k), x in dearest.items())
+        if due == inf:
+            return length
+        return min(length, self.bytes * due * count / charged) if charged else 0
 
     def root(self, step):
         """A message from everyone to some root, and one from there to everyone."""
@@ -474,8 +669,9 @@ class Proof:
 
 KINDS = {
     "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.late_entry, Proof.closing_cut),
-    "seconds": (Proof.cut, Proof.groups, Proof.lengths, Proof.distance, Proof.root),
-    "demand": (Proof.lengths, Proof.distance),
+    "seconds": (Proof.cut, Proof.groups, Proof.lengths, Proof.crossings, Proof.slots, Proof.reach,
+                Proof.root, Proof.relay, Proof.meeting),
+    "demand": (Proof.lengths, Proof.reach),
 }
 KINDS = {unit: {kind.__name__: kind for kind in kinds} for unit, kinds in KINDS.items()}
 

@@ -205,7 +205,7 @@ def per_byte(seconds: float, size: float) -> Upper:
     )
 
 
-WORDS = ("cut", "groups", "depth", "late_entry", "closing_cut", "lengths", "distance", "root")
+WORDS = ("cut", "groups", "depth", "late_entry", "closing_cut", "lengths", "reach", "root")
 STAGES = ("all_reduce", "reduce_scatter", "all_gather", "demand")
 
 

@@ -18,12 +18,20 @@ import numpy as np
 import gradweave_check as checker
 from gradweave.bounds.bound import Bound, Certificate, ClosingCut, Cut, Distance, LateEntry, Ports
 from gradweave.bounds.demands import DemandBound
+from gradweave.bounds.duals import Duals
 from gradweave.bounds.entry_sets import with_switches
 from gradweave.bounds.explanations import explained
-from gradweave.bounds.latency import message_times
+from gradweave.bounds.latency import (
+    MAX_DISTANCES,
+    LatencyBound,
+    Messages,
+    latency_bound,
+    message_times,
+)
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.scale import has_equal_links, has_equal_ports
 from gradweave.bounds.throughput import Bottleneck, throughput
+from gradweave.bounds.time_expanded import TimeExpandedBound
 from gradweave.errors import InvalidCertificateError
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.file import demand_to_object, to_bytes
@@ -32,6 +40,7 @@ from gradweave.schedule.schedule import DEMAND, Collective, Schedule
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
 
 FORMAT, VERSION = "gradweave-certificate", 1
 MAX_NODES = 512
@@ -259,8 +268,9 @@ def certify_seconds(
     least: LeastSeconds | None = None,
     trees: bool = True,
     ready_at_s: ReadyAt | None = None,
+    expanded: TimeExpandedBound | None = None,
 ) -> Certified:
-    """The strongest certificate for a time, of the tightest cut, lengths of links and distance.
+    """The strongest certificate for a time, of cuts, duals, messages and, if given, slots of time.
 
     Args:
         topology: the network.
@@ -269,6 +279,7 @@ def certify_seconds(
         least: the bound for trees, if it is known; if not, it is found where links are unequal.
         trees: whether each part is summed at one server alone.
         ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id.
+        expanded: of the same size and collective, from slots of time, whose prices count too.
     """
     ready = ready_times(topology, ready_at_s)
     claim: dict[str, Any] = {"unit": "seconds", "collective": collective}
@@ -278,16 +289,19 @@ def certify_seconds(
     best = throughput(topology, collective, overlap=collective == "all_reduce")
     tried = [_bottleneck_step(topology, collective, one) for one in best.bottlenecks]
     tried += _distance_steps(topology, collective, ready)
+    if topology.num_servers <= MAX_DISTANCES:
+        tried += _message_steps(topology, collective, latency_bound(topology, collective))
     if collective == "all_reduce":
         if ready.any():
             tried += _after_the_last(topology, int(topology.servers[np.argmax(ready)]))
         if trees and topology.num_servers <= MAX_ROOTS:
             tried.append({"kind": "root", "stage": collective})
         alike = has_equal_links(topology) and has_equal_ports(topology)  # cuts say as much
-        if trees and not (least is None and alike):
-            least = least or least_seconds(topology, gradient_bytes, collective)
-            prices = least.duals.link_duals.max(axis=0)
-            tried.append({"kind": "lengths", "stage": collective, "lengths": prices.tolist()})
+        if trees and (least is not None or ready.any() or not alike):
+            least = least or least_seconds(topology, gradient_bytes, ready_at_s=ready)
+            tried.append(_priced_step(topology, least.duals))
+    if trees and expanded is not None and expanded.certificate is not None:
+        tried.append(_slots_step(collective, expanded))
     found = [_certified(topology, None, claim, [step]) for step in tried]
     return max(found, key=lambda one: one.least)
 
@@ -302,14 +316,124 @@ def _bottleneck_step(topology: Topology, stage: str, one: Bottleneck) -> Step:
     return _groups(stage, groups, one.leaving)
 
 
+def _reach_step(
+    stage: str,
+    server: int,
+    block: int,
+    *,
+    leaving: bool = True,
+    seconds: float = 0.0,
+    beyond: float = 0.0,
+) -> Step:
+    return {
+        "kind": "reach",
+        "stage": stage,
+        "server": server,
+        "leaving": leaving,
+        "block": block,
+        "seconds": str(Fraction(seconds)),
+        "beyond_s": str(Fraction(beyond)),
+    }
+
+
 def _distance_steps(topology: Topology, stage: str, ready: np.ndarray) -> list[Step]:
-    """From the farthest server, and from the one with the narrowest links."""
+    """From the farthest server, or to it, and from the one with the narrowest links."""
     away = message_times(topology) + ready[:, None]
-    rate = np.bincount(topology.source, topology.bandwidth_bytes_per_s, topology.num_nodes)
-    narrowest = int(np.argmin(rate[topology.servers]))
-    pairs = [divmod(int(away.argmax()), len(away)), (narrowest, int(away[narrowest].argmax()))]
-    ends = [[int(topology.servers[rank]) for rank in pair] for pair in pairs if len({*pair}) == 2]
-    return [{"kind": "distance", "stage": stage, "source": a, "target": b} for a, b in ends]
+    leaving = stage != "reduce_scatter"
+    ends = topology.source if leaving else topology.target
+    rate = np.bincount(ends, topology.bandwidth_bytes_per_s, topology.num_nodes)
+    farthest = away.max(axis=1 if leaving else 0)
+    ranks = {int(np.argmax(farthest)), int(np.argmin(rate[topology.servers]))}
+    return [_reach_of(topology, stage, rank, leaving) for rank in sorted(ranks)]
+
+
+def _reach_of(topology: Topology, stage: str, rank: int, leaving: bool, **found: float) -> Step:
+    """Of a server of a collective among all; each block of a stage has one of them as its root."""
+    block = 0 if stage == "all_reduce" else rank
+    return _reach_step(stage, int(topology.servers[rank]), block, leaving=leaving, **found)
+
+
+def _message_steps(topology: Topology, stage: str, bound: LatencyBound) -> list[Step]:
+    """What proves a bound of messages without bytes."""
+    if bound.kind in ("reach", "gather"):
+        rank = int(topology.rank[bound.servers[0]])
+        leaving = bound.kind == "reach"
+        return [_reach_of(topology, stage, rank, leaving, **_reached(topology, rank, bound))]
+    if bound.kind == "relay":
+        return [{"kind": "relay", "stage": stage, "server": bound.servers[0]}]
+    if bound.kind == "meeting":
+        beyond = [_beyond(topology, rank, False) for rank in range(topology.num_servers)]
+        texts = [[str(Fraction(time)) for time in times] for times in beyond]
+        time = str(Fraction(bound.seconds))
+        return [{"kind": "meeting", "stage": stage, "seconds": time, "beyond_s": texts}]
+    return []
+
+
+def _beyond(topology: Topology, rank: int, leaving: bool) -> list[float]:
+    """From which distances on sets of far servers are looked at, around one."""
+    model = Messages.of(topology)
+    times = model.message[rank] if leaving else model.message[:, rank]
+    sets = model.sets_around(rank, not leaving)
+    return [float(times[chosen].min()) * (1 - ROUNDING) for chosen in sets if not chosen.all()]
+
+
+def _reached(topology: Topology, rank: int, bound: LatencyBound) -> dict[str, float]:
+    """The time of a reach without its bytes, and the distance of the set that it speaks of."""
+    model, leaving = Messages.of(topology), bound.kind == "reach"
+    (alone,) = model.reach(gathering=not leaving, servers=[rank])
+    times = model.message[rank] if leaving else model.message[:, rank]
+    beyond = [0.0, *_beyond(topology, rank, leaving)]
+    far = [time for time in beyond if (np.delete(times, rank) >= time).sum() == alone.others]
+    return {"seconds": alone.seconds * (1 - ROUNDING), "beyond": far[0] if far else 0.0}
+
+
+def _priced_step(topology: Topology, duals: Duals) -> Step:
+    """Sets of nodes as the linear program prices them; where all are ready at once, their links."""
+    if not duals.ready_at_s:
+        lengths = duals.link_duals.max(axis=0).tolist()
+        return {"kind": "lengths", "stage": "all_reduce", "lengths": lengths}
+    sets = [
+        {
+            "stage": one.stage,
+            **_set(one),
+            "price": int(one.dual),
+            "since_s": str(Fraction(one.since_s)),
+        }
+        for one in duals.crossings
+    ]
+    tolls = [
+        {"stage": one.stage, "switch": one.switch, "price": int(one.dual)} for one in duals.tolls
+    ]
+    return {"kind": "crossings", "stage": "all_reduce", "sets": sets, "tolls": tolls}
+
+
+def _slots_step(stage: str, bound: TimeExpandedBound) -> Step:
+    """Prices in slots; a link that a switch sees with several latencies has the least of them."""
+    assert bound.certificate is not None
+    slots = bound.certificate.slots
+    prices, tolls = bound.certificate.in_integers()
+    arcs, servers = slots.arcs, slots.topology.servers
+    rows: list[list[int]] = []
+    for number, each in enumerate(prices):
+        of_link = np.full((slots.count, len(slots.topology.source), len(servers)), 1 << 62)
+        np.minimum.at(of_link, (slice(None), arcs.link), each)
+        for slot, link, rank in zip(*(part.tolist() for part in np.nonzero(of_link)), strict=True):
+            price = int(of_link[slot, link, rank])
+            rows.append([number, slot, link, int(servers[rank]), price])
+    single = np.flatnonzero(arcs.level == 0)
+    charges = [
+        [number, int(slot), int(arcs.node[single[at]]), int(each[slot, single[at]])]
+        for number, each in enumerate(tolls)
+        for slot, at in zip(*np.nonzero(each[:, single]), strict=True)
+    ]
+    return {
+        "kind": "slots",
+        "stage": stage,
+        "slots": slots.count,
+        "length_s": str((slots.longest or Fraction(bound.seconds)) * (1 - Fraction(1, 10**12))),
+        "prices": rows,
+        "tolls": charges,
+    }
 
 
 def _after_the_last(topology: Topology, last: int) -> list[Step]:
@@ -334,11 +458,36 @@ def certify_demand(topology: Topology, demand: Demand, bound: DemandBound) -> Ce
     """
     claim: dict[str, Any] = {"unit": "seconds", "collective": DEMAND}
     source, target = bound.farthest
-    far = {"kind": "distance", "stage": DEMAND, "source": source, "target": target}
+    steps = [_reach_step(DEMAND, source, _block_between(demand, source, target))]
+    if bound.ports is not None:
+        server, leaving = bound.ports.servers[0], bound.ports.kind == "reach"
+        found = _reached(topology, int(topology.rank[server]), bound.ports)
+        steps += [
+            _reach_step(DEMAND, server, block, leaving=leaving, **found)
+            for block in _blocks_rooted(demand, server, leaving, topology.num_servers)
+        ]
     lengths = {"kind": "lengths", "stage": DEMAND, "lengths": bound.lengths.length.tolist()}
     since = {"since_s": str(Fraction(bound.since_s))} if bound.since_s else {}
-    found = [
-        _certified(topology, demand, claim, [far]),
-        _certified(topology, demand, claim | since, [lengths]),
-    ]
+    found = [_certified(topology, demand, claim, [step]) for step in steps]
+    found.append(_certified(topology, demand, claim | since, [lengths]))
     return max(found, key=lambda one: one.least)
+
+
+def _block_between(demand: Demand, source: int, target: int) -> int:
+    """The last block to be ready that a server contributes to and another one is to have."""
+    given, wanted = demand.contributors, demand.destinations
+    blocks = [b for b in range(len(demand)) if source in given[b] and target in wanted[b]]
+    return max(blocks, key=lambda b: float(demand.ready_at_s[demand.job[b]]))
+
+
+def _blocks_rooted(demand: Demand, server: int, leaving: bool, servers: int) -> list[int]:
+    """The largest block that goes from a server to all others, or from them to it."""
+    one, others = demand.contributors, demand.destinations
+    if not leaving:
+        one, others = others, one
+    blocks = [
+        b
+        for b in np.flatnonzero((one.sizes == 1) & (others.sizes >= servers - 1)).tolist()
+        if one[b][0] == server
+    ]
+    return sorted(blocks, key=lambda b: int(demand.bytes[b]))[-1:]

@@ -1,5 +1,6 @@
 """What a certificate says, in one sentence that an engineer reads once."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -103,15 +104,67 @@ class _Words:
             return f"{moved} in all must {verb} the {what} {rate}"
         return f"the gradient ({self.size}) must {verb} the {what} {crossings} times in all {rate}"
 
+    def _server(self, server: int) -> str:
+        return named("server", (server,), self.topology.id_name)
+
     def depth(self, step: Mapping[str, Any]) -> str:
         """Of a piece's way."""
         return f"a piece must go {self._ends(step)}, one transfer a round"
 
-    def distance(self, step: Mapping[str, Any]) -> str:
-        """Of a message."""
-        if step["stage"] == "all_reduce":
-            return f"the last byte must leave and go {self._ends(step)}"
-        return f"a message must go {self._ends(step)}"
+    def reach(self, step: Mapping[str, Any]) -> str:
+        """Of a server's bytes, and of the messages that take them to others, or to it."""
+        server, leaving = self._server(step["server"]), step["leaving"]
+        bytes_first = f"the last byte must leave {server} and reach"
+        if not leaving:
+            bytes_first = f"after the first byte enters {server}, all must, from"
+        if not Fraction(step["seconds"]):
+            return f"{bytes_first} the farthest server"
+        far = "all others" if not Fraction(step["beyond_s"]) else "the far servers"
+        ways = f"from {server} to {far}" if leaving else f"to {server} from {far}"
+        return f"messages must spread {ways}, over links that carry few at once"
+
+    def relay(self, step: Mapping[str, Any]) -> str:
+        """Of two servers that have to hear of each other."""
+        server = self._server(step["server"])
+        return f"{server} cannot exchange with all others at once: some are two messages away"
+
+    def meeting(self, step: Mapping[str, Any]) -> str:
+        """Of sums that are complete somewhere, or nowhere, before the end."""
+        return (
+            "all contributions must meet at some server, and the sum be sent on, or at servers "
+            "that exchange parts of it"
+        )
+
+    def crossings(self, step: Mapping[str, Any]) -> str:
+        """Of sets of nodes that the gradient must leave and enter, each at a price."""
+        sets = sorted(step["sets"], key=lambda one: -one["price"])
+        late = max(Fraction(one["since_s"]) for one in sets) if sets else Fraction(0)
+        since = f", part of it after {format_seconds(float(late))}" if late else ""
+        around = self._inside(self._smaller_side(sets[0])) if sets else "no set"
+        more = f" and {counted(len(sets) - 1, 'other set')}" if len(sets) > 1 else ""
+        return f"the gradient ({self.size}) must cross the links around {around}{more}{since}"
+
+    def _smaller_side(self, step: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same boundary, around fewer nodes."""
+        topology, inside = self.topology, {*step["servers"], *step["switches"]}
+        if 2 * len(inside) <= topology.num_nodes:
+            return step
+        both = (topology.servers, topology.switches)
+        rest = [[node for node in nodes.tolist() if node not in inside] for nodes in both]
+        return {"servers": rest[0], "switches": rest[1]}
+
+    def slots(self, step: Mapping[str, Any]) -> str:
+        """Of links in slots of time."""
+        charged: Counter[int] = Counter()
+        for _, _, link, _, price in step["prices"]:
+            charged[link] += price
+        if not charged:
+            return "contributions cannot come to any server, and the sum to all, any sooner"
+        links = listed([self.topology.link_name(k) for k, _ in charged.most_common()], SHOWN)
+        return (
+            f"in {counted(step['slots'], 'slot')} of time sums and copies wait for what they are "
+            f"made of, and links carry no more ({links})"
+        )
 
     def root(self, step: Mapping[str, Any]) -> str:
         """Of sums and copies."""
@@ -127,7 +180,7 @@ class _Words:
 
     def closing_cut(self, step: Mapping[str, Any]) -> str:
         """Into sets that close in on a server."""
-        server = named("server", (step["target"],), self.topology.id_name)
+        server = self._server(step["target"])
         way = "from" if step["stage"] == "reduce_scatter" else "to"
         rounds = counted(len(step["switches"]), "round")
         return f"in {rounds} not all pieces can come {way} {server}, past sets that close in on it"
@@ -177,10 +230,7 @@ class _Words:
         return inside_named(tuple(nodes[0]), tuple(nodes[1]), self.topology.id_name)
 
     def _ends(self, step: Mapping[str, Any]) -> str:
-        ends = (
-            named("server", (step[end],), self.topology.id_name) for end in ("source", "target")
-        )
-        return "from {} to {}".format(*ends)
+        return f"from {self._server(step['source'])} to {self._server(step['target'])}"
 
     def _crossed(self, step: Mapping[str, Any]) -> np.ndarray:
         topology = self.topology

@@ -273,7 +273,7 @@ class Messages:
         distance = np.ascontiguousarray(self.distance.T if gathering else self.distance)
         for server in range(self.count) if servers is None else servers:
             best, most = 0.0, 0
-            for chosen in self._sets_around(server, gathering):
+            for chosen in self.sets_around(server, gathering):
                 reached = self._reached(chosen, gathering)
                 found = not_before(
                     server,
@@ -362,7 +362,7 @@ class Messages:
         if partners > 1 and not near.any(axis=1).all():
             return False
         distance, spread = np.ascontiguousarray(self.distance.T), self.spread
-        for chosen in self._sets_around(server, True):
+        for chosen in self.sets_around(server, True):
             known = known_by(
                 until,
                 chosen.astype(np.int64),
@@ -379,7 +379,7 @@ class Messages:
                 return False
         return partners > 1 or bool((fits & others).any())
 
-    def _sets_around(self, server: int, gathering: bool) -> Iterator[NDArray[np.bool_]]:
+    def sets_around(self, server: int, gathering: bool) -> Iterator[NDArray[np.bool_]]:
         """[N] all servers, and those at the largest distances from one, or to it."""
         times = self.message[:, server] if gathering else self.message[server]
         yield np.ones(self.count, bool)

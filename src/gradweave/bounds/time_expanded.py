@@ -58,6 +58,10 @@ class SlotPrices:
         times = self.slots.seconds(self.prices, self.tolls, gradient_bytes)
         return min((one for one in times if one is not None), default=Fraction(0))
 
+    def in_integers(self) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+        """Prices [K, A, N] and tolls [K, S] of each stage, as they are recounted."""
+        return self.slots.in_integers(self.prices, self.tolls)
+
     def reason(self) -> str:
         """The links that are charged most."""
         topology = self.slots.topology

@@ -216,6 +216,11 @@ class Slots:
         return cls(topology, arcs, stages, shares, count, delay)
 
     @functools.cached_property
+    def longest(self) -> Fraction | None:
+        """Seconds of all slots together up to which arcs take so many; None for any."""
+        return longest_valid(self.arcs, self.delay, self.count)
+
+    @functools.cached_property
     def mirrored(self) -> bool:
         """Whether copies can be what contributions are, with time and all links turned round.
 
@@ -256,8 +261,8 @@ class Slots:
             What all slots together take at least, None for no end of time; and the time up to which
             arcs take so many slots, None for any.
         """
-        whole, charges = self._in_integers(prices, tolls)
-        most = longest_valid(self.arcs, self.delay, self.count)
+        whole, charges = self.in_integers(prices, tolls)
+        most = self.longest
         paid = self._paid(whole)
         if paid is None:
             return None, most
@@ -272,12 +277,18 @@ class Slots:
         self, prices: Sequence[NDArray], tolls: Sequence[NDArray]
     ) -> NDArray[np.float64]:
         """[L] what each link direction charges in all slots, in any unit."""
-        dearest = self._dearest(*self._in_integers(prices, tolls)).sum(axis=0)
+        dearest = self._dearest(*self.in_integers(prices, tolls)).sum(axis=0)
         return dearest * self.topology.bandwidth_bytes_per_s
 
-    def _in_integers(
+    def in_integers(
         self, prices: Sequence[NDArray], tolls: Sequence[NDArray]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+        """Prices and tolls, as a solver found them, in integers of one unit.
+
+        Args:
+            prices: as in `seconds`.
+            tolls: as in `seconds`.
+        """
         most = max(one.sum(axis=2).max(initial=0.0) for one in prices)
         scale = 2.0**COST_BITS / (most or 1.0)
         limit = 2.0**COST_BITS  # of tolls, which a solver that went astray might have
