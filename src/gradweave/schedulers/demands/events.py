@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from gradweave.schedulers.demands.paths_in_time_kernel import Paths, most_after, play_paths
 from gradweave.schedulers.demands.rounds_kernel import Transfers
 from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
-from gradweave.schedulers.kernels.wires import wires_over
+from gradweave.schedulers.kernels.wires import Wires
 from gradweave.stop import UNLIMITED, Stop
-from gradweave.topology.topology import Floats, Integers, Topology
+from gradweave.topology.topology import Floats, Integers
 
 DRAWN = 0.3
 """How much of the load of a transfer's links is drawn in the first order, beside that of the
@@ -19,7 +19,7 @@ one after the other, and links are idle at the end for up to a tenth of the time
 
 
 def rounds_by_events(
-    topology: Topology,
+    wires: Wires,
     transfers: Transfers,
     size: Floats,
     *,
@@ -37,7 +37,7 @@ def rounds_by_events(
     carries its transfers about in the order in which they must be there at the latest.
 
     Args:
-        topology: the network.
+        wires: the transfers' routes.
         transfers: of the parts; routes are those planned.
         size: [P] bytes of each part.
         ready_s: [P] seconds at which each part's source is ready; 0 if not given.
@@ -53,7 +53,6 @@ def rounds_by_events(
     Source: Valls, Ballestín and Quintanilla, "Justification and RCPSP: A technique that pays",
         2005.
     """
-    wires = wires_over(topology, transfers.links, transfers.first_link)
     first, route = transfers.first, transfers.route
     counts = np.diff(first)
     hold = wires.overhead[route] + np.repeat(size, counts) / wires.rate[route]
@@ -81,7 +80,7 @@ def rounds_by_events(
             continue
         start, _, _ = play_paths(back, _ranks(-(start + hold)[mirror]), wires)
         latest = -(start + back.hold)[mirror]
-    return _in_rounds(transfers, order, len(topology.source)), seconds
+    return _in_rounds(transfers, wires, order), seconds
 
 
 def _ranks(value: Floats) -> NDArray[np.int32]:
@@ -91,18 +90,18 @@ def _ranks(value: Floats) -> NDArray[np.int32]:
     return ranks
 
 
-def _in_rounds(transfers: Transfers, order: Integers, links: int) -> NDArray[np.int64]:
+def _in_rounds(transfers: Transfers, wires: Wires, order: Integers) -> NDArray[np.int64]:
     """[X] rounds that keep the order in which transfers start, one a link and round."""
     number, count = np.arange(len(order)), np.diff(transfers.first)
     last = np.repeat(transfers.first[1:], count) - 1
     rounds = np.empty(len(order), np.int64)
     rounds[order] = rounds_in_order(
-        transfers.links,
-        transfers.first_link,
+        wires.links,
+        wires.first,
         transfers.route[order],
         order.astype(np.int64),
         np.where(number < last, number + 1, len(order))[order],
         len(order) + 1,
-        links,
+        len(wires.bandwidth),
     )
     return rounds

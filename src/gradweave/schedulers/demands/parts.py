@@ -11,7 +11,6 @@ from gradweave.schedulers.demands.concurrent_flow_kernel import Graph, no_work
 from gradweave.schedulers.demands.rounding_kernel import Routes, choose_paths, reroute
 from gradweave.schedulers.demands.rounds_kernel import Transfers
 from gradweave.topology.routes import switch_only_trees
-from gradweave.topology.symmetry import FreeGroup
 from gradweave.topology.topology import Integers, Topology
 
 PASSES = 6
@@ -22,7 +21,6 @@ MAX_ROUTES = 16
 """Routes of a hop, of fewest links, between which a round may choose."""
 DEARER = 0.01
 """How much more of the largest length such a route may have than the planned one."""
-
 
 SWEEPS = 2
 """Over messages that go whole, to find each a path; a third changed no load."""
@@ -49,64 +47,58 @@ class Parts:
         Args:
             amount: [K] of each message.
         """
-        per_share = amount / np.bincount(self.message, self.share, len(amount))
+        per_share = amount / np.maximum(np.bincount(self.message, self.share, len(amount)), 1)
         return self.share * per_share[self.message]
 
 
 def parts_of(
-    flow: ConcurrentFlow, count: NDArray[np.int64], *, group: FreeGroup | None = None, seed: int = 0
+    flow: ConcurrentFlow, count: NDArray[np.int64], *, images: int = 1, seed: int = 0
 ) -> Parts:
     """Cuts messages into equal parts, whose paths load links about as the flow does.
 
     As many parts take each of a message's paths as its flow says, rounded; then parts change to
-    cheaper paths one after the other. Under a group that is done for one message of each orbit.
+    cheaper paths one after the other. Of a symmetric flow there are the parts of its own messages.
 
     Args:
-        flow: of the messages, found under the same group, or without symmetry.
+        flow: of the messages.
         count: [K] parts of each message, the same for all images of one.
-        group: automorphisms that leave the messages as they are; each pair of servers has one
-            message then.
+        images: of each message of a symmetric flow: the order of its group.
         seed: of the order in which parts change.
     """
-    messages, topology = flow.messages, flow.messages.topology
-    nodes = topology.num_nodes
-    pair = messages.source * nodes + messages.target
-    pairs, place = np.unique(pair, return_inverse=True)
-    sources = flow.sources
-    own = np.repeat(sources.root, np.diff(sources.first)) * nodes + sources.target % nodes
-    wanted = np.bincount(place, count, len(pairs)).astype(np.int64)[np.searchsorted(pairs, own)]
+    own, place = own_messages(flow)
+    wanted = np.bincount(place, count[own], len(flow.sources.target)).astype(np.int64)
     routes, of_pair = _rounded(flow, wanted)
-    permutations = np.arange(nodes)[None] if group is None else group.permutations
-    _balance(flow, routes, len(permutations), seed)
-    backward = np.arange(routes.links.shape[1]) < routes.length[:, None]
-    at = np.maximum(routes.length[:, None] - 1 - np.arange(routes.links.shape[1]), 0)
-    forward = np.where(backward, np.take_along_axis(routes.links, at, axis=1), -1)
-    moved_links, moved_pairs = [], []
-    for moved in permutations:
-        image = topology.find_links(moved[topology.source], moved[topology.target])
-        moved_links.append(np.where(forward >= 0, image[forward], -1))
-        source, target = np.divmod(own[of_pair], nodes)
-        moved_pairs.append(moved[source].astype(np.int64) * nodes + moved[target])
-    of = np.searchsorted(pairs, np.concatenate(moved_pairs))
-    by_pair = np.argsort(of, kind="stable")
-    message = np.repeat(np.argsort(place, kind="stable"), count[np.argsort(place, kind="stable")])
+    _balance(flow, routes, images, seed)
+    columns = np.arange(routes.links.shape[1])
+    at = np.maximum(routes.length[:, None] - 1 - columns, 0)
+    forward = np.take_along_axis(routes.links, at, axis=1).astype(np.int64)
+    by_pair = own[np.argsort(place, kind="stable")]
+    message = np.repeat(by_pair, count[by_pair])
     by_message = np.argsort(message, kind="stable")
-    links = np.concatenate(moved_links)[by_pair][by_message]
-    first = np.append(0, np.cumsum((links >= 0).sum(axis=1)))
-    return Parts(message[by_message], np.ones(len(message), np.int64), links[links >= 0], first)
+    part = np.argsort(of_pair, kind="stable")[by_message]
+    links = forward[part][columns < routes.length[part][:, None]]
+    first = np.append(0, np.cumsum(routes.length[part]))
+    return Parts(message[by_message], np.ones(len(message), np.int64), links, first)
 
 
 def divided(
-    flow: ConcurrentFlow, *, most: float = math.inf, longest_s: float = math.inf, seed: int = 0
+    flow: ConcurrentFlow,
+    *,
+    most: float = math.inf,
+    longest_s: float = math.inf,
+    images: int = 1,
+    seed: int = 0,
 ) -> Parts:
     """Cuts messages where their flow divides, and further, into parts that differ in size.
 
-    Messages that may go in one part go whole, on the path whose links are used least.
+    Messages that may go in one part go whole, on the path whose links are used least. Of a
+    symmetric flow there are the parts of its own messages.
 
     Args:
-        flow: of the messages, found without symmetry.
+        flow: of the messages.
         most: bytes of a part, at most.
         longest_s: seconds for which a part may hold the slowest link of its path, about.
+        images: of each message of a symmetric flow: the order of its group.
         seed: of the order in which messages choose paths.
     """
     messages, sources, paths = flow.messages, flow.sources, flow.paths
@@ -120,16 +112,19 @@ def divided(
     least = np.minimum.reduceat(limit, first_path[:-1])
     whole = np.flatnonzero((sources.amount <= least) & (np.diff(first_path) > 1))
     order = np.random.default_rng(seed).permutation(whole)
-    weight, load = 1 / (capacity * flow.bound), flow.load / flow.bound
-    chosen = choose_paths(paths, first_path, order, weight, load, SWEEPS)
+    of_orbit = np.unique(flow.orbit, return_index=True)[1]
+    weight = images / (np.bincount(flow.orbit) * capacity[of_orbit] * flow.bound)
+    load = flow.load[of_orbit] / flow.bound
+    over = paths._replace(links=flow.orbit[links].astype(np.int32))
+    chosen = choose_paths(over, first_path, order, weight, load, SWEEPS)
     moved[np.isin(pair, whole)] = 0.0
     moved[chosen[whole]] = sources.amount[whole]
     fraction = moved / sources.amount[pair]
     kept = np.flatnonzero(np.rint(fraction * UNITS))
     first_kept = np.searchsorted(pair[kept], np.arange(len(sources.amount) + 1))
-    place = _pairs_of(flow)
+    own, place = own_messages(flow)
     of_message = np.diff(first_kept)[place]
-    message = np.repeat(np.arange(len(place)), of_message)
+    message = np.repeat(own, of_message)
     path = kept[_runs(first_kept[place], of_message)]
     cuts = np.maximum(np.ceil(messages.amount[message] * fraction[path] / limit[path] - 1e-9), 1)
     share = np.maximum(np.rint(fraction[path] * UNITS / cuts), 1).astype(np.int64)
@@ -147,12 +142,18 @@ def _runs(begin: Integers, lengths: Integers) -> NDArray[np.int64]:
     return np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
 
 
-def _pairs_of(flow: ConcurrentFlow) -> NDArray[np.int64]:
-    """[K] which of a flow's pairs of servers each message is between, or an image of it."""
+def own_messages(flow: ConcurrentFlow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Messages of a flow's own sources, and which of its pairs of servers each is between.
+
+    All of them, unless it is symmetric: then the others are images of these.
+    """
     messages, sources = flow.messages, flow.sources
     nodes = messages.topology.num_nodes
-    own = np.repeat(sources.root, np.diff(sources.first)) * nodes + sources.target % nodes
-    return np.searchsorted(own, messages.source * nodes + messages.target)
+    pairs = np.repeat(sources.root, np.diff(sources.first)) * nodes + sources.target % nodes
+    pair = messages.source * nodes + messages.target
+    place = np.minimum(np.searchsorted(pairs, pair), len(pairs) - 1)
+    own = np.flatnonzero(pairs[place] == pair)
+    return own, place[own]
 
 
 def _rounded(flow: ConcurrentFlow, wanted: NDArray[np.int64]) -> tuple[Routes, NDArray[np.int64]]:
@@ -204,7 +205,10 @@ def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> No
 
 
 def transfers_of(
-    topology: Topology, parts: Parts, length: NDArray[np.float64] | None = None
+    topology: Topology,
+    parts: Parts,
+    length: NDArray[np.float64] | None = None,
+    orbit: Integers | None = None,
 ) -> Transfers:
     """The parts' paths as transfers from server to server, and what routes those may take.
 
@@ -213,6 +217,7 @@ def transfers_of(
         parts: on paths that pass servers, at which they are stored.
         length: [L] of links as in `ConcurrentFlow`: no route may take more of what is scarce. If
             not given, transfers may take the planned routes alone.
+        orbit: [L] of links, of which no route but a planned one may pass any twice.
     """
     ends = np.flatnonzero(topology.is_server[topology.target[parts.links]])
     begins = np.append(0, ends[:-1] + 1)
@@ -227,7 +232,7 @@ def transfers_of(
     if length is None:
         own = np.arange(len(example) + 1)
         return Transfers(first, number, number, own, links, first_link)
-    routes = _Alternatives(topology, length / length.max())
+    routes = _Alternatives(topology, length / length.max(), orbit)
     planned = [tuple(one.tolist()) for one in np.split(links, first_link[1:-1])]
     for one in planned:
         routes.add(one)
@@ -260,9 +265,12 @@ def _distinct(
 class _Alternatives:
     """Routes by hop: those that were planned, and others with as few links."""
 
-    def __init__(self, topology: Topology, dual: NDArray[np.float64]) -> None:
-        """Args: the network, and [L] what each link is worth, up to one."""
+    def __init__(
+        self, topology: Topology, dual: NDArray[np.float64], orbit: Integers | None
+    ) -> None:
+        """Args: the network, [L] what each link is worth, up to one, and which none takes twice."""
         self.topology, self.dual = topology, dual
+        self.orbit = np.arange(len(dual)) if orbit is None else orbit
         self.found: dict[tuple[int, int], dict[tuple[int, ...], None]] = {}
         self.length = switch_only_trees(topology)[1] if topology.switches.size else None
 
@@ -274,7 +282,10 @@ class _Alternatives:
             others = self._shortest(*ends) if len(route) > 2 else []
             most = self.dual[list(route)].sum() + DEARER
             self.found[ends] = dict.fromkeys(
-                one for one in others if self.dual[list(one)].sum() <= most
+                one
+                for one in others
+                if self.dual[list(one)].sum() <= most
+                and len(np.unique(self.orbit[list(one)])) == len(one)
             )
         self.found[ends][route] = None
 

@@ -17,8 +17,9 @@ from gradweave.schedulers.demands.concurrent_flow import (
     leaves_as_they_are,
 )
 from gradweave.schedulers.demands.events import rounds_by_events
+from gradweave.schedulers.demands.orbits import Quotient
 from gradweave.schedulers.demands.parts import Parts, divided, parts_of, transfers_of
-from gradweave.schedulers.demands.rounds_kernel import Transfers, rounds_of
+from gradweave.schedulers.demands.rounds_kernel import rounds_of
 from gradweave.simulate.seconds import event_seconds
 from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
@@ -132,7 +133,8 @@ def plan_unicast(
     if pieces is not None and pieces < 1:
         raise OptionError(f"pieces: expected 1 at least, got {pieces}")
     messages = messages_of(network, demand)
-    group = None if known else _group(messages, stop)
+    alike = not np.ptp(demand.ready_at_s)
+    group = _group(messages, stop) if alike and known is None else None
     if unit == "rounds":
         count = _counts(messages.amount, pieces or 1)
         counted = dataclasses.replace(messages, amount=count)
@@ -254,12 +256,11 @@ def _in_seconds(
     """Schedules of ever finer parts, and the flows that they follow."""
     large = len(messages) > MAX_APART
     rounds = _alike(messages) and messages.topology.switches.size and not demand.ready_at_s.any()
-    if large and group is not None and group.order < messages.topology.num_servers:
-        group = None  # what it leaves to be balanced is still too much
     flow = _flow(messages, "seconds", group, known, stop)
-    if large or not rounds:
-        for parts in _parts_in_time(flow, group, pieces, known, seed):
-            yield _ordered_in_time(parts, flow, demand, known, seed, stop), flow
+    if (large and (group is None or group.order < messages.topology.num_servers)) or not rounds:
+        quotient = Quotient.of(flow, group)
+        for parts in _parts_in_time(flow, quotient, pieces, known, seed):
+            yield _ordered_in_time(parts, quotient, flow, demand, known, seed, stop), flow
         return
     ways = _ways(flow, group, stop)
     for cut in CUTS if pieces is None else (pieces,):
@@ -271,23 +272,23 @@ def _in_seconds(
 
 def _parts_in_time(
     flow: ConcurrentFlow,
-    group: FreeGroup | None,
+    quotient: Quotient,
     pieces: int | None,
     known: UnicastPlan | None,
     seed: int,
 ) -> Iterator[Parts]:
     """Ever finer parts of messages."""
-    messages, before = flow.messages, 0
+    messages, before, images = flow.messages, 0, quotient.order
     slowest = messages.capacity("seconds").min()
     most = math.inf if pieces is None else math.ceil(messages.amount.max() / pieces)
     for hold in (HOLD_AGAIN,) if known else HOLDS if pieces is None else (1.0,):
         longest_s = hold * flow.bound
-        if group is None:
-            parts = divided(flow, most=most, longest_s=longest_s, seed=seed)
+        if images == 1 or len(messages) > images * MAX_APART:
+            parts = divided(flow, most=most, longest_s=longest_s, images=images, seed=seed)
         else:
             count = np.ceil(_evened(messages).amount / min(most, longest_s * slowest) - TOLERANCE)
-            parts = parts_of(flow, np.maximum(count, 1).astype(np.int64), group=group, seed=seed)
-        if before and len(parts.links) > MAX_LINKS_IN_TIME:
+            parts = parts_of(flow, np.maximum(count, 1).astype(np.int64), images=images, seed=seed)
+        if before and len(parts.links) * images > MAX_LINKS_IN_TIME:
             return
         if len(parts.message) > before:
             yield parts
@@ -296,6 +297,7 @@ def _parts_in_time(
 
 def _ordered_in_time(
     parts: Parts,
+    quotient: Quotient,
     flow: ConcurrentFlow,
     demand: Demand,
     known: UnicastPlan | None,
@@ -305,10 +307,13 @@ def _ordered_in_time(
     """Parts as they start in an event simulation."""
     topology = flow.messages.topology
     transfers = transfers_of(topology, parts)
+    if not quotient.carries(transfers):
+        parts, _ = quotient.spread(flow.messages, parts)
+        quotient, transfers = Quotient.trivial(topology), transfers_of(topology, parts)
     draws = min(max(MAX_DRAWN // len(transfers.route), 1), DRAWS)
     turns = min(1 + MAX_TURNED // len(transfers.route), TURNS)
     rounds, _ = rounds_by_events(
-        topology,
+        quotient.wires(transfers),
         transfers,
         parts.sizes(flow.messages.amount),
         ready_s=demand.ready_at_s[demand.job][parts.message],
@@ -318,9 +323,7 @@ def _ordered_in_time(
         seed=seed,
         stop=stop,
     )
-    schedule = _schedule(topology, demand, parts, transfers, rounds, transfers.route)
-    verify(schedule).raise_if_invalid()
-    return schedule
+    return _schedule(flow.messages, demand, quotient, parts, rounds)
 
 
 def _ordered(
@@ -332,57 +335,72 @@ def _ordered(
 ) -> Schedule:
     """The parts of a flow in the best of some orders."""
     messages = ways[0][0].messages
-    topology, capacity = messages.topology, messages.topology.capacity.astype(np.int64)
+    topology = messages.topology
     per_amount = count.sum() / messages.amount.sum()
-    unit = messages.capacity(ways[0][0].unit).min() / capacity.min()
+    unit = messages.capacity(ways[0][0].unit).min() / topology.capacity.min()
     goal = math.ceil(ways[0][0].bound * unit * per_amount - TOLERANCE)
-    best, handled, schedule = math.inf, 0, None
+    best, handled, made = math.inf, 0, None
     for tried in range(TRIES):
         flow, group = ways[tried % len(ways)]
-        parts = parts_of(flow, count, group=group, seed=seed + tried)
-        transfers = transfers_of(topology, parts, flow.length)
-        load = np.bincount(parts.links, minlength=len(capacity))
+        quotient = Quotient.of(flow, group)
+        parts = parts_of(flow, count, images=quotient.order, seed=seed + tried)
+        transfers = transfers_of(topology, parts, flow.length, quotient.orbit)
+        if not quotient.carries(transfers):
+            parts, _ = quotient.spread(messages, parts)
+            quotient = Quotient.trivial(topology)
+            transfers = transfers_of(topology, parts, flow.length)
+        capacity = quotient.capacity
+        over = transfers._replace(links=quotient.orbit[transfers.links])
+        load = np.bincount(quotient.orbit[parts.links], minlength=len(capacity))
         least = math.ceil((load / capacity).max())
         for farther, ahead in ORDERS if least < best else ():
-            found = rounds_of(transfers, capacity, farther, ahead, SWEEPS, seed + tried)
+            found = rounds_of(over, capacity, farther, ahead, SWEEPS, seed + tried)
             handled += len(found[0])
             if found[2] < best:
                 best = found[2]
-                schedule = _schedule(topology, demand, parts, transfers, found[0], found[1])
+                links, first = take_rows(transfers.links, transfers.first_link, found[1])
+                taken = dataclasses.replace(parts, links=links, first=first[transfers.first])
+                made = quotient, taken, found[0]
             if best <= least or stop.reached():
                 break
         if best <= goal or handled > MAX_HANDLED or stop.reached():
             break
-    assert schedule is not None
-    verify(schedule).raise_if_invalid()
-    return schedule
+    assert made is not None
+    return _schedule(messages, demand, *made)
 
 
 def _schedule(
-    topology: Topology,
+    messages: Messages,
     demand: Demand,
+    quotient: Quotient,
     parts: Parts,
-    transfers: Transfers,
     rounds: NDArray[np.int64],
-    routes: NDArray[np.int64],
 ) -> Schedule:
-    links, first = take_rows(transfers.links, transfers.first_link, routes)
-    nodes = np.insert(topology.target[links], first[:-1], topology.source[links[first[:-1]]])
-    ends = first + np.arange(len(first))
-    part = np.repeat(np.arange(len(parts.message)), np.diff(transfers.first))
-    return Schedule(
+    """All images of parts whose transfers are sent in the given rounds, verified."""
+    topology = messages.topology
+    first = transfers_of(topology, parts).first
+    parts, of = quotient.spread(messages, parts)
+    rounds, _ = take_rows(rounds, first, of)
+    part = np.repeat(np.arange(len(parts.message)), np.diff(first)[of])
+    ends = np.flatnonzero(topology.is_server[topology.target[parts.links]]) + 1
+    begins = np.append(0, ends[:-1])
+    nodes = np.insert(topology.target[parts.links], begins, topology.source[parts.links[begins]])
+    offsets = np.append(0, ends) + np.arange(len(ends) + 1)
+    schedule = Schedule(
         topology=topology,
         collective=DEMAND,
         root=demand.destinations.servers[parts.message],
         round=rounds,
         piece=part,
-        source=nodes[ends[:-1]],
-        target=nodes[ends[1:] - 1],
+        source=topology.source[parts.links[begins]],
+        target=topology.target[parts.links[ends - 1]],
         op=np.full(len(rounds), COPY),
         route_nodes=nodes,
-        route_offsets=ends,
+        route_offsets=offsets,
         scheduler=Provenance("unicast"),
         demand=demand,
         block=parts.message,
         shares=parts.share,
     )
+    verify(schedule).raise_if_invalid()
+    return schedule
