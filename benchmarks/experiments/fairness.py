@@ -10,9 +10,11 @@ the exact mean. Each seed is written as soon as it is measured; seeds go round a
 world, so that all have as many.
 """
 
+import copy
+import dataclasses
 import itertools
-import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
-from fen import Trainer, measured
+from fen import EPISODES
 from record import record, recorded, show, source_now
 
 from gradweave.processes.jax_start import start_jax
 
-STEPS, SEARCH_STEPS, SEARCH_SEED = 1_000_000, 500_000, 1000
+STEPS, SEARCH_STEPS, SEARCH_SEED = 1_000_000, 300_000, 1000
 RATES, ENTROPIES = (1e-3, 3e-3), (0.01, 0.03, 0.1)
+ROUNDS = (2, 3, 5, 10)
+"""Seeds that all methods have before any has more."""
 WORLDS = ("job_scheduling", "matthew_effect", "manufacturing_plant")
 FLAT = {"hierarchy": False}
 METHODS: dict[str, dict[str, Any]] = {
@@ -38,28 +42,88 @@ METHODS: dict[str, dict[str, Any]] = {
 """Searched, with the exact mean."""
 BY_GOSSIP = {"alpha-fair, ring": "alpha-fair", "FEN, ring": "FEN"}
 """With the settings of which they run."""
+FIGURES = ("utilisation", "variation", "least", "greatest", "jain", "product", "gossip_bytes")
 COMMAND, LIBRARIES = "python benchmarks/experiments/fairness.py", ("jax",)
 
 
-def trainer(world: str, method: str, steps: int, found: dict[str, float]) -> Trainer:
-    """For one method with the settings of a search."""
-    from gradweave.marl.learners import algorithms
+class Trainer:
+    """One method in one world: a program compiled once, to which rate and entropy are arguments."""
 
-    parent = BY_GOSSIP.get(method, method)
-    options = METHODS[parent] | {"gossip": "exact" if parent == method else "ring"} | found
-    return Trainer(world, algorithms.settings("fen", world, options), steps)
+    def __init__(self, world: str, method: str) -> None:
+        import jax
+        import optax
+
+        from gradweave.marl.config import Config
+        from gradweave.marl.evaluation import play
+        from gradweave.marl.games.environments import make
+        from gradweave.marl.learners import algorithms
+
+        parent = BY_GOSSIP.get(method, method)
+        options = METHODS[parent] | {"gossip": "exact" if parent == method else "ring"}
+        # The optimizer's own rate is 1: what it makes of a gradient is scaled by that of the call.
+        options |= {"learning_rate": 1.0, "decay": False}
+        settings = algorithms.settings("fen", world, options)
+        environment = make(world)
+        learner: Any = algorithms.build(
+            Config(world, "fen", settings, STEPS), environment, lambda optimizer: optimizer
+        )
+        self.steps = settings.steps
+
+        def trained(key: Any, rate: Any, entropy: Any, updates: Any) -> Any:
+            varied = copy.copy(settings)
+            object.__setattr__(varied, "entropy_coefficient", entropy)
+
+            def update(i: Any, carry: Any) -> Any:
+                def scaled(gradient: Any, state: Any, parameters: Any = None) -> Any:
+                    change, state = learner.optimizer.update(gradient, state, parameters)
+                    return jax.tree.map(lambda x: rate * (1 - i / updates) * x, change), state
+
+                optimizer = optax.GradientTransformation(learner.optimizer.init, scaled)
+                one = dataclasses.replace(learner, settings=varied, optimizer=optimizer)
+                state, metrics = one.update(carry[0])
+                return state, metrics.figures["gossip_bytes"]
+
+            start = learner.init(key, 0), jax.numpy.zeros(())
+            state, sent = jax.lax.fori_loop(0, updates, update, start)
+            return learner.parameters(state), sent
+
+        def judged(parameters: Any, keys: Any) -> Any:
+            def act(memory: Any, view: Any, keys: Any) -> Any:
+                return learner.act(parameters, memory, view, keys, greedy=False)
+
+            return play(environment, act, learner.memory(parameters, EPISODES), keys)
+
+        self.trained, self.judged = jax.jit(trained), jax.jit(judged)
+
+    def measured(self, steps: int, seed: int, rate: float, entropy: float) -> dict[str, Any]:
+        """Trains a seed, and judges it in new episodes."""
+        import jax
+
+        from gradweave.marl.fairness.measures import summary
+
+        begun = time.process_time()
+        updates = np.int32(-(-steps // self.steps))
+        numbers = np.float32(rate), np.float32(entropy), updates
+        parameters, sent = self.trained(jax.random.key(seed), *numbers)
+        keys = jax.random.split(jax.random.key(1_000_000 + seed), EPISODES)
+        returns, lengths = map(np.asarray, self.judged(parameters, keys))
+        about = summary(returns, lengths)
+        return about | {
+            "seed": seed,
+            "rate": rate,
+            "entropy": entropy,
+            "product": about["utilisation"] * about["jain"],
+            "gossip_bytes": float(sent),
+            "processor_s": time.process_time() - begun,
+        }
 
 
-def searched(world: str, method: str) -> None:
+def search(world: str, method: str, trainer: Trainer) -> None:
     """Tries the settings that are not tried yet."""
     for rate, entropy in itertools.product(RATES, ENTROPIES):
         one = {"world": world, "method": method, "rate": rate, "entropy": entropy}
-        if any(row.items() >= one.items() for row in done()["search"]):
-            continue
-        found = {"learning_rate": rate, "entropy_coefficient": entropy}
-        row = one | measured(trainer(world, method, SEARCH_STEPS, found), SEARCH_SEED)
-        show(row)
-        write("search", row)
+        if not any(row.items() >= one.items() for row in done()["search"]):
+            write("search", one | trainer.measured(SEARCH_STEPS, SEARCH_SEED, rate, entropy))
 
 
 def best(world: str, method: str) -> dict[str, float]:
@@ -67,7 +131,7 @@ def best(world: str, method: str) -> dict[str, float]:
     parent = BY_GOSSIP.get(method, method)
     tried = [r for r in done()["search"] if (r["world"], r["method"]) == (world, parent)]
     row = max(tried, key=lambda row: row["product"])
-    return {"learning_rate": row["rate"], "entropy_coefficient": row["entropy"]}
+    return {name: row[name] for name in ("rate", "entropy")}
 
 
 def done() -> dict[str, list[dict[str, Any]]]:
@@ -77,6 +141,7 @@ def done() -> dict[str, list[dict[str, Any]]]:
 
 def write(part: str, row: dict[str, Any]) -> None:
     """Adds a row."""
+    show(row)
     there = done()
     there[part] = [*there[part], row | {"source": source_now(COMMAND, LIBRARIES)}]
     summary = summaries(there["seeds_of"])
@@ -94,8 +159,7 @@ def summaries(seeds_of: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 continue
             mean = {
                 name: float(np.mean([one[name] for one in seeds]))
-                for name in ("utilisation", "variation", "least", "greatest", "jain", "product")
-                + ("gossip_bytes", "processor_s")
+                for name in (*FIGURES, "processor_s")
             }
             products = [one["product"] for one in seeds]
             group.append(
@@ -124,21 +188,17 @@ def main() -> None:
     if not asked.resume:
         record("fairness", COMMAND, LIBRARIES, steps=STEPS, rows=[], search=[], seeds_of=[])
     start_jax(1)
-    for world in asked.only:
-        for method in METHODS:
-            searched(world, method)
-        trainers: dict[str, Trainer] = {}
-        for seed, method in itertools.product(range(asked.seeds), [*METHODS, *BY_GOSSIP]):
-            one = {"world": world, "method": method, "seed": seed}
-            if any(row.items() >= one.items() for row in done()["seeds_of"]):
+    for until in [number for number in ROUNDS if number < asked.seeds] + [asked.seeds]:
+        for world, method in itertools.product(asked.only, [*METHODS, *BY_GOSSIP]):
+            seeds = [r for r in done()["seeds_of"] if (r["world"], r["method"]) == (world, method)]
+            if len(seeds) >= until:
                 continue
-            found = best(world, method)
-            if method not in trainers:
-                trainers[method] = trainer(world, method, STEPS, found)
-            rates = {"rate": found["learning_rate"], "entropy": found["entropy_coefficient"]}
-            row = one | rates | measured(trainers[method], seed)
-            show(row)
-            write("seeds_of", json.loads(json.dumps(row)))
+            trainer = Trainer(world, method)
+            if method in METHODS:
+                search(world, method, trainer)
+            for seed in range(len(seeds), until):
+                one = {"world": world, "method": method}
+                write("seeds_of", one | trainer.measured(STEPS, seed, **best(world, method)))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 `job`: job scheduling: learning independently, the mean reward, the least utility and inequity
 aversion, each of the last three with a hierarchy too, the fair-efficient reward without one, and
-FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy gradients and a penalty
-on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing plant. `scripted`:
+FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy gradients, with the
+exact mean and by gossip, and a penalty on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing plant. `scripted`:
 agents of these two that learn nothing, see `fen_scripted.py`. `gossip`: by how much estimates of
 the mean utility differ from it, of the utilities of trained agents of the Matthew effect, by
 network and exchanges a step.
@@ -49,6 +49,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "inequity aversion, hierarchy": {"objective": "inequity_aversion"},
     "fair-efficient, no hierarchy": FLAT,
     "alpha-fair, 1": {"objective": "alpha_fair", **FLAT},
+    "alpha-fair, 1, ring": {"objective": "alpha_fair", "gossip": "ring", **FLAT},
     "alpha-fair, 2": {"objective": "alpha_fair", "alpha": 2.0, **FLAT},
     "Jain's index": {"objective": "jain", **FLAT},
 }
@@ -56,7 +57,7 @@ FEN: dict[str, dict[str, Any]] = {
     "FEN, exact mean": {"gossip": "exact"},
     "FEN, ring": {"gossip": "ring"},
 }
-"""By a variant's name, its settings; the mean utility is exact in all but the last."""
+"""By a variant's name, its settings; means are exact where nothing else is said."""
 
 
 class Part(NamedTuple):
