@@ -28,6 +28,8 @@ ORDERS = {
     "dcell:n=2,k=1": 6,
     "dcell:n=4,k=1": 20,
     "dcell:n=6,k=1": 42,
+    "fat_tree:k=4": 16,
+    "fat_tree:k=6": 54,
     "torus:3x3": 9,
     "torus:4x4": 16,
     "torus:3x5": 15,
@@ -129,6 +131,15 @@ def test_alike_servers_of_one_switch_turn_all_at_once(spec, order):
     """nauty's generators swap two of them each; no random product would move every server."""
     for topology in (from_spec(spec), relabelled(from_spec(spec))[0]):
         assert next(free_groups(topology)).order >= order
+
+
+def test_no_link_of_a_fat_tree_keeps_its_place(no_pynauty):
+    topology = from_spec("fat_tree:k=4")
+    for move in next(free_groups(topology)).permutations[1:]:
+        same = (move[topology.source] == topology.source) & (
+            move[topology.target] == topology.target
+        )
+        assert not same.any()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def free_groups(topology: Topology, *, stop: Stop = UNLIMITED) -> Iterator[FreeG
     """
     found = False
     for generators in _family_generators(topology):
-        extended = [_extended(topology, servers) for servers in generators]
+        extended = [_extended(topology, moved) for moved in generators]
         moves = [moved for moved in extended if moved is not None]
         if len(moves) == len(extended) and all(is_automorphism(topology, p) for p in moves):
             group = _closure(topology, moves)
@@ -92,7 +92,7 @@ def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
 
 
 def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
-    """Lists of generators, each a relabelling of the servers by rank."""
+    """Lists of generators, each a relabelling of the servers by rank, or of all nodes."""
     from gradweave.specification import UNNAMED, parse_spec
 
     count = topology.num_servers
@@ -113,6 +113,8 @@ def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
         sizes = (count,)
     elif family == "dcell" and k == 1 and n * (n + 1) == count:
         yield from _cell_relabellings(n)
+    elif family == "fat_tree" and (k := _size(values.get("k", ""))) ** 3 == 4 * count:
+        yield _pod_relabellings(k)
     # A name may be anything: nothing is built before the sizes are known to fit.
     if math.prod(sizes) == count:
         yield _translations(tuple(size for size in sizes if size > 1))
@@ -152,11 +154,37 @@ def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:
     yield [moved(shift)]
 
 
+def _pod_relabellings(k: int) -> list[NDArray]:
+    """Relabellings of the nodes of a fat tree: pods, edge switches in pods and servers below these.
+
+    Aggregation switches move as servers do, core switches of one as edge switches do: so no link
+    but that of an element's own keeps its place.
+    """
+    half = k // 2
+    pod, edge, server = k, half, half
+    layers = ((pod, edge, server), (pod, edge), (pod, server), (server, edge))
+    of_layers = ((0, 1, 2), (0, 1), (0, 2), (2, 1))  # coordinates of their nodes
+    moves = []
+    for moved in range(3):
+        parts, first = [], 0
+        for sizes, coordinates in zip(layers, of_layers, strict=True):
+            ranks = np.arange(math.prod(sizes)).reshape(sizes)
+            if moved in coordinates:
+                ranks = np.roll(ranks, -1, coordinates.index(moved))
+            parts.append(first + ranks.ravel())
+            first += ranks.size
+        moves.append(np.concatenate(parts))
+    return moves
+
+
 def _extended(topology: Topology, servers: NDArray) -> NDArray[np.int32] | None:
     """A relabelling of the servers, extended to switches: each goes where its neighbours go.
 
-    None where that does not determine it, or where it is not a relabelling of these servers.
+    None where that does not determine it, or where it is not a relabelling of these servers. One of
+    all nodes is as it is.
     """
+    if len(servers) == topology.num_nodes:
+        return servers.astype(np.int32)
     if len(servers) != topology.num_servers:
         return None
     permutation = np.full(topology.num_nodes, -1, np.int32)

@@ -22,6 +22,7 @@ DRAGONFLY = "dragonfly:groups=3,routers_per_group=2,servers_per_router=2,global_
         ("mesh:4x4", 16),
         ("bcube:n=4,k=1", 12),
         ("dcell:n=4,k=1", 24),
+        ("fat_tree:k=4", 15),
         ("complete:n=5", 1),
         ("star:9", 8),
     ],
