@@ -7,7 +7,8 @@ The rule was fixed before the instances were solved; none is left out because it
   all-reduce, an all-gather and a reduce-scatter.
 - Seconds, on networks of at most `MOST_TIMED` servers, 1 GB: an all-reduce and an all-gather; on
   those of at most `MOST_PAIRED` an all-to-all; on those in `ROOTED` a broadcast. On networks of
-  unequal links the all-reduce alone.
+  unequal links the all-reduce alone; on TE-CCL's, whose links between boxes go one way, also what
+  TE-CCL solves, an all-gather and an all-to-all.
 - Message cost, on the networks in `COSTLY`: an all-reduce of 1 GB and of 1 MB.
 - Mixes of demands, in seconds: `MIXES`.
 """
@@ -26,7 +27,7 @@ import numpy as np
 from box_networks import boxes
 from cluster_networks import dual_homed, joined, planes, rails, star_of_rings, two_sites
 from named_networks import NAMED
-from te_ccl import dgx2, ndv2
+from te_ccl import dgx2, mesh, ndv2
 from unequal_networks import KINDS, wide_areas
 
 import gradweave as gw
@@ -48,8 +49,15 @@ def _spec(spec: str) -> Callable[[], Topology]:
     return lambda: gw.topology.from_spec(spec)
 
 
-def _te_ccl(make: Callable, chassis: int, name: str) -> Callable[[], Topology]:
-    return lambda: make(chassis).topology(f"{name}, {chassis} chassis")
+def _te_ccl(make: Callable, size: int, name: str, back: bool = False) -> Callable[[], Topology]:
+    """A machine of TE-CCL's; of some its files have links between boxes in the other direction."""
+
+    def made() -> Topology:
+        there = make(size).topology(f"{name}, {size}")
+        ends = {"source": there.target, "target": there.source} if back else {}
+        return dataclasses.replace(there, **ends)
+
+    return made
 
 
 @cache
@@ -79,7 +87,8 @@ NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
     "mesh": {
         f"mesh-{size}": _spec(f"mesh:{size}")
         for size in ("3x3", "4x4", "5x5", "6x6", "4x8", "8x8", "3x3x3")
-    },
+    }
+    | {f"joined-rows-{side}": _te_ccl(mesh, side, "mesh of joined rows") for side in (4, 6)},
     "hypercube": {f"hypercube-{n}": _spec(f"hypercube:{n}") for n in (3, 4, 5, 6)},
     "complete": {f"complete-{n}": _spec(f"complete:{n}") for n in (4, 8)},
     "switch": {f"star-{n}": _spec(f"star:{n}") for n in (8, 16)},
@@ -88,17 +97,18 @@ NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
         "mi250": _spec("mi250"),
         "a100": _spec("a100"),
         "a100-2-boxes": _spec("a100:boxes=2"),
+        "a100-2-boxes-2-rails": _spec("a100:boxes=2,rails=2"),
         "a100-4-boxes": _spec("a100:boxes=4"),
         "a100-2-boxes-8-rails": _spec("a100:boxes=2,rails=8"),
         "h100-2-boxes-rails": lambda: boxes("H100", 2, "rails"),
         "mi250-2-boxes": lambda: boxes("MI250", 2),
         "tpu-v4-2x2x4": _spec("tpu_v4:2x2x4"),
         "tpu-v5e-4x4": _spec("tpu_v5e:4x4"),
-        "dgx2-1": _te_ccl(dgx2, 1, "DGX-2"),
+        "dgx2-1": _te_ccl(dgx2, 1, "DGX-2, boxes:"),
     },
     "one-way": {
-        "dgx2-2": _te_ccl(dgx2, 2, "DGX-2"),
-        "ndv2-2": _te_ccl(ndv2, 2, "NDv2"),
+        "dgx2-2": _te_ccl(dgx2, 2, "DGX-2, boxes:"),
+        "ndv2-2": _te_ccl(ndv2, 2, "NDv2, boxes:", back=True),
     },
     "leaf-spine": {
         "leaf-spine-4x4": _spec("leaf_spine:leaves=4,spines=2,servers_per_leaf=4"),
@@ -218,10 +228,12 @@ def _of_network(kind: str, name: str, make: Callable[[], Topology]) -> Iterator[
         for collective in ("all_reduce", "all_gather", "reduce_scatter"):
             yield Question(f"{name}.{collective}.rounds", kind, collective, "rounds", None, make)
     if servers <= MOST_TIMED:
-        for collective in ("all_reduce",) if kind in UNEQUAL else ("all_reduce", "all_gather"):
+        gathers = kind not in UNEQUAL or kind == "one-way"
+        for collective in ("all_reduce", "all_gather") if gathers else ("all_reduce",):
             made = f"{name}.{collective}.seconds.1gb"
             yield Question(made, kind, collective, "seconds", GB, make)
-    paired = ["all_to_all"] * (kind not in UNEQUAL and servers <= MOST_PAIRED)
+    few = kind not in UNEQUAL and servers <= MOST_PAIRED
+    paired = ["all_to_all"] * (few or kind == "one-way")
     for collective in [*paired, *["broadcast"] * (name in ROOTED)]:
         made = f"{name}.{collective}.seconds.1gb"
         yield Question(made, kind, collective, "seconds", GB, make, _jobs_of(collective))

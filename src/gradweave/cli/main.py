@@ -36,6 +36,7 @@ VERBS = {
     "train-pipeline": "train_pipeline",
     "evaluate": "evaluate",
     "machine": "machine",
+    "library": "library",
     "list": "list_",
     "conformance": "conformance",
 }

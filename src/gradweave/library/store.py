@@ -67,7 +67,7 @@ class Library:
 
     @cached_property
     def instances(self) -> dict[str, Instance]:
-        """By id, in the order of the index."""
+        """By id, in order."""
         return {one.id: one for one in self._index.instances}
 
     def instance(self, name: str) -> Instance:
@@ -153,7 +153,7 @@ class Library:
 def _as_bytes(release: str, instances: Mapping[str, Instance]) -> bytes:
     """The index, an instance a line, so that changes can be read."""
     head = json.dumps({"format": "gradweave-library", "version": 1, "release": release})
-    lines = b",\n".join(map(msgspec.json.encode, instances.values()))
+    lines = b",\n".join(msgspec.json.encode(instances[name]) for name in sorted(instances))
     return head[:-1].encode() + b', "instances": [\n' + lines + b"\n]}\n"
 
 

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from gradweave.bounds.certificates import check_certificate
 from gradweave.errors import InvalidScheduleError
-from gradweave.library.instance import EXACT_WITHIN, Instance, Record
+from gradweave.library.instance import EXACT_WITHIN, Instance
 from gradweave.library.judging import Judged, identity, judge
 from gradweave.library.store import MAX_PACKED_BYTES, Library
+from gradweave.schedule.file import from_bytes
+from gradweave.schedule.schedule import Schedule
 
 MAX_KEPT_BYTES = 300_000
 """Largest file of a schedule, packed, that the library keeps, so that it stays small."""
@@ -89,9 +92,7 @@ def weigh(library: Library, data: Mapping[str, Any], instance: str | None = None
     return outcomes
 
 
-def accept(
-    library: Library, outcome: Outcome, by: str, how: str, date: str, reason: str = ""
-) -> Instance:
+def accept(library: Library, outcome: Outcome, by: str, how: str, date: str) -> Instance:
     """Makes a submission the record, where it improves schedule or bound; keeps the history.
 
     The file that is kept has the certificates of both, those that count, so that it proves the
@@ -103,7 +104,6 @@ def accept(
         by: who found it.
         how: how.
         date: YYYY-MM-DD.
-        reason: why its bound holds, in a sentence.
 
     Returns:
         The instance as it is now.
@@ -128,6 +128,7 @@ def accept(
         value = outcome.judged.value
         record = dataclasses.replace(record, value=value, by=by, how=how, date=date)
     if outcome.raises_bound:
+        reason = reason_of(outcome.data, outcome.judged.certificate)
         bound = str(outcome.judged.least)
         record = dataclasses.replace(record, bound=bound, reason=reason)
     made = dataclasses.replace(instance, record=record, history=(old, *instance.history))
@@ -149,8 +150,26 @@ def first_record(data: Mapping[str, Any], instance: Instance) -> tuple[Instance,
         value=judged.value,
         bound=str(judged.least),
         sha256=hashlib.sha256(packed).hexdigest(),
+        reason=reason_of(data, judged.certificate),
     )
     return dataclasses.replace(instance, record=record), packed
+
+
+def schedule_of(data: Mapping[str, Any], name: str = "schedule") -> Schedule:
+    """The schedule of a file's content, without its certificates.
+
+    Raises:
+        FileError: it holds none.
+    """
+    return from_bytes(json.dumps({**data, "certificates": []}).encode(), name)
+
+
+def reason_of(data: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> str:
+    """Why a certificate's bound holds, in a sentence; empty where there is none."""
+    if certificate is None:
+        return ""
+    schedule = schedule_of(data)
+    return check_certificate(certificate, schedule.topology, schedule.demand).reason
 
 
 def pack(data: Mapping[str, Any], certificates: list[Mapping[str, Any]]) -> bytes:

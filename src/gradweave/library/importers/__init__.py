@@ -1,0 +1,68 @@
+"""Results of other tools as schedules: read, never executed; what they are worth is for `judge`."""
+
+from typing import Any
+
+from gradweave.errors import FileError
+from gradweave.library.importers.forest_coll import is_forest_coll, read_forest_coll
+from gradweave.library.importers.msccl import is_msccl, read_msccl
+from gradweave.library.importers.te_ccl import is_te_ccl, read_te_ccl
+from gradweave.library.store import MAX_BYTES, content_of
+from gradweave.schedule.demand import Demand
+from gradweave.schedule.schedule import Schedule
+from gradweave.topology.formats.nccl_xml import parse_xml
+from gradweave.topology.topology import Topology
+
+__all__ = ["imported", "is_foreign", "read_forest_coll", "read_msccl", "read_te_ccl"]
+
+
+def is_foreign(content: bytes, name: str) -> bool:
+    """Whether a file is another tool's: XML, or JSON that is no schedule of ours.
+
+    Raises:
+        FileError: it is neither.
+    """
+    return _is_xml(content) or is_te_ccl(content_of(content, name))
+
+
+def imported(
+    content: bytes,
+    name: str,
+    topology: Topology,
+    collective: Any,
+    demand: Demand | None = None,
+    pieces: int = 1,
+) -> Schedule:
+    """Another tool's result as a schedule, not yet judged.
+
+    Args:
+        content: of the file, not trusted.
+        name: of it, in messages.
+        topology: the network that it is for.
+        collective: of trees, which do not say it.
+        demand: where one is asked for: an all-to-all's.
+        pieces: into which each tree's part is cut.
+
+    Raises:
+        FileError: in one line what is not understood.
+    """
+    try:
+        if not _is_xml(content):
+            return read_te_ccl(content_of(content, name), topology, demand)
+        root = _parsed(content)
+        if is_msccl(root):
+            return read_msccl(root, topology, demand)
+        if is_forest_coll(root):
+            return read_forest_coll(root, topology, collective, pieces)
+        raise FileError(f"neither an algorithm of MSCCL nor trees of ForestColl: {root.tag!r:.40}")
+    except FileError as error:
+        raise FileError(f"{name}: {error}") from error
+
+
+def _is_xml(content: bytes) -> bool:
+    return content.lstrip()[:1] == b"<"
+
+
+def _parsed(content: bytes) -> Any:
+    if len(content) > MAX_BYTES:
+        raise FileError(f"larger than {MAX_BYTES:,} bytes, the most accepted")
+    return parse_xml(content)
