@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradweave.execute.torch_distributed.gloo_messages import do_jobs
+from gradweave.execute.torch_distributed import threads
 
 _FOREVER = timedelta(0)
 """What PyTorch calls no timeout of `wait`: the group's own holds."""
@@ -86,11 +86,12 @@ class Progress:
     """The thread in which they run; it ends with this object."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        threading.Thread(
-            target=do_jobs, args=(self._jobs,), name="gradweave-progress", daemon=True
-        ).start()
-        self.close = weakref.finalize(self, self._jobs.put, None)
+        self._jobs: threads.Jobs = queue.SimpleQueue()
+        thread = threading.Thread(
+            target=threads.do_jobs, args=(self._jobs,), name="gradweave-progress", daemon=True
+        )
+        thread.start()
+        self.close = weakref.finalize(self, threads.end, self._jobs, [thread])
         """Ends the thread after what was started."""
 
     def start(self, tensor: torch.Tensor, run: Callable[[], None]) -> PlannedWork:

@@ -19,6 +19,7 @@ from torch.distributed import distributed_c10d
 from gradweave.errors import RunError
 from gradweave.execute.program import Action, Program
 from gradweave.execute.reduction import Reduction
+from gradweave.execute.torch_distributed import threads
 from gradweave.execute.torch_distributed.lost import LossDetector
 from gradweave.execute.torch_distributed.pending import PendingCollective
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
@@ -142,10 +143,10 @@ class Messages:
         self._longest = max(2 * group_timeout(group), _LONGEST)
         self._scratch = torch.empty(0)
         self._error: RunError | None = None
-        self._ready: _Queue = queue.SimpleQueue()
+        self._ready: threads.Jobs = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._have_threads(1)
-        weakref.finalize(self, _stop_threads, self._ready, self._threads)
+        weakref.finalize(self, threads.end, self._ready, self._threads)
 
     def __call__(self, flat: torch.Tensor, cuts: Cuts, reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
@@ -181,7 +182,9 @@ class Messages:
         """Starts threads until there are so many."""
         while len(self._threads) < count:
             name = f"gradweave-{len(self._threads)}"
-            thread = threading.Thread(target=do_jobs, args=(self._ready,), name=name, daemon=True)
+            thread = threading.Thread(
+                target=threads.do_jobs, args=(self._ready,), name=name, daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -312,13 +315,13 @@ class _Run:
         self._perform = messages.perform
         self._lock = threading.Lock()
 
-    def follow(self, action: int, ready: "_Queue") -> None:
+    def follow(self, action: int, ready: threads.Jobs) -> None:
         """Does an action, and those that it enables and no other thread takes."""
         following: int | None = action
         while following is not None and self.call.error is None:
             following = self._advance(following, ready)
 
-    def _advance(self, action: int, ready: "_Queue") -> int | None:
+    def _advance(self, action: int, ready: threads.Jobs) -> int | None:
         """Does an action, queues those that it enables, and returns one of them for this thread."""
         try:
             with torch.no_grad():
@@ -333,21 +336,6 @@ class _Run:
         for other in following[1:]:
             ready.put(functools.partial(self.follow, other, ready))
         return following[0] if following else None
-
-
-_Queue = queue.SimpleQueue[Callable[[], None] | None]
-
-
-def do_jobs(ready: _Queue) -> None:
-    """Does jobs until there is None."""
-    while (job := ready.get()) is not None:
-        job()
-        del job
-
-
-def _stop_threads(ready: _Queue, threads: list[threading.Thread]) -> None:
-    for _ in threads:
-        ready.put(None)
 
 
 def combine(reduction: Reduction, into: torch.Tensor, other: torch.Tensor) -> None:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from gradweave.execute.torch_distributed import threads
+
 _Answer = TypeVar("_Answer")
 _TCPStore = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 _Store = distributed_c10d.Store
@@ -74,13 +76,14 @@ class StoreThread:
         self._original = group if isinstance(group, _Store) else group_store(group)
         store = distributed_c10d.PrefixStore(prefix, _connected_again(self._original))
         self._requests: _Requests = queue.SimpleQueue()
-        threading.Thread(
+        thread = threading.Thread(
             target=_answer,
             args=(store, self._requests, tick),
             name="gradweave-store",
             daemon=True,
-        ).start()
-        self.close = weakref.finalize(self, self._requests.put, None)
+        )
+        thread.start()
+        self.close = weakref.finalize(self, threads.end, self._requests, [thread])
         """Ends the thread."""
 
     def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
