@@ -296,6 +296,7 @@ class Messages:
                 ports[side][node] += rate / slowest  # transfers that fit beside each other
                 self.hold[side][node] = min(hold, self.hold[side].get(node, inf))
         self.servers, self.ports = servers, ports
+        self.reached, self.known = cache(self.reached), cache(self.known)
         self.far = {s: net.least({s}, net.delay) for s in servers}
         near = min(self.far[a][b] for a in servers for b in servers if a != b)
         hold, most = min(net.hold), max(x[s] for x in ports for s in servers)
@@ -312,12 +313,10 @@ class Messages:
         a, b = (a, b) if leaving else (b, a)
         return self.far[a][b] + max(self.hold[0][a], self.hold[1][b]) if a != b else Fraction(0)
 
-    @cache
     def reached(self, some, leaving):
         """Of each server, ascending: seconds to each of some others, or from them."""
         return {s: sorted(self.between(s, other, leaving) for other in some) for s in self.servers}
 
-    @cache
     def known(self, time, x, some, leaving):
         """How many of some servers one reaches before a time; not leaving, can have heard of.
 
@@ -363,6 +362,7 @@ class Proof:
         self.forbids = {OVERLAP, SEVERAL} if both else set()
         stages = STAGES if both else (self.name,)
         need([step["stage"] for step in steps] == [*stages], "proof: not of each stage")
+        need(self.unit in ("rounds", "seconds"), "claim: another unit")
         kinds = KINDS["demand" if asked.demand else self.unit]
         need({step["kind"] for step in steps} <= {*kinds}, "not checked: of an unknown kind")
         self.least = sum((Fraction(kinds[step["kind"]](self, step)) for step in steps), Fraction(0))
@@ -475,11 +475,29 @@ class Proof:
                 room += net.room[k] * (out and b in (after if b in net.rank else through))
         return len(switches) + 1 if self.sum({*net.servers} - sets[0]) > room else 0
 
+    def refutation(self, step):
+        """A proof that nothing satisfies what every schedule of so few rounds would."""
+        try:
+            import gradweave_refute as other
+        except ImportError:
+            raise Wrong("not checked: gradweave_refute.py is not beside this file") from None
+        net, (source, target) = self.net, zip(*self.net.ends)
+        nodes = {"servers": net.servers, "switches": sorted({*range(net.size)} - {*net.rank})}
+        links = {"source": source, "target": target, "capacity": net.room}
+        asked = {key: step[key] for key in ("rounds", "counters", "sha256", "lrat_xz")}
+        asked |= {"stage": self.stage(step), "pieces": self.pieces}
+        try:
+            other.proved(nodes | {"links": links}, asked)
+        except (other.Wrong, *other.BROKEN) as error:
+            raise Wrong(f"refutation: {error}") from None
+        return step["rounds"] + 1
+
     def lengths(self, step):
         """Lengths of links: what blocks use of them at least, over what links offer."""
         net, cost, used = self.net, whole(step["lengths"], 1 << 64, "lengths"), Fraction(0)
         need(len(cost) == len(net.ends), "lengths: not one for each link direction")
         blocks = [(*x, n) for x, n in zip(self.asked.blocks, self.pieces) if x[4] >= self.since]
+        need(blocks, "lengths: of no block")
         several = any(len(given) > 1 < len(wanted) for _, given, wanted, *_ in blocks)
         self.forbids |= {ADDED, PASSED} | ({SEVERAL} if several else set())
         self.forbids |= {UNEQUAL} if self.name in STAGES else set()
@@ -668,7 +686,8 @@ class Proof:
 
 
 KINDS = {
-    "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.late_entry, Proof.closing_cut),
+    "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.late_entry, Proof.closing_cut,
+               Proof.refutation),
     "seconds": (Proof.cut, Proof.groups, Proof.lengths, Proof.crossings, Proof.slots, Proof.reach,
                 Proof.root, Proof.relay, Proof.meeting),
     "demand": (Proof.lengths, Proof.reach),

@@ -11,6 +11,7 @@
         ├── InvalidScheduleError a schedule that the verifier rejects
         ├── InvalidCertificateError a certificate that does not prove what it claims
         ├── NoScheduleError      no schedule was found within the limits given
+        ├── NoProofError         no proof was found that there is none
         ├── DeadlockError        calls of several groups that may wait for each other forever
         ├── ConformanceError     a scheduler, family or other part that breaks a promise of its kind
         └── RunError             a run on real processes that did not finish, or had a wrong result
@@ -81,6 +82,10 @@ class InvalidCertificateError(Negative):
 
 class NoScheduleError(Negative):
     """No schedule was found within the limits given."""
+
+
+class NoProofError(Negative):
+    """No proof was found that no schedule has so few rounds; there may be one."""
 
 
 class DeadlockError(Negative):

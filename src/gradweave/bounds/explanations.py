@@ -185,6 +185,11 @@ class _Words:
         rounds = counted(len(step["switches"]), "round")
         return f"in {rounds} not all pieces can come {way} {server}, past sets that close in on it"
 
+    def refutation(self, step: Mapping[str, Any]) -> str:
+        """By a formula that every schedule of so few rounds would satisfy."""
+        stage, rounds = step["stage"].replace("_", "-"), counted(step["rounds"], "round")
+        return f"no {stage} takes {rounds}, by a refutation whose proof was checked"
+
     def lengths(self, step: Mapping[str, Any]) -> str:
         """Of links: those around a server, or many."""
         length = np.array(step["lengths"], object)

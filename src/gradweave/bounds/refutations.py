@@ -1,0 +1,306 @@
+"""Proofs that no schedule has so few rounds, written for `gradweave_refute` to check.
+
+The formula is that one's. Lemmas on how many pieces can have come into a set of nodes are derived
+here, one unit propagation after the other; where counting alone does not decide, a solver of
+satisfiability that writes LRAT goes on from what the lemmas say.
+"""
+
+import base64
+import hashlib
+import lzma
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gradweave.bounds.certificates import Certified, _certified
+from gradweave.errors import NoProofError
+from gradweave.schedule.schedule import Collective
+from gradweave.topology.formats.object import topology_to_object
+from gradweave.topology.topology import Topology
+from gradweave_refute import YES, Counter, Formula
+
+Clause = tuple[int, ...]
+Solver = Callable[[Sequence[Clause]], Iterable[str]]
+"""From clauses to the lines of a proof in LRAT that nothing satisfies them, numbered from 1."""
+
+
+class Derivation:
+    """A formula, and clauses that follow from it with the hints that LRAT asks for."""
+
+    def __init__(self, formula: Formula) -> None:
+        self.clauses: list[Clause] = list(formula.clauses)
+        self.given = len(self.clauses)
+        self.hints: dict[int, list[int]] = {}
+        """By the number of a derived clause, counted from 1."""
+        self._about: dict[int, list[int]] = {}
+        for number, clause in enumerate(self.clauses, 1):
+            self._note(number, clause)
+
+    def _note(self, number: int, clause: Clause) -> None:
+        for x in clause:
+            self._about.setdefault(abs(x), []).append(number)
+
+    def add(self, clause: Clause, hints: list[int]) -> int:
+        """The number of a clause that is known to follow."""
+        self.clauses.append(clause)
+        self.hints[len(self.clauses)] = hints
+        self._note(len(self.clauses), clause)
+        return len(self.clauses)
+
+    def derive(self, literals: Sequence[int], near: Sequence[int]) -> int | None:
+        """A clause that follows from clauses about its own literals and some near ones alone.
+
+        Returns:
+            Its number; None for one that is true anyway.
+        """
+        if YES in literals:
+            return None
+        clause = tuple(dict.fromkeys(x for x in literals if x != -YES))
+        names = {abs(x) for x in (*literals, *near)} - {YES}
+        numbers = sorted({n for name in names for n in self._about.get(name, ())}, reverse=True)
+        local = [n for n in numbers if names.issuperset(map(abs, self.clauses[n - 1]))]
+        return self.add(clause, self._propagated(clause, local))
+
+    def _propagated(self, clause: Clause, local: Sequence[int]) -> list[int]:
+        true, hints = {-x for x in clause}, []
+        found = True
+        while found:
+            found = False
+            for number in local:
+                left = [x for x in self.clauses[number - 1] if -x not in true]
+                if not left:
+                    return [*hints, number]
+                if len(left) == 1 and left[0] not in true:
+                    true.add(left[0])
+                    hints.append(number)
+                    found = True
+        raise NoProofError(f"refutation: a lemma of {len(clause)} literals does not follow")
+
+    def solve(self, numbers: Sequence[int], solver: Solver) -> None:
+        """Adds a solver's proof from some of the clauses, which ends in the empty one."""
+        names = dict(enumerate(numbers, 1))
+        for line in solver([self.clauses[number - 1] for number in numbers]):
+            words = line.split()
+            if words[1] != "d":
+                end = words.index("0")
+                hints = [names[int(word)] for word in words[end + 1 : -1]]
+                names[int(words[0])] = self.add(tuple(map(int, words[1:end])), hints)
+                if end == 1:
+                    return
+        raise NoProofError("refutation: the solver's proof does not end in the empty clause")
+
+    def needed(self) -> list[int]:
+        """The clauses, given and derived, from which the last one, the empty one, follows."""
+        needed = {len(self.clauses)}
+        for number in range(len(self.clauses), self.given, -1):
+            if number in needed:
+                needed.update(self.hints[number])
+        return sorted(needed)
+
+    def text(self) -> str:
+        """What is needed, in LRAT, numbered anew."""
+        needed = [number for number in self.needed() if number > self.given]
+        name = {number: self.given + k for k, number in enumerate(needed, 1)}
+        rows = []
+        for number in needed:
+            clause = (name[number], *self.clauses[number - 1], 0)
+            hints = (*(name.get(hint, hint) for hint in self.hints[number]), 0)
+            rows.append(" ".join(map(str, clause + hints)) + "\n")
+        return "".join(rows)
+
+
+class Entering:
+    """Lemmas on one counter: a channel brings a piece a round at most, so enough must be in."""
+
+    def __init__(self, counter: Counter, derivation: Derivation) -> None:
+        self.counter, self.formula, self.derivation = counter, counter.formula, derivation
+        self.done: set[tuple[Any, ...]] = set()
+
+    def derive(self) -> list[int]:
+        """How many pieces must be inside, from the last round back to the first.
+
+        Returns:
+            Numbers of the clauses that say so, of a literal each; the last one is empty where the
+            counter alone shows that so few rounds are impossible.
+        """
+        everything, facts = len(self.counter.items), []
+        for t in reversed(range(self.formula.rounds)):
+            for n in range(len(self.counter.ways[t]), 0, -1):
+                least = self.counter.least(t, n)
+                if least <= 1:
+                    return facts
+                if n == len(self.counter.ways[t]):
+                    self._last_channel(t)
+                self._one_fewer(t, n, everything, least - 1)
+                known = self._at_least(t, n, everything, least)
+                fact = self._at_least(t, n - 1, everything, least - 1)
+                number = self.derivation.derive([fact], [known])
+                facts += [] if number is None else [number]
+                if fact == -YES:
+                    return facts
+        return facts
+
+    def _after(self, t: int, n: int) -> tuple[int, int]:
+        """After all channels it is the next round."""
+        return (t + 1, 0) if n == len(self.counter.ways[t]) else (t, n)
+
+    def _at_least(self, t: int, n: int, i: int, k: int) -> int:
+        return self.counter.among(*self._after(t, n), i, k)
+
+    def _last_channel(self, t: int) -> None:
+        """What comes into the set comes by one of its channels."""
+        formula, counter, ways = self.formula, self.counter, len(self.counter.ways[t])
+        if counter.link:
+            self._one_over_the_link(t)
+            return
+        most = [(a, b, k) for a, b, most in formula.rows for k in range(most * formula.steps[t])]
+        into = {c[1] for c in counter.ways[t]} | {*counter.items[0][1]}
+        inner = [c for c in most if c[1] in into]
+        for i, (p, servers) in enumerate(counter.items, 1):
+            near = [formula.sent(p, c, t) for c in inner]
+            near += [counter.within(i, t, n) for n in range(ways)]
+            near += [formula.holds(p, v, s) for v in servers for s in (t, t + 1)]
+            after, before = counter.within(i, t + 1), counter.within(i, t, ways - 1)
+            self.derivation.derive([-after, before, counter.brought(i, t, ways)], near)
+
+    def _one_over_the_link(self, t: int) -> None:
+        """Of the transfers that must take a link, a round has one."""
+        formula, counter = self.formula, self.counter
+        coming = [counter.brought(i, t, 1) for i in range(1, len(counter.items) + 1)]
+        near: list[list[int]] = []
+        for i, (p, (v,)) in enumerate(counter.items):
+            route = [(*link, 0) for link in formula.forced(p, v)]
+            literals = [formula.sent(p, c, t) for c in route]
+            for out, _ in pairwise(route):
+                into = [c for c in formula.into[out[0]] if c[0] != out[1]]
+                literals += [formula.joins(c, out, t) for c in into]
+            literals += [formula.used(q, route[-1], t) for q in range(len(formula.root))]
+            near.append([*literals, *(formula.holds(p, v, s) for s in (t, t + 1))])
+            for j in range(i):
+                both = [coming[i], coming[j], *near[i], *near[j]]
+                self.derivation.derive([-coming[i], -coming[j]], both)
+                used = [counter.used(k, t, 1) for k in (j, j + 1)]
+                self.derivation.derive([-coming[i], -used[1]], [*used, coming[j]])
+
+    def _near(self, t: int, n: int, i: int, k: int) -> list[int]:
+        """Literals about the first pieces, the last of them, and a channel."""
+        counter, formula = self.counter, self.formula
+        near = [counter.within(i, *self._after(t, m)) for m in (n - 1, n)]
+        for m in (n - 1, n):
+            after = self._after(t, m)
+            for j in (i - 1, i):
+                for h in (k - 1, k, k + 1):
+                    if ("among", counter.key, *after, j, h) in formula.known:
+                        near.append(counter.among(*after, j, h))
+        near += [counter.brought(i, t, n), counter.used(i - 1, t, n), counter.used(i, t, n)]
+        if not counter.link:  # pieces in between that are not counted
+            first, last = counter.items[i - 2][0] if i > 1 else -1, counter.items[i - 1][0]
+            near += [formula.used(q, counter.ways[t][n - 1], t) for q in range(first, last)]
+        return near
+
+    def _none_fewer(self, t: int, n: int, i: int, k: int) -> None:
+        """If the channel brings none of the first i pieces, as many were inside before."""
+        if k <= 0 or k > i or ("none", t, n, i, k) in self.done:
+            return
+        self.done.add(("none", t, n, i, k))
+        self._none_fewer(t, n, i - 1, k)
+        self._none_fewer(t, n, i - 1, k - 1)
+        after, before = (self._at_least(t, m, i, k) for m in (n, n - 1))
+        used = self.counter.used(i, t, n)
+        self.derivation.derive([-after, used, before], self._near(t, n, i, k))
+
+    def _one_fewer(self, t: int, n: int, i: int, k: int) -> None:
+        """Of the first i pieces the channel brings one at most."""
+        if k <= 0 or k >= i or ("one", t, n, i, k) in self.done:
+            return
+        self.done.add(("one", t, n, i, k))
+        self._one_fewer(t, n, i - 1, k)
+        self._one_fewer(t, n, i - 1, k - 1)
+        self._none_fewer(t, n, i - 1, k)
+        after, before = self._at_least(t, n, i, k + 1), self._at_least(t, n - 1, i, k)
+        self.derivation.derive([-after, before], self._near(t, n, i, k))
+
+
+def refute(
+    topology: Topology,
+    question: Mapping[str, Any],
+    solver: Solver | None = None,
+    *,
+    passes: int = 1,
+) -> dict[str, Any]:
+    """A proof that no schedule has so few rounds, for `gradweave_refute.proved`.
+
+    Args:
+        topology: the network.
+        question: as `gradweave_refute.Formula` takes it: ``stage``, ``rounds`` and, if other than
+            usual, ``pieces``, ``trees``, ``steps``. Without ``counters`` one is taken that counts
+            what comes into the server with the narrowest links.
+        solver: for what counting alone does not show.
+        passes: how often it is asked; from the second time on about what the best proof needed.
+
+    Returns:
+        The question with ``sha256`` and ``lrat_xz`` of the proof.
+
+    Raises:
+        NoProofError: no proof was found.
+
+    >>> import gradweave as gw
+    >>> import gradweave_refute
+    >>> net = gw.topology.mesh((3, 3))
+    >>> found = refute(net, {"stage": "all_gather", "rounds": 3})
+    >>> gradweave_refute.proved(topology_to_object(net), found)
+    139
+    """
+    asked = dict(question)
+    if "counters" not in asked:
+        ends = topology.target if asked["stage"] == "all_gather" else topology.source
+        width = np.bincount(ends, topology.capacity, topology.num_nodes)[topology.servers]
+        asked["counters"] = [{"nodes": [int(topology.servers[np.argmin(width)])]}]
+    formula = Formula(topology_to_object(topology), asked)
+    derivation = Derivation(formula)
+    facts = [number for one in formula.counted for number in Entering(one, derivation).derive()]
+    text = derivation.text() if derivation.clauses[-1] == () else ""
+    numbers = [*range(1, derivation.given + 1), *facts]
+    for _ in range(passes if not text and solver else 0):
+        assert solver is not None
+        lemmas = len(derivation.clauses)
+        derivation.solve(numbers, solver)
+        found = derivation.text()
+        text = min(text or found, found, key=len)
+        numbers = [number for number in derivation.needed() if number <= lemmas]
+    if not text:
+        raise NoProofError("refutation: counting alone does not show it, and no solver was given")
+    packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {**asked, "sha256": digest, "lrat_xz": base64.b64encode(packed).decode()}
+
+
+def certify_refutation(
+    topology: Topology, collective: Collective, *refuted: Mapping[str, Any]
+) -> Certified:
+    """The certificate that a collective takes more rounds than its stages were refuted in.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        refuted: by `refute`, of free trees, for the stage; of an all-reduce for each, in order.
+            Where links are alike in both directions one proof serves both stages.
+
+    >>> import gradweave as gw
+    >>> net = gw.topology.mesh((3, 3))
+    >>> found = refute(net, {"stage": "all_gather", "rounds": 3})
+    >>> print(certify_refutation(net, "all_reduce", found, found))
+    no reduce-scatter takes 3 rounds, by a refutation whose proof was checked, ...: 8 rounds
+    """
+    stages = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
+    steps = [
+        {"kind": "refutation", "stage": stage}
+        | {name: one[name] for name in ("rounds", "counters", "sha256", "lrat_xz")}
+        for stage, one in zip(stages, refuted, strict=True)
+    ]
+    claim: dict[str, Any] = {"unit": "rounds", "collective": collective}
+    if "pieces" in refuted[0]:
+        claim["pieces"] = list(refuted[0]["pieces"])
+    return _certified(topology, None, claim, steps)
