@@ -18,7 +18,7 @@ import numpy as np
 import gradweave_check as checker
 from gradweave.bounds.bound import Bound, Certificate, ClosingCut, Cut, Distance, LateEntry, Ports
 from gradweave.bounds.demands import DemandBound
-from gradweave.bounds.duals import Duals
+from gradweave.bounds.duals import Crossing, Duals
 from gradweave.bounds.entry_sets import with_switches
 from gradweave.bounds.explanations import explained
 from gradweave.bounds.latency import (
@@ -252,7 +252,7 @@ def _step(topology: Topology, stage: str, one: Certificate) -> Step | None:
     return None
 
 
-def _set(one: Cut | LateEntry | Bottleneck) -> Step:
+def _set(one: Cut | LateEntry | Bottleneck | Crossing) -> Step:
     return {"servers": list(one.servers), "switches": list(one.switches)}
 
 
@@ -416,7 +416,8 @@ def _slots_step(stage: str, bound: TimeExpandedBound) -> Step:
     rows: list[list[int]] = []
     for number, each in enumerate(prices):
         of_link = np.full((slots.count, len(slots.topology.source), len(servers)), 1 << 62)
-        np.minimum.at(of_link, (slice(None), arcs.link), each)
+        for arc, link in enumerate(arcs.link.tolist()):
+            np.minimum(of_link[:, link], each[:, arc], out=of_link[:, link])
         for slot, link, rank in zip(*(part.tolist() for part in np.nonzero(of_link)), strict=True):
             price = int(of_link[slot, link, rank])
             rows.append([number, slot, link, int(servers[rank]), price])
