@@ -14,7 +14,7 @@ from gradweave.errors import OptionError
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE, Schedule
 from gradweave.simulate import changed_seconds, event_seconds, play, round_seconds, seconds
-from gradweave.simulate.seconds import overheads
+from gradweave.simulate.seconds import overheads, rates
 from gradweave.topology import Link, Topology, from_spec
 from tests.simulate.random_networks import networks
 from tests.simulate.test_simulate_rounds import random_policy
@@ -342,3 +342,11 @@ def test_without_transfers_a_change_of_bandwidths_takes_no_time():
     network = pair((1.0, 1.0))
     start, end = changed_seconds(Schedule.from_rows(network, []), 1.0, network, 0.5)
     assert (start.tolist(), end.tolist()) == ([], [])
+
+
+def test_rates_do_not_depend_on_how_far_apart_rounds_are() -> None:
+    """Of many empty rounds no table of all links is made."""
+    topology = from_spec("star:4")
+    demand = gw.schedule.collective("all_to_all", topology.servers, 300)
+    made = gw.schedulers.plan_unicast(topology, demand, "rounds").schedule
+    assert np.array_equal(rates(made), rates(made.replace(round=made.round * 1000)))

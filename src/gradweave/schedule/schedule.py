@@ -523,6 +523,8 @@ def _sorted_by_round(columns: dict[str, Any]) -> dict[str, Any]:
     rounds = columns["round"]
     if ascends(rounds):
         return columns
+    if rounds.max() <= np.iinfo(np.uint16).max:
+        rounds = rounds.astype(np.uint16)  # sorted by counting, a fifth of the time
     order = np.argsort(rounds, kind="stable")
     by_transfer = ("round", "piece", "source", "target", "op")
     nodes, offsets = columns["route_nodes"], columns["route_offsets"]

@@ -14,6 +14,10 @@ from gradweave.topology.topology import Topology
 Model = Literal["rounds", "events", "fair"]
 """How time passes: see `seconds`."""
 
+SPARSE = 32
+"""Links and rounds, for each transfer's link, from which on those that carry something are sought
+by sorting rather than in a table of all."""
+
 
 def seconds(
     schedule: Schedule,
@@ -280,6 +284,9 @@ def rates(schedule: Schedule) -> NDArray[np.float64]:
     topology = schedule.topology
     links, transfer = schedule.route_links
     link_in_round = schedule.round[transfer].astype(np.int64) * len(topology.source) + links
-    _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
+    if schedule.rounds * len(topology.source) < SPARSE * len(links):
+        slot, load = link_in_round, np.bincount(link_in_round)
+    else:
+        _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
     share = topology.bandwidth_bytes_per_s[links] / load[slot]
     return np.minimum.reduceat(share, _first_links(schedule)[:-1])

@@ -36,7 +36,7 @@ DEVICE_OVERHEAD_S = 0.0
 devices have many messages under way at once, so that what each costs is latency and holds no link.
 Not measured here."""
 
-MANY_STEPS = 1 << 18
+MANY_STEPS = 1 << 15
 """Nodes of routes from which on a compiled loop looks up their links."""
 
 MAX_NODES = 1 << 20

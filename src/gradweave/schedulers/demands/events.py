@@ -24,6 +24,7 @@ def rounds_by_events(
     size: Floats,
     *,
     ready_s: Floats | None = None,
+    known_s: Floats | None = None,
     turns: int,
     draws: int = 1,
     close: float = 0.0,
@@ -41,6 +42,8 @@ def rounds_by_events(
         transfers: of the parts; routes are those planned.
         size: [P] bytes of each part.
         ready_s: [P] seconds at which each part's source is ready; 0 if not given.
+        known_s: [X] seconds at which transfers like these started in a good plan; the first order
+            follows them, and is drawn otherwise.
         turns: to take at most.
         draws: orders that are drawn at most, of which the best is taken.
         close: how near the busiest link's load is near enough, relative to it.
@@ -70,7 +73,7 @@ def rounds_by_events(
     order, seconds, latest = np.zeros(0, np.int32), math.inf, later
     for number in range(draws * (turns + 1)):
         if number % (turns + 1) == 0:
-            latest = -later - DRAWN * rng.random(len(route)) * most
+            latest = -later - DRAWN * rng.random(len(route)) * most if known_s is None else known_s
         start, begun, ends = play_paths(paths, _ranks(latest), wires)
         if ends < seconds:
             order, seconds = begun, float(ends)
@@ -84,9 +87,19 @@ def rounds_by_events(
 
 
 def _ranks(value: Floats) -> NDArray[np.int32]:
-    """[X] place of each among all, the least first, of equals the first."""
-    ranks = np.empty(len(value), np.int32)
-    ranks[np.argsort(value, kind="stable")] = np.arange(len(value), dtype=np.int32)
+    """[X] place of each among all, the least first, of equals the first.
+
+    Values are made whole numbers, and each one's number added as its last bits: sorting those takes
+    a fifth of the time of a stable sort of floats. Equal are those that differ by less than 2^-30
+    or so of their range.
+    """
+    count = len(value)
+    bits, least = count.bit_length(), value.min()
+    scale = (1 << (62 - bits)) / max(value.max() - least, np.finfo(np.float64).tiny)
+    key = ((value - least) * scale).astype(np.int64) << bits | np.arange(count)
+    key.sort()
+    ranks = np.empty(count, np.int32)
+    ranks[key & ((1 << bits) - 1)] = np.arange(count, dtype=np.int32)
     return ranks
 
 

@@ -58,6 +58,10 @@ class Pieces:
         self._owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
         self._owns[given.owner, plan.topology.rank[given.servers]] = True
         self._places = hops.arrays()
+        demand = plan.demand
+        # [C] seconds before which nothing of a carrier is sent
+        self._busiest_s = plan.busiest_s
+        self._ready_s = demand.ready_at_s[demand.job[plan.block]].astype(np.float64)
         self.trees = self._trees(list(distinct), hop)
 
     def _trees(self, distinct: list[Carrier], hop: NDArray[np.int64]) -> "Trees":
@@ -89,39 +93,61 @@ class Pieces:
             waits[kind],
             followers,
             first[kind],
-            np.zeros((len(kind), hop.shape[1])),
+            np.where((there & (waits == 0))[kind], self._ready_s[:, None], 0.0),
             tail[0][kind],
             tail[1][kind],
         )
 
     def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
-        """Pieces finer and finer for as long as that is worth it, and then some in between.
+        """Pieces of the size at which their costs balance, then finer, coarser and in between.
 
         Args:
             stop: after which no more are tried, once there is an order.
         """
-        best, at, took = self._fastest_of(1.0, None), 1.0, 0.0
+        first = self._balanced_halvings(TUNING.transfers_per_s * stop.seconds_left)
+        best, at = self._fastest_of(2.0**-first, None), first
         assert best is not None
-        patience = TUNING.patience
-        for halvings in range(1, 64):
-            begun, part = clock.now(), 2.0**-halvings
-            if 2 * took > stop.seconds_left:
-                break
-            found = self._fastest_of(part, best)
-            took = clock.now() - begun
-            if found is None:
-                break
-            better = found.seconds < best.seconds * (1 - TUNING.min_gain)
-            patience = TUNING.patience if better else patience - 1
-            best, at = (found, part) if found.seconds < best.seconds else (best, at)
-            if patience <= 0 and 1 / part > TUNING.least_pieces:
-                break
+        took = 0.0
+        for halvings in (range(first + 1, 64), range(first - 1, -1, -1)):
+            patience = TUNING.patience
+            for number in halvings:
+                begun = clock.now()
+                if 2 * took > stop.seconds_left:
+                    break
+                found = self._fastest_of(2.0**-number, best)
+                took = clock.now() - begun
+                if found is None:
+                    break
+                better = found.seconds < best.seconds * (1 - TUNING.min_gain)
+                patience = TUNING.patience if better else patience - 1
+                best, at = (found, number) if found.seconds < best.seconds else (best, at)
+                if patience <= 0:
+                    break
         for factor in ORDERING.between:
             if took > stop.seconds_left:
                 break
-            found = self._fastest_of(at / factor, best)
+            found = self._fastest_of(2.0**-at / factor, best)
             best = best if found is None or found.seconds >= best.seconds else found
         return best
+
+    def _balanced_halvings(self, most: float) -> int:
+        """How often to halve the usual carrier's bytes, to begin with.
+
+        N pieces of each carrier take the time of the bytes, and about N times what messages hold
+        the busiest link beside it, and a 1/N of what a carrier's bytes take on its longest path.
+
+        Args:
+            most: transfers.
+        """
+        trees, wires, plan = self.trees, self._places["wires"], self.plan
+        hops = np.bincount(trees.hop[trees.hop >= 0], minlength=len(wires.rate))
+        held_s = np.repeat(wires.overhead * hops, np.diff(wires.first))
+        busiest_s = np.bincount(wires.links, held_s, len(wires.bandwidth)).max()
+        path_s = float((trees.tail_s_per_byte.max(axis=1) * plan.bytes).max())
+        each = max(int((trees.hop >= 0).sum()), 1)
+        most = min(most, TUNING.max_transfers / 2)
+        pieces = min(math.sqrt(path_s / max(busiest_s, 1e-300)), most / each)
+        return max(round(math.log2(max(pieces, 1.0))), 0)
 
     def _fastest_of(self, part: float, known: Ordered | None) -> Ordered | None:
         """The fastest order of pieces of some size.
@@ -136,7 +162,7 @@ class Pieces:
         for cut in self._cuts(part):
             if known is not None and np.bincount(cut.part) @ per_piece > TUNING.max_transfers:
                 return best
-            for found in self._orders(cut, until):
+            for found in self._orders(self._as_ready(cut), until):
                 if best is None or found.seconds < best.seconds:
                     best, until = found, min(until, found.seconds)
         return best
@@ -154,6 +180,14 @@ class Pieces:
         if len(self.plan.topology.switches):
             each = np.maximum(np.rint(size / usual), 1).astype(np.int64)
             yield in_turn(size / size.sum(), each * round(1 / part))
+
+    def _as_ready(self, cut: Cut) -> Cut:
+        """The same pieces, those of jobs that begin late among others that are then still to go."""
+        if not self._ready_s.any():
+            return cut
+        begins_s = np.linspace(0.0, self._busiest_s, len(cut.part)) + self._ready_s[cut.part]
+        order = np.argsort(begins_s, kind="stable")
+        return Cut(cut.part[order], cut.number[order], cut.share[order])
 
     def _orders(self, cut: Cut, until: float) -> Iterator[Ordered]:
         """The orders of a cut's pieces that are tried.

@@ -16,9 +16,6 @@ from gradweave.schedulers.textbook.postal import tree_by_arrival
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
-PIECES_PART = 0.2
-"""Share of the time for finer pieces: one tree is for little."""
-
 
 @dataclasses.dataclass(frozen=True)
 class PostalTree(DemandStrategy):
@@ -29,6 +26,7 @@ class PostalTree(DemandStrategy):
     """
 
     name: ClassVar[str] = "postal_tree"
+    effort: ClassVar[float] = 0.1
 
     tries: int = 200
     """Moves that are tried."""
@@ -66,4 +64,4 @@ class PostalTree(DemandStrategy):
         )
         carrier = trees.carrier(topology, route)
         pieces = Pieces(even_plan(topology, demand, [(0, carrier)]))
-        return pieces.schedule(pieces.fastest(stop.part(PIECES_PART)))
+        return pieces.schedule(pieces.fastest(stop))

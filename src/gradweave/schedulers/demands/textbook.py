@@ -26,6 +26,7 @@ from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Textbook(DemandStrategy):
     take least time.
     """
 
+    effort: ClassVar[float] = 0.1
     unicast: ClassVar[bool] = False
     """Whether it says how blocks of one contributor and one destination go."""
 
@@ -43,7 +45,10 @@ class Textbook(DemandStrategy):
         """Makes the schedule; `schedule` verifies it."""
         if demand.unicast and not self.unicast:
             raise self.refused("is for blocks of several contributors or destinations")
-        pieces = Pieces(even_plan(topology, demand, self.carriers(topology, demand)))
+        plan = even_plan(topology, demand, self.carriers(topology, demand))
+        if (busiest_s := plan.busiest_s) >= stop.below:
+            raise self.refused(f"its bytes keep a link busy for {format_seconds(busiest_s)}")
+        pieces = Pieces(plan)
         return pieces.schedule(pieces.fastest(stop))
 
     def carriers(self, topology: Topology, demand: Demand) -> Iterator[tuple[int, Carrier]]:

@@ -56,12 +56,12 @@ class Tuning:
     # Pieces and their order
     max_transfers: int = 400_000
     """Of a schedule: simulation takes time in proportion."""
+    transfers_per_s: float = 10_000.0
+    """With which the search for the size of pieces begins, for each second that it has."""
     min_gain: float = 0.002
     """Gain of finer pieces, relative, below which the search ends."""
     patience: int = 2
     """Finer cuts in a row without such a gain that end it."""
-    least_pieces: int = 8
-    """Pieces of a usual carrier up to which the search goes on whatever it gains."""
     windows: tuple[int, ...] = (4, 16)
     """Pieces of each carrier under way at one time."""
 

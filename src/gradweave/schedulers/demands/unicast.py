@@ -1,6 +1,7 @@
 """Schedules for messages from server to server, such as an all-to-all, beside their bound."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -44,8 +45,10 @@ HOLD_AGAIN = 0.01
 TURNS, MAX_TURNED = 5, 5_000_000
 """Backwards and forwards, to find an order in time, and transfers in all turns but the first. Where
 another plan is known, one, and only if the first order is not `CLOSE_AGAIN`."""
-CLOSE_AGAIN = 0.03
+CLOSE_AGAIN = 0.045
 """How near the busiest link's load is near enough then."""
+KNOWN_STARTS = 0.5
+"""Share of the transfers that the known plan must have, for its order to be followed at first."""
 DRAWS, MAX_DRAWN = 10, 50_000
 """Orders in time that are drawn at most, and transfers in all of them, about."""
 CLOSE_IN_TIME = 1e-4
@@ -77,6 +80,8 @@ class UnicastPlan:
     """Rounds, or seconds in the event model."""
     flow: ConcurrentFlow
     """What the schedule's paths follow, from which another plan can start."""
+    start_s: NDArray[np.float64] | None = None
+    """[T] seconds at which the schedule's transfers start in the event model; None in rounds."""
 
     @property
     def bound(self) -> UnicastCertificate:
@@ -87,6 +92,38 @@ class UnicastPlan:
     def gap(self) -> float:
         """How far `time` is above the bound, as a share of it."""
         return self.time / float(self.bound.time) - 1
+
+    @functools.cached_property
+    def _starts(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Pairs of servers and links, as one number ascending, and when such transfers start."""
+        assert self.start_s is not None and self.schedule.block is not None
+        links, transfer = self.schedule.route_links
+        first = np.flatnonzero(np.diff(transfer, prepend=-1))
+        block = self.schedule.block[self.schedule.piece]
+        number = _numbers(self.flow.messages, block, links[first])
+        numbers, place, count = np.unique(number, return_inverse=True, return_counts=True)
+        return numbers, np.bincount(place, self.start_s) / count
+
+    def starts_of(
+        self, messages: Messages, message: Integers, link: Integers
+    ) -> NDArray[np.float64] | None:
+        """[X] when other messages' transfers would start as here; None where few are alike.
+
+        Args:
+            messages: on the same network.
+            message: [X] which of them each transfer is of.
+            link: [X] the first that it takes.
+        """
+        numbers, start = self._starts
+        number = _numbers(messages, message, link)
+        place = np.minimum(np.searchsorted(numbers, number), len(numbers) - 1)
+        alike = numbers[place] == number
+        if alike.mean() < KNOWN_STARTS:
+            return None
+        links = len(messages.topology.source)
+        count = np.bincount(numbers % links, minlength=links)
+        mean = np.bincount(numbers % links, start, links) / np.maximum(count, 1)
+        return np.where(alike, start[place], mean[link])
 
 
 def plan_unicast(
@@ -144,13 +181,20 @@ def plan_unicast(
         return UnicastPlan(schedule, unit, float(schedule.rounds), flow)
     best: UnicastPlan | None = None
     for schedule, flow in _in_seconds(messages, demand, group, pieces, known, seed, stop):
-        seconds = float(event_seconds(schedule)[1].max())
-        if best is None or seconds < best.time:
-            best = UnicastPlan(schedule, unit, seconds, flow)
+        start, end = event_seconds(schedule)
+        if best is None or end.max() < best.time:
+            best = UnicastPlan(schedule, unit, float(end.max()), flow, start)
         if best.time < flow.bound * (1 + CLOSE) or stop.reached():
             break
     assert best is not None
     return best
+
+
+def _numbers(messages: Messages, message: Integers, link: Integers) -> NDArray[np.int64]:
+    """[X] one number for each message's pair of servers and a link."""
+    topology = messages.topology
+    pair = messages.source[message].astype(np.int64) * topology.num_nodes + messages.target[message]
+    return pair * len(topology.source) + link
 
 
 def messages_of(topology: Topology, demand: Demand) -> Messages:
@@ -312,11 +356,17 @@ def _ordered_in_time(
         quotient, transfers = Quotient.trivial(topology), transfers_of(topology, parts)
     draws = min(max(MAX_DRAWN // len(transfers.route), 1), DRAWS)
     turns = min(1 + MAX_TURNED // len(transfers.route), TURNS)
+    wires, known_s = quotient.wires(transfers), None
+    if known is not None:
+        message = np.repeat(parts.message, np.diff(transfers.first))
+        link = wires.links[wires.first[transfers.route]]
+        known_s = known.starts_of(flow.messages, message, link)
     rounds, _ = rounds_by_events(
-        quotient.wires(transfers),
+        wires,
         transfers,
         parts.sizes(flow.messages.amount),
         ready_s=demand.ready_at_s[demand.job][parts.message],
+        known_s=known_s,
         turns=1 if known else turns,
         draws=1 if known else draws,
         close=CLOSE_AGAIN if known else CLOSE_IN_TIME,
