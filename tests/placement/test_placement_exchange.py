@@ -15,12 +15,17 @@ from gradweave.placement import (
     Pairs,
     Problem,
     Stage,
+    Transformer,
     Workload,
     even_stages,
     exchange_cost,
+    pairs_of,
     placement_bound,
 )
 from gradweave.placement.exchange_kernel import matching
+from gradweave.placement.problem import problem_of
+from gradweave.placement.strategies import annealing
+from gradweave.topology import cities
 
 GRADIENT, ACTIVATION = 0.6e9, 0.4e9
 
@@ -91,6 +96,21 @@ def test_every_strategy_places_what_fits_and_repeats_itself(name):
     assert placed.shape == (3, 2) and len(np.unique(placed)) == 6
     assert problem.fits[np.arange(3)[:, None], placed].all()
     assert (placer.place(problem, seed=3) == placed).all()
+
+
+def test_batches_of_restarts_go_on_until_they_find_nothing_better(monkeypatch):
+    monkeypatch.setattr(annealing, "SMALL", 0)  # without what follows annealing
+    pairs = pairs_of(cities(each=2))
+    problem = problem_of(pairs, Transformer(), 5, 4)
+
+    def costs(placer: Annealing) -> list[float]:
+        found = (placer.place(problem, seed=seed) for seed in range(4))
+        return [exchange_cost(problem, devices).seconds for devices in found]
+
+    one, more = costs(Annealing(restarts=8, moves=200)), costs(Annealing(moves=200))
+    assert all(found <= before for found, before in zip(more, one, strict=True))
+    assert min(more) == pytest.approx(77.17, abs=0.01)
+    assert min(more) < min(one)
 
 
 def test_time_limits_end_searches():
