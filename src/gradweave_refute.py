@@ -297,6 +297,11 @@ def check(clauses, lines):
     raise Wrong("it does not derive the empty clause")
 
 
+def packed(refutation):
+    """The bytes of a refutation's proof, in xz."""
+    return base64.b64decode(refutation["lrat_xz"], validate=True)
+
+
 def unpacked(data):
     """The text of a proof, from xz."""
     reader = lzma.LZMADecompressor(memlimit=1 << 30)
@@ -307,7 +312,7 @@ def unpacked(data):
 
 def proved(network, refutation):
     """The number of a proof's steps; Wrong where it proves nothing."""
-    text = unpacked(base64.b64decode(refutation["lrat_xz"], validate=True))
+    text = unpacked(packed(refutation))
     same = hashlib.sha256(text).hexdigest() == refutation["sha256"]
     need(same, "proof: another one than its sha256 says")
     return check(Formula(network, refutation).clauses, text.decode().splitlines())
@@ -321,7 +326,7 @@ def main():
             data = json.load(file)
         network, refutation = data["topology"], data["refutation"]
         if "--lrat" in options:
-            print(unpacked(base64.b64decode(refutation["lrat_xz"])).decode(), end="")
+            print(unpacked(packed(refutation)).decode(), end="")
             return
         formula = Formula(network, refutation)
         if "--dimacs" in options:

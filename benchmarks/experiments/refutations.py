@@ -1,0 +1,188 @@
+"""Proofs in LRAT that no schedule has so few rounds: how large, how long, and who accepts them.
+
+    taskset -c 0 python benchmarks/experiments/refutations.py --cadical PROGRAM \
+        --lrat-check PROGRAM --cake-lpr PROGRAM
+
+One round fewer than each all-gather of exact_proofs takes, a 4x4 mesh in 7 rounds, and what SCCL
+asks of a DGX-1: chunks, steps and rounds. Most follow by counting; where that is not enough CaDiCaL
+2.2 goes on. Each proof is checked by gradweave_refute, by lrat-check of drat-trim and by cake_lpr,
+which is verified. Seconds are of processor time. Proofs of up to 300 kB are written to
+benchmarks/refutations/, smallest first, as long as they have 5 MB together. Then some of the same
+without counting: CaDiCaL has 120 s, as everywhere.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from cadical import Cadical, checked_by
+from command_line import parser_of
+from exact_proofs import FEWEST, network
+from record import RESULTS, printed, record
+
+import gradweave as gw
+import gradweave_refute
+from gradweave.bounds.refutations import refute
+from gradweave.errors import NoProofError
+from gradweave.schedule.flow_tree import FlowTrees
+from gradweave.topology import Topology
+from gradweave.topology.formats.object import topology_to_object
+from gradweave.topology.routes import shortest_path_trees
+
+FOLDER = Path(__file__).parents[1] / "refutations"
+MAX_BYTES, MAX_TOGETHER = 300_000, 5_000_000
+TIME_LIMIT_S = 120
+PASSES = 8
+"""How often CaDiCaL is asked, each time about the clauses that its last proof needed."""
+SCCL = [(pieces, (k, pieces + 1 - k)) for pieces in (3, 4, 5, 6) for k in range(1, pieces + 1)]
+"""Pieces per server of a DGX-1, and the rounds of each of two steps."""
+PLAIN = ("mesh:3x3", "ring:8", "torus:4x4", "mesh:4x4", "bcube:n=4,k=1", "hypercube:4")
+
+
+def questions() -> list[dict[str, Any]]:
+    """Each with the specification of its network and what is asked, in words and as a question."""
+    known = json.loads((RESULTS / "exact_proofs.json").read_text())["fewest"]
+    rows = []
+    for (spec, options), row in zip(FEWEST, known, strict=True):
+        asked = {"stage": "all_gather", "rounds": row["impossible_below"] - 1}
+        trees, pieces = options.get("trees", "free"), options.get("pieces_per_server", 1)
+        rows.append({"network": spec, "trees": trees, "pieces": pieces, "asked": asked})
+        if row["because"].startswith("CP-SAT"):
+            rows[-1]["search"] = True
+    for pieces, steps in SCCL:
+        asked = {"stage": "all_gather", "rounds": sum(steps), "steps": list(steps)}
+        row = {"network": "dgx1v", "trees": "free", "pieces": pieces, "asked": asked}
+        rows.append({**row, "search": True})
+    return rows
+
+
+def question(net: Topology, row: dict[str, Any]) -> dict[str, Any]:
+    """As `gradweave_refute` takes it, with what is to be counted."""
+    asked, trees = dict(row["asked"]), row["trees"]
+    if row["pieces"] > 1:
+        asked["pieces"] = [row["pieces"]] * net.num_servers
+    if trees == "fixed":
+        asked["trees"] = shortest_path_trees(net, net.servers).tolist()
+        bound = gw.bounds.fixed_trees(FlowTrees.shortest_path(net, net.servers), "all_gather")
+        load = bound.certificates[0]
+        asked["counters"] = [{"link": [load.source, load.target]}]
+    elif trees == "shortest":
+        asked["trees"] = "shortest"
+    if row.get("search"):
+        asked["counters"] = []
+    return asked
+
+
+def measure(row: dict[str, Any], programs: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """A row of the table, and the file that proves it, if there is a proof."""
+    net = network(row["network"])
+    asked, solver = question(net, row), Cadical(programs.cadical, TIME_LIMIT_S)
+    found: dict[str, Any] = {
+        "network": row["network"],
+        "trees": row["trees"],
+        "pieces_per_server": row["pieces"],
+        "rounds": asked["rounds"],
+        "steps": asked.get("steps"),
+    }
+    begun = time.process_time()
+    try:
+        refutation = refute(net, asked, solver, passes=PASSES)
+    except NoProofError as error:
+        took_s = round(solver.took_s, 2)
+        return {**found, "found": False, "because": str(error), "cadical_s": took_s}, None
+    found_s = time.process_time() - begun
+    topology = topology_to_object(net)
+    begun = time.process_time()
+    steps = gradweave_refute.proved(topology, refutation)
+    checked_s = time.process_time() - begun
+    formula = gradweave_refute.Formula(topology, refutation)
+    text = gradweave_refute.unpacked(gradweave_refute.packed(refutation))
+    with tempfile.TemporaryDirectory() as folder:
+        cnf, lrat = Path(folder, "formula.cnf"), Path(folder, "proof.lrat")
+        cnf.write_text(formula.dimacs())
+        lrat.write_bytes(text)
+        others = {
+            "lrat_check": checked_by(programs.lrat_check, "c VERIFIED", cnf, lrat),
+            "cake_lpr": checked_by(programs.cake_lpr, "s VERIFIED UNSAT", cnf, lrat),
+        }
+    found |= {
+        "found": True,
+        "by": "search" if solver.took_s else "counting",
+        "variables": len(formula.names),
+        "clauses": len(formula.clauses),
+        "proof_steps": steps,
+        "proof_bytes": len(text),
+        "packed_bytes": len(gradweave_refute.packed(refutation)),
+        "sha256": refutation["sha256"],
+        "found_s": round(found_s + solver.took_s, 2),
+        "cadical_s": round(solver.took_s, 2),
+        "checked_s": round(checked_s, 3),
+    }
+    for name, (accepted, took_s) in others.items():
+        found |= {f"{name}_accepts": accepted, f"{name}_s": round(took_s, 3)}
+    return found, {"topology": topology, "refutation": refutation}
+
+
+def plain(spec: str, rounds: int, programs: Any) -> dict[str, Any]:
+    """The formula without counters."""
+    solver = Cadical(programs.cadical, TIME_LIMIT_S)
+    asked = {"stage": "all_gather", "rounds": rounds, "counters": []}
+    row = {"network": spec, "rounds": rounds}
+    try:
+        refutation = refute(network(spec), asked, solver)
+    except NoProofError:
+        return {**row, "found": False, "cadical_s": round(solver.took_s, 2), "packed_bytes": None}
+    size = len(gradweave_refute.packed(refutation))
+    return {**row, "found": True, "cadical_s": round(solver.took_s, 2), "packed_bytes": size}
+
+
+def file_name(row: dict[str, Any]) -> str:
+    """Of a proof."""
+    spec = row["network"].replace(":", "-").replace("=", "").replace(",", "-")
+    parts = [spec, *([row["trees"]] if row["trees"] != "free" else [])]
+    parts += [f"{row['pieces_per_server']}-pieces"] if row["pieces_per_server"] > 1 else []
+    parts.append("+".join(map(str, row["steps"] or [row["rounds"]])))
+    return "-".join(parts) + ".json"
+
+
+def keep(found: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+    """Writes the small proofs, and notes in each row where."""
+    FOLDER.mkdir(exist_ok=True)
+    together = 0
+    proved = [one for one in found if one[1]]
+    for row, file in sorted(proved, key=lambda one: one[0]["packed_bytes"]):
+        content = json.dumps(file, separators=(",", ":")) + "\n"
+        together += len(content)
+        fits = len(content) <= MAX_BYTES and together <= MAX_TOGETHER
+        row["file"] = f"benchmarks/refutations/{file_name(row)}" if fits else None
+        if fits:
+            (FOLDER / file_name(row)).write_text(content)
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    for name in ("cadical", "lrat-check", "cake-lpr"):
+        parser.add_argument(f"--{name}", default=name, help="the program")
+    programs = parser.parse_args()
+    found = []
+    for row in questions():
+        found.append(measure(row, programs))
+        print(json.dumps(found[-1][0]), flush=True)
+    keep(found)
+    rounds = {row["network"]: row["rounds"] for row, _ in reversed(found) if row["trees"] == "free"}
+    record(
+        "refutations",
+        time_limit_s=TIME_LIMIT_S,
+        cadical="2.2.0",
+        rows=[row for row, _ in found],
+        plain=list(printed(plain(spec, rounds[spec], programs) for spec in PLAIN)),
+    )
+
+
+if __name__ == "__main__":
+    main()
