@@ -95,7 +95,7 @@ def _ranks(value: Floats) -> NDArray[np.int32]:
     """
     count = len(value)
     bits, least = count.bit_length(), value.min()
-    scale = (1 << (62 - bits)) / max(value.max() - least, np.finfo(np.float64).tiny)
+    scale = (1 << (62 - bits)) / max(value.max() - least, 1e-280)  # all may be equal
     key = ((value - least) * scale).astype(np.int64) << bits | np.arange(count)
     key.sort()
     ranks = np.empty(count, np.int32)
