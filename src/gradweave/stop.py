@@ -41,6 +41,8 @@ class Stop:
         default_factory=lambda: NOBODY, compare=False, repr=False
     )
     """[1] set by another thread to end the search."""
+    below: float = math.inf
+    """The same of what the caller has: what cannot be less need not be made."""
     dispensable: bool = False
     """Whether the search may end with nothing, since its caller has a result already. Otherwise
     what comes before the first result is finished, however late."""

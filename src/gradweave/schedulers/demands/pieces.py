@@ -145,8 +145,8 @@ class Pieces:
         busiest_s = np.bincount(wires.links, held_s, len(wires.bandwidth)).max()
         path_s = float((trees.tail_s_per_byte.max(axis=1) * plan.bytes).max())
         each = max(int((trees.hop >= 0).sum()), 1)
-        most = min(most, TUNING.max_transfers / 2)
-        pieces = min(math.sqrt(path_s / max(busiest_s, 1e-300)), most / each)
+        most = min(most / each, TUNING.max_transfers / each / 2, TUNING.first_pieces)
+        pieces = min(math.sqrt(path_s / max(busiest_s, 1e-300)), most)
         return max(round(math.log2(max(pieces, 1.0))), 0)
 
     def _fastest_of(self, part: float, known: Ordered | None) -> Ordered | None:

@@ -26,7 +26,7 @@ class PostalTree(DemandStrategy):
     """
 
     name: ClassVar[str] = "postal_tree"
-    effort: ClassVar[float] = 0.1
+    time_share: ClassVar[float] = 0.1
 
     tries: int = 200
     """Moves that are tried."""

@@ -24,8 +24,8 @@ class DemandStrategy(abc.ABC):
     """The strategy's name on the command line and in files."""
     forwards: ClassVar[bool] = False
     """Whether its routes may pass through servers of the job."""
-    effort: ClassVar[float] = 1.0
-    """Its share of a search's time, relative to those of other strategies."""
+    time_share: ClassVar[float] = 1.0
+    """Its share of a search's time, relative to that of other strategies."""
 
     def schedule(
         self,

@@ -37,7 +37,7 @@ class Textbook(DemandStrategy):
     take least time.
     """
 
-    effort: ClassVar[float] = 0.1
+    time_share: ClassVar[float] = 0.1
     unicast: ClassVar[bool] = False
     """Whether it says how blocks of one contributor and one destination go."""
 

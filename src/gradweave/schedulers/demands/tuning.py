@@ -56,8 +56,10 @@ class Tuning:
     # Pieces and their order
     max_transfers: int = 400_000
     """Of a schedule: simulation takes time in proportion."""
+    first_pieces: float = 16.0
+    """Of a usual carrier, with which the search for their size begins, at most."""
     transfers_per_s: float = 10_000.0
-    """With which the search for the size of pieces begins, for each second that it has."""
+    """With which it begins at most, for each second that it has."""
     min_gain: float = 0.002
     """Gain of finer pieces, relative, below which the search ends."""
     patience: int = 2

@@ -35,6 +35,9 @@ from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
 
+ORDERING = 0.2
+"""Share of a strategy's time for other orders of its plan's jobs."""
+
 
 @dataclasses.dataclass(frozen=True)
 class DemandAttempt:
@@ -158,15 +161,19 @@ def _solved(
     tried = _strategies(goal) if strategies is None else strategies
     best: tuple[Plan, DemandStrategy] | None = None
     attempts: list[DemandAttempt] = []
+    several = len(demand.jobs) > 1
     for number, strategy in enumerate(tried):
         if best is not None and (stop.reached() or goal.met_by(best[0])):
             break
         so_far = "" if best is None else f"; {best[0].value / goal.least - 1:.1%} above the least"
         progress(f"trying {strategy.name}{so_far}")
         since = clock.now()
+        part = stop.part(strategy.time_share / sum(one.time_share for one in tried[number:]))
+        if best is not None and goal.in_event_time:
+            part = dataclasses.replace(part, below=best[0].value)
         try:
             schedule, proved = strategy.bounded(
-                topology, demand, stop.part(1 if number == len(tried) - 1 else 0.5), seed=seed
+                topology, demand, part.part(1 - ORDERING if several else 1), seed=seed
             )
         except NoScheduleError as error:
             reason = str(error).removeprefix(f"{strategy.name}: ")
@@ -175,8 +182,8 @@ def _solved(
         if proved is not None:
             goal.proved(proved)
         found = goal.judged(schedule)
-        if len(demand.jobs) > 1 and not goal.met_by(found):
-            found = goal.in_best_order(found, stop)
+        if several and not goal.met_by(found):
+            found = goal.in_best_order(found, part, math.inf if best is None else best[0].value)
         took, seconds = clock.now() - since, float(found.job_seconds.max())
         attempts.append(DemandAttempt(strategy, took, seconds, value=found.value))
         if best is None or found.value < best[0].value:
@@ -220,16 +227,18 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
         topology: the network.
         demand: what is to be summed and moved.
     """
-    joint = [Joint(weight) for weight in ((1.0, 0.0) if may_leave_residual(topology) else (0.0,))]
-    several = [Apart()] if len(demand.jobs) > 1 else []
+    residual = [Joint(1.0)] if may_leave_residual(topology) else []
+    joint = [*residual, Joint()]
+    several = len(demand.jobs) > 1
     if demand.unicast:
-        return [Flows(), *several, *joint, *(one for one in TEXTBOOK if one.unicast)]
+        apart = [Apart()] if several else []
+        return [Flows(), *apart, *joint, *(one for one in TEXTBOOK if one.unicast)]
     direct, *trees = TEXTBOOK
     if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
-        *residual, plain = joint
-        return [PostalTree(), *residual, DisjointTrees(), plain, direct, *trees]
-    # What a time limit leaves out is what the linear program begins with in any case.
-    return [direct, *several, *joint, *trees] if several else [direct, *joint, Group(), *trees]
+        return [PostalTree(), *residual, DisjointTrees(), Joint(), direct, *trees]
+    if several:  # first the program, which may be content with what is direct or a chain
+        return [Joint(), *TEXTBOOK, Apart(), *residual]
+    return [direct, *joint, Group(), *trees]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,6 @@ SETS = 8
 """Sets of jobs at most, first ones in the order of what they take, whose bounds give lengths."""
 ALONE = 0.2
 """Share of the time for what each job takes alone at least."""
-ORDERING = 0.3
-"""Share of the time that is left for other orders of one plan's jobs."""
 MAX_ORDERS = 100
 """Of one plan's jobs that are tried."""
 ROUNDING = 1e-9
@@ -93,6 +91,11 @@ class JobGoal:
         """The largest value that no plan is below, of those proved."""
         return self.bound.seconds if self.of_objective is None else self.of_objective.value
 
+    @property
+    def in_event_time(self) -> bool:
+        """Whether values are seconds of the event model, in which bytes keep links busy."""
+        return self.objective.name == "makespan" and self.runtime is IDEAL
+
     def proved(self, bound: DemandBound) -> None:
         """Takes what a strategy has proved for its network."""
         found = [bound.lengths, *bound.besides]
@@ -135,24 +138,27 @@ class JobGoal:
         said |= {"runtime": runtime.name} if runtime is not IDEAL else {}
         return said | ({"job_order": list(plan.place)} if plan.place else {})
 
-    def in_best_order(self, plan: Plan, stop: Stop) -> Plan:
+    def in_best_order(self, plan: Plan, stop: Stop, below: float = np.inf) -> Plan:
         """The best that comes of a plan with its jobs in other orders, or the plan.
 
         Args:
             plan: by a strategy.
             stop: after which no further order is tried.
+            below: a value; where no order of this plan's jobs has a lower one, none is tried.
         """
         schedule = plan.schedule
         if self.network is not self._topology:
             schedule = schedule.replace(topology=self.network)
+        load_s = self._loads(schedule)
+        if self._least_in_any_order(load_s) >= min(below, plan.value):
+            return plan
         try:
             transfers = InOrder(schedule)
         except NoScheduleError:
             return plan
-        load_s = self._loads(schedule)
         alone_s = load_s.max(axis=0) if self.alone_s is None else self.alone_s
         orders = job_orders(self.objective, load_s, alone_s, self.least)
-        best = self._best_order(transfers, orders, stop.part(ORDERING))
+        best = self._best_order(transfers, orders, stop)
         made = transfers.made(best.order)
         verify(made, forwarding_servers=True).raise_if_invalid()
         found = dataclasses.replace(self.judged(made), place=best.place)
@@ -192,6 +198,12 @@ class JobGoal:
         values = [self.objective.value(one.job_seconds) for one in found]
         best = int(np.argmin(values))
         return _Tried(values[best], found[best], place)
+
+    def _least_in_any_order(self, load_s: NDArray[np.float64]) -> float:
+        """A value that no order of jobs that load links so is below."""
+        least = self.objective.value(self.demand.ready_at_s + load_s.max(axis=0))
+        together = float(load_s.sum(axis=1).max())
+        return max(least, together) if self.objective.name == "makespan" else least
 
     def _loads(self, schedule: Schedule) -> NDArray[np.float64]:
         """[L, jobs] seconds for which each link direction carries each job."""
