@@ -23,7 +23,7 @@ Its two machines "Internal" are proprietary, and removed from its repository.
 A size is that of the output: all of what is gathered, or what each GPU sends to all in an
 all-to-all. TE-CCL counts time in epochs and rounds messages up to them; switches copy; what leaves
 a switch takes no time. Here seconds are those of the event model, in which messages cost nothing
-beside bytes and latency. `gradweave.solve` has 60 s of one core. A published figure more than 1%
+beside bytes and latency. `gradweave.solve` has 20 s of processor time, after compilation. A published figure more than 1%
 below our bound cannot be of the same instance; within that, epochs have rounded latencies away.
 """
 
@@ -49,7 +49,7 @@ from gradweave.schedule import Job
 COMMAND = "taskset -c 0 python benchmarks/experiments/te_ccl.py"
 PUBLISHED = Path(__file__).parents[1] / "peers" / "te_ccl_published.csv"
 SIZES = {"1KB": 10**3, "64KB": 64 * 10**3, "1MB": 10**6, "16MB": 16 * 10**6, "1GB": 10**9}
-TIME_LIMIT_S = 60.0
+TIME_LIMIT_S = 20.0
 GB, US = 1e9, 1e-6
 NEVER = 1e3
 """Bytes per second of a link that TE-CCL has in one direction only, in the other."""
@@ -222,6 +222,10 @@ def main() -> None:
     kept = Unfinished("te_ccl", COMMAND, resume=asked.resume)
     keys = ("machine", "chassis", "collective", "size")
     done = {tuple(row[key] for key in keys) for row in kept.rows()}
+    warm = gw.topology.from_spec("star:4")
+    for name in NAMES.values():
+        gw.solve(warm, jobs=Job(name, 10**6))  # compiles
+    time.monotonic = time.process_time  # of which time limits are, from here on
     for one in instances():
         if one.key in done:
             continue
