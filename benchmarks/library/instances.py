@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-for folder in ("", "experiments"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
 import networkx as nx
 import numpy as np
@@ -49,7 +49,9 @@ def _spec(spec: str) -> Callable[[], Topology]:
     return lambda: gw.topology.from_spec(spec)
 
 
-def _te_ccl(make: Callable, size: int, name: str, back: bool = False) -> Callable[[], Topology]:
+def machine_of_te_ccl(
+    make: Callable, size: int, name: str, back: bool = False
+) -> Callable[[], Topology]:
     """A machine of TE-CCL's; of some its files have links between boxes in the other direction."""
 
     def made() -> Topology:
@@ -88,7 +90,10 @@ NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
         f"mesh-{size}": _spec(f"mesh:{size}")
         for size in ("3x3", "4x4", "5x5", "6x6", "4x8", "8x8", "3x3x3")
     }
-    | {f"joined-rows-{side}": _te_ccl(mesh, side, "mesh of joined rows") for side in (4, 6)},
+    | {
+        f"joined-rows-{side}": machine_of_te_ccl(mesh, side, "mesh of joined rows")
+        for side in (4, 6)
+    },
     "hypercube": {f"hypercube-{n}": _spec(f"hypercube:{n}") for n in (3, 4, 5, 6)},
     "complete": {f"complete-{n}": _spec(f"complete:{n}") for n in (4, 8)},
     "switch": {f"star-{n}": _spec(f"star:{n}") for n in (8, 16)},
@@ -104,11 +109,11 @@ NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
         "mi250-2-boxes": lambda: boxes("MI250", 2),
         "tpu-v4-2x2x4": _spec("tpu_v4:2x2x4"),
         "tpu-v5e-4x4": _spec("tpu_v5e:4x4"),
-        "dgx2-1": _te_ccl(dgx2, 1, "DGX-2, boxes:"),
+        "dgx2-1": machine_of_te_ccl(dgx2, 1, "DGX-2, boxes:"),
     },
     "one-way": {
-        "dgx2-2": _te_ccl(dgx2, 2, "DGX-2, boxes:"),
-        "ndv2-2": _te_ccl(ndv2, 2, "NDv2, boxes:", back=True),
+        "dgx2-2": machine_of_te_ccl(dgx2, 2, "DGX-2, boxes:"),
+        "ndv2-2": machine_of_te_ccl(ndv2, 2, "NDv2, boxes:", back=True),
     },
     "leaf-spine": {
         "leaf-spine-4x4": _spec("leaf_spine:leaves=4,spines=2,servers_per_leaf=4"),

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -119,13 +120,6 @@ def show(instance: str, output: Path | None, where: str | None, as_json: bool) -
 @library.command("submit")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--instance", help="Judge it for this instance alone; other tools' files need it.")
-@click.option(
-    "--pieces",
-    type=click.IntRange(1, 10_000),
-    default=1,
-    show_default=True,
-    help="Cut each tree's part into so many pieces, in files of trees.",
-)
 @click.option("--write", is_flag=True, help="Make it the record where it improves one.")
 @click.option("--by", help="Name who found it, in the record.")
 @click.option("--how", default="", help="Say how, in the record.")
@@ -136,7 +130,6 @@ def submit(
     context: click.Context,
     file: Path,
     instance: str | None,
-    pieces: int,
     write: bool,
     by: str | None,
     how: str,
@@ -152,7 +145,7 @@ def submit(
     if write and not by:
         raise OptionError("--write: expected --by NAME beside it, for the record")
     opened = open_library(where)
-    outcomes = weigh(opened, _content(opened, file, instance, pieces), instance)
+    outcomes = weigh(opened, _content(opened, file, instance), instance)
     written = []
     if write:
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -196,7 +189,7 @@ def freeze(output: Path, where: str | None, as_json: bool) -> None:
         print_lines(f"{checksum}  {output}")
 
 
-def _content(opened: Library, file: Path, instance: str | None, pieces: int) -> dict[str, Any]:
+def _content(opened: Library, file: Path, instance: str | None) -> dict[str, Any]:
     """A submission's file, decoded, and made a schedule where another tool wrote it."""
     try:
         with file.open("rb") as stream:
@@ -211,7 +204,8 @@ def _content(opened: Library, file: Path, instance: str | None, pieces: int) -> 
         raise OptionError(f"{file}: of another tool; give --instance ID, whose network it is for")
     asked = opened.instance(instance)
     best = schedule_of(opened.schedule(asked), instance)
-    made = imported(content, str(file), best.topology, asked.collective, best.demand, pieces)
+    size = math.inf if asked.bytes is None else asked.bytes
+    made = imported(content, str(file), best.topology, asked.collective, best.demand, size)
     return json.loads(to_bytes(made))
 
 

@@ -1,5 +1,6 @@
 """Results of other tools as schedules: read, never executed; what they are worth is for `judge`."""
 
+import math
 from typing import Any
 
 from gradweave.errors import FileError
@@ -30,7 +31,7 @@ def imported(
     topology: Topology,
     collective: Any,
     demand: Demand | None = None,
-    pieces: int = 1,
+    gradient_bytes: float = math.inf,
 ) -> Schedule:
     """Another tool's result as a schedule, not yet judged.
 
@@ -40,7 +41,8 @@ def imported(
         topology: the network that it is for.
         collective: of trees, which do not say it.
         demand: where one is asked for: an all-to-all's.
-        pieces: into which each tree's part is cut.
+        gradient_bytes: size of the whole gradient, for which trees are cut into pieces; as if
+            latencies were nothing if not given.
 
     Raises:
         FileError: in one line what is not understood.
@@ -52,7 +54,7 @@ def imported(
         if is_msccl(root):
             return read_msccl(root, topology, demand)
         if is_forest_coll(root):
-            return read_forest_coll(root, topology, collective, pieces)
+            return read_forest_coll(root, topology, collective, gradient_bytes)
         raise FileError(f"neither an algorithm of MSCCL nor trees of ForestColl: {root.tag!r:.40}")
     except FileError as error:
         raise FileError(f"{name}: {error}") from error

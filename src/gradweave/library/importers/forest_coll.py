@@ -5,21 +5,30 @@
         <send src="(0, 'GPU', 0)" dst="(0, 'GPU', 1)" path="(0, 'GPU', 0),…,(0, 'GPU', 1)"/>
 
 Nodes have names; in the order of these the roots are the network's servers. The switches of a path
-are not looked at: each hop takes the network's own route. Trees say what goes where, not when: each
-is cut into equal pieces, which follow each other.
+are not looked at: each hop takes a route of the network. Trees say how much goes where, not when:
+they are cut into pieces, and these timed, as `Packed` does with trees of its own.
 """
 
 import re
 from collections import defaultdict
 from typing import Any
 
-from gradweave.errors import FileError, OptionError
-from gradweave.library.importers.messages import MAX_MESSAGES, Asked, Message, as_schedule
-from gradweave.schedule.schedule import COPY, REDUCE, Schedule
+import numpy as np
+
+from gradweave.errors import FileError
+from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.schedulers.demands.even_routes import EvenRoutes
+from gradweave.schedulers.unequal.linear_program import Stage, Tree
+from gradweave.schedulers.unequal.packed import schedule_with
+from gradweave.schedulers.unequal.parts import parts_with
+from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology
 
 TOOL = "ForestColl"
 _DIGITS = re.compile(r"(\d+)")
+_CUTS = (1, 2, 4, 8, 16, 32, 64)
+"""Pieces of a tree that are tried, in turn, for as long as more are worth it."""
+MAX_TREES = 4096
 
 
 def is_forest_coll(root: Any) -> bool:
@@ -28,7 +37,7 @@ def is_forest_coll(root: Any) -> bool:
 
 
 def read_forest_coll(
-    root: Any, topology: Topology, collective: Any = "all_gather", pieces: int = 1
+    root: Any, topology: Topology, collective: Any, gradient_bytes: float
 ) -> Schedule:
     """The trees as a schedule.
 
@@ -36,33 +45,31 @@ def read_forest_coll(
         root: the XML's root element, not trusted.
         topology: the network.
         collective: ``all_gather``; ``reduce_scatter``, by the trees reversed; or ``all_reduce``,
-            by one after the other.
-        pieces: into which each tree's part is cut.
+            by both.
+        gradient_bytes: size of the whole gradient, for which pieces are chosen.
 
     Raises:
         FileError: the trees are of other servers, or none.
-        OptionError: more pieces than are read.
     """
-    trees = [_Tree(element) for element in root.iterfind("tree")]
-    names = sorted({tree.root for tree in trees}, key=_natural)
-    if len(names) != topology.num_servers:
+    read = [_Tree(element) for element in root.iterfind("tree")]
+    names = sorted({tree.root for tree in read}, key=_natural)
+    if len(names) != topology.num_servers or len(read) > MAX_TREES:
         raise FileError(
-            f"{TOOL}: its trees have {len(names)} roots; the network has "
+            f"{TOOL}: its {len(read)} trees have {len(names)} roots; the network has "
             f"{topology.num_servers} servers"
         )
-    if pieces < 1 or pieces * sum(len(tree.sends) for tree in trees) > MAX_MESSAGES // 2:
-        raise OptionError(f"pieces: expected 1 to as many as make {MAX_MESSAGES:,} messages")
-    server = dict(zip(names, topology.servers.tolist(), strict=True))
-    messages: list[Message] = []
-    roots, shares = [], []
-    trees.sort(key=lambda tree: server[tree.root])
-    for cut in range(pieces):
-        for tree in trees:
-            _add(messages, tree, server, len(roots), collective, cut)
-            roots.append(server[tree.root])
-            shares.append(tree.chunks)
-    options = {"pieces_a_tree": pieces}
-    return as_schedule(topology, messages, Asked(collective, roots, shares), TOOL, options)
+    rank = {name: at for at, name in enumerate(names)}
+    total = sum(tree.chunks for tree in read)
+    stages: list[Stage] = ["reduce_scatter", "all_gather"]
+    trees: list[Tree] = []
+    for stage in stages:
+        if collective in (stage, "all_reduce"):
+            routes = EvenRoutes(topology)
+            trees += [one.on(topology, rank, stage, one.chunks / total, routes) for one in read]
+    parts = parts_with(topology, collective, trees)
+    counts = [cuts * len(parts.root) for cuts in _CUTS]
+    made = schedule_with(topology, collective, gradient_bytes, parts, counts, UNLIMITED)
+    return made.replace(scheduler=Provenance(TOOL, {"timed_by": "packed"}))
 
 
 class _Tree:
@@ -90,34 +97,27 @@ class _Tree:
         if len(self.sends) != sum(map(len, children.values())):
             raise FileError(f"{TOOL}: tree of {self.root!r:.60}: sends that it does not reach")
 
+    def on(
+        self, topology: Topology, rank: dict[str, int], stage: Stage, share: float, even: EvenRoutes
+    ) -> Tree:
+        """The tree on a network, of one stage."""
+        servers = topology.num_servers
+        parent = np.full(servers, -1)
+        routes: list[tuple[int, ...]] = [()] * servers
+        for above, below in self.sends:
+            if below not in rank:
+                raise FileError(f"{TOOL}: {below!r:.60} is the root of no tree")
+            up, down = rank[above], rank[below]
+            ends = (up, down) if stage == "all_gather" else (down, up)
+            if not np.isfinite(even.cost[ends]):
+                raise FileError(f"{TOOL}: no route from {above!r:.60} to {below!r:.60} on its own")
+            parent[down], routes[down] = up, even.route(share, *ends)
+        if len(self.sends) != servers - 1:
+            raise FileError(f"{TOOL}: tree of {self.root!r:.60}: it does not reach all")
+        return Tree(stage, rank[self.root], parent, tuple(routes), share)
+
 
 def _natural(name: str) -> list[tuple[int, str | int]]:
     """Names in the order of the numbers in them."""
     parts = _DIGITS.split(name)
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]
-
-
-def _add(
-    messages: list[Message],
-    tree: _Tree,
-    server: dict[str, int],
-    piece: int,
-    collective: Any,
-    cut: int,
-) -> None:
-    """The messages of one piece of a tree."""
-    for _, child in tree.sends:
-        if child not in server:
-            raise FileError(f"{TOOL}: {child!r:.60} is the root of no tree")
-    ended: dict[str, list[int]] = defaultdict(list)
-    if collective != "all_gather":
-        for parent, child in reversed(tree.sends):
-            ended[parent].append(len(messages))
-            ends, after = (server[child], server[parent]), tuple(ended[child])
-            messages.append(Message(*ends, piece, REDUCE, after, (), None, cut))
-    if collective != "reduce_scatter":
-        brought = {tree.root: tuple(ended[tree.root])}
-        for parent, child in tree.sends:
-            brought[child] = (len(messages),)
-            ends = server[parent], server[child]
-            messages.append(Message(*ends, piece, COPY, brought[parent], (), None, cut))
