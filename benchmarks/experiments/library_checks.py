@@ -1,0 +1,81 @@
+"""Every file of the library checked by `gradweave_check`, and what instances have come to.
+
+    taskset -c 0 python benchmarks/experiments/library_checks.py
+
+Each schedule is played and its certificates are recounted; value and bound must be those of the
+index. Processor seconds, of one core.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from record import record, show
+
+from gradweave.library import Library, judge
+from gradweave.library.instance import MODELS, Instance
+from gradweave.library.store import OWN
+
+
+def checked(library: Library, instance: Instance) -> dict[str, Any]:
+    """A file's time, and whether it proves what the index says."""
+    data, begun = library.schedule(instance), time.process_time()
+    judged = judge(data, instance)
+    took = time.process_time() - begun
+    near = abs(judged.value / instance.record.value - 1) < 1e-12
+    return {
+        "instance": instance.id,
+        "model": instance.model,
+        "holds": near and str(judged.least) == instance.record.bound,
+        "status": instance.status,
+        "exact": instance.exact,
+        "gap": instance.gap,
+        "transfers": len(data["transfers"]["round"]),
+        "bytes": len(library.packed(instance)),
+        "processor_s": took,
+    }
+
+
+def of_model(model: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What instances of a model have come to."""
+    some = [row for row in rows if row["model"] == model]
+    open_ = [row["gap"] for row in some if row["status"] == "open"]
+    return {
+        "model": model,
+        "instances": len(some),
+        "closed": len(some) - len(open_),
+        "exact": sum(row["exact"] for row in some),
+        "open": len(open_),
+        "open_median": sorted(open_)[len(open_) // 2] if open_ else 0.0,
+        "open_worst": max(open_, default=0.0),
+        "processor_s": sum(row["processor_s"] for row in some),
+    }
+
+
+def main() -> None:
+    parser_of(__doc__).parse_args()
+    library = Library(OWN)
+    rows = [checked(library, one) for one in library.instances.values()]
+    models = [of_model(model, rows) for model in MODELS]
+    for row in models:
+        show(row)
+    wrong = [row["instance"] for row in rows if not row["holds"]]
+    if wrong:
+        sys.exit(f"not what the index says: {', '.join(wrong)}")
+    total = {
+        "instances": len(rows),
+        "closed": sum(row["closed"] for row in models),
+        "exact": sum(row["exact"] for row in models),
+        "open": sum(row["open"] for row in models),
+        "bytes": sum(row["bytes"] for row in rows),
+        "processor_s": sum(row["processor_s"] for row in rows),
+    }
+    record("library_checks", total=total, models=models, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
