@@ -10,13 +10,15 @@ import dataclasses
 import importlib
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradweave.errors import GradweaveError, OptionError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+T = TypeVar("T")
+IMPORTED = "cannot be imported"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What a plug-in may be called: what a specification can begin with, in its canonical spelling."""
 _OBJECT = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
@@ -58,7 +60,7 @@ class Plugin:
         Raises:
             OptionError: it cannot be imported; whatever its module raises is told in one line.
         """
-        return _told(self.label, self.entry.load)
+        return called(self.label, IMPORTED, self.entry.load)
 
 
 def plugins(kind: Kind) -> list[Plugin]:
@@ -138,6 +140,19 @@ def names_object(text: str) -> bool:
     return _OBJECT.fullmatch(text) is not None
 
 
+def name_of(given: Any) -> str:
+    """What an object, or what makes one, is called: ``module:name``.
+
+    >>> import fractions
+    >>> name_of(fractions.Fraction), name_of(fractions.Fraction(1, 2))
+    ('fractions:Fraction', 'fractions:Fraction')
+    """
+    of = getattr(given, "func", given)  # of a partial
+    of = of if hasattr(of, "__name__") else type(of)
+    name = of.__name__ if of.__name__.isidentifier() else "unnamed"
+    return f"{of.__module__}:{name}"
+
+
 def imported(text: str, what: str) -> Any:
     """What ``module:object`` names, imported now. Never to be given what a file says.
 
@@ -159,22 +174,32 @@ def imported(text: str, what: str) -> Any:
     if parts is None:
         raise OptionError(f"{what}: expected module:object, as in my.rings:Snake, got {text!r:.60}")
     label = f"{what} {text:.120}"
-    module = _told(label, lambda: importlib.import_module(parts["module"]))
+    module = called(label, IMPORTED, lambda: importlib.import_module(parts["module"]))
     if not hasattr(module, parts["name"]):
         raise OptionError(f"{label}: the module has no {parts['name']}")
     return getattr(module, parts["name"])
 
 
-def _told(label: str, load: Callable[[], Any]) -> Any:
-    """What `load` returns; what it raises becomes one line, since it runs the code of others."""
+def called(label: str, what: str, call: Callable[[], T]) -> T:
+    """What code of others returns; what it raises becomes one line.
+
+    Args:
+        label: whose code, for messages.
+        what: was done, for messages.
+        call: does it.
+
+    Raises:
+        OptionError: it raised; errors of Gradweave's own pass.
+    """
     try:
-        return load()
+        return call()
+    except GradweaveError:
+        raise
     except (Exception, SystemExit) as error:
         remedy = (
             "; install it, or name its folder in PYTHONPATH"
             if isinstance(error, ModuleNotFoundError)
             else ""
         )
-        raise OptionError(
-            f"{label}: cannot be imported: {type(error).__name__}: {error}{remedy}"
-        ) from error
+        said = next(iter(str(error).strip().splitlines()), "")
+        raise OptionError(f"{label}: {what}: {type(error).__name__}: {said}{remedy}") from error

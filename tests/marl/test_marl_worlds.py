@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from gradweave.automata import check, projections
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.marl.games.environments import make
-from gradweave.marl.games.worlds import WorldGame
+from gradweave.marl.games.guided import Guided
+from gradweave.marl.games.worlds import WorldGame, guided
 from gradweave.marl.learners.counterfactual import doubled
 from gradweave.marl.learners.q_learning import Rows
 from gradweave.marl.tabular.learning import learn
@@ -30,7 +31,7 @@ def no_slip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradweave.marl.tabular.transitions.SLIP", 0.0)
 
 
-def played(game: WorldGame, *paths: list[int]) -> tuple[dict, object, list[set[str]]]:
+def played(game: WorldGame | Guided, *paths: list[int]) -> tuple[dict, object, list[set[str]]]:
     """All agents' actions, in step; those with shorter paths stay."""
     _, state = game.reset(jax.random.key(0))
     step, happened, rewards = jax.jit(game.step_env), [], {}
@@ -59,6 +60,13 @@ def test_the_generator_is_done_when_drained_then_unlocked(no_slip: None):
     assert [event for fired in happened for event in sorted(fired)][:2] == ["a", "c"]
 
 
+def test_open_doors_let_agents_through_from_the_beginning(no_slip: None):
+    shut, opened = (WorldGame(catalogue.generator(), doors=doors) for doors in (True, False))
+    to_b = [TO_B[0], *TO_B[12:]]
+    happened = [set().union(*played(game, [], to_b)[2]) for game in (shut, opened)]
+    assert happened == [set(), {"b"}]
+
+
 def test_who_unlocks_first_can_never_drain_and_a_machine_knows(no_slip: None):
     straight = [LEFT] * 4
     game = WorldGame(catalogue.generator())
@@ -66,8 +74,8 @@ def test_who_unlocks_first_can_never_drain_and_a_machine_knows(no_slip: None):
     assert (
         happened[3] == {"c"} and int(state.cells[0]) % 9 == 3
     )  # in the door, which lets nobody back
-    guided = WorldGame(catalogue.generator(), guide=catalogue.generator().task)
-    rewards, state, happened = played(guided, straight + [STAY] * 5, [])
+    knowing = guided(catalogue.generator(), catalogue.generator().task)
+    rewards, state, happened = played(knowing, straight + [STAY] * 5, [])
     assert len(happened) == 4 and set(map(float, rewards.values())) == {0.0}
 
 
@@ -156,6 +164,10 @@ HOSTILE = {
         "has 3 agents",
     ),
     "no machine": ("[]\n", "pairs"),
+    "a door that stays shut": (
+        "start: 0\nfinal: 1\nmoves: {0: {a: 1}}\nagents: {one: [a], two: []}\n",
+        "agent two of generator waits at a door that opens with c, .* generator:doors=open",
+    ),
 }
 
 
@@ -171,11 +183,12 @@ def test_a_request_keeps_the_machine_and_refuses_games_without_events(tmp_path):
 
     file = tmp_path / "task.yaml"
     file.write_text("start: 0\nfinal: 1\nmoves: {0: {a: 1}}\nagents: {one: [a], two: []}\n")
-    asked = read_request(None, {"env": "generator", "algorithm": "iql"}, (), str(file))
+    open_doors = {"env": "generator:doors=open", "algorithm": "iql"}
+    asked = read_request(None, open_doors, (), str(file))
     file.unlink()
     kept = make(asked.config.env, **asked.config.options)
     assert kept.guide is not None and kept.observation == 81 + kept.guide.states
-    assert kept.id == "generator:machine=given"
+    assert kept.id == "generator:doors=open,machine=given"
     with pytest.raises(OptionError, match="no events"):
         read_request(None, {"env": "switch_riddle"}, (), "own")
     assert dataclasses.asdict(asked.config)["options"]["machine"].startswith("name: task")

@@ -69,16 +69,17 @@ def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
 def _of_an_extra(name: str, given: Any) -> tuple[str, Findings]:
     """The same for what takes longer to import, or needs an extra."""
     from gradweave.marl.games.family import Family
+    from gradweave.marl.games.own import seems_game
     from gradweave.placement.strategies.strategy import Placer
 
     if isinstance(given, type) and issubclass(given, Placer) and not inspect.isabstract(given):
         from gradweave.conformance.placer import check_placer
 
         return f"placement strategy {given.name}", check_placer(given())
-    if isinstance(given, Family):
+    if isinstance(given, Family) or seems_game(given):
         from gradweave.marl.games.environments import checked
 
-        family = checked(given, f"environment {name}")
+        family = checked(given, f"environment {name}", name)
         lazy.require("conformance of an environment", "jax", "equinox", extra="marl")
         from gradweave.conformance.environment import check_environment
 

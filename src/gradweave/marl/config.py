@@ -157,6 +157,7 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
 _SETTINGS = "settings."
 """What the names of settings begin with in `Config.flat`."""
 _UNSAID: dict[str, Any] = {
+    "network": None,
     f"{_SETTINGS}counterfactual": True,
     f"{_SETTINGS}normalise_values": False,
     f"{_SETTINGS}parameter_sharing": "shared",
@@ -178,6 +179,8 @@ class Config:
     """Steps of all games together, rounded up to whole updates."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """More options of the environment."""
+    network: str | None = None
+    """What makes the networks in place of ours, as `own_network.named` reads it, or is called."""
     aggregation: str = "mean"
     """As `aggregate.from_spec` reads it."""
     devices: int = 1

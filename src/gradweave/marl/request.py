@@ -13,7 +13,7 @@ from gradweave.automata.files import dump, load
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
-from gradweave.marl.games.environments import FAMILIES, family_named, family_of
+from gradweave.marl.games.environments import FAMILIES, family_named, family_of, is_object
 from gradweave.marl.games.environments import parse as parse_game
 from gradweave.marl.games.families.grid_worlds import WORLDS
 from gradweave.marl.learners import algorithms
@@ -30,6 +30,7 @@ _KINDS = {
     "seeds": int,
     "steps": int,
     "settings": dict,
+    "network": str,
 }
 """By the name of a field."""
 _WORDS = {str: "text", int: "a whole number", dict: "a table"}
@@ -51,6 +52,11 @@ class Request:
         return method_of(self.config.aggregation) == ASYNCHRONOUS
 
     @property
+    def imports(self) -> bool:
+        """Whether modules are imported by it, which may start JAX."""
+        return is_object(self.config.env) or self.config.network is not None
+
+    @property
     def devices(self) -> int:
         """Of this process and those that train in the same program."""
         return 1 if self.by_server else self.config.devices
@@ -64,8 +70,9 @@ class Request:
             self.config.env,
             continuous=family.continuous(options),
             opposed=family.opposed(id, options),
-            earned=family.reading.utility is not None,
+            earned=family.reading is None or family.reading.utility is not None,
         )
+        algorithms.check_network(self.config.algorithm, self.config.network)
         aggregation = parse(self.config.aggregation)
         aggregation.check_workers(self.config.devices)
         if isinstance(aggregation, AsynchronousSpec):
@@ -94,6 +101,7 @@ def read_request(
     guide = {} if machine is None else {"machine": _machine(machine)}
     try:
         _check_names(fields)
+        _check_imports_nothing(fields)
         fields |= {name: value for name, value in options.items() if value is not None}
         _check_kinds(fields)
         extend = "steps" in fields
@@ -128,7 +136,7 @@ def _machine(given: str) -> str:
 
 
 def _check_hears(env: str, family: str) -> None:
-    if family != WORLDS:
+    if family != WORLDS and family in FAMILIES:
         known = ", ".join(FAMILIES[WORLDS].ids)
         raise OptionError(f"--machine: {env} has no events for it to hear; take {known}")
 
@@ -138,6 +146,15 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         if name not in _KINDS:
             hint = did_you_mean(name, _KINDS)
             raise OptionError(f"{name}: unknown; {hint}known are {', '.join(_KINDS)}")
+
+
+def _check_imports_nothing(fields: Mapping[str, Any]) -> None:
+    """Refuses a file's modules: what a file says is never imported."""
+    env = fields.get("env")
+    if isinstance(env, str) and is_object(env):
+        raise OptionError(f"env: {env} would be imported, which a file may not do: give --env")
+    if "network" in fields:
+        raise OptionError("network: would be imported, which a file may not do: give --network")
 
 
 def _check_kinds(fields: Mapping[str, Any]) -> None:

@@ -40,6 +40,8 @@ def session(
     if not distributed:
         check_files()
         request = ask()
+        if request.imports:
+            start_jax(request.devices)
         request.check()
         start_jax(request.devices)
         from gradweave.processes.agreement import Processes

@@ -15,10 +15,11 @@ from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import Combining, combining
 from gradweave.marl.config import Config
 from gradweave.marl.games.environment import Environment
-from gradweave.marl.games.environments import make
+from gradweave.marl.games.environments import id_of, make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.algorithms import Aggregate
 from gradweave.marl.learners.learner import Learner, Metrics
+from gradweave.marl.learners.own_network import Factory, named
 from gradweave.marl.program import AT_ONCE, Program
 from gradweave.marl.trained import (
     CHECKPOINT,
@@ -30,6 +31,7 @@ from gradweave.marl.trained import (
     stated,
     updates_done,
 )
+from gradweave.plugins import name_of
 from gradweave.processes.agreement import Processes
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
@@ -52,6 +54,8 @@ def train(
     extend: bool = False,
     aggregate: Aggregate | None = None,
     processes: Processes | None = None,
+    environment: Environment | None = None,
+    network: Factory | None = None,
 ) -> Trained:
     """Trains, resuming from the folder's checkpoint where there is one.
 
@@ -81,6 +85,9 @@ def train(
         extend: whether to resume from the end of a training of fewer steps, rather than refuse it.
         aggregate: in place of what the config names.
         processes: which train together, if that is known.
+        environment: in place of what the config names, whose `env` is its `id`.
+        network: what makes the learner's networks, in place of what the config names; see
+            `gradweave.marl.learners.own_network`.
 
     Raises:
         OptionError: where the folder holds another training, or there are too few devices.
@@ -90,7 +97,15 @@ def train(
         KeyboardInterrupt: where Ctrl-C came, to any process; the checkpoint is written.
     """
     processes = processes or Processes()
+    check_environment(config, environment)
+    if network is not None and config.network is None:
+        config = dataclasses.replace(config, network=name_of(network))
     if method_of(config.aggregation) == ASYNCHRONOUS and aggregate is None:
+        if environment is not None or network is not None:
+            raise OptionError(
+                f"{ASYNCHRONOUS}: its workers are processes, which make games and networks by "
+                "name: give module:object in the config"
+            )
         from gradweave.marl.asynchronous.training import train as train_by_server
 
         return train_by_server(
@@ -106,12 +121,15 @@ def train(
         processes.check_same(config.flat())
         metadata = processes.by_first(lambda: stated(config, folder, extend))
         before = processes.number_of_first(lambda: 0 if metadata is None else metadata["updates"])
-        environment = processes.together(lambda: make(config.env, **config.options))
+        environment = processes.together(lambda: environment or make(config.env, **config.options))
+        network = processes.together(lambda: network or named_network(config))
         devices = processes.together(lambda: _devices(config.devices))
         progress(f"preparing {config.aggregation}")
         by = Combining(aggregate) if aggregate else combining(config, folder, metadata, processes)
         progress("compiling")
-        learner = processes.together(lambda: algorithms.build(config, environment, by.aggregate))
+        learner = processes.together(
+            lambda: algorithms.build(config, environment, by.aggregate, network)
+        )
         program = Program(learner, devices, config.seed, config.seeds)
         processes.by_first(lambda: (make_folder(folder), by.keep(folder)))
         run = _Run(
@@ -133,6 +151,21 @@ def train(
     return Trained(
         config, environment, learner, parameters, before, rate, by.schedule, run.extended
     )
+
+
+def check_environment(config: Config, environment: Environment | None) -> None:
+    """Refuses a game other than that of a training.
+
+    Raises:
+        OptionError: it is not what the config names.
+    """
+    if environment is not None and environment.family != id_of(config.env):
+        raise OptionError(f"environment: expected {config.env}, got {environment.id}")
+
+
+def named_network(config: Config) -> Factory | None:
+    """The factory that a config names; None where it names none."""
+    return None if config.network is None else named(config.network)
 
 
 def load_policy(folder: Path, learner: Learner, config: Config) -> Any:

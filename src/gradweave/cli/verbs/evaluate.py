@@ -36,21 +36,40 @@ render_option = click.option(
 @episodes_option
 @seed_option
 @render_option
+@click.option(
+    "--env",
+    metavar="MODULE:OBJECT",
+    help="Import the game that was learned from here, as it was given then.",
+)
+@click.option(
+    "--network",
+    metavar="MODULE:FACTORY",
+    help="Import what made the networks from here, as it was given then.",
+)
 @json_option
-def evaluate(folder: Path, episodes: int, seed: int, render: Path | None, as_json: bool) -> None:
+def evaluate(
+    folder: Path,
+    episodes: int,
+    seed: int,
+    render: Path | None,
+    env: str | None,
+    network: str | None,
+    as_json: bool,
+) -> None:
     """Evaluate the policy that a training ended in, and draw it.
 
-    FOLDER is the --output of "gradweave train"; nothing in it is changed.
+    FOLDER is the --output of "gradweave train"; nothing in it is changed, and no module that it
+    names is imported.
     """
     lazy.require("gradweave evaluate", *NEEDED, extra="marl")
     writable(render, ".gif")
     begun = time.monotonic()
     start_jax()
     with Progress("reading the policy") as progress:
-        from gradweave.marl.loading import load
+        from gradweave.marl.loading import imported, load
         from gradweave.marl.results import description, evaluated
 
-        trained = load(folder)
+        trained = load(folder, **imported(folder, env, network))
         result = {"folder": str(folder), **description(trained), "seed": seed}
         result |= evaluated(trained, episodes, seed, render, progress)
     result["wall_s"] = round(time.monotonic() - begun, 2)

@@ -105,7 +105,7 @@ def _environments() -> Iterator[Entry | str]:
         [Entry(id, family.meaning) for family in FAMILIES.values() for id in family.ids],
         [*ids(), *FAMILIES],
         read_plugin,
-        lambda plugin, family: (plugin.name, family.meaning),
+        lambda plugin, family: (plugin.name, family.meaning or "a game"),
     )
 
 

@@ -21,7 +21,15 @@ from gradweave.wording import counted
 
 @click.command()
 @click.option(
-    "--env", metavar="ENV", help="Train in this environment.  [default: MPE_simple_spread_v3]"
+    "--env",
+    metavar="ENV",
+    help="Train in this environment, or in the game that MODULE:OBJECT is or makes.  "
+    "[default: MPE_simple_spread_v3]",
+)
+@click.option(
+    "--network",
+    metavar="MODULE:FACTORY",
+    help="Let this function make the networks, of Equinox or Flax, in place of Gradweave's.",
 )
 @click.option("--algorithm", metavar="NAME", help="Train by this algorithm.  [default: ippo]")
 @click.option(

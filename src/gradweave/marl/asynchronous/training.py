@@ -27,6 +27,7 @@ from gradweave.marl.config import Config
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.learner import Metrics
+from gradweave.marl.learners.own_network import named
 from gradweave.marl.trained import (
     POLICY,
     SERVERS,
@@ -83,7 +84,8 @@ def train(
     before = 0 if metadata is None else metadata["updates"]
     extended = extended_from(config, metadata)
     environment = make(config.env, **config.options)
-    learner = algorithms.build(config, environment, lambda optimizer: optimizer)
+    network = None if config.network is None else named(config.network)
+    learner = algorithms.build(config, environment, lambda optimizer: optimizer, network)
     make_folder(folder)
     progress(f"starting {counted(config.devices, 'worker')} and {counted(spec.servers, 'server')}")
     updates = config.updates if stop_after is None else min(stop_after, config.updates)

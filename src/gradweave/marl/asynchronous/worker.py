@@ -24,6 +24,7 @@ from gradweave.marl.config import Config
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners.algorithms import algorithm
 from gradweave.marl.learners.learner import Metrics, PartedLearner
+from gradweave.marl.learners.own_network import named
 from gradweave.marl.program import each_seed, seed_keys
 from gradweave.processes.jax_start import start_jax
 
@@ -82,7 +83,8 @@ class Compiled:
         self._config, self._stale = config, stale
         environment = make(config.env, **config.options)
         made: Any = algorithm(config.algorithm).build(
-            environment, _own(config), 1, config.updates, lambda optimizer: optimizer
+            *(environment, _own(config), 1, config.updates, lambda optimizer: optimizer),
+            network=None if config.network is None else named(config.network),
         )
         self.learner: PartedLearner = made
         self.start: Callable[[np.int32], Any] = jax.jit(self._start)

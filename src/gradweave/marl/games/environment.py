@@ -76,6 +76,8 @@ class Environment:
     """[A, U] greatest value."""
     observation: int
     """O: numbers in an observation."""
+    shape: tuple[int, ...]
+    """Of each agent's observation in the game, before it is one row; [O] where they differ."""
     world: int
     """W: numbers in the state vector."""
     stochastic: bool
@@ -231,6 +233,7 @@ def wrap(
         warnings.simplefilter("ignore")
         seen = jax.eval_shape(game.reset, jax.random.key(0))[0]
         sizes = jax.eval_shape(lambda seen: _sizes(game, reading, seen), seen)
+        shapes = {row.shape for row in reading.observations(game, seen)}
     lengths, world = [row.size for row in sizes[0]], sizes[1].size
     spaces = [game.action_space(agent) for agent in game.agents]
     continuous = hasattr(spaces[0], "low")
@@ -252,6 +255,7 @@ def wrap(
         low=low,
         high=high,
         observation=max(lengths),
+        shape=shapes.pop() if len(shapes) == 1 else (max(lengths),),
         world=world,
         stochastic=reading.stochastic(game),
         guide=getattr(game, "guide", None),

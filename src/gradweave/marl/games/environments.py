@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gradweave import plugins
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
+from gradweave.marl.games import own
 from gradweave.marl.games.families import (
     coin_game,
     grid_worlds,
@@ -50,22 +51,31 @@ FAMILIES: dict[str, Family] = {
 """Gradweave's own and JaxMARL's. Those of installed packages are found by `family_named`."""
 
 
-def make(spec: str, **options: Any) -> "Environment":
-    """Makes a game by its name.
+def make(spec: Any, **options: Any) -> "Environment":
+    """Makes a game by its name, or of somebody's own.
 
     Args:
-        spec: an id that `ids` lists, with options as in ``overcooked:layout=coord_ring``; or
-            ``gradweave:`` and a network, as in ``gradweave:bcube:n=3,k=1``.
-        options: more of them, by name.
+        spec: an id that `ids` lists, with options as in ``overcooked:layout=coord_ring``;
+            ``gradweave:`` and a network, as in ``gradweave:bcube:n=3,k=1``; ``module:object``, as
+            in ``my.games:Corridor:length=5``; or such an object itself, which is a game with one of
+            `gradweave.marl.games.own.INTERFACES`, or a class or function that makes one.
+        options: more of them, by name; for a game of one's own the parameters of what makes it,
+            and `gradweave.marl.games.own.ADDED`.
 
     Raises:
-        OptionError: where the id or an option is unknown, or the game's package cannot be used.
+        OptionError: where the id or an option is unknown, the game's package cannot be used, or a
+            game of one's own lacks a part, which the message names.
         SpecError: where the network is not understood.
 
     >>> env = make("switch_riddle")
     >>> env.agents, env.observation, env.actions
     (('agent_0', 'agent_1', 'agent_2'), 2, 3)
     """
+    if not isinstance(spec, str):
+        id = plugins.name_of(spec)
+        family = checked(spec, f"environment {id}", id)
+        check_options(id, family, options)
+        return made(id, family, id, options)
     id, options = parse(spec, options)
     name = family_of(spec)
     return made(name, family_named(name), spec if id == OWN else id, options)
@@ -87,10 +97,10 @@ def made(name: str, family: Family, full: str, options: Mapping[str, Any]) -> "E
     written = ",".join(f"{option}={_formatted(value)}" for option, value in options.items())
     return wrap(
         game,
-        family.reading,
+        family.reading or own.reading_of(game),
         id=f"{full}:{written}" if written and not full.startswith(OWN) else full,
         family=name,
-        meaning=family.meaning,
+        meaning=family.meaning or own.meaning_of(game),
         teams=family.teams(game, options),
     )
 
@@ -104,18 +114,42 @@ def parse(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """
     from gradweave.topology.spec import from_spec
 
-    id, _, written = (OWN, "", "") if spec.startswith(OWN) else spec.partition(":")
+    id, written = (OWN, "") if spec.startswith(OWN) else _divided(spec)
     family = family_named(family_of(spec))
-    options = _parsed(spec, written) | dict(options)
-    for option in options:
-        if option not in family.options:
-            raise OptionError(
-                f"{id}: unknown option {option!r}; {did_you_mean(option, family.options)}"
-                f"it takes {', '.join(family.options) or 'none'}"
-            )
+    options = written_options(spec, written) | dict(options)
+    check_options(id, family, options)
     if id == OWN:
         from_spec(spec.removeprefix(OWN))
     return id, options
+
+
+def check_options(id: str, family: Family, options: Mapping[str, Any]) -> None:
+    """Refuses options that a game does not take.
+
+    Raises:
+        OptionError: naming the most similar one that it does.
+    """
+    known = family.options
+    for option in options:
+        if known is not None and option not in known:
+            raise OptionError(
+                f"{id}: unknown option {option!r}; {did_you_mean(option, known)}"
+                f"it takes {', '.join(known) or 'none'}"
+            )
+
+
+def is_object(spec: str) -> bool:
+    """Whether a game is named as ``module:object``, which only commands and calls may import.
+
+    >>> is_object("my.games:Corridor:length=5"), is_object("overcooked:layout=coord_ring")
+    (True, False)
+    """
+    return plugins.names_object(id_of(spec))
+
+
+def id_of(spec: str) -> str:
+    """A game's id, or ``module:object``, without options."""
+    return OWN if spec.startswith(OWN) else _divided(spec)[0]
 
 
 def ids() -> list[str]:
@@ -129,7 +163,9 @@ def family_of(spec: str) -> str:
     Raises:
         OptionError: where there is none.
     """
-    id = f"{OWN}NETWORK" if spec.startswith(OWN) else spec.partition(":")[0]
+    id = f"{OWN}NETWORK" if spec.startswith(OWN) else _divided(spec)[0]
+    if plugins.names_object(id):
+        return id
     for name, family in FAMILIES.items():
         if id in family.ids:
             return name
@@ -155,6 +191,9 @@ def family_named(name: str) -> Family:
     """
     if name in FAMILIES:
         return FAMILIES[name]
+    if plugins.names_object(name):
+        label = f"environment {name}"
+        return checked(plugins.imported(name, "environment"), label, name)
     plugin = plugins.find(plugins.ENVIRONMENT, name)
     if plugin is None:
         raise OptionError(expected_one_of("family of environments", FAMILIES, name))
@@ -167,7 +206,7 @@ def read_plugin(plugin: plugins.Plugin) -> Family:
     Raises:
         OptionError: it cannot be imported or is refused.
     """
-    family = checked(plugin.load(), plugin.label)
+    family = checked(plugin.load(), plugin.label, plugin.name)
     if plugin.name not in family.ids:
         raise OptionError(
             f"{plugin.label}: its ids are {', '.join(family.ids)}; give one of them the name of "
@@ -176,28 +215,60 @@ def read_plugin(plugin: plugins.Plugin) -> Family:
     return family
 
 
-def checked(given: Any, label: str) -> Family:
-    """A family of others, if it is one.
+def checked(given: Any, label: str, name: str) -> Family:
+    """A family of others; of a game, or of what makes one, the family of that.
+
+    Args:
+        given: either.
+        label: for messages.
+        name: of the game, where it is one.
 
     Raises:
         OptionError: it is none, has no game, or one whose name is Gradweave's own.
     """
     if not isinstance(given, Family):
-        raise OptionError(f"{label}: expected a gradweave.marl.Family, got {given!r:.60}")
+        if not (own.seems_game(given) or callable(given)):
+            raise OptionError(
+                f"{label}: expected a game, what makes one, or a gradweave.marl.Family, got "
+                f"{given!r:.60}"
+            )
+        return own.family(given, label, name)
     if not given.ids:
         raise OptionError(f"{label}: has no ids, by which its games would be made")
-    if not any(given is own for own in FAMILIES.values()):
+    if not any(given is known for known in FAMILIES.values()):
         for id in given.ids:
             plugins.check_name(label, id, [*ids(), *FAMILIES])
     return given
 
 
-def _parsed(spec: str, written: str) -> dict[str, Any]:
+def _divided(spec: str) -> tuple[str, str]:
+    """A game's id, or ``module:object``, and the options after it."""
+    id, _, rest = spec.partition(":")
+    named, _, options = rest.partition(":")
+    known = any(id in family.ids for family in FAMILIES.values())
+    if not known and plugins.names_object(f"{id}:{named}"):
+        return f"{id}:{named}", options
+    return id, rest
+
+
+def written_options(spec: str, written: str) -> dict[str, Any]:
+    """Options written as ``name=value,…``.
+
+    Args:
+        spec: in which they stand, for messages.
+        written: they.
+
+    Raises:
+        OptionError: they are written otherwise.
+
+    >>> written_options("soup:side=5,slow=true", "side=5,slow=true")
+    {'side': 5, 'slow': True}
+    """
     options: dict[str, Any] = {}
     for part in filter(None, written.split(",")):
         name, equals, value = part.partition("=")
         if not equals or name in options:
-            raise OptionError(f"environment: expected name=value once each, got {part!r} in {spec}")
+            raise OptionError(f"expected name=value once each, got {part!r} in {spec}")
         options[name] = _value(value)
     return options
 

@@ -76,10 +76,13 @@ class Family:
     """Games of one kind."""
 
     ids: tuple[str, ...]
-    reading: Reading
+    reading: Reading | None
+    """None for a game of others, which is read by what it has; see `own`."""
     meaning: str
-    options: tuple[str, ...] = ()
-    """Names of the options that its games take: JaxMARL silently ignores others."""
+    """Empty for a game of others, which says it itself."""
+    options: tuple[str, ...] | None = ()
+    """Names of the options that its games take: JaxMARL silently ignores others. None where what
+    makes the game takes any."""
     arguments: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
     """(options) -> the arguments of the game's constructor."""
     teams: Callable[[Any, Mapping[str, Any]], Sequence[int]] = one_team

@@ -303,11 +303,12 @@ def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
         for cell in cells:
             row, column = divmod(cell, columns)
             axes.annotate(mark, (column, row), ha="center", va="center", fontsize=8, color="grey")
-    for agent, cell in enumerate(frame.state.cells):
+    state = getattr(frame.state, "game", frame.state)  # beside reward machines
+    for agent, cell in enumerate(state.cells):
         row, column = divmod(int(cell), columns)
-        aside = 0.1 * (agent - (len(frame.state.cells) - 1) / 2)
+        aside = 0.1 * (agent - (len(state.cells) - 1) / 2)
         axes.scatter(column + aside, row + aside, s=120, color=f"C{agent % 10}", edgecolors="black")
-    progress = world.task.machine.states[int(frame.state.progress)]
+    progress = world.task.machine.states[int(state.progress)]
     axes.set(xticks=[], yticks=[], xlabel=f"the team: {progress}")
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 from gradweave.marl.games.environment import Environment, View
 from gradweave.marl.learners import distributions
 from gradweave.marl.learners.networks import Activation, AnyNetwork, Memory, Network, draw
+from gradweave.marl.learners.own_network import Factory, OwnNetwork, Plan, draw_own
 from gradweave.marl.learners.randomness import draw_each
 from gradweave.marl.learners.sets import Sets, number
 
@@ -18,8 +19,8 @@ from gradweave.marl.learners.sets import Sets, number
 class ActorCritic(eqx.Module):
     """All parameters."""
 
-    actor: AnyNetwork
-    critic: AnyNetwork
+    actor: AnyNetwork | OwnNetwork
+    critic: AnyNetwork | OwnNetwork
     log_std: Float[Array, "*N U"] | None
     """Of continuous actions, in any state; None for discrete ones. Of each set of parameters,
     where there are several."""
@@ -58,13 +59,31 @@ class Players:
     """Of continuous actions at first."""
     sets: Sets
     """[A] which agents have parameters together."""
+    factory: Factory | None = None
+    """Of modules of others: actors, and critics that see what their agent sees."""
+
+    def __post_init__(self) -> None:
+        plans = {}
+        if self.factory is not None:
+            environment = self.environment
+            for outputs in {environment.actions, *(() if self.central else (1,))}:
+                plans[outputs] = Plan(
+                    *(self.factory, environment.shape, outputs, environment.num_agents),
+                    recurrent=self.recurrent,
+                )
+        object.__setattr__(self, "_plans", plans)
 
     def draw(self, key: PRNGKeyArray) -> ActorCritic:
         """Draws the parameters."""
         environment = self.environment
         actor, critic = jax.random.split(key)
 
-        def network(inputs: int, outputs: int, key: PRNGKeyArray, scale: float) -> AnyNetwork:
+        def network(
+            inputs: int, outputs: int, key: PRNGKeyArray, scale: float, *, own: bool = True
+        ) -> AnyNetwork | OwnNetwork:
+            if self.factory is not None and own:
+                return draw_own(self._plans[outputs], self.sets, key)  # pyright: ignore[reportAttributeAccessIssue]
+
             def one(key: PRNGKeyArray) -> Network:
                 return Network(
                     inputs,
@@ -85,7 +104,7 @@ class Players:
         log_std = jnp.full((*several, environment.actions), self.log_std, jnp.float32)
         return ActorCritic(
             network(environment.observation, environment.actions, actor, 0.01),
-            network(sees, 1, critic, 1.0),
+            network(sees, 1, critic, 1.0, own=not self.central),
             log_std if continuous else None,
         )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gradweave.marl.games.environment import Environment
     from gradweave.marl.learners.learner import Learner
+    from gradweave.marl.learners.own_network import Factory
     from gradweave.marl.learners.q_learning import Kind
 
 Aggregate = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
@@ -34,8 +35,9 @@ class Algorithm:
     """A dataclass that is a `Settings`."""
     usual: Mapping[str, Mapping[str, Any]]
     """What differs from its defaults, by `Environment.family`."""
-    build: Callable[["Environment", Any, int, int, Aggregate], "Learner"]
-    """(environment, settings, devices, updates of the whole training, aggregation)."""
+    build: Callable[..., "Learner"]
+    """(environment, settings, devices, updates of the whole training, aggregation), and a factory
+    of networks of others, if any."""
     parted: bool = True
     """Whether its learner is a `PartedLearner`, which an asynchronous server needs."""
     discrete: bool = False
@@ -44,6 +46,8 @@ class Algorithm:
     """Whether it needs agents with common interests."""
     earned: bool = False
     """Whether it needs a game that counts what each agent has earned."""
+    own_networks: bool = True
+    """Whether networks of others can take the place of ours."""
 
 
 def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
@@ -70,9 +74,14 @@ def _adam(settings: PPO | FEN, steps: int, sets: int) -> "optax.GradientTransfor
     return optax.chain(_clip(settings.max_gradient_norm, sets), optax.adam(falling, eps=1e-5))
 
 
-def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "Learner"]:
+def _ppo(central: bool) -> Callable[..., "Learner"]:
     def build(
-        environment: "Environment", settings: PPO, devices: int, updates: int, aggregate: Aggregate
+        environment: "Environment",
+        settings: PPO,
+        devices: int,
+        updates: int,
+        aggregate: Aggregate,
+        network: "Factory | None" = None,
     ) -> "Learner":
         from gradweave.marl.learners.actor_critic import Players
         from gradweave.marl.learners.ppo import PPOLearner
@@ -87,6 +96,7 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
             settings.activation,
             settings.log_std,
             sets,
+            network,
         )
         steps = updates * settings.epochs * settings.minibatches
         optimizer = _adam(settings, steps, number(sets))
@@ -96,15 +106,14 @@ def _ppo(central: bool) -> Callable[["Environment", PPO, int, int, Aggregate], "
     return build
 
 
-def _q_learning(
-    kind: "Kind",
-) -> Callable[["Environment", QLearning, int, int, Aggregate], "Learner"]:
+def _q_learning(kind: "Kind") -> Callable[..., "Learner"]:
     def build(
         environment: "Environment",
         settings: QLearning,
         devices: int,
         updates: int,
         aggregate: Aggregate,
+        network: "Factory | None" = None,
     ) -> "Learner":
         import optax
 
@@ -117,18 +126,26 @@ def _q_learning(
             _clip(settings.max_gradient_norm, sets),
             optax.adam(optax.linear_schedule(rate, 0.0, steps) if settings.decay else rate),
         )
-        return QLearner(environment, kind, settings, aggregate(optimizer), devices, updates)
+        return QLearner(
+            *(environment, kind, settings, aggregate(optimizer), devices, updates, network)
+        )
 
     return build
 
 
 def _fen(
-    environment: "Environment", settings: FEN, devices: int, updates: int, aggregate: Aggregate
+    environment: "Environment",
+    settings: FEN,
+    devices: int,
+    updates: int,
+    aggregate: Aggregate,
+    network: "Factory | None" = None,
 ) -> "Learner":
     from gradweave.marl.fairness.hierarchy import Hierarchy
     from gradweave.marl.fairness.learner import FENLearner
     from gradweave.marl.fairness.mean_utility import MeanUtility
 
+    check_network("fen", network)
     check_suits("fen", environment.id, earned=environment.reading.utility is not None)
     steps = getattr(environment.game, "max_steps", 0)
     if steps % settings.choice_steps:
@@ -163,6 +180,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         _fen,
         parted=False,
         earned=True,
+        own_networks=False,
     ),
     "iql": Algorithm(
         "independent Q-learning, each agent with values of its own actions",
@@ -233,8 +251,20 @@ def check_suits(
         )
     if row.earned and not earned:
         raise OptionError(
-            f"{name}: {id} does not count what each agent has earned; take {', '.join(RESOURCES)}"
+            f"{name}: {id} does not count what each agent has earned; take {', '.join(RESOURCES)}, "
+            "or give it utility(state)"
         )
+
+
+def check_network(name: str, network: Any) -> None:
+    """Refuses a network of others for an algorithm that takes none.
+
+    Raises:
+        OptionError: with algorithms that do.
+    """
+    if network is not None and not algorithm(name).own_networks:
+        known = [other for other, row in ALGORITHMS.items() if row.own_networks]
+        raise OptionError(f"--network: {name} has its own; take {', '.join(known)}")
 
 
 def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
@@ -252,7 +282,21 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
     return from_flat(metadata, lambda name: algorithm(name).settings)
 
 
-def build(config: Config, environment: "Environment", aggregate: Aggregate) -> "Learner":
-    """The learner of a training."""
-    row = algorithm(config.algorithm)
-    return row.build(environment, config.settings, config.devices, config.updates, aggregate)
+def build(
+    config: Config,
+    environment: "Environment",
+    aggregate: Aggregate,
+    network: "Factory | None" = None,
+) -> "Learner":
+    """The learner of a training.
+
+    Args:
+        config: of the training.
+        environment: that is learned.
+        aggregate: makes an optimizer that of all devices.
+        network: the factory that `Config.network` names, if it names one.
+    """
+    row, settings = algorithm(config.algorithm), config.settings
+    return row.build(
+        *(environment, settings, config.devices, config.updates, aggregate), network=network
+    )

@@ -19,8 +19,9 @@ from gradweave.marl.config import Activation
 from gradweave.marl.learners.sets import Sets, number
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
-Memory = Float[Array, "*B A H"] | None
-"""What a recurrent network remembers of the episode, for each agent; None of one that does not."""
+Memory = Any
+"""[*B, A, H] what a recurrent network remembers of the episode, for each agent; None of one that
+does not. Of networks of others any arrays [*B, A, …]."""
 
 
 def _orthogonal(key: PRNGKeyArray, inputs: int, outputs: int, scale: float) -> Float[Array, "I O"]:

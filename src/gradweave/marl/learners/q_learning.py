@@ -30,6 +30,7 @@ from gradweave.marl.learners.learner import (
 )
 from gradweave.marl.learners.mixers import Mixer, MonotonicMixer, NoMixer, SumMixer
 from gradweave.marl.learners.networks import AnyNetwork, Memory, Network, draw
+from gradweave.marl.learners.own_network import Factory, OwnNetwork, Plan, draw_own
 from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.learners.randomness import draw_each, game_keys, rollout_keys, split_each
 from gradweave.marl.learners.sets import Sets, mean_of_each, number, sets_of
@@ -40,7 +41,7 @@ Kind = Literal["iql", "vdn", "qmix"]
 class Values(eqx.Module):
     """All parameters."""
 
-    agent: AnyNetwork
+    agent: AnyNetwork | OwnNetwork
     """From an observation to the values of actions."""
     mixer: Mixer
 
@@ -48,8 +49,8 @@ class Values(eqx.Module):
 class Rows(eqx.Module):
     """The replay buffer: [R] rows of T steps. What no network needs is None."""
 
-    memory: Float[Array, "R A H"] | None
-    """Before the first step."""
+    memory: Memory
+    """[R, A, H] before the first step."""
     observation: Float[Array, "R T+1 A O"]
     """Of each step and of what followed the last one."""
     available: Bool[Array, "R T+1 A U"] | None
@@ -102,9 +103,16 @@ class QLearner:
     devices: int
     total_updates: int
     """Over which rates decay."""
+    factory: Factory | None = None
+    """Of modules of others in place of the agents' networks."""
 
     def __post_init__(self) -> None:
         environment = self.environment
+        plan = self.factory and Plan(
+            *(self.factory, environment.shape, environment.actions, environment.num_agents),
+            recurrent=self.settings.recurrent,
+        )
+        object.__setattr__(self, "_plan", plan)
         check_suits(
             self.kind,
             environment.id,
@@ -238,6 +246,7 @@ class QLearner:
     def _draw(self, key: PRNGKeyArray) -> Values:
         environment, settings = self.environment, self.settings
         agent_key, mixer_key = jax.random.split(key)
+        plan: Plan | None = self._plan  # pyright: ignore[reportAttributeAccessIssue]
 
         def one(key: PRNGKeyArray) -> Network:
             return Network(
@@ -251,7 +260,7 @@ class QLearner:
                 scale=0.1,
             )
 
-        agent = draw(self._sets, agent_key, one)
+        agent = draw_own(plan, self._sets, agent_key) if plan else draw(self._sets, agent_key, one)
         if self.kind == "qmix":
             agents = environment.num_agents
             return Values(
@@ -271,7 +280,7 @@ class QLearner:
         masked = environment.masked or not environment.mask.all()
         shape = (steps + 1, agents, environment.actions)
         return Rows(
-            memory=None if memory is None else room(*memory.shape[1:]),
+            memory=jax.tree.map(lambda x: room(*x.shape[1:], dtype=x.dtype), memory),
             observation=room(steps + 1, agents, environment.observation),
             available=room(*shape, dtype=bool) if masked else None,
             world=room(steps + 1, environment.world) if self.kind == "qmix" else None,

@@ -19,12 +19,13 @@ def _make(id: str, options: dict[str, Any]) -> Game:
     return make(id, options)
 
 
+READING = Reading(each, each, lambda game, state, info, done: info["truncated"])
 FAMILIES = {
     WORLDS: Family(
         ("generator", "laboratory", "buttons", "rendezvous"),
-        Reading(each, each, lambda game, state, info, done: info["truncated"]),
+        READING,
         f"{TEAM}: 1 once the task is done; with a machine, 1 to each agent whose part is done",
-        ("agents", "max_steps", "machine"),
+        ("agents", "max_steps", "machine", "doors"),
         make=_make,
     ),
 }

@@ -1,0 +1,149 @@
+"""A game with reward machines beside its agents, whatever game causes the events."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from gradweave.automata.files import Task
+from gradweave.errors import OptionError
+from gradweave.marl.games.family import Wrapper
+from gradweave.marl.games.guide import Guide
+from gradweave.marl.games.reading import Reading
+from gradweave.marl.tabular.tables import moves_of, of_agents
+from gradweave.marl.worlds.restarting import RestartingGame
+
+
+class GuidedState(eqx.Module):
+    """Where the game is, and its agents' machines."""
+
+    game: Any
+    """The game's own state."""
+    known: Int[Array, " A"]
+    """State of each agent's machine."""
+
+
+class Guided(Wrapper, RestartingGame):
+    """A game whose agents have machines that hear its events.
+
+    An agent observes what the game shows it, as one vector, and then the state of its machine,
+    one-hot. It gets what its machine gives, in place of the game's rewards. An episode ends as soon
+    as all machines are done or one agent knows that its task is lost, and where the game ends it.
+    """
+
+    def __init__(self, game: Any, reading: Reading, guide: Guide) -> None:
+        """Makes the game.
+
+        Args:
+            game: its ``info["events"]`` says which of its events happened: [R].
+            reading: of its dictionaries.
+            guide: the machines.
+        """
+        super().__init__(game)
+        self.agents = list(game.agents)
+        self._reading, self.guide = reading, guide
+
+    @property
+    def inner(self) -> Any:
+        """The game, without machines."""
+        return self._game
+
+    def reset(self, key: PRNGKeyArray) -> tuple[dict[Any, Array], GuidedState]:
+        """A new episode: (observations, state)."""
+        seen, state = self._game.reset(key)
+        after = GuidedState(state, self.guide.machines.start)
+        return self._seen(seen, after), after
+
+    def step_env(
+        self, key: PRNGKeyArray, state: GuidedState, actions: Mapping[Any, Array]
+    ) -> tuple[dict[Any, Array], GuidedState, dict[Any, Array], dict[Any, Array], dict[str, Array]]:
+        """A step: (observations, state, rewards, ends, information)."""
+        seen, game, _, dones, info = self._game.step_env(key, state.game, actions)
+        fired = jnp.asarray(info["events"], bool)
+        known, reward = self.guide.heard(state.known, fired)
+        after = GuidedState(game, known)
+        over, ended = self.guide.over(known), jnp.asarray(dones["__all__"], bool)
+        truncated = self._reading.truncated(self._game, game, info, ended)
+        done = over | ended
+        ends = {agent: done for agent in self.agents} | {"__all__": done}
+        rewards = {agent: reward[i] for i, agent in enumerate(self.agents)}
+        info = {"events": fired, "truncated": ended & truncated & ~over}
+        return self._seen(seen, after), after, rewards, ends, info
+
+    def _seen(self, seen: Any, state: GuidedState) -> dict[Any, Array]:
+        shown = jax.nn.one_hot(state.known, self.guide.states)
+        rows = self._reading.observations(self._game, seen)
+        return {
+            agent: jnp.concatenate([jnp.asarray(row, jnp.float32).reshape(-1), shown[i]])
+            for i, (agent, row) in enumerate(zip(self.agents, rows, strict=True))
+        }
+
+
+def reading_of_guided(reading: Reading) -> Reading:
+    """How the dictionaries of `Guided` are read, where `reading` is that of the game in it."""
+
+    def observations(game: Any, seen: Any) -> Sequence[Any]:
+        return [seen[agent] for agent in game.agents]
+
+    def rewards(game: Any, rewards: Any) -> Sequence[Any]:
+        return [rewards[agent] for agent in game.agents]
+
+    available = reading.available
+    return Reading(
+        observations,
+        rewards,
+        lambda game, state, info, done: info["truncated"],
+        available=None
+        if available is None
+        else lambda game, state: available(game.inner, state.game),
+        stochastic=lambda game: reading.stochastic(game.inner),
+    )
+
+
+def fitted(name: str, agents: Sequence[str], events: Sequence[str], task: Task) -> Task:
+    """A machine that fits a game: its events happen there, and it has as many agents.
+
+    Args:
+        name: of the game, for messages.
+        agents: of the game.
+        events: that happen there.
+        task: the machine; where it does not say what each agent hears, all hear all.
+
+    Raises:
+        OptionError: it does not fit.
+    """
+    causal = () if task.causal is None else task.causal.events
+    for event in (*task.machine.events, *causal):
+        if event not in events:
+            raise OptionError(
+                f"machine {task.machine.name}: hears {event!r}, which never happens in {name}; "
+                f"its events are {', '.join(events)}"
+            )
+    hears = task.agents or {agent: task.machine.events for agent in agents}
+    if len(hears) != len(agents):
+        raise OptionError(
+            f"machine {task.machine.name}: has {len(hears)} agents, {name} has {len(agents)}"
+        )
+    return Task(task.machine, hears, task.causal)
+
+
+def guide_of(
+    task: Task, events: Sequence[str], rules: Sequence[tuple[str, Sequence[int]]]
+) -> Guide:
+    """The machines of a task beside a game's agents.
+
+    Args:
+        task: as `fitted` returns it.
+        events: that happen in the game.
+        rules: the event of each place of ``info["events"]``, in the order in which those of one
+            step happen, and the numbers of the agents whose own doing it is.
+    """
+    agents = range(len(task.agents))
+    return Guide(
+        moves_of(of_agents(task, events, causal=True), events),
+        tuple(events.index(event) for event, _ in rules),
+        jnp.array([[agent in doers for agent in agents] for _, doers in rules]),
+    )

@@ -1,0 +1,318 @@
+"""Games and networks of others: recognised, refused in one line, and played as they are."""
+
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("equinox")
+pytest.importorskip("jaxmarl")
+
+import jax
+import jax.numpy as jnp
+
+from gradweave.errors import FileError, GradweaveError, OptionError
+from gradweave.marl import checkpoint
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.own_network import Plan, draw_own, named
+from gradweave.marl.loading import imported, load
+from gradweave.marl.request import read_request
+from gradweave.marl.trained import POLICY
+from tests.marl import own_parts
+from tests.marl.own_parts import CELLS, CORRIDOR, Corridor, Rooms, Well
+
+HERE = "tests.marl.own_parts"
+
+
+def test_a_game_is_read_by_what_it_has():
+    environment = make(f"{HERE}:Corridor:agents=3")
+    assert environment.id == f"{HERE}:Corridor:agents=3"
+    assert (environment.num_agents, environment.actions, environment.shape) == (3, 2, (2, 2))
+    assert environment.meaning == "times at the end" and environment.teams == (0, 0, 0)
+    assert environment.reading.utility is not None and not environment.masked
+    assert make(Corridor, max_steps=3).game.max_steps == 3
+    assert make(Corridor(3)).id == f"{HERE}:Corridor"
+
+
+def test_agents_of_a_world_of_resources_are_no_team():
+    environment = make(f"{HERE}:Well:max_steps=6")
+    assert environment.teams == (0, 1, 2) and environment.game.max_steps == 6
+    assert environment.reading.utility is not None
+
+
+def test_a_machine_hears_a_game_s_own_events():
+    environment = make(Corridor, machine=CORRIDOR)
+    ahead = jnp.ones(2, jnp.int32)
+    step = jax.jit(environment.step)
+    state, view = environment.reset(jax.random.key(0))
+    first = len(environment.guide.machines.start) and environment.guide.read(view.observation)
+    rewards, done = [], []
+    for number in range(2 * (CELLS - 1)):
+        state, _, outcome = step(jax.random.key(number), state, ahead)
+        rewards.append(outcome.reward.tolist())
+        done.append(bool(outcome.done))
+    # Both come to the end together: end0 is heard before end1, and all is done.
+    assert rewards[:3] == [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]] and done[:3] == [False, False, True]
+    assert first.tolist() == environment.guide.machines.start.tolist()
+
+
+class NoStep(Corridor):
+    step_env = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "step_env":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class LacksAgent(Corridor):
+    def seen(self, at):
+        return {"0": at[0]}
+
+
+class ShortReward(Corridor):
+    def step_env(self, key, state, actions):
+        seen, state, rewards, dones, info = super().step_env(key, state, actions)
+        return seen, state, {agent: jnp.zeros(3) for agent in rewards}, dones, info
+
+
+class Grows(Corridor):
+    def step_env(self, key, state, actions):
+        seen, state, rewards, dones, info = super().step_env(key, state, actions)
+        return seen, state | {"at": jnp.zeros(9)}, rewards, dones, info
+
+
+class NoEnd(Corridor):
+    def step_env(self, key, state, actions):
+        seen, state, rewards, _, info = super().step_env(key, state, actions)
+        return seen, state, rewards, {}, info
+
+
+class FewEvents(Corridor):
+    def step_env(self, key, state, actions):
+        *most, info = super().step_env(key, state, actions)
+        return (*most, {"events": info["events"][:1]})
+
+
+class Raises(Corridor):
+    def reset(self, key):
+        raise ValueError("no field\nmore")
+
+
+class OddActions(Corridor):
+    def action_space(self, agent):
+        return SimpleNamespace(kind="odd")
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "no step": (NoStep, {}, "lacks step_env; JaxMARL's interface is agents, reset, step_env"),
+    "no agent": (LacksAgent, {}, r"reset\(key\): observations: no entry for agent '1'"),
+    "reward": (ShortReward, {}, r"reward of '0': expected shape \(\), got \(3,\)"),
+    "state": (Grows, {}, r"state: at has shape \(9,\), after reset\(key\) \(2,\)"),
+    "end": (NoEnd, {}, 'dones: expected an entry "__all__"'),
+    "events": (FewEvents, {}, r'info\["events"\]: expected shape \(2,\), got \(1,\)'),
+    "raises": (Raises, {}, r"reset\(key\): ValueError: no field$"),
+    "actions": (OddActions, {}, r"action_space\('0'\): expected n, .* or low, high"),
+    "option": (Corridor, {"agent": 3}, "unknown option 'agent'; did you mean agents"),
+    "no game": (7, {}, "expected a game, what makes one, or a gradweave.marl.Family, got 7"),
+    "no such event": (
+        Corridor,
+        {"machine": "start: 0\nfinal: 1\nmoves: {0: {x: 1}}\n"},
+        "hears 'x', which never happens in .*; its events are end0, end1",
+    ),
+    "no events": (Well, {"machine": CORRIDOR}, "has no events for a machine to hear"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_game_that_lacks_a_part_is_refused_in_one_line(kind: str):
+    game, options, said = REFUSED[kind]
+    with pytest.raises(OptionError, match=said) as raised:
+        make(game, **options)
+    assert "\n" not in str(raised.value)
+
+
+@functools.cache
+def rooms(masked: bool) -> Any:
+    return make(Rooms(masked) if masked else f"{HERE}:Rooms")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_games_of_pettingzoo_are_played_on_the_host(masked: bool):
+    """Beside the same games played by hand; and once more, when the host has forgotten them."""
+    environment = rooms(masked)
+    assert (environment.actions, environment.masked) == (3, masked)
+
+    def play(key: Any) -> Any:
+        def step(carry: Any, key: Any) -> Any:
+            states, views = carry
+            actions = jax.random.randint(key, (2, 2), 0, jnp.array([2 if masked else 3, 2]))
+            # Of who has left only the first action is there.
+            actions = jnp.where(views.available[:, :, 1], actions, 0) if masked else actions
+            keys = jax.random.split(key, 2)
+            states, views, outcome = environment.steps(keys, states, actions)
+            return (states, views), (actions, views, outcome, states.seed)
+
+        begun = jax.vmap(environment.reset)(jax.random.split(key, 2))
+        return begun[0].seed, jax.lax.scan(step, begun, jax.random.split(key, 12))[1]
+
+    compiled = jax.jit(play)
+    first, (actions, views, outcome, seeds) = jax.tree.map(np.asarray, compiled(jax.random.key(1)))
+    environment.game._episodes.clear()
+    again = jax.tree.map(np.asarray, compiled(jax.random.key(1))[1])
+    for one, other in zip(
+        jax.tree.leaves((actions, views, outcome)), jax.tree.leaves(again[:3]), strict=True
+    ):
+        assert np.array_equal(one, other)
+    assert outcome.done.any()
+    for game in range(2):
+        hand = Rooms(masked)
+        hand.reset(seed=int(first[game]))
+        for step in range(12):
+            taken = {a: int(actions[step, game, "ab".index(a)]) for a in hand.agents}
+            seen, rewards, left, late, _ = hand.step(taken)
+            shown = [seen.get(agent, np.zeros(2)) for agent in "ab"]
+            shown = [row["observation"] if isinstance(row, dict) else row for row in shown]
+            assert np.allclose(outcome.last.observation[step, game], shown)
+            expected = [rewards.get(agent, 0.0) for agent in "ab"]
+            assert outcome.reward[step, game].tolist() == expected
+            assert bool(outcome.done[step, game]) is (not hand.agents)
+            if not hand.agents:
+                assert bool(outcome.truncated[step, game]) is all(late.values())
+                hand.reset(seed=int(seeds[step, game]))
+
+
+def test_environments_on_the_host_are_kept_and_not_made_anew():
+    environment = rooms(False)
+    made = Rooms.made
+    compiled = jax.jit(environment.step)
+    state, _ = environment.reset(jax.random.key(5))
+    for number in range(9):
+        state, _, _ = compiled(jax.random.key(number), state, jnp.zeros(2, jnp.int32))
+    assert Rooms.made <= made + 3
+
+
+class Turns(Rooms):
+    def agent_iter(self):
+        return iter(())
+
+
+class OddSpace(Rooms):
+    def observation_space(self, agent):
+        return SimpleNamespace(shape=None)
+
+
+@pytest.mark.parametrize(
+    ("game", "said"),
+    [(Turns, "take turns .*aec_to_parallel"), (OddSpace, "expected Box or Discrete, or Dict")],
+)
+def test_environments_of_pettingzoo_that_cannot_be_played_are_refused(game, said: str):
+    with pytest.raises(OptionError, match=said):
+        make(game)
+
+
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [
+        ("equinox", (0, 1)),
+        ("linen", (0, 0)),
+        ("of_nnx", (0, 0)),
+        ("Recurrent", (0, 1)),
+        ("Recurrent", (0, 0)),
+    ],
+)
+def test_a_network_of_others_answers_each_agent_by_its_own_module(name: str, sets: tuple):
+    """Along steps as one by one; other sets of parameters, other answers."""
+    remembers = name == "Recurrent"
+    plan = Plan(named(f"{HERE}:{name}"), (2, 2), 3, 2, remembers)
+
+    @jax.jit
+    def answers(key: Any) -> Any:
+        network = draw_own(plan, sets, key)
+        x = jnp.broadcast_to(jax.random.normal(key, (4, 2, 1, 4)), (4, 2, 2, 4))
+        start = jnp.zeros((4, 2), bool).at[2, 0].set(True)
+        memory = network.start(2)
+        along = network.along(memory, x, start)
+        after, first = network(memory, x[0], start[0])
+        second = network(after, x[1], start[1])[1]
+        fresh = network(memory, x[2], start[2])[1]
+        return along, jnp.stack([first, second]), fresh
+
+    along, steps, fresh = jax.tree.map(np.asarray, answers(jax.random.key(3)))
+    assert along.shape == (4, 2, 2, 3)
+    assert np.allclose(along[:2], steps, atol=1e-6)
+    assert np.allclose(along[2, 0], fresh[0], atol=1e-6)  # begins anew
+    assert remembers is not np.allclose(along[2, 1], fresh[1], atol=1e-6)
+    # Only linen's is told who the agent is.
+    alike = sets == (0, 0) and name != "linen"
+    assert alike is np.allclose(along[..., 0, :], along[..., 1, :], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "recurrent", "said"),
+    [
+        ("equinox:extra=1", False, r"expected shape \(3,\), got \(4,\)"),
+        ("Recurrent", False, r"has a memory, start\(\): expected recurrent=true"),
+        ("equinox", True, r"has no memory, start\(\): expected recurrent=false"),
+        ("Rooms", False, "called with shape .*: TypeError"),
+        ("CELLS", False, "expected a function of shape, outputs and key"),
+        ("nothing", False, "has no nothing"),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused_in_one_line(spec: str, recurrent: bool, said: str):
+    with pytest.raises(OptionError, match=said) as raised:
+        Plan(named(f"{HERE}:{spec}"), (2, 2), 3, 2, recurrent)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo", "qmix"])
+def test_learners_take_networks_of_others(algorithm: str):
+    small = {"environments": 2, "rollout": 4, "hidden": (4,)}
+    small |= {"batch_size": 2, "epochs": 1} if algorithm == "qmix" else {"minibatches": 1}
+    environment = make(Corridor)
+    learner = algorithms.ALGORITHMS[algorithm].build(
+        environment,
+        algorithms.settings(algorithm, environment.family, small),
+        *(1, 5, lambda optimizer: optimizer),
+        network=own_parts.equinox,
+    )
+    state = jax.eval_shape(lambda: learner.init(jax.random.key(0), 0))
+    after, metrics = jax.eval_shape(learner.update, state)
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
+    assert metrics.returns.shape == (2,)
+
+
+def test_a_file_imports_nothing(tmp_path: Path):
+    for line, said in (
+        (f'env = "{HERE}:Corridor"', "give --env"),
+        ('network = "a:b"', "--network"),
+    ):
+        (tmp_path / "c.toml").write_text(line + "\n")
+        with pytest.raises(OptionError, match=said):
+            read_request(tmp_path / "c.toml", {}, ())
+    asked = read_request(None, {"env": f"{HERE}:Corridor", "network": "a:b", "steps": 9}, ())
+    about = {"config": asked.config.flat()}
+    checkpoint.save(tmp_path / POLICY, {"x": jnp.zeros(1)}, about)
+    with pytest.raises(OptionError, match="no file may import: give --env"):
+        load(tmp_path)
+    with pytest.raises(OptionError, match="no file may import: give --network"):
+        load(tmp_path, environment=make(Corridor))
+    with pytest.raises(OptionError, match=r"--env: expected .*Corridor, got math:tau"):
+        imported(tmp_path, "math:tau", None)
+    found = imported(tmp_path, f"{HERE}:Corridor", None)
+    assert found["environment"].family == f"{HERE}:Corridor"
+    with pytest.raises(GradweaveError, match=r"expected .*Corridor, got .*Well"):
+        load(tmp_path, environment=make(Well()), network=own_parts.equinox)
+    with pytest.raises((FileError, OptionError)):  # of another shape
+        load(tmp_path, environment=make(Corridor), network=own_parts.equinox)
+
+
+def test_fen_takes_no_networks_and_says_which_algorithms_do():
+    asked = read_request(None, {"env": f"{HERE}:Well", "algorithm": "fen", "network": "a:b"}, ())
+    with pytest.raises(OptionError, match="fen has its own; take ippo, mappo, iql, vdn, qmix"):
+        asked.check()
