@@ -43,9 +43,9 @@ class Formula:
         self.clauses, self.names, self.known = [(YES,)], {"yes": YES}, {}
         links = network["links"]
         stage, rounds = question["stage"], question["rounds"]
+        need(stage in STAGES and 0 < rounds < 1 << 16, "question: stage or rounds")
         self.steps = question.get("steps") or [1] * rounds
-        good = stage in STAGES and 0 < rounds == sum(self.steps) < 1 << 16 and min(self.steps) > 0
-        need(good, "question: stage, rounds or steps")
+        need(sum(self.steps) == rounds and min(self.steps) > 0, "question: steps")
         self.rounds = len(self.steps)  # from here on a step is a round, with more channels
         self.servers = sorted(network["servers"])
         # A reduce-scatter, reversed, is an all-gather over the opposite link directions.

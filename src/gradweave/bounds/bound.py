@@ -224,7 +224,7 @@ class Exhausted(_Reasoned):
     def reason(self, name: Name = str) -> str:
         """The certificate in words."""
         fewer = f"{self.collective} of fewer than {counted(self.impossible_below, 'round')}"
-        return f"{self.searcher} proved that there is no {fewer}"
+        return f"{self.searcher} found no {fewer}, by search, not certified"
 
 
 Certificate = Exhausted | Cut | LateEntry | ClosingCut | Distance | LinkLoad | TreeDepth | Ports

@@ -64,19 +64,28 @@ class Derivation:
         return self.add(clause, self._propagated(clause, local))
 
     def _propagated(self, clause: Clause, local: Sequence[int]) -> list[int]:
-        true, hints = {-x for x in clause}, []
+        true, implied = {-x for x in clause}, {}
         found = True
         while found:
             found = False
             for number in local:
                 left = [x for x in self.clauses[number - 1] if -x not in true]
                 if not left:
-                    return [*hints, number]
+                    return self._those_needed(number, implied)
                 if len(left) == 1 and left[0] not in true:
                     true.add(left[0])
-                    hints.append(number)
+                    implied[left[0]] = number
                     found = True
         raise NoProofError(f"refutation: a lemma of {len(clause)} literals does not follow")
+
+    def _those_needed(self, conflict: int, implied: Mapping[int, int]) -> list[int]:
+        """The clauses that lead to a conflict, of those that implied a literal each, in order."""
+        needed, hints = {-x for x in self.clauses[conflict - 1]}, [conflict]
+        for literal, number in reversed(implied.items()):
+            if literal in needed:
+                hints.append(number)
+                needed.update(-x for x in self.clauses[number - 1])
+        return hints[::-1]
 
     def solve(self, numbers: Sequence[int], solver: Solver) -> None:
         """Adds a solver's proof from some of the clauses, which ends in the empty one."""

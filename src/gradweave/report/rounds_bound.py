@@ -10,6 +10,9 @@ from gradweave.report.certified import MAX_TRANSFERS
 from gradweave.schedule.schedule import Schedule, StatedBound
 from gradweave.wording import counted
 
+SEARCHED = "exact"
+"""The kind of bounds that a search alone has found."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RoundsBound:
@@ -17,9 +20,10 @@ class RoundsBound:
 
     rounds: int
     kind: str
-    source: Literal["computed", "certificate", "stated"]
+    source: Literal["computed", "certificate", "search", "stated"]
     """``computed`` by this process; proved by the ``certificate`` in the schedule's file, which was
-    recounted; or ``stated`` by the file, and not checked."""
+    recounted; found by a ``search`` in this process, whose word is all there is; or ``stated`` by
+    the file, and not checked."""
     proof: Bound | str | None
     """With its certificate, where there is one; its reason, of one in a file."""
     stated: StatedBound | None
@@ -46,10 +50,15 @@ def rounds_bound(schedule: Schedule) -> RoundsBound | None:
     stated = schedule.bound
     if schedule.shares is not None:
         return None
-    if stated is not None and stated.computed:
+    searched = stated is not None and stated.computed and stated.kind == SEARCHED
+    if stated is not None and stated.computed and not searched:
         return RoundsBound(stated.rounds, stated.kind, "computed", None, None)
     found = of_schedule(schedule)
     proved = _by_certificate(schedule)
+    if stated is not None and searched:
+        known = max((one.rounds for one in (found, proved) if one is not None), default=0)
+        if known < stated.rounds:
+            return RoundsBound(stated.rounds, stated.kind, "search", None, None)
     if proved is not None and (found is None or proved.rounds > found.rounds):
         return proved
     if found is not None:
@@ -88,7 +97,11 @@ def bound_lines(schedule: Schedule, bound: RoundsBound | None) -> list[str]:
     if bound is None:
         return []
     text = f"at least {counted(bound.rounds, 'round')} ({bound.kind})"
+    if bound.source == "search":
+        text += ", by search, not certified"
     if bound.source == "stated":
+        if bound.kind == SEARCHED:
+            text += ", by search, not certified"
         return [f"bound: {text}, as stated by the file; not checked here"]
     if isinstance(bound.proof, str):
         text += f", by the file's certificate: {bound.proof}"

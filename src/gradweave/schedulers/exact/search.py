@@ -87,7 +87,8 @@ class Search:
         answer = model.solve(effort)
         if answer is False:
             self.impossible_below = rounds + 1
-            self.because = f"CP-SAT proved {counted(rounds, 'round')} impossible"
+            tried = counted(rounds, "round")
+            self.because = f"CP-SAT found {tried} impossible, by search, not certified"
             return False
         if answer is None:
             return None
