@@ -2,7 +2,7 @@
 
 import dataclasses
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -115,6 +115,7 @@ def play(
     gradients: int,
     dies: Callable[[int, int], bool] = lambda worker, clock: False,
     away_s: float = 3.0,
+    late: Collection[int] = (),
 ) -> Played:
     """Plays the protocol on a virtual clock; fails where everybody waits for somebody.
 
@@ -125,8 +126,10 @@ def play(
         gradients: applied before it ends.
         dies: whether a worker dies in the step; asked once for each.
         away_s: until it is replaced.
+        late: workers that are not there at the beginning, and come as late as one is replaced.
     """
-    played, clocks, events = Played(), protocol.initial(workers), []
+    played, clocks = Played(), protocol.without(protocol.initial(workers), late)
+    events = [(away_s, worker, "join") for worker in sorted(late)]
     version, dead, applied = {}, set(), 0
 
     def take(now: float, decided: tuple[Clocks, Update | None]) -> Clocks:

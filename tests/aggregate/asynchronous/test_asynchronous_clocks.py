@@ -24,8 +24,10 @@ DEATHS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 12)), max_size=8)
 
 
 @settings(max_examples=300)
-@given(RULES, st.integers(1, 5), DURATIONS, DEATHS, st.floats(0.0, 30.0))
-def test_bounds_hold_and_nobody_hangs(rule, workers, durations, deaths, away_s):
+@given(
+    RULES, st.integers(1, 5), DURATIONS, DEATHS, st.floats(0.0, 30.0), st.sets(st.integers(0, 4))
+)
+def test_bounds_hold_and_nobody_hangs(rule, workers, durations, deaths, away_s, late):
     played = play(
         rule,
         workers,
@@ -33,6 +35,7 @@ def test_bounds_hold_and_nobody_hangs(rule, workers, durations, deaths, away_s):
         gradients=60,
         dies=lambda worker, clock: (worker, clock) in deaths,
         away_s=away_s,
+        late={worker for worker in late if worker < workers},
     )
     if rule.bound is not None:
         assert all(clock - slowest <= rule.bound for _, _, clock, slowest in played.reads)
@@ -141,6 +144,16 @@ def test_the_others_go_on_without_a_worker_that_died_and_take_it_back():
     clocks = protocol.rejoin(clocks, 2)
     assert clocks.clock == (1, 1, 1)
     assert protocol.may_start(clocks, rule) == (0, 1, 2)
+
+
+def test_those_that_are_there_begin_and_the_others_join_them():
+    clocks = protocol.without(protocol.initial(3), {1, 2})
+    assert protocol.may_start(clocks, Sync()) == (0,)
+    clocks, update = protocol.push(protocol.start(clocks, 0), Sync(), 0, 0)
+    assert update is not None and len(update.gradients) == 1
+    clocks = protocol.rejoin(clocks, 2)
+    assert clocks.clock == (1, 0, 1)
+    assert protocol.may_start(clocks, Sync()) == (0, 2)
 
 
 def test_specifications():

@@ -11,7 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gradweave.aggregate.asynchronous import Death, Stragglers, Task, simulate, staleness_bound
+from gradweave.aggregate.asynchronous import (
+    Death,
+    Stragglers,
+    Task,
+    simulate,
+    staleness_bound,
+    train,
+)
 from gradweave.errors import OptionError
 from tests.aggregate.asynchronous.cases import (
     SIZE,
@@ -215,6 +222,11 @@ def test_bad_arguments_are_refused():
         simulate(task(), overhead_s=-1.0)
     with pytest.raises(OptionError, match="keep_every: expected 0 or more"):
         simulate(task(), keep_every=-1)
+    for given, tolerant, reason in ((0, True, "1 to 4, got 0"), (3, False, "4, not being elastic")):
+        with pytest.raises(OptionError, match=f"min_workers: expected {reason}"):
+            train(task(elastic=tolerant), min_workers=given)
+    with pytest.raises(OptionError, match="worker_cpus: expected a finite number of at least 0"):
+        train(task(), worker_cpus=-1)
     with pytest.raises(OptionError, match=r"gradient: expected \(loss, a pytree like params"):
         simulate(task(gradient=lambda p, draw: (jnp.zeros(()), p["outer"])))
 

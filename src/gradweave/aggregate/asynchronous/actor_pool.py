@@ -12,6 +12,7 @@ from gradweave.aggregate.asynchronous.layout import to_host
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.errors import GradweaveError, RunError
 from gradweave.processes.ray_cluster import Cluster
+from gradweave.wording import counted
 
 EXIT_S = 0.5
 """How long actors have to receive the call to exit."""
@@ -28,12 +29,18 @@ class ServerLost(Exception):
 class ActorPool:
     """Servers and workers as Ray actors.
 
-    They request no CPUs of Ray, so that any number of them starts on any machine, and are spread
-    over the machines of a cluster.
+    They are spread over the machines of a cluster. Servers request no CPUs of Ray, so that any
+    number of them starts on any machine.
     """
 
     def __init__(
-        self, cluster: Cluster, task: Task, folder: str | None, updates: int, timeout_s: float
+        self,
+        cluster: Cluster,
+        task: Task,
+        folder: str | None,
+        updates: int,
+        timeout_s: float,
+        worker_cpus: float = 0.0,
     ) -> None:
         """Starts all actors.
 
@@ -44,31 +51,55 @@ class ActorPool:
             updates: of the checkpoint to read; 0 to begin with the task's parameters.
             timeout_s: how long a server may be silent, since it may be busy or its disk slow, and
                 how long lost calls are retried.
+            worker_cpus: that each worker requests; where no machine has them, it waits for one.
         """
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
         self._timeout_s, self._folder = timeout_s, folder
-        self._options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
+        options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
         start = to_host(task.params, task.layout())
-        server = ray.remote(ServerActor).options(**self._options)
+        server = ray.remote(ServerActor).options(**options)
         self.servers = [
             server.remote(number, start[begin:end], task.optimizer, folder, updates)
             for number, (begin, end) in enumerate(task.ranges())
         ]
-        self._worker_class = ray.remote(WorkerActor).options(**self._options)
+        options["num_cpus"] = worker_cpus
+        self._worker_class = ray.remote(WorkerActor).options(**options)
         self.workers = [self._start_worker(worker, 0, updates) for worker in range(task.workers)]
 
-    def processes(self) -> tuple[list[int], list[int]]:
-        """The process ids of servers and workers, once all are ready."""
+    def ready_servers(self) -> list[int]:
+        """The process ids of all servers, once they are ready."""
+        pids = self.results([self.call(server.ready.remote) for server in self.servers])
+        if self._restores:
+            self.results([self.call(server.restore.remote) for server in self.servers])
+        return pids
+
+    def ready_workers(self, count: int) -> tuple[dict[int, int], dict[int, RetriedCall]]:
+        """Waits until so many workers are ready.
+
+        Returns:
+            By worker, the process ids of those that are, and the calls of the others, which return
+            theirs.
+
+        Raises:
+            RunError: another one did not become ready within `timeout_s`.
+        """
         if self._task.computation is not None:
             # What the first one compiles the others read, where JAX keeps it.
             self.results([self.call(self.workers[0].ready.remote)])
-        pids = self.results(
-            [self.call(actor.ready.remote) for actor in (*self.servers, *self.workers)]
-        )
-        if self._restores:
-            self.results([self.call(server.restore.remote) for server in self.servers])
-        return pids[: len(self.servers)], pids[len(self.servers) :]
+        calls = {number: self.call(one.ready.remote) for number, one in enumerate(self.workers)}
+        pids: dict[int, int] = {}
+        while len(pids) < count:
+            number_of = {call.reference: number for number, call in calls.items()}
+            done = self._cluster.wait(list(number_of), self._timeout_s)
+            if not done:
+                raise RunError(
+                    f"{len(pids)} of {counted(count, 'worker')} ready after {self._timeout_s:g} s: "
+                    "give Ray's cluster room for the others, or a lower min_workers or worker_cpus"
+                )
+            for number in (number_of[reference] for reference in done):
+                (pids[number],) = self.results([calls.pop(number)])
+        return pids, calls
 
     def replace(self, worker: int, clock: int, updates: int) -> RetriedCall:
         """Starts another actor in place of a worker.

@@ -5,7 +5,7 @@ numbered from 0; a version is the number of updates applied to the parameters th
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from gradweave.aggregate.asynchronous.consistency import Consistency
@@ -48,7 +48,8 @@ class Clocks:
     computing: tuple[bool, ...]
     """Whether it computes that step."""
     alive: tuple[bool, ...]
-    """Whether others wait for it; not between a worker's death and its replacement."""
+    """Whether others wait for it; not before it is there, nor between its death and its
+    replacement."""
     waiting: tuple[Gradient, ...] = ()
     """Gradients that wait for those of the other workers, under `Sync`."""
     updates: int = 0
@@ -69,6 +70,14 @@ def between_steps(clock: Sequence[int], updates: int) -> Clocks:
     """
     workers = len(clock)
     return Clocks(tuple(clock), (False,) * workers, (True,) * workers, (), updates)
+
+
+def without(clocks: Clocks, absent: Collection[int]) -> Clocks:
+    """Some workers are still to come: nobody waits for them until they `rejoin`."""
+    return dataclasses.replace(
+        clocks,
+        alive=tuple(alive and worker not in absent for worker, alive in enumerate(clocks.alive)),
+    )
 
 
 def may_start(clocks: Clocks, consistency: Consistency) -> tuple[int, ...]:
@@ -131,9 +140,10 @@ def remove(clocks: Clocks, consistency: Consistency, worker: int) -> tuple[Clock
 
 
 def rejoin(clocks: Clocks, worker: int) -> Clocks:
-    """A worker was replaced: it resumes at its lost step, or at the slowest worker's clock.
+    """A worker has come, or was replaced.
 
-    Where no worker is alive, at the newest clock of all.
+    It begins at its own next or lost step, or at the slowest worker's clock if that is later; at
+    the newest clock of all, where no worker is alive.
     """
     others = _slowest(clocks) if any(clocks.alive) else max(clocks.clock)
     clock = max(clocks.clock[worker], others)

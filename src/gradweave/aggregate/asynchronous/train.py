@@ -29,6 +29,7 @@ from gradweave.aggregate.asynchronous.history import (
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.atomic import make_folder
+from gradweave.checks import check_not_below_zero
 from gradweave.errors import OptionError, RunError
 from gradweave.processes.ray_cluster import Cluster, cluster
 
@@ -46,6 +47,8 @@ class _Options:
     keep_every: int
     report: Callable[[UpdateReport], None] | None
     timeout_s: float
+    worker_cpus: float
+    min_workers: int
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1:
@@ -58,6 +61,7 @@ class _Options:
             raise OptionError(f"keep_every: expected 0 or more updates, got {self.keep_every}")
         if not self.timeout_s > 0:
             raise OptionError(f"timeout_s: expected more than 0 seconds, got {self.timeout_s}")
+        check_not_below_zero(self, "worker_cpus")
 
 
 def train(
@@ -70,6 +74,8 @@ def train(
     keep_every: int = 0,
     report: Callable[[UpdateReport], None] | None = None,
     timeout_s: float = 300.0,
+    worker_cpus: float = 0.0,
+    min_workers: int | None = None,
 ) -> Run:
     """Trains a task on Ray, resuming from the folder's checkpoint where there is one.
 
@@ -82,7 +88,12 @@ def train(
 
     Where workers have a state of their own (`Task.computation`), a checkpoint has it too, as it was
     before the steps that are repeated on resuming; one that is replaced takes its state of the last
-    checkpoint. On Ctrl-C a checkpoint is written.
+    checkpoint, and a checkpoint waits for those that are not there. On Ctrl-C a checkpoint is
+    written.
+
+    With `worker_cpus` workers come and go with the cluster's machines: a worker whose machine is
+    taken away is replaced where there is room, or as soon as there is; Ray's autoscaler, where one
+    runs, adds machines for those that wait.
 
     Args:
         task: what to train.
@@ -95,6 +106,10 @@ def train(
         report: called after each update.
         timeout_s: how long nothing may happen before the run fails, and how long a server may be
             silent, or an actor unavailable to Ray, before it counts as dead.
+        worker_cpus: that each worker requests of Ray, which starts no more than its machines have;
+            0: all are started at once, whatever the machines have.
+        min_workers: as many begin, and the others join when they are there; all, if not given. For
+            tasks that are `Task.elastic`.
 
     Returns:
         The parameters, the history of all gradients applied, and the bytes moved since the start or
@@ -109,7 +124,20 @@ def train(
         KeyboardInterrupt: on Ctrl-C.
     """
     place = None if folder is None else Path(folder)
-    options = _Options(place, checkpoint_every, checkpoint_minutes, keep_every, report, timeout_s)
+    least = task.workers if min_workers is None else min_workers
+    if not 1 <= least <= task.workers or not (task.elastic or least == task.workers):
+        allowed = f"1 to {task.workers}" if task.elastic else f"{task.workers}, not being elastic"
+        raise OptionError(f"min_workers: expected {allowed}, got {least}")
+    options = _Options(
+        place,
+        checkpoint_every,
+        checkpoint_minutes,
+        keep_every,
+        report,
+        timeout_s,
+        worker_cpus,
+        least,
+    )
     snapshot = _load(task, options.folder)
     if snapshot is not None and snapshot.history.gradients >= task.gradients:
         return _finished(task, options.folder, snapshot)
@@ -192,8 +220,14 @@ class _Driver:
             checkpoint.remove_others(folder, updates)
         # Absolute, as actors may have another working directory.
         absolute = None if folder is None else str(folder.absolute())
-        timeout_s = self.options.timeout_s
-        self.pool = ActorPool(self.cluster, self.task, absolute, updates, timeout_s)
+        self.pool = ActorPool(
+            self.cluster,
+            self.task,
+            absolute,
+            updates,
+            self.options.timeout_s,
+            self.options.worker_cpus,
+        )
         try:
             self._begin(snapshot)
             with self._saved_on_interrupt():
@@ -232,7 +266,12 @@ class _Driver:
         self.losses, self.finite = [0.0] * workers, [True] * workers
         self.aux: list[Any] = [None] * workers
         self.deaths = [0] * workers
-        self.server_pids, self.worker_pids = self.pool.processes()
+        self.server_pids = self.pool.ready_servers()
+        there, to_come = self.pool.ready_workers(self.options.min_workers)
+        self.worker_pids = [there.get(worker, 0) for worker in range(workers)]
+        self.clocks = protocol.without(self.clocks, to_come)
+        for worker, call in to_come.items():
+            self._await(call, self._take_replacement, worker)
         if self.begin_s is None:  # else a server was lost, and the time that it has cost counts
             before_s = 0.0 if snapshot is None else snapshot.seconds
             self.begin_s = time.perf_counter() - before_s
