@@ -35,12 +35,13 @@ class Derivation:
         self.hints: dict[int, list[int]] = {}
         """By the number of a derived clause, counted from 1."""
         self._about: dict[int, list[int]] = {}
+        """Numbers of the clauses by their last variable."""
         for number, clause in enumerate(self.clauses, 1):
             self._note(number, clause)
 
     def _note(self, number: int, clause: Clause) -> None:
-        for x in clause:
-            self._about.setdefault(abs(x), []).append(number)
+        if clause:
+            self._about.setdefault(max(map(abs, clause)), []).append(number)
 
     def add(self, clause: Clause, hints: list[int]) -> int:
         """The number of a clause that is known to follow."""
