@@ -2,9 +2,9 @@
 
     python benchmarks/experiments/asynchronous_nodes.py [--part throughput|taken] [--resume]
 
-Two machines of Ray's cluster utility on this one, each with room for eight workers of one processor;
-a worker's step is planned to take 50 ms, asleep, since two cores cannot compute for sixteen.
-100,000 parameters, a linear model, four servers.
+Two machines of Ray's cluster utility on this one, each with room for eight workers of one
+processor; a worker's step is planned to take 50 ms, asleep, since two cores cannot compute for
+sixteen. 100,000 parameters, a linear model, four servers.
 
 throughput: gradients a second by 1 to 16 workers, over the whole run after the first update, and
 the bytes that the busiest server moves for each gradient.
