@@ -25,12 +25,13 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds, format_size, parse_seconds, parse_size
 from gradweave.wording import counted
 
+TIME_LIMIT_S = 60.0
+"""Of the search, where none is given."""
 _KEYS = ("bytes", "servers", "axis", "root", "relays", "name", "ready", "weight")
 _NOT_WITH_JOBS = (
     "collective",
     "workers",
     "ready_at",
-    "start_from",
     "gradient_bytes",
     "min_bytes",
     "max_bytes",
@@ -46,7 +47,7 @@ job_option = click.option(
     help="Plan this collective, such as all_to_all:bytes=1GB or "
     "broadcast:bytes=1GB,root=0,servers=0-7.16; with --mesh also all_reduce:bytes=1GB,axis=tp. "
     "ready=5ms: it begins no sooner. May be repeated: all jobs are planned together, for few "
-    "seconds.",
+    "seconds, in 60 s if --time-limit says nothing else.",
 )
 mesh_option = click.option(
     "--mesh",
@@ -84,8 +85,9 @@ def search_jobs(
             objective=objective,  # pyright: ignore[reportArgumentType] — refused by name
             runtime=given["runtime"],
             strategies=strategies,
+            start_from=given["start_from"],
             seed=given["seed"],
-            time_limit=given["time_limit"],
+            time_limit=given["time_limit"] or TIME_LIMIT_S,
             interrupt=interrupt,
             progress=progress,
         )

@@ -32,7 +32,6 @@ REFUSED = {
     "collective": "all_gather",
     "gradient_bytes": 1e6,
     "ready_at_s": [0.0] * 4,
-    "start_from": gw.schedulers.Ring().schedule(gw.topology.ring(4)),
 }
 
 

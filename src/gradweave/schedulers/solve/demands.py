@@ -25,6 +25,7 @@ from gradweave.schedulers.demands.postal_tree import PostalTree
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.textbook import TEXTBOOK, Direct
 from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, to_spec
+from gradweave.schedulers.solve.earlier_plan import EarlierPlan
 from gradweave.schedulers.solve.group import Group
 from gradweave.schedulers.solve.job_goal import JobGoal, Plan
 from gradweave.schedulers.unequal.paths import may_leave_residual
@@ -99,6 +100,7 @@ def solve_demand(
     objective: JobObjective = "makespan",
     runtime: Runtime | str | Path = "ideal",
     strategies: Sequence[DemandStrategy] | None = None,
+    start_from: "Schedule | DemandSolution | str | Path | None" = None,
     seed: int = 0,
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
@@ -117,6 +119,9 @@ def solve_demand(
             the times from when a job is ready until it ends over its own lower bound.
         runtime: on which it is to run, a profile by name or file; see `gradweave.solve`.
         strategies: to try, in this order; what may suit the demand if not given.
+        start_from: an earlier plan of the same jobs, whose sizes may have changed, on this network
+            or on it before it lost links: a schedule, its file, or a solution. What still works of
+            it is tried first, so that no worse plan is the answer; see `EarlierPlan`.
         seed: every random choice depends on it alone.
         time_limit: seconds after which no further strategy is begun, and searches return what they
             have. The first is finished in any case.
@@ -125,7 +130,7 @@ def solve_demand(
 
     Raises:
         NoScheduleError: where no strategy found a schedule, with each one's reason.
-        OptionError: a demand that the network cannot have.
+        OptionError: a demand that the network cannot have, or a plan of others to start from.
 
     >>> import gradweave as gw
     >>> boxes = gw.topology.from_spec("a100:boxes=2")
@@ -146,7 +151,8 @@ def solve_demand(
         raise OptionError("solve: expected at least one strategy, got none")
     stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
     goal = JobGoal(network, demand, objective, runtime_of(runtime), stop)
-    return _solved(goal, strategies, seed, stop, progress)
+    first = () if start_from is None else (EarlierPlan.of(start_from),)
+    return _solved(goal, strategies, seed, stop, progress, first)
 
 
 def _solved(
@@ -155,10 +161,11 @@ def _solved(
     seed: int,
     stop: Stop,
     progress: Callable[[str], None] = lambda _: None,
+    first: Sequence[DemandStrategy] = (),
 ) -> DemandSolution:
     begun = clock.now()
     topology, demand = goal.network, goal.demand
-    tried = _strategies(goal) if strategies is None else strategies
+    tried = [*first, *(_strategies(goal) if strategies is None else strategies)]
     best: tuple[Plan, DemandStrategy] | None = None
     attempts: list[DemandAttempt] = []
     several = len(demand.jobs) > 1

@@ -42,6 +42,7 @@ def solve(
     schedulers: Sequence[DemandStrategy | Scheduler | str] | str | None = None,
     objective: JobObjective = "makespan",
     runtime: Runtime | str | Path = "ideal",
+    start_from: Schedule | DemandSolution | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
@@ -78,7 +79,7 @@ def solve(
     gradient_bytes: float | None = None,
     ready_at_s: ReadyAt | None = None,
     runtime: Runtime | str | Path = "ideal",
-    start_from: Schedule | None = None,
+    start_from: Schedule | DemandSolution | str | Path | None = None,
     executor: Executor | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -93,8 +94,8 @@ def solve(
     Args:
         topology: the network, or its specification or file as on the command line.
         jobs: any collectives of any servers, planned together in place of one among all: see
-            `solve_demand`. Of the other options only schedulers, objective, runtime, seed, time
-            limit, interrupt and progress are for them.
+            `solve_demand`. Of the other options only schedulers, objective, runtime, start_from,
+            seed, time limit, interrupt and progress are for them.
         collective: a stage, or both, for the objective rounds with a barrier between them.
         schedulers: strategies to try, or their specifications such as ``merged:tries=4``, in this
             order, but rings first where one can meet the bound; if not given, `DEFAULT`, for
@@ -113,7 +114,7 @@ def solve(
         start_from: a schedule of this network before a fault, or of one like it: what still works
             of it is tried first and mostly kept; see `gradweave.schedulers.Repair`. For seconds, a
             plan that keeps more is the answer where it takes at most 5 % longer than the fastest
-            found; see `Solution.repair`.
+            found; see `Solution.repair`. Of jobs, see `solve_demand`.
         executor: where to run all strategies side by side, such as `spread.local_processes(4)` or
             `spread.ray_cluster()`; if not given, one after the other in this process. The result is
             the same, unless time runs out.
@@ -148,7 +149,6 @@ def solve(
             collective=None if collective == "all_reduce" else collective,
             gradient_bytes=gradient_bytes,
             ready_at_s=ready_at_s,
-            start_from=start_from,
             executor=executor,
         )
         return solve_demand(
@@ -157,6 +157,7 @@ def solve(
             objective="makespan" if objective is None else objective,  # pyright: ignore[reportArgumentType]
             runtime=runtime,
             strategies=None if named is None else as_demand_strategies(named),
+            start_from=start_from,
             seed=seed,
             time_limit=time_limit,
             interrupt=interrupt,
@@ -176,6 +177,8 @@ def solve(
     if profile is not IDEAL and objective != "seconds":
         raise OptionError("solve: runtime: only objective=seconds knows what messages cost")
     stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
+    if not isinstance(start_from, Schedule | None):
+        raise OptionError("solve: start_from: expected a schedule")
     first = () if start_from is None else (Repair(start_from),)
     if objective == "seconds":
         if gradient_bytes is None:
