@@ -17,7 +17,7 @@ MODEL = "transformer:layers=4,width=64,sequence=64,batch=8,microbatches=2,vocabu
 FAST = ["--strategy", "annealing:restarts=1,moves=1000", "--time-limit", "1"]
 
 
-def test_it_prints_and_writes_the_placement(gradweave, here):
+def test_it_prints_and_writes_the_placement_which_verify_counts_again(gradweave, refused, here):
     arguments = ["place", "cities:Oregon.Tokyo,each=2", "--model", MODEL, "--pipeline", 2, *FAST]
     answer = gradweave(*arguments, "--output", "p.html")
     assert answer.status == 0, answer
@@ -27,6 +27,12 @@ def test_it_prints_and_writes_the_placement(gradweave, here):
     assert said["servers"] == json.loads((here / "p.json").read_text())["servers"]
     assert said["bound_s"] <= said["cost_s"] and said["step"] is None
     assert said["stopped"] in ("time", "tried")
+    again = gradweave("verify", "p.json")
+    assert again.stdout.startswith("valid: 2 stages × 2 pipelines on ") and not again.status
+    assert gradweave("verify", "p.json", "--json").json["bound_s"] == said["bound_s"]
+    forged = json.loads((here / "p.json").read_text()) | {"data_s": 1.0}
+    (here / "p.json").write_text(json.dumps(forged))
+    assert "states a cost" in refused("verify", "p.json", status=1)
 
 
 def test_of_a_steps_all_reduces_the_slowest_is_told():

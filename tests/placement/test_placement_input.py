@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.errors import FileError, GradweaveError, OptionError
+from gradweave.errors import FileError, GradweaveError, InvalidCertificateError, OptionError
 from gradweave.placement import (
     Pairs,
     Transformer,
@@ -15,6 +15,7 @@ from gradweave.placement import (
     load_placement,
     load_workload,
     place,
+    recounted,
 )
 
 WORK = even_stages(4, activation_bytes=1e8, gradient_bytes=1e8, memory_bytes=2e9)
@@ -76,6 +77,40 @@ def test_idle_servers_and_files(tmp_path):
     assert (again.servers == one.servers).all() and again.workload == one.workload
     with pytest.raises(FileError, match="not a placement of this network"):
         load_placement(tmp_path / "p.json", gw.topology.ring(4))
+    read = recounted(tmp_path / "p.json")
+    assert read.topology.same_network(one.topology) and read.cost_s == one.cost_s
+    assert read.bound is not None and read.bound.seconds == one.bound.seconds
     (tmp_path / "w.json").write_text(json.dumps({"stages": [{"forward_s": -1}]}))
     with pytest.raises(FileError, match=r"w\.json"):
         load_workload(tmp_path / "w.json")
+
+
+FORGED = {
+    "a bound": (lambda file: file.update(bound_s=2 * file["bound_s"]), "its certificate proves"),
+    "a cost": (lambda file: file.update(data_s=0.0), "states a cost"),
+    "duals": (lambda file: file["certificate"]["duals_ns"][-1].append(1), "duals_ns: expected"),
+    "huge duals": (
+        lambda file: file["certificate"]["duals_ns"][-1].__setitem__(0, 10**17),
+        "at most 100,000,000,000,000",
+    ),
+    "windows": (lambda file: file["certificate"]["since_ns"].reverse(), "ascending from 0"),
+    "no window from 0": (
+        lambda file: [file["certificate"][name].pop(0) for name in ("since_ns", "duals_ns")],
+        "ascending from 0",
+    ),
+    "classes": (lambda file: file["certificate"]["classes"].pop(), "for each of 4 devices"),
+    "no network": (lambda file: file.pop("topology"), "it has no network"),
+}
+
+
+@pytest.mark.parametrize(("forge", "reason"), FORGED.values(), ids=FORGED)
+def test_a_placement_is_counted_again(tmp_path, forge, reason):
+    work = even_stages(2, activation_bytes=1e8, gradient_bytes=1e9)
+    one = place("leaf_spine:leaves=2,spines=1,servers_per_leaf=2", work)
+    one.save(tmp_path / "p.json")
+    assert recounted(tmp_path / "p.json").optimal
+    file = json.loads((tmp_path / "p.json").read_text())
+    forge(file)
+    (tmp_path / "p.json").write_text(json.dumps(file))
+    with pytest.raises((InvalidCertificateError, FileError), match=reason):
+        recounted(tmp_path / "p.json")

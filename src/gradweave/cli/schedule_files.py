@@ -21,6 +21,11 @@ def is_schedule_file(what: str) -> bool:
     return not (what.endswith(".json") and _holds_network(path))
 
 
+def is_placement_file(path: Path) -> bool:
+    """Whether a file begins like a placement's, as `gradweave place` writes it."""
+    return path.suffix == ".json" and b'"gradweave-placement"' in _head(path)
+
+
 def check_schedule_file(path: Path, verb: str) -> None:
     """Refuses a network's file where a schedule's is expected; others are for `load` to judge.
 
@@ -40,11 +45,16 @@ def check_schedule_file(path: Path, verb: str) -> None:
 
 def _holds_network(path: Path) -> bool:
     """Whether a JSON file begins like a network's, not like a schedule's."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return False
+    head = _head(path)
     if b'"gradweave-schedule"' in head or b'"transfers"' in head:
         return False
     return any(key in head for key in (b'"links"', b'"edges"', b'"nodes"', b'"switches"'))
+
+
+def _head(path: Path) -> bytes:
+    """The beginning of a file; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError:
+        return b""

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
         load_placement,
         load_workload,
     )
-    from gradweave.placement.placing import COSTS, Cost, cost_of, place, problem_for
+    from gradweave.placement.placing import (
+        COSTS,
+        Cost,
+        cost_of,
+        place,
+        problem_for,
+        recounted,
+    )
     from gradweave.placement.problem import Problem, problem_of
     from gradweave.placement.scheduled import scheduled_cost
     from gradweave.placement.strategies.annealing import Annealing
@@ -73,6 +80,7 @@ __all__ = [
     "placement_bound",
     "problem_for",
     "problem_of",
+    "recounted",
     "scheduled_cost",
     "stage_order",
     "step_time",

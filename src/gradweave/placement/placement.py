@@ -15,6 +15,7 @@ from gradweave.errors import FileError, OptionError
 from gradweave.placement.bound.search import PlacementBound
 from gradweave.placement.strategies.strategy import Stopped
 from gradweave.placement.workload import Stage, Workload
+from gradweave.topology.formats.object import topology_from_object, topology_to_object
 from gradweave.topology.topology import Integers, Topology
 
 if TYPE_CHECKING:
@@ -121,16 +122,21 @@ class Placement(Drawn):
         return self.pipelines.ravel().astype(np.int64)
 
     def save(self, path: str | Path) -> None:
-        """Writes the placement as JSON, whole or not at all.
+        """Writes the placement as JSON, with its network and its bound's certificate.
+
+        Whole or not at all. `gradweave.placement.recounted` reads and checks it.
 
         Raises:
             FileError: the file cannot be written.
         """
-        text = json.dumps(self.as_object(), indent=1, ensure_ascii=False)
+        whole = self.as_object() | {"topology": topology_to_object(self.topology)}
+        if self.bound is not None:
+            whole["certificate"] = self.bound.duals.as_object()
+        text = json.dumps(whole, indent=1, ensure_ascii=False)
         atomic_write(path, (text + "\n").encode())
 
     def as_object(self) -> dict[str, Any]:
-        """What the file holds."""
+        """What the file holds, but for the network and the certificate."""
         name = self.topology.label
         return {
             "format": FORMAT,
@@ -159,7 +165,18 @@ class _Strategy(msgspec.Struct):
     seed: int = 0
 
 
-class _File(msgspec.Struct):
+class Certificate(msgspec.Struct):
+    """A bound's duals as a file has them, see `gradweave.placement.bound.duals.GroupDuals`."""
+
+    classes: list[int]
+    """[N] class of each device."""
+    since_ns: list[int]
+    """[W] DataP from which each window holds."""
+    duals_ns: list[list[int]]
+    """[W][Q]."""
+
+
+class PlacementFile(msgspec.Struct):
     """What is read of a placement's file."""
 
     format: str
@@ -170,6 +187,9 @@ class _File(msgspec.Struct):
     data_s: float
     pipeline_s: float
     strategy: _Strategy
+    bound_s: float | None = None
+    topology: dict[str, Any] | None = None
+    certificate: Certificate | None = None
 
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
@@ -198,12 +218,31 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
     Raises:
         FileError: it cannot be read, or is no placement of this network.
     """
+    return read_placement(path, topology)[0]
+
+
+def read_placement(
+    path: str | Path, topology: Topology | None = None
+) -> tuple[Placement, PlacementFile]:
+    """The placement of a file, and the file.
+
+    Args:
+        path: of the file.
+        topology: the network; that of the file if not given.
+
+    Raises:
+        FileError: it cannot be read, or is no placement of this network.
+    """
     try:
-        read = _read(path, _File)
+        read = _read(path, PlacementFile)
         if read.format != FORMAT or read.version != VERSION:
             raise FileError(f"expected {FORMAT} version {VERSION}, got {read.format!r:.40}")
+        if topology is None:
+            if read.topology is None:
+                raise FileError("it has no network; 'gradweave place' of this version writes one")
+            topology = topology_from_object(read.topology)
         strategy = read.strategy
-        return Placement(
+        placement = Placement(
             topology,
             read.workload,
             np.array(read.servers, np.int64),
@@ -217,6 +256,7 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
         raise FileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except _UNREADABLE as error:
         raise FileError(f"{path}: is not a placement of this network: {_why(error)}") from error
+    return placement, read
 
 
 def load_workload(path: str | Path) -> Workload:

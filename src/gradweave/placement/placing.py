@@ -1,17 +1,21 @@
 """The front door: a network and a workload in, a placement and its bound out."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 
 from gradweave import clock
-from gradweave.errors import OptionError
-from gradweave.placement.bound.search import placement_bound
+from gradweave.errors import InvalidCertificateError, OptionError
+from gradweave.placement.bound.duals import NS, GroupDuals
+from gradweave.placement.bound.search import PlacementBound, placement_bound
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.pairs import pairs_of
-from gradweave.placement.placement import Placement
+from gradweave.placement.placement import Placement, read_placement
 from gradweave.placement.problem import Problem, problem_of
 from gradweave.placement.scheduled import place_scheduled
 from gradweave.placement.strategies.spec import as_placer
@@ -115,3 +119,37 @@ def cost_of(placement: Placement) -> float:
     """The exchange model's cost, computed again from the network and the servers as they stand."""
     ranks = placement.topology.rank[placement.servers].astype(np.int64)
     return exchange_cost(problem_for(placement), ranks, as_placed=True).seconds
+
+
+def recounted(path: str | Path) -> Placement:
+    """Reads a placement with its network, and counts its cost and its bound again.
+
+    The bound is what the certificate in the file proves, counted from nothing else; None where the
+    file has none.
+
+    Args:
+        path: of a file that `Placement.save` wrote.
+
+    Raises:
+        FileError: it cannot be read, or holds something else.
+        InvalidCertificateError: the file states another cost than the servers have, or a greater
+            bound than its certificate proves.
+    """
+    placement, file = read_placement(path)
+    cost_s = cost_of(placement)
+    if not math.isclose(cost_s, placement.cost_s, rel_tol=1e-9):
+        raise InvalidCertificateError(
+            f"{path}: states a cost of {placement.cost_s:.6g} s; its servers have {cost_s:.6g} s"
+        )
+    if file.certificate is None:
+        return placement
+    problem = problem_for(placement)
+    duals = GroupDuals.from_object(problem, **msgspec.structs.asdict(file.certificate))
+    proved, weakest = duals.nanoseconds(problem)
+    if file.bound_s is not None and file.bound_s * NS > proved + 1:
+        raise InvalidCertificateError(
+            f"{path}: states a bound of {file.bound_s:.6g} s; its certificate proves "
+            f"{proved / NS:.6g} s"
+        )
+    bound = PlacementBound(proved / NS, duals, duals.windows[weakest].since_ns / NS)
+    return dataclasses.replace(placement, bound=bound)

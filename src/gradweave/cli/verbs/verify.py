@@ -8,7 +8,8 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import json_option
-from gradweave.cli.schedule_files import check_schedule_file
+from gradweave.cli.schedule_files import check_schedule_file, is_placement_file
+from gradweave.placement.placing import recounted
 from gradweave.report.certified import checked_bounds
 from gradweave.report.rounds_bound import RoundsBound, bound_lines, rounds_bound
 from gradweave.schedule.file import load
@@ -37,8 +38,12 @@ def verify(
 
     It exits with 1 if the schedule is invalid, and names the first violation. Of a valid one it
     also says how few rounds such a schedule can have; what the file states of that is no proof, but
-    its certificates are once they have been recounted.
+    its certificates are once they have been recounted. Of a placement that 'gradweave place' wrote,
+    its cost and the certificate of its bound are counted again.
     """
+    if is_placement_file(file):
+        _placement(file, as_json)
+        return
     check_schedule_file(file, "verify")
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
@@ -83,6 +88,28 @@ def verify(
         )
     if violation:
         context.exit(1)
+
+
+def _placement(file: Path, as_json: bool) -> None:
+    """Counts a placement's cost and bound again."""
+    with Progress(f"counting {file} again"):
+        placement = recounted(file)
+    bound, stages = placement.bound, placement.servers.shape
+    if as_json:
+        seconds = None if bound is None else bound.seconds
+        print_json({"file": str(file), "valid": True, "cost_s": placement.cost_s}
+            | {"bound_s": seconds, "optimal": placement.optimal})  # fmt: skip
+        return
+    proved = "without a certificate of a bound"
+    if bound is not None:
+        gap = placement.gap or 0.0
+        above = "the least possible" if placement.optimal else f"{gap:.1%} above the bound"
+        proved = f"{above}: {bound}"
+    print_lines(
+        f"valid: {stages[0]} stages × {stages[1]} pipelines on {placement.topology.name}, "
+        f"{placement.cost_s:.4g} s of communication in the exchange model",
+        proved,
+    )
 
 
 def _as_object(violation: Violation, topology: Topology) -> dict[str, Any]:

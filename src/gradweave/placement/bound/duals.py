@@ -1,11 +1,14 @@
 """The certificate: duals of devices, by which every group pays its part of the pipelines' time."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.errors import InvalidCertificateError
 from gradweave.placement.bound.levels import Levels, compositions, levels_of
 
 if TYPE_CHECKING:
@@ -13,6 +16,10 @@ if TYPE_CHECKING:
 
 NS = 1e9
 """Nanoseconds in a second: times are rounded down to them, and all else is exact."""
+MAX_COMPOSITIONS = 20_000
+"""Of a group, over the classes that are told apart."""
+MAX_DUAL_NS = 10**14
+"""Greatest dual that is read, a day or so: sums of them stay within 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +64,58 @@ class GroupDuals:
         ]
         weakest = int(np.argmin(proved))
         return int(proved[weakest]), weakest
+
+    def as_object(self) -> dict[str, Any]:
+        """As a placement's file has them: whole nanoseconds."""
+        return {
+            "classes": self.classes.tolist(),
+            "since_ns": [window.since_ns for window in self.windows],
+            "duals_ns": [list(window.duals_ns) for window in self.windows],
+        }
+
+    @classmethod
+    def from_object(
+        cls,
+        problem: "Problem",
+        classes: Sequence[int],
+        since_ns: Sequence[int],
+        duals_ns: Sequence[Sequence[int]],
+    ) -> "GroupDuals":
+        """Duals that were read, not trusted, for a problem: such as `nanoseconds` can count.
+
+        Args:
+            problem: that they are of.
+            classes: [N] class of each device, from 0 on.
+            since_ns: [W] where windows begin: ascending, from 0 on.
+            duals_ns: [W][Q].
+
+        Raises:
+            InvalidCertificateError: they do not fit the problem, or each other.
+        """
+        count = max(classes, default=-1) + 1
+        if len(classes) != problem.devices or set(classes) != set(range(count)):
+            raise InvalidCertificateError(
+                f"certificate: classes: expected one of 0, 1, 2, … for each of {problem.devices} "
+                "devices, none left out"
+            )
+        if math.comb(problem.data + count - 1, problem.data) > MAX_COMPOSITIONS:
+            raise InvalidCertificateError(
+                f"certificate: classes: {count} give groups of {problem.data} more than "
+                f"{MAX_COMPOSITIONS:,} compositions"
+            )
+        starts = list(since_ns)
+        if starts[:1] != [0] or starts != sorted(set(starts)) or starts[-1] > MAX_DUAL_NS:
+            raise InvalidCertificateError(
+                "certificate: since_ns: expected whole nanoseconds, ascending from 0"
+            )
+        fits = len(duals_ns) == len(starts) and all(len(row) == count for row in duals_ns)
+        if not fits or any(abs(one) > MAX_DUAL_NS for row in duals_ns for one in row):
+            raise InvalidCertificateError(
+                f"certificate: duals_ns: expected {count} whole nanoseconds for each of "
+                f"{len(starts)} windows, at most {MAX_DUAL_NS:,} either way"
+            )
+        windows = zip(starts, map(tuple, duals_ns), strict=True)
+        return cls(np.array(classes, np.int64), tuple(Window(*window) for window in windows))
 
 
 class Columns:

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.placement.bound.duals import NS, Columns, GroupDuals, Window, step_ns
+from gradweave.placement.bound.duals import (
+    MAX_COMPOSITIONS,
+    NS,
+    Columns,
+    GroupDuals,
+    Window,
+    step_ns,
+)
 from gradweave.placement.bound.levels import classings, levels_of
 from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
-MAX_COMPOSITIONS = 20_000
-"""Of a group, over the classes that are told apart."""
 MAX_CLASSINGS = 6
 """Choices of classes that are tried."""
 MAX_LINEAR_PROGRAMS = 300
