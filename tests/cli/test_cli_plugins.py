@@ -71,9 +71,10 @@ def test_what_is_installed_is_listed_and_what_is_broken_breaks_nothing_else(outs
     assert len(refused) == 2
     assert "'broken' of outside-parts 1.0: cannot be imported: RuntimeError: this was" in refused[0]
     assert "'ring' of outside-parts 1.0: refused, since ring is Gradweave's own" in refused[1]
-    for what, name in (("topologies", "ladder:rungs=int"), ("environments", "corridor")):
+    brought = {"topologies": ["ladder:rungs=int"], "environments": ["corridor", "hallway"]}
+    for what, names in brought.items():
         listed = gradweave("list", what, "--json").json[what]
-        assert [one["name"] for one in listed if one["package"] == "outside-parts 1.0"] == [name]
+        assert [one["name"] for one in listed if one["package"] == "outside-parts 1.0"] == names
     algorithms = gradweave("list", "algorithms", "--json").json["algorithms"]
     assert {"ippo", "qmix"} < {one["name"] for one in algorithms}
     assert all(one["summary"] for one in algorithms)
@@ -181,12 +182,22 @@ def test_a_network_s_name_in_a_file_runs_no_family_of_others(outside, gradweave,
     assert not [name for name in sys.modules if name.startswith("outside_parts")]
 
 
-def test_an_environment_is_no_module_wherever_it_is_named(evil, gradweave, here):
-    Path("train.toml").write_text('env = "evil_module:Boom"\nalgorithm = "ippo"\n')
-    for arguments in (["--config", "train.toml"], ["--env", "evil_module:Boom"]):
-        answer = gradweave("train", *arguments, "--output", "run")
+def test_an_environment_s_module_is_imported_for_an_option_and_not_for_a_file(
+    evil, gradweave, here
+):
+    for line in ('env = "evil_module:Boom"', 'network = "evil_module:Boom"'):
+        Path("train.toml").write_text(f'{line}\nalgorithm = "ippo"\n')
+        answer = gradweave("train", "--config", "train.toml", "--output", "run")
         assert (answer.status, answer.stderr.count("\n")) == (2, 1)
     assert not evil.exists()
+    answer = gradweave("train", "--env", "evil_module:Boom", "--output", "run")
+    assert (answer.status, answer.stderr.count("\n")) == (2, 1)
+    assert "evil_module:Boom: expected a game" in answer.stderr and evil.exists()
+
+
+def test_a_package_s_entry_point_may_name_a_game_itself(outside):
+    environment = gw.marl.make("hallway:agents=3")
+    assert (environment.id, environment.num_agents) == ("hallway:agents=3", 3)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_games_of_pettingzoo_are_played_on_the_host(masked: bool):
         hand.reset(seed=int(first[game]))
         for step in range(12):
             taken = {a: int(actions[step, game, "ab".index(a)]) for a in hand.agents}
-            seen, rewards, left, late, _ = hand.step(taken)
+            seen, rewards, _, late, _ = hand.step(taken)
             shown = [seen.get(agent, np.zeros(2)) for agent in "ab"]
             shown = [row["observation"] if isinstance(row, dict) else row for row in shown]
             assert np.allclose(outcome.last.observation[step, game], shown)
