@@ -3,8 +3,8 @@
     python benchmarks/experiments/machines.py [--only PART] [--resume]
 
 `published`: 50 trials of the generator and the laboratory, without and with causal knowledge, each
-agent alone; the running median of the team's steps as the authors plot it, beside their code's, and
-steps to 90 % of the final speed. `central`: the same by one learner for the team, 10 trials.
+agent alone; the running median of the team's steps as the authors plot it, beside their code's,
+quantiles of the trials, and steps to 90 % of the final speed. `central`: the same by one learner for the team, 10 trials.
 `checker`: 1,000 random machines of 3 to 5 states on 3 events, divided at random between two agents,
 half of them with a causal automaton: the checker beside brute force over all traces of up to 8
 events, and every counterexample replayed. `rendezvous`: steps until the median team meets and
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 from command_line import parser_of
+from pictures import Picture, figure_with
 from record import record, recorded
 
 TRIALS = 50
@@ -47,6 +48,8 @@ CENTRAL_STEPS = {"generator": 100_000, "laboratory": 200_000}
 MACHINES, LONGEST = 1000, 8
 SOLVED = 200.0
 """Steps to all goals with which the rendezvous counts as solved."""
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of trials, that are kept of each test."""
 DEEP_STEPS, DEEP_EPISODE, SEEDS = 200_000, 200, 1
 
 
@@ -81,12 +84,44 @@ def _learned(
         "steps": steps,
         "seconds": seconds,
         "running_median": {str(s): float(m) for s, m in zip(curve.steps, medians, strict=True)},
+        "taken": {
+            str(s): [float(q) for q in np.quantile(each, QUANTILES)]
+            for s, each in zip(curve.steps, curve.taken, strict=True)
+        },
         "final_steps": final,
+        "final_range": [float(q) for q in np.quantile(curve.taken[-10:].mean(0), (0.05, 0.95))],
         "to_90_percent": _reached(curve.steps, middle, final / 0.9),
+        "solved_range": _solved_range(curve.steps, curve.taken),
         "published": {str(k): v for k, v in PUBLISHED[name, causal].items()},
     }
-    print({k: v for k, v in row.items() if k != "running_median"}, flush=True)
+    print({k: v for k, v in row.items() if k not in ("running_median", "taken")}, flush=True)
     return row
+
+
+def _solved_range(steps: np.ndarray, taken: np.ndarray) -> list[int | None]:
+    """Training steps from which on trials take at most twice their last steps: of 5 and 95 %."""
+    solved = [_reached(steps, one, 2 * float(one[-10:].mean())) for one in taken.T]
+    order = sorted(steps[-1] + 1 if one is None else one for one in solved)
+    ends = order[len(order) // 20], order[-1 - len(order) // 20]
+    return [None if end > steps[-1] else int(end) for end in ends]
+
+
+def curves(result: dict[str, Any], path: Path) -> None:
+    """Steps of the team against training steps: median, middle half and middle 90 % of trials."""
+    figure, panels = figure_with((8.4, 3.4), 1, 2, dpi=140)
+    for world, panel in zip(STEPS, panels, strict=True):
+        for row in [one for one in result["published"] if one["world"] == world]:
+            steps = [int(step) for step in row["taken"]]
+            low, lower, middle, upper, high = zip(*row["taken"].values(), strict=True)
+            colour = "C1" if row["causal"] else "C0"
+            label = "causal knowledge" if row["causal"] else "none"
+            panel.plot(steps, middle, color=colour, label=label)
+            panel.fill_between(steps, lower, upper, color=colour, alpha=0.3, linewidth=0)
+            panel.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
+        panel.set(title=world, xlabel="training steps", yscale="log")
+    panels[0].set_ylabel("steps of the team (1,000: not solved)")
+    panels[0].legend(frameon=False)
+    figure.savefig(path)
 
 
 def _reached(steps: np.ndarray, median: np.ndarray, goal: float) -> int | None:
@@ -249,7 +284,8 @@ LONGEST = ("central",)
 
 
 def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
+    picture = Picture("machines", curves, ("published",))
+    parser = parser_of(__doc__, picture, resumes=True)
     parser.add_argument("--only", choices=PARTS, help="the others stay as recorded")
     asked = parser.parse_args()
     done, kept = recorded("machines", PARTS)
@@ -261,6 +297,8 @@ def main() -> None:
         done[part] = measure()
         kept.pop(part, None)
         record("machines", libraries=("jax",), kept=kept, seeds=[0], **done)
+        if part == "published":
+            picture.redraw()
 
 
 if __name__ == "__main__":
