@@ -4,7 +4,8 @@
 
 `published`: 50 trials of the generator and the laboratory, without and with causal knowledge, each
 agent alone; the running median of the team's steps as the authors plot it, beside their code's,
-quantiles of the trials, and steps to 90 % of the final speed. `central`: the same by one learner for the team, 10 trials.
+quantiles of the trials, and steps to 90 % of the final speed. `central`: the same by one learner
+for the team, 10 trials.
 `checker`: 1,000 random machines of 3 to 5 states on 3 events, divided at random between two agents,
 half of them with a causal automaton: the checker beside brute force over all traces of up to 8
 events, and every counterexample replayed. `rendezvous`: steps until the median team meets and
