@@ -29,6 +29,7 @@ from gradweave.bounds.job_objectives import Machine, ObjectiveBound, objective_b
 from gradweave.bounds.latency import LatencyBound, latency_bound
 from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.of_schedule import certificates_of, of_schedule, with_certificates
+from gradweave.bounds.refutations import certify_refutation, refute
 from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
 from gradweave.bounds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
 from gradweave.bounds.unicast import Farthest, LinkLengths, Messages, unicast
@@ -65,6 +66,7 @@ __all__ = [
     "certificates_in",
     "certificates_of",
     "certify_demand",
+    "certify_refutation",
     "certify_rounds",
     "certify_seconds",
     "check_certificate",
@@ -75,6 +77,7 @@ __all__ = [
     "least_seconds",
     "objective_bound",
     "of_schedule",
+    "refute",
     "throughput",
     "time_expanded",
     "unicast",
