@@ -6,9 +6,8 @@
 One round fewer than each all-gather of exact_proofs takes, a 4x4 mesh in 7 rounds, and what SCCL
 asks of a DGX-1: chunks, steps and rounds. Most follow by counting; where that is not enough CaDiCaL
 2.2 goes on. Each proof is checked by gradweave_refute, by lrat-check of drat-trim and by cake_lpr,
-which is verified. Seconds are of processor time. Proofs of up to 300 kB are written to
-benchmarks/refutations/, smallest first, as long as they have 5 MB together. Then some of the same
-without counting: CaDiCaL has 120 s, as everywhere.
+which is verified. Seconds are of processor time. Files of up to 300 kB are written to
+benchmarks/refutations/. Then some of the same without counting: CaDiCaL has 120 s, as everywhere.
 """
 
 import json
@@ -24,6 +23,7 @@ from cadical import Cadical, checked_by
 from command_line import parser_of
 from exact_proofs import FEWEST, network
 from record import RESULTS, printed, record
+from unfinished import Unfinished
 
 import gradweave as gw
 import gradweave_refute
@@ -35,7 +35,7 @@ from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.routes import shortest_path_trees
 
 FOLDER = Path(__file__).parents[1] / "refutations"
-MAX_BYTES, MAX_TOGETHER = 300_000, 5_000_000
+MAX_BYTES = 300_000
 TIME_LIMIT_S = 120
 PASSES = 8
 """How often CaDiCaL is asked, each time about the clauses that its last proof needed."""
@@ -59,6 +59,11 @@ def questions() -> list[dict[str, Any]]:
         row = {"network": "dgx1v", "trees": "free", "pieces": pieces, "asked": asked}
         rows.append({**row, "search": True})
     return rows
+
+
+def size(net: Topology, row: dict[str, Any]) -> int:
+    """What a formula grows with."""
+    return net.num_servers * row["pieces"] * int(net.capacity.sum()) * row["asked"]["rounds"]
 
 
 def question(net: Topology, row: dict[str, Any]) -> dict[str, Any]:
@@ -98,10 +103,10 @@ def measure(row: dict[str, Any], programs: Any) -> tuple[dict[str, Any], dict[st
     found_s = time.process_time() - begun
     topology = topology_to_object(net)
     begun = time.process_time()
-    steps = gradweave_refute.proved(topology, refutation)
-    checked_s = time.process_time() - begun
-    formula = gradweave_refute.Formula(topology, refutation)
     text = gradweave_refute.unpacked(gradweave_refute.packed(refutation))
+    formula = gradweave_refute.Formula(topology, refutation)
+    steps = gradweave_refute.check(formula.clauses, text.decode().splitlines())
+    checked_s = time.process_time() - begun
     with tempfile.TemporaryDirectory() as folder:
         cnf, lrat = Path(folder, "formula.cnf"), Path(folder, "proof.lrat")
         cnf.write_text(formula.dimacs())
@@ -150,38 +155,47 @@ def file_name(row: dict[str, Any]) -> str:
     return "-".join(parts) + ".json"
 
 
-def keep(found: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """Writes the small proofs, and notes in each row where."""
+def keep(row: dict[str, Any], file: dict[str, Any]) -> str | None:
+    """Writes a small proof; where, or None for one that is too large."""
+    content = json.dumps(file, separators=(",", ":")) + "\n"
+    if len(content) > MAX_BYTES:
+        return None
     FOLDER.mkdir(exist_ok=True)
-    together = 0
-    proved = [one for one in found if one[1]]
-    for row, file in sorted(proved, key=lambda one: one[0]["packed_bytes"]):
-        content = json.dumps(file, separators=(",", ":")) + "\n"
-        together += len(content)
-        fits = len(content) <= MAX_BYTES and together <= MAX_TOGETHER
-        row["file"] = f"benchmarks/refutations/{file_name(row)}" if fits else None
-        if fits:
-            (FOLDER / file_name(row)).write_text(content)
+    (FOLDER / file_name(row)).write_text(content)
+    return f"benchmarks/refutations/{file_name(row)}"
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """By which rows are told apart."""
+    steps = row["asked"].get("steps") if "asked" in row else row["steps"]
+    pieces = row["pieces"] if "asked" in row else row["pieces_per_server"]
+    return row["network"], row["trees"], pieces, *(steps or ())
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, resumes=True)
     for name in ("cadical", "lrat-check", "cake-lpr"):
         parser.add_argument(f"--{name}", default=name, help="the program")
     programs = parser.parse_args()
-    found = []
-    for row in questions():
-        found.append(measure(row, programs))
-        print(json.dumps(found[-1][0]), flush=True)
-    keep(found)
-    rounds = {row["network"]: row["rounds"] for row, _ in reversed(found) if row["trees"] == "free"}
+    asked = questions()
+    unfinished = Unfinished("refutations", resume=programs.resume)
+    known = {key(row) for row in unfinished.rows()}
+    for row in sorted(asked, key=lambda row: size(network(row["network"]), row)):
+        if key(row) not in known:
+            measured, file = measure(row, programs)
+            unfinished.add({**measured, "file": keep(measured, file) if file else None})
+            print(json.dumps(measured), flush=True)
+    order = [key(row) for row in asked]
+    found = sorted(unfinished.rows(), key=lambda row: order.index(key(row)))
+    rounds = {row["network"]: row["rounds"] for row in reversed(found) if row["trees"] == "free"}
     record(
         "refutations",
         time_limit_s=TIME_LIMIT_S,
         cadical="2.2.0",
-        rows=[row for row, _ in found],
+        rows=found,
         plain=list(printed(plain(spec, rounds[spec], programs) for spec in PLAIN)),
     )
+    unfinished.end()
 
 
 if __name__ == "__main__":
