@@ -127,19 +127,26 @@ def main() -> None:
     ]
     rows = [judged(case) for case in cases]
     solved = [as_solved(case) for case in cases if "NDv2_output/2" in str(case[1])]
-    counts = {
-        tool: {
-            "files": sum(row["tool"] == tool for row in rows),
-            "valid": sum(row["tool"] == tool and row["valid"] for row in rows),
-        }
-        for tool in ("TE-CCL", "MSCCL", "ForestColl")
-    }
-    for tool, count in counts.items():
-        show({"tool": tool, **count})
-    count = sum(row["valid"] for row in solved)
-    counts["TE-CCL, GPU 0 a switch"] = {"files": len(solved), "valid": count}
-    show(counts["TE-CCL, GPU 0 a switch"])
-    record("library_imports", counts=counts, rows=rows, as_solved=solved)
+    tools = tools_of(rows, solved)
+    for row in tools:
+        show(row)
+    record("library_imports", tools=tools, rows=rows, as_solved=solved)
+
+
+def tools_of(rows: list[dict[str, Any]], solved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many files of each kind are valid."""
+    boxes = {"DGX2_output": "DGX-2, two boxes", "NDv2_output/2": "NDv2, two boxes"}
+    boxes |= {"NDv2_output/4": "NDv2, four boxes", "schedules": "meshes"}
+    kinds = [("TE-CCL", f"{name}", part) for part, name in boxes.items()]
+    kinds += [("MSCCL", "one box of eight A100", ""), ("ForestColl", "boxes of eight A100", "")]
+    found = []
+    for tool, what, part in kinds:
+        some = [row for row in rows if row["tool"] == tool and part in row["file"]]
+        found.append({"tool": tool, "network": what, "files": len(some)})
+        found[-1]["valid"] = sum(row["valid"] for row in some)
+    valid = sum(row["valid"] for row in solved)
+    beside = {"tool": "TE-CCL", "network": "NDv2, two boxes, GPU 0 a switch"}
+    return [*found, {**beside, "files": len(solved), "valid": valid}]
 
 
 if __name__ == "__main__":

@@ -178,6 +178,7 @@ class Question:
     model: str
     bytes: int | None
     make: Callable[[], Topology]
+    servers: int
     jobs: Callable[[Topology], list[Job]] | None = None
     """What is asked, where it is no collective among all servers."""
 
@@ -224,24 +225,27 @@ def questions() -> Iterator[Question]:
     made = {name: (kind, make) for kind, some in NETWORKS.items() for name, make in some.items()}
     for mix, (name, jobs) in MIXES.items():
         kind, make = made[name]
-        yield Question(f"{name}.mix.{mix}.seconds", kind, mix, "seconds", None, make, jobs)
+        servers = make().num_servers
+        yield Question(f"{name}.mix.{mix}.seconds", kind, mix, "seconds", None, make, servers, jobs)
 
 
 def _of_network(kind: str, name: str, make: Callable[[], Topology]) -> Iterator[Question]:
     servers = make().num_servers
     if kind not in UNEQUAL:
         for collective in ("all_reduce", "all_gather", "reduce_scatter"):
-            yield Question(f"{name}.{collective}.rounds", kind, collective, "rounds", None, make)
+            yield Question(
+                f"{name}.{collective}.rounds", kind, collective, "rounds", None, make, servers
+            )
     if servers <= MOST_TIMED:
         gathers = kind not in UNEQUAL or kind == "one-way"
         for collective in ("all_reduce", "all_gather") if gathers else ("all_reduce",):
             made = f"{name}.{collective}.seconds.1gb"
-            yield Question(made, kind, collective, "seconds", GB, make)
+            yield Question(made, kind, collective, "seconds", GB, make, servers)
     few = kind not in UNEQUAL and servers <= MOST_PAIRED
     paired = ["all_to_all"] * (few or kind == "one-way")
     for collective in [*paired, *["broadcast"] * (name in ROOTED)]:
         made = f"{name}.{collective}.seconds.1gb"
-        yield Question(made, kind, collective, "seconds", GB, make, _jobs_of(collective))
+        yield Question(made, kind, collective, "seconds", GB, make, servers, _jobs_of(collective))
     for size, text in ((GB, "1gb"), (MB, "1mb")) if name in COSTLY else ():
         made = f"{name}.all_reduce.message_cost.{text}"
-        yield Question(made, kind, "all_reduce", "message_cost", size, make)
+        yield Question(made, kind, "all_reduce", "message_cost", size, make, servers)

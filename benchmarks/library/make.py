@@ -5,8 +5,8 @@
 
 A run goes on where another was ended: instances that have a record are left alone, unless `--again`
 has the open ones searched anew. A record is replaced only by a better one, as if it were submitted;
-schedules are judged by `gradweave_check` alone. `--certify` bounds each network anew, for records
-whose certificates are of an earlier kind.
+schedules are judged by `gradweave_check` alone. `--certify` bounds the open ones anew, by the kinds
+of certificates that there are now.
 """
 
 import argparse
@@ -165,9 +165,11 @@ def improved(library: Library, question: Question, limit_s: float, seed: int) ->
     return f"{best.status}: {record.value:.9g} ≥ {float(checker.exact(record.bound)):.9g}"
 
 
-def certify(library: Library) -> Iterator[str]:
-    """Certificates of the kinds that there are now, for each record."""
+def certify(library: Library, only: str) -> Iterator[str]:
+    """Certificates of the kinds that there are now, for each open record."""
     for instance in list(library.instances.values()):
+        if instance.status == "closed" or only not in instance.id:
+            continue
         data = library.schedule(instance)
         schedule = schedule_of(data, instance.id)
         size = instance.bytes if instance.unit == "seconds" and instance.demand is None else None
@@ -189,11 +191,11 @@ def main() -> None:
     library = Library(FOLDER)
     (FOLDER / "schedules").mkdir(exist_ok=True)
     if given.certify:
-        for line in certify(library):
+        for line in certify(library, given.only):
             print(line, flush=True)
         return
     known = library.instances if (FOLDER / INDEX).exists() else {}
-    for question in sorted(questions(), key=lambda one: one.model != "rounds"):
+    for question in sorted(questions(), key=lambda one: (one.model != "rounds", one.servers)):
         there = known.get(question.id)
         if given.only not in question.id or (there and not given.again):
             continue
