@@ -11,6 +11,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io::{BufRead, Read, Write};
+use std::sync::OnceLock;
 
 type Res<T> = Result<T, String>;
 
@@ -506,23 +507,29 @@ impl Json {
 
 // -------------------------------------------------------------------------------------- SHA-256
 
-/// FIPS 180-4; constants are the fractional parts of square and cube roots of the first primes.
+/// The fractional parts of square and cube roots of the first primes (FIPS 180-4).
+fn constants() -> &'static (Vec<u32>, Vec<u32>) {
+    static KNOWN: OnceLock<(Vec<u32>, Vec<u32>)> = OnceLock::new();
+    KNOWN.get_or_init(|| {
+        let primes: Vec<u64> = (2u64..312).filter(|n| (2..*n).all(|d| n % d > 0)).collect();
+        let root = |n: u64, power: usize| -> u32 {
+            // The largest r with r^power <= n * 2^(32 * power); its low 32 bits.
+            let (mut low, mut high) = (0u128, 1u128 << 40);
+            let most = Nat::of(n as u128).left(32 * power);
+            while high - low > 1 {
+                let middle = (low + high) / 2;
+                let value = (0..power).fold(Nat::of(1), |value, _| value.times(&Nat::of(middle)));
+                if value.compare(&most) == Ordering::Greater { high = middle } else { low = middle }
+            }
+            low as u32
+        };
+        let roots = |count: usize, power: usize| primes[..count].iter().map(|p| root(*p, power)).collect();
+        (roots(8, 2), roots(64, 3))
+    })
+}
+
 fn sha256(message: &[u8]) -> String {
-    let primes: Vec<u64> = (2u64..312).filter(|n| (2..*n).all(|d| n % d > 0)).collect();
-    let root = |n: u64, power: u32| -> u32 {
-        // The largest r with r^power <= n * 2^(32 * power); its low 32 bits.
-        let (mut low, mut high) = (0u128, 1u128 << 40);
-        let most = Nat::of(n as u128).left(32 * power as usize);
-        while high - low > 1 {
-            let middle = (low + high) / 2;
-            let mut value = Nat::of(1);
-            (0..power).for_each(|_| value = value.times(&Nat::of(middle)));
-            if value.compare(&most) == Ordering::Greater { high = middle } else { low = middle }
-        }
-        low as u32
-    };
-    let rounds: Vec<u32> = primes.iter().map(|p| root(*p, 3)).collect();
-    let mut state: Vec<u32> = primes[..8].iter().map(|p| root(*p, 2)).collect();
+    let (mut state, rounds) = (constants().0.clone(), &constants().1);
     let mut padded = message.to_vec();
     padded.push(0x80);
     while padded.len() % 64 != 56 {

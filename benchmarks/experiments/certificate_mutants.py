@@ -1,17 +1,22 @@
-"""Mutants of schedules and of certificates: what gradweave-check says of them.
+"""Mutants of schedules and of certificates: what two checkers and the verifier say of them.
 
     python benchmarks/experiments/certificate_mutants.py
 
-Schedules: every mutant of tests/verify/mutations.py, judged by the verifier and by the checker,
-which share no code; they must agree. Certificates: entries changed, dropped, added, negated, claims
-raised, those of other networks put in their place; none may be accepted that claims more than a
-known schedule takes, of the kind that the certificate holds for.
+Schedules: every mutant of tests/verify/mutations.py, and files whose shares or links are changed,
+judged by the verifier and by both checkers, gradweave_check.py and checkers/gradweave_check.rs,
+which share no code; all must agree. Certificates: entries changed, dropped, added, negated, claims
+raised, those of other networks put in their place, or capacities of their network changed; both
+checkers must agree, and none may accept one that claims more than a known schedule takes, of the
+kind that the certificate holds for.
 """
 
 import copy
 import json
 import random
+import resource
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -23,28 +28,36 @@ sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 from command_line import parser_of
 from mutations import SCHEDULES
 from record import record
+from second_checker import SecondChecker
 
 import gradweave as gw
 import gradweave_check as checker
-from gradweave.schedule.file import demand_to_object
+from gradweave.errors import GradweaveError
+from gradweave.schedule.file import demand_to_object, from_bytes, to_bytes
 from gradweave.schedulers import from_spec
 from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.topology.formats.object import topology_to_object
 from tests.bounds.test_bounds_closing_cut import three_rings
-from tests.verify.checked_files import accepted
+from tests.verify.checked_files import as_file
 from tests.verify.mutations import mutants, verdict_on
 from tests.verify.oracle import Draft
 from tests.verify.random_demands import random_draft
 
-DEMANDS = 10
+DEMANDS = 4
 """Random schedules of demands that are mutated."""
 LARGE = 100
 """Transfers from which on a few alternatives of each mutation are drawn."""
-MUTANTS = 3_500
+MUTANTS = 2_700
 """Of each certificate."""
+NETWORKS = 100
+"""Of these with its network changed."""
+FILES = 500
+"""Mutants of the file of a schedule, each of its own."""
+TOGETHER = 500
+"""Schedules that the second checker is asked about at once."""
 
 # network, collective, strategy: networks on which a schedule meets the bound, or nearly
-ROUNDS = [
+ROUNDS: list[tuple[str, Any, str]] = [
     ("bcube:n=3,k=1", "all_reduce", "symmetric"),
     ("bcube:n=3,k=1", "all_reduce", "merged:overlap=true"),
     ("ring:8", "all_gather", "grown"),
@@ -56,13 +69,22 @@ ROUNDS = [
     ("rings", "all_gather", "grown"),
 ]
 
+MESSAGES: list[tuple[str, Any, str]] = [
+    ("star:8", "all_reduce", "postal"),
+    ("star:8", "all_gather", "merged"),
+    ("bcube:n=3,k=1", "reduce_scatter", "merged"),
+]
+"""The same for messages of a few bytes."""
+
 
 def main() -> None:
     parser_of(__doc__).parse_args()
-    schedules = list(shown(mutated_schedules()))
-    certificates = list(shown(mutated_certificates()))
-    total = sum(row["mutants"] for row in (*schedules, *certificates))
-    disagreed = sum(row["disagreed"] for row in schedules)
+    with tempfile.TemporaryDirectory() as folder:
+        judges = Judges(SecondChecker.compiled(Path(folder)))
+        schedules = list(shown(mutated_schedules(judges)))
+        certificates = list(shown(mutated_certificates(judges)))
+    rows = (*schedules, *certificates)
+    total, disagreed = (sum(row[name] for row in rows) for name in ("mutants", "disagreed"))
     wrong = sum(row["wrongly_accepted"] for row in certificates)
     print(f"{total} mutants, {disagreed} judged differently, {wrong} wrongly accepted")
     record(
@@ -73,6 +95,9 @@ def main() -> None:
         certificate_mutants=sum(row["mutants"] for row in certificates),
         disagreed=disagreed,
         wrongly_accepted=wrong,
+        checker_s=round(judges.first_s, 1),
+        second_checker_s=round(judges.second_s, 1),
+        verifier_s=round(judges.verifier_s, 1),
         schedules=schedules,
         certificates=certificates,
     )
@@ -87,8 +112,47 @@ def shown(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def mutated_schedules() -> Iterator[dict[str, Any]]:
-    """What both say of each schedule's mutants."""
+class Judges:
+    """Both checkers and the verifier, and the processor time that each has taken."""
+
+    def __init__(self, second: SecondChecker) -> None:
+        self._second = second
+        self.first_s = self.second_s = self.verifier_s = 0.0
+
+    def second(self, contents: list[dict[str, Any]], adding: bool) -> list[str]:
+        """Of each file what the second checker accepts, part by part."""
+        begun = _children_s()
+        found = self._second.verdicts(contents, adding=adding)
+        self.second_s += _children_s() - begun
+        return found
+
+    def first(self, content: dict[str, Any], adding: bool) -> str:
+        """What the first one does."""
+        begun = time.process_time()
+        try:
+            found = checker.check(content, adding=adding)
+            return "".join(str(int(good)) for good, *_ in found)
+        except (checker.Wrong, RecursionError, *checker.BROKEN):
+            return "0"
+        finally:
+            self.first_s += time.process_time() - begun
+
+    def verifies(self, judge: Callable[[], bool]) -> bool:
+        """What the verifier says."""
+        begun = time.process_time()
+        try:
+            return judge()
+        finally:
+            self.verifier_s += time.process_time() - begun
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def mutated_schedules(judges: Judges) -> Iterator[dict[str, Any]]:
+    """What all say of each schedule's mutants."""
     for network, strategy, collective, limit in SCHEDULES:
         if limit is not None:  # hundreds of transfers: a matter of an hour
             continue
@@ -97,56 +161,159 @@ def mutated_schedules() -> Iterator[dict[str, Any]]:
         limit = 2 if schedule.num_transfers > LARGE else None
         adding = getattr(scheduler, "aggregating_switches", False)
         row = {"topology": network, "scheduler": strategy, "collective": collective}
-        yield row | compared([Draft.of(schedule)], limit, adding)
+        yield row | compared(judges, changed_rows([Draft.of(schedule)], limit, adding), adding)
     drafts = [random_draft(random.Random(seed)) for seed in range(DEMANDS)]
-    yield {"topology": "random", "scheduler": "random", "collective": "demand"} | compared(
-        drafts, 4, False
-    )
+    row = {"topology": "random", "scheduler": "random", "collective": "demand"}
+    yield row | compared(judges, changed_rows(drafts, 4, False), False)
+    slow = gw.topology.named_faults.Faults(slow=("0-4=0.5",)).apply_to(gw.topology.star(4))
+    for name, schedule in (
+        ("star:4, one link slow", from_spec("planned").schedule(slow)),
+        ("ring:4", from_spec("ring").schedule(gw.topology.ring(4))),
+    ):
+        found = compared(judges, changed_files(schedule), False)
+        yield {"topology": name, "scheduler": "file", "collective": "all_reduce"} | found
 
 
-def compared(drafts: list[Draft], most: int | None, adding: bool) -> dict[str, int]:
-    """Of all mutants: how many are valid, and of how many verifier and checker disagree."""
-    counts: Counter[str] = Counter()
+Judged = tuple[dict[str, Any], Callable[[], bool]]
+"""A file, and whether the verifier accepts what it holds."""
+
+
+def changed_rows(drafts: list[Draft], most: int | None, adding: bool) -> Iterator[Judged]:
+    """Schedules with one thing changed."""
     for draft in drafts:
         for _, mutant in mutants(draft, most):
-            valid = verdict_on(mutant, aggregating_switches=adding) is None
-            counts["mutants"] += 1
-            counts["valid"] += valid
-            counts["disagreed"] += valid != accepted(mutant, adding)
+
+            def valid(mutant: Draft = mutant) -> bool:
+                return verdict_on(mutant, aggregating_switches=adding) is None
+
+            yield as_file(mutant), valid
+
+
+def changed_files(schedule: gw.Schedule) -> Iterator[Judged]:
+    """Files with a share, a capacity, a bandwidth or another number changed."""
+    draw, whole = random.Random(0), json.loads(to_bytes(schedule.replace(certificates=())))
+    rank = list(range(len(schedule.root)))
+    shares = whole.setdefault("shares", {"numerators": [1] * len(rank), "denominator": len(rank)})
+    whole["version"] = 2
+    for _ in range(FILES):
+        content = copy.deepcopy(whole)
+        links, numbers = content["topology"]["links"], content["shares"]["numerators"]
+        kind = draw.randrange(4)
+        if kind == 0:  # from one piece to another, or out of nothing
+            one, other = draw.choice(rank), draw.choice(rank)
+            numbers[one] -= draw.choice((1, numbers[one], numbers[one] + 1))
+            numbers[other] += shares["numerators"][one] - max(numbers[one], 0)
+        elif kind == 1:
+            row = draw.randrange(len(links["capacity"]))
+            links["capacity"][row] = draw.choice((0, -1, 1, 2, links["capacity"][row] + 1))
+        elif kind == 2:
+            name = draw.choice(("bandwidth_bytes_per_s", "latency_s"))
+            row = draw.randrange(len(links[name]))
+            links[name][row] *= draw.choice((-1, 0, 2, 0.5))
+        else:
+            _change(content["transfers"], draw, schedule.topology.num_nodes)
+        text = json.dumps(content).encode()
+        yield content, lambda text=text: _file_is_valid(text)
+
+
+def _file_is_valid(text: bytes) -> bool:
+    try:
+        return gw.verify(from_bytes(text, "mutant")).valid
+    except GradweaveError:
+        return False
+
+
+def compared(judges: Judges, files: Iterator[Judged], adding: bool) -> dict[str, int]:
+    """Of all mutants: how many are valid, and of how many the three do not say the same."""
+    counts: Counter[str] = Counter()
+    waiting: list[tuple[dict[str, Any], str]] = []
+
+    def ask() -> None:
+        for (content, known), second in zip(
+            waiting, judges.second([one for one, _ in waiting], adding), strict=True
+        ):
+            if second[:1] != known:
+                print("disagreed", known, second, json.dumps(content)[:4000], flush=True)
+            counts["disagreed"] += second[:1] != known
+        waiting.clear()
+
+    for content, judge in files:
+        valid = judges.verifies(judge)
+        counts["mutants"] += 1
+        counts["valid"] += valid
+        first = judges.first(content, adding)[0]
+        if first != str(int(valid)):
+            print("disagreed", valid, first, json.dumps(content)[:4000], flush=True)
+            counts["disagreed"] += 1
+            continue
+        waiting.append((content, first))
+        if len(waiting) == TOGETHER:
+            ask()
+    ask()
     return {name: counts[name] for name in ("mutants", "valid", "disagreed")}
 
 
-def mutated_certificates() -> Iterator[dict[str, Any]]:
-    """What the checker says of each certificate's mutants."""
+def mutated_certificates(judges: Judges) -> Iterator[dict[str, Any]]:
+    """What both checkers say of each certificate's mutants."""
     cases = list(certified())
     others = [json.dumps(certificate) for _, _, _, certificate, _ in cases]
     for number, (name, topology, demand, certificate, upper) in enumerate(cases):
-        network = checker.Network(topology_to_object(topology))
-        asked = checker.Asked(
-            certificate["claim"]["collective"],
-            None if demand is None else demand_to_object(demand),
-            network,
-        )
+        content: dict[str, Any] = {
+            "collective": certificate["claim"]["collective"],
+            "topology": topology_to_object(topology),
+        }
+        content |= {} if demand is None else {"demand": demand_to_object(demand)}
+        network = checker.Network(content["topology"])
+        asked = checker.Asked(content["collective"], content.get("demand"), network)
         draw, counts = random.Random(number), Counter[str]()
-        seen = {json.dumps(certificate)}
-        while counts["mutants"] < MUTANTS:
+        known, seen = list[dict[str, Any]](), {json.dumps(certificate)}
+        while len(known) < MUTANTS - NETWORKS:
             mutant = mutated(certificate, draw, others, topology.num_nodes)
-            if (text := json.dumps(mutant)) in seen:
-                continue
-            seen.add(text)
+            if (text := json.dumps(mutant)) not in seen:
+                seen.add(text)
+                known.append(mutant)
+        (second,) = judges.second([{**content, "certificates": known}], False)
+        for mutant, accepted in zip(known, second, strict=True):
             counts["mutants"] += 1
+            begun = time.process_time()
             try:
                 proof = checker.Proof(mutant, network, asked)
-            except (checker.Wrong, *checker.BROKEN):
+            except (checker.Wrong, RecursionError, *checker.BROKEN):
+                proof = None
+            judges.first_s += time.process_time() - begun
+            if (proof is not None) != (accepted == "1"):
+                print("disagreed", accepted, json.dumps(mutant)[:4000], flush=True)
+                counts["disagreed"] += 1
+            if proof is None:
                 counts["refused"] += 1
                 continue
             claimed = Fraction(mutant["claim"]["least"])
             # One that proves what it claims is sound; of a wider scope its claim is no more either.
-            counts["sound"] += claimed <= proof.least and claimed <= upper(proof)
-            counts["wrongly_accepted"] += not (claimed <= proof.least and claimed <= upper(proof))
+            sound = claimed <= proof.least and claimed <= upper(proof)
+            counts["sound" if sound else "wrongly_accepted"] += 1
+        changed = [changed_network(content, certificate, draw) for _ in range(NETWORKS)]
+        for one, second in zip(changed, judges.second(changed, False), strict=True):
+            first = judges.first(one, False)
+            counts["mutants"] += 1
+            counts["refused"] += first == second == "0"
+            counts["wrongly_accepted"] += "1" in first + second
+            counts["disagreed"] += first != second
         kinds = "+".join(dict.fromkeys(step["kind"] for step in certificate["proof"]))
-        counted = {key: counts[key] for key in ("mutants", "refused", "sound", "wrongly_accepted")}
-        yield {"case": name, "unit": certificate["claim"]["unit"], "kinds": kinds, **counted}
+        names = ("mutants", "refused", "sound", "wrongly_accepted", "disagreed")
+        row = {"case": name, "unit": certificate["claim"]["unit"], "kinds": kinds}
+        yield row | {key: counts[key] for key in names}
+
+
+def changed_network(
+    content: dict[str, Any], certificate: dict[str, Any], draw: random.Random
+) -> dict[str, Any]:
+    """The certificate with a network of which a link is another."""
+    changed = copy.deepcopy(content)
+    links = changed["topology"]["links"]
+    name = draw.choice(("capacity", "bandwidth_bytes_per_s", "latency_s"))
+    row = draw.randrange(len(links[name]))
+    links[name][row] = links[name][row] * draw.choice((2, 3, 4)) + draw.choice((0, 1, 2))
+    return {**changed, "certificates": [certificate]}
 
 
 Upper = Callable[[Any], Fraction | float]
@@ -172,18 +339,61 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
             taken = gw.simulate.seconds(schedule, size, "events")
             case = f"{name}, {size:g} bytes"
             yield case, topology, None, dict(found.certificate), per_byte(taken, size)
+    yield from certified_messages()
     star = gw.topology.star(6)
-    for name, root, strategy in (
-        ("broadcast", 0, "chain"),
-        ("all_reduce", None, "chain"),
-        ("all_to_all", None, "direct"),
+    for name, root, strategy, size in (
+        ("broadcast", 0, "chain", 10**7),
+        ("reduce", 1, "chain", 100),
+        ("all_reduce", None, "chain", 10**7),
+        ("all_to_all", None, "direct", 10**7),
     ):
-        demand = gw.schedule.collective(name, range(6), 10**7, root=root)
+        demand = gw.schedule.collective(name, range(6), size, root=root)
         found = gw.bounds.certify_demand(star, demand, gw.bounds.demand_bound(star, demand))
         schedule = as_demand_strategies(strategy)[0].schedule(star, demand)
         seconds = gw.simulate.seconds(schedule, model="events")
         upper = of_demand(seconds, schedule.rounds)
-        yield f"star:6 {name}", star, demand, dict(found.certificate), upper
+        yield f"star:6 {name}, {size} bytes", star, demand, dict(found.certificate), upper
+
+
+def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
+    """Of messages without bytes, late servers and slots of time."""
+    small = 100.0
+    for spec, collective, strategy in MESSAGES:
+        topology = gw.topology.from_spec(spec)
+        schedule = from_spec(strategy).schedule(topology, collective=collective)
+        found = gw.bounds.certify_seconds(topology, small, collective, trees=False)
+        taken = gw.simulate.seconds(schedule, small, "events")
+        upper = per_byte(taken, small)
+        yield f"{spec} {collective}, small", topology, None, dict(found.certificate), upper
+    boxes = gw.topology.from_spec("a100:boxes=2")
+    claim = {"unit": "seconds", "collective": "all_reduce", "bytes": "100", "least": "1/10000000"}
+    relay = {
+        "format": "gradweave-certificate",
+        "version": 1,
+        "network": checker.Network(topology_to_object(boxes)).hash,
+        "claim": claim,
+        "proof": [{"kind": "relay", "stage": "all_reduce", "server": 3}],
+    }
+    gw.bounds.check_certificate(relay, boxes)
+    taken = gw.simulate.seconds(from_spec("merged").schedule(boxes), small, "events")
+    yield "a100:boxes=2, relay", boxes, None, relay, per_byte(taken, small)
+    ready = [0.07, 0.03, *[0.0] * 6]
+    star = gw.topology.star(8)
+    found = gw.bounds.certify_seconds(star, 1e9, ready_at_s=ready)
+    schedule = from_spec("merged").schedule(star)
+    taken = gw.simulate.seconds(schedule, 1e9, "events", ready_at_s=ready)
+    yield "star:8, late", star, None, dict(found.certificate), per_byte(taken, 1e9)
+    link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
+    for name, topology, size in (
+        ("ring:4, 1 ms", gw.topology.ring(4, link=link), 4e6),
+        ("dcell:n=4,k=1", gw.topology.dcell(n=4, k=1), 1e5),
+    ):
+        expanded = gw.bounds.time_expanded(topology, size, slots=16)
+        found = gw.bounds.certify_seconds(topology, size, expanded=expanded)
+        schedule = from_spec("grown").schedule(topology)
+        taken = gw.simulate.seconds(schedule, size, "events")
+        case = f"{name}, slots"
+        yield case, topology, None, dict(found.certificate), per_byte(taken, size)
 
 
 def of_demand(seconds: float, rounds: int) -> Upper:
@@ -205,7 +415,7 @@ def per_byte(seconds: float, size: float) -> Upper:
     )
 
 
-WORDS = ("cut", "groups", "depth", "late_entry", "closing_cut", "lengths", "reach", "root")
+WORDS = tuple(dict.fromkeys(kind for kinds in checker.KINDS.values() for kind in kinds))
 STAGES = ("all_reduce", "reduce_scatter", "all_gather", "demand")
 
 
