@@ -155,6 +155,11 @@ def file_name(row: dict[str, Any]) -> str:
     return "-".join(parts) + ".json"
 
 
+def in_steps(row: dict[str, Any]) -> str:
+    """The rounds of each step, as a table has them."""
+    return " + ".join(map(str, row["steps"]))
+
+
 def keep(row: dict[str, Any], file: dict[str, Any]) -> str | None:
     """Writes a small proof; where, or None for one that is too large."""
     content = json.dumps(file, separators=(",", ":")) + "\n"
@@ -192,7 +197,8 @@ def main() -> None:
         "refutations",
         time_limit_s=TIME_LIMIT_S,
         cadical="2.2.0",
-        rows=found,
+        rows=[row for row in found if not row["steps"]],
+        sccl=[row | {"in_steps": in_steps(row)} for row in found if row["steps"]],
         plain=list(printed(plain(spec, rounds[spec], programs) for spec in PLAIN)),
     )
     unfinished.end()
