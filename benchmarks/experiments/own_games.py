@@ -32,18 +32,18 @@ GUIDE = ROOT / "docs" / "guides" / "own-games.md"
 OF_PETTINGZOO = "mpe2.simple_spread_v3:parallel_env:max_cycles=25"
 CASES: dict[str, list[str]] = {
     "ippo": ["--env", "harvest:Harvest", "--steps", "100000"],
-    "qmix": ["--env", "harvest:Harvest", "--algorithm", "qmix", "--steps", "200000"],
-    "fen": ["--env", "harvest:Harvest", "--algorithm", "fen", "--steps", "200000"],
+    "qmix": ["--env", "harvest:Harvest", "--algorithm", "qmix", "--steps", "120000"],
+    "fen": ["--env", "harvest:Harvest", "--algorithm", "fen", "--steps", "120000"],
     "machine": [
         *("--env", "harvest:Harvest", "--algorithm", "iql", "--machine", "relay.yaml"),
-        *("--steps", "150000"),
+        *("--steps", "120000"),
     ],
     "cnn": ["--env", "harvest:Harvest", "--network", "networks:CNN", "--steps", "100000"],
     "transformer": [
-        *("--env", "harvest:Harvest", "--network", "networks:Transformer", "--steps", "100000"),
+        *("--env", "harvest:Harvest", "--network", "networks:Transformer", "--steps", "60000"),
         *("--seeds", "1"),
     ],
-    "pettingzoo": ["--env", OF_PETTINGZOO, "--steps", "100000", "--seeds", "1"],
+    "pettingzoo": ["--env", OF_PETTINGZOO, "--steps", "60000", "--seeds", "1"],
 }
 STEPS, GAMES = 50, 16
 
