@@ -252,3 +252,19 @@ def test_the_command(tmp_path: Path):
     (tmp_path / "proof.lrat").write_text("")
     assert run(path, tmp_path / "proof.lrat").returncode == 1
     assert run(tmp_path / "none.json").returncode == 2
+
+
+SMALL = [path for path in sorted(PROOFS.glob("*.json")) if path.stat().st_size < 10_000]
+
+
+@pytest.mark.parametrize("path", SMALL, ids=[path.stem for path in SMALL])
+def test_a_proof_that_is_kept_is_accepted(path: Path):
+    file = json.loads(path.read_text())
+    assert refuter.proved(file["topology"], file["refutation"]) > 0
+
+
+def test_proofs_of_all_kinds_are_kept():
+    kept = [json.loads(path.read_text())["refutation"] for path in SMALL]
+    assert any(one.get("steps") for one in kept)
+    assert any(one.get("trees") == "shortest" for one in kept)
+    assert any(not one["counters"] for one in kept)

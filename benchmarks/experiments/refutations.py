@@ -7,7 +7,7 @@ One round fewer than each all-gather of exact_proofs takes, a 4x4 mesh in 7 roun
 asks of a DGX-1: chunks, steps and rounds. Most follow by counting; where that is not enough CaDiCaL
 2.2 goes on. Each proof is checked by gradweave_refute, by lrat-check of drat-trim and by cake_lpr,
 which is verified. Seconds are of processor time. Files of up to 300 kB are written to
-benchmarks/refutations/. Then some of the same without counting, where CaDiCaL has 20 s in place of 120.
+benchmarks/refutations/. Then some of the same without counting, where CaDiCaL has 20 s, not 120.
 """
 
 import json
