@@ -8,6 +8,8 @@ import pytest
 import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.schedule import Job, collective, demand_of, sends
+from gradweave.schedulers.demands.ejection_kernel import rounds_by_ejection
+from gradweave.schedulers.demands.rounds_kernel import Transfers
 from gradweave.schedulers.demands.unicast import plan_unicast
 
 DRAGONFLY = "dragonfly:groups=3,routers_per_group=2,servers_per_router=2,global_links=1"
@@ -23,6 +25,8 @@ DRAGONFLY = "dragonfly:groups=3,routers_per_group=2,servers_per_router=2,global_
         ("bcube:n=4,k=1", 12),
         ("dcell:n=4,k=1", 24),
         ("fat_tree:k=4", 15),
+        ("jellyfish:reference=J10,seed=0", 9),
+        ("leaf_spine:leaves=4,spines=2,servers_per_leaf=3", 6),
         ("complete:n=5", 1),
         ("star:9", 8),
     ],
@@ -43,6 +47,17 @@ def test_seconds_are_near_the_bound(spec: str) -> None:
     assert gw.verify(plan.schedule).valid
     assert gw.simulate.seconds(plan.schedule, model="events") == plan.time
     assert 0 <= plan.gap < 0.02
+
+
+@pytest.mark.parametrize("capacity", [1, 2])
+def test_rounds_by_ejection_are_added_up_to_a_limit(capacity: int) -> None:
+    """Eight transfers of one link each, over one link."""
+    each = np.arange(9)
+    parts = Transfers(each, each[:8] * 0, each[:8] * 0, each[:2], each[:1], each[:2])
+    room = np.array([capacity])
+    rounds, routes, count = rounds_by_ejection(parts, room, 8 // capacity - 1, 1, 0)
+    assert count == 8 // capacity and (np.bincount(rounds) == capacity).all() and not routes.any()
+    assert rounds_by_ejection(parts, room, 1, 1, 0)[2] == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -17,10 +17,11 @@ from gradweave.schedulers.demands.concurrent_flow import (
     concurrent_flow,
     leaves_as_they_are,
 )
+from gradweave.schedulers.demands.ejection_kernel import rounds_by_ejection
 from gradweave.schedulers.demands.events import rounds_by_events
 from gradweave.schedulers.demands.orbits import Quotient
 from gradweave.schedulers.demands.parts import Parts, divided, parts_of, transfers_of
-from gradweave.schedulers.demands.rounds_kernel import rounds_of
+from gradweave.schedulers.demands.rounds_kernel import Transfers, rounds_of
 from gradweave.simulate.seconds import event_seconds
 from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
@@ -34,6 +35,9 @@ tried in turn until a link that carries most is never idle. The first is the bes
 on meshes."""
 TRIES, MAX_HANDLED = 4, 60_000
 """Ways of cutting that are tried at most, and transfers in all their orders, about."""
+PATIENCE, NEAR = 1, 0.01
+"""Of rounds by ejection, where each part is one transfer; and how near the rounds that links need
+are near enough to try no orders."""
 SWEEPS = 10
 """Over links that a round leaves idle; with 100, no rounds were saved."""
 CUTS = (1, 2, 4, 8, 16)
@@ -403,8 +407,7 @@ def _ordered(
         over = transfers._replace(links=quotient.orbit[transfers.links])
         load = np.bincount(quotient.orbit[parts.links], minlength=len(capacity))
         least = math.ceil((load / capacity).max())
-        for farther, ahead in ORDERS if least < best else ():
-            found = rounds_of(over, capacity, farther, ahead, SWEEPS, seed + tried)
+        for found in _orders(over, capacity, least, seed + tried) if least < best else ():
             handled += len(found[0])
             if found[2] < best:
                 best = found[2]
@@ -417,6 +420,27 @@ def _ordered(
             break
     assert made is not None
     return _schedule(messages, demand, *made)
+
+
+def _orders(
+    transfers: Transfers, capacity: NDArray[np.int64], least: int, seed: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], int]]:
+    """Rounds and routes of transfers, and how many rounds there are, by one order or another.
+
+    Args:
+        transfers: to be put in order.
+        capacity: [L] of links.
+        least: rounds that links need.
+        seed: of all draws.
+    """
+    if len(transfers.route) == len(transfers.first) - 1:  # one each: none waits for another
+        found = rounds_by_ejection(transfers, capacity, least, PATIENCE, seed)
+        if found[2]:
+            yield found
+            if found[2] <= least * (1 + NEAR):
+                return
+    for farther, ahead in ORDERS:
+        yield rounds_of(transfers, capacity, farther, ahead, SWEEPS, seed)
 
 
 def _schedule(
