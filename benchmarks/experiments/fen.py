@@ -5,10 +5,10 @@
 `job`: job scheduling: learning independently, the mean reward, the least utility and inequity
 aversion, each of the last three with a hierarchy too, the fair-efficient reward without one, and
 FEN, with the exact mean utility and by gossip on a ring; alpha-fair policy gradients, with the
-exact mean and by gossip, and a penalty on Jain's index. `matthew` and `plant`: the Matthew effect and the manufacturing plant. `scripted`:
-agents of these two that learn nothing, see `fen_scripted.py`. `gossip`: by how much estimates of
-the mean utility differ from it, of the utilities of trained agents of the Matthew effect, by
-network and exchanges a step.
+exact mean and by gossip, and a penalty on Jain's index. `matthew` and `plant`: the Matthew effect
+and the manufacturing plant. `scripted`: agents that learn nothing, see `fen_scripted.py`. `gossip`:
+by how much estimates of the mean utility differ from it, of the utilities of trained agents of the
+Matthew effect, by network and exchanges a step.
 
 Seeds are trained one after the other, by a program that is compiled once, and judged in 16 new
 episodes each, actions drawn. A seed is written as soon as it is measured; those that are there, of

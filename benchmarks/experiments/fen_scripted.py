@@ -3,7 +3,9 @@
 `random` draws actions evenly. `greedy`: each goes for the nearest ghost, or for the nearest gem
 that its part still lacks, and around gems that it does not need. `sharing`: the same, but whoever
 has earned more than the mean leaves the rest to others: pac-men wait in a corner, makers of parts
-go around all gems. Scripts see the whole state.
+go around all gems. Scripts see the whole state. `turns` in job scheduling needs what FEN's
+controller knows: an agent that has earned more than the mean by a margin makes way, the others go
+to the resource.
 """
 
 from collections.abc import Callable
@@ -80,7 +82,25 @@ def making(shares: bool) -> Script:
     return act
 
 
+def turns(margin: float) -> Script:
+    """Agents of job scheduling, one after the other on the resource."""
+
+    def act(key: Any, state: Any) -> Any:
+        offset = state.world.resource - state.world.place
+        makes_way = state.earned > (1 + margin) * state.earned.mean()
+        away = jnp.where(offset == 0, 1, -offset)  # from the resource's own cell, down and right
+        goes = towards(jnp.where(makes_way[:, None], away, offset), 1)
+        wanders = jax.random.uniform(key, goes.shape) < WANDERING
+        return jnp.where(wanders & (offset != 0).any(-1), drawn(key, state), goes)
+
+    return act
+
+
 SCRIPTS: dict[str, dict[str, Script]] = {
+    "job_scheduling": {
+        "random": drawn,
+        **{f"turns, margin {share:.0%}": turns(share) for share in (0.04, 0.1, 0.25)},
+    },
     "matthew_effect": {"random": drawn, "greedy": chasing(False), "sharing": chasing(True)},
     "manufacturing_plant": {"random": drawn, "greedy": making(False), "sharing": making(True)},
 }

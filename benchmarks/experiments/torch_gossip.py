@@ -47,7 +47,8 @@ class Method(NamedTuple):
 
         of = MixingMatrix.in_matchings if self.matchings else MixingMatrix.metropolis_hastings
         compressor = MaxNorm(bits=self.bits) if self.bits else None
-        return RULES[self.rule](), of(ring_graph(WORKERS)), compressor
+        options = {"consensus": 0.3} if self.rule == "choco_sgd" else {}
+        return RULES[self.rule](**options), of(ring_graph(WORKERS)), compressor
 
 
 METHODS = {

@@ -189,9 +189,10 @@ def compressed(compressor):
     return jax.jit(one)
 
 
-def by_hand(method, mixing, compressor, local_steps=1, consensus=0.3) -> np.ndarray:
+def by_hand(method, mixing, compressor, local_steps=1) -> np.ndarray:
     """The same, told worker by worker, with estimates of every neighbour's parameters."""
     size = TARGETS.shape[1]
+    consensus = aggregate.check(method, mixing, compressor, size).consensus
     x = np.zeros((N, size))
     last, known = x.copy(), x.copy()  # after the last communication; what all know of a worker
     history = []

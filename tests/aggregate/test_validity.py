@@ -58,6 +58,17 @@ def test_the_limit_of_consensus_is_where_moments_stop_shrinking(alpha: float):
         assert (np.abs(np.linalg.eigvals(matrix)).max() < 1) == shrinks
 
 
+def test_the_consensus_that_is_taken_is_the_limit():
+    assert validity.advised_consensus(4 / 3, 0.669) == 0.57
+    assert validity.advised_consensus(4 / 3, 0.975) == 0.037
+    assert validity.advised_consensus(2.0, 0.0) == 1
+    assert validity.advised_consensus(2.0, 1.5) == rules.CONSENSUS  # where there is no limit
+    few = check("choco_sgd", RING, aggregate.TopK(0.05), 1000)
+    assert few.consensus == few.advised_consensus == 0.038
+    said = str(check("choco_sgd", RING, aggregate.MaxNorm(bits=4), 1000, consensus=0.3))
+    assert said.endswith("consensus 0.3 (limit 0.5724): with 0.57 workers agree sooner")
+
+
 def test_where_the_limit_of_consensus_ends():
     assert validity.consensus_limit(2.0, 0.0) == 1  # 2/(1 · 2)
     assert validity.consensus_limit(0.1, 0.5) == 1

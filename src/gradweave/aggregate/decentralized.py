@@ -36,7 +36,6 @@ from gradweave.aggregate.messages import (
 )
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import (
-    CONSENSUS,
     DCDPSGD,
     DPSGD,
     ECDPSGD,
@@ -208,7 +207,7 @@ def choco_sgd(
     compressor: Compressor,
     axis_name: AxisName = AXIS,
     *,
-    consensus: float = CONSENSUS,
+    consensus: float | None = None,
     **options: Unpack[GossipOptions],
 ) -> optax.GradientTransformationExtraArgs:
     """CHOCO-SGD: what is not sent now is kept and sent later, so that any compressor will do.
@@ -216,7 +215,8 @@ def choco_sgd(
     y = x_i + u_i, x̂_i ← x̂_i + C(y − x̂_i) at its owner and all its neighbours,
     x_i ← y + γ·(Σ_j W_ij x̂_j − x̂_i). The compressor may be biased, with
     `Compressor.relative_error` below 1; γ is `consensus`, above 0 and at most 1, and the smaller
-    the stronger the compression. Other arguments and errors are those of `gossip`.
+    the stronger the compression; if not given, that which `check` advises. Other arguments and
+    errors are those of `gossip`.
 
     Source: Koloskova, Stich and Jaggi 2019, algorithm 2.
     """
@@ -271,7 +271,7 @@ class _Gossip:
             self.mixing,
             self.compressor if self.rule.compresses else None,
             _size(params),
-            consensus=self.rule.consensus if isinstance(self.rule, ChocoSGD) else CONSENSUS,
+            consensus=self.rule.consensus if isinstance(self.rule, ChocoSGD) else None,
             optimizer=None if self.strictness == "ignore" else self.optimizer,
             dtype=_coarsest(params),
             same_data=self.same_data,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix, Pairs
+from gradweave.aggregate.validity import advised_consensus
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree
@@ -128,6 +129,11 @@ class Channel:
     def __post_init__(self) -> None:
         # A value of this worker, whether it sends or not, as `check_vma` wants.
         self.sent_bytes = of_this_worker(np.zeros(self.mixing.workers), self.axis_name)
+
+    @property
+    def consensus(self) -> float:
+        """γ that the mixing matrix and the compressor bear for vectors of this size."""
+        return advised_consensus(self.mixing.mu, self.compressor.relative_error(self.size))
 
     def compress(self, vector: jax.Array) -> PyTree:
         """[size] → payload, of the parameters' precision."""

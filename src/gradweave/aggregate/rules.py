@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradweave.aggregate.mixing import MixingMatrix
 
 CONSENSUS = 0.3
-"""γ of CHOCO-SGD where none is given."""
+"""γ of CHOCO-SGD where none is given, and the compressor may lose more than all."""
 MAX_LOCAL_STEPS = 1_000_000
 """With more, workers would in effect never communicate."""
 
@@ -46,6 +46,11 @@ class Channel(Protocol):
     @property
     def number(self) -> Array:
         """Of the communication, from 1."""
+        ...
+
+    @property
+    def consensus(self) -> float:
+        """γ that the mixing matrix and the compressor bear for vectors of this size."""
         ...
 
     def compress(self, vector: Array) -> PyTree:
@@ -146,11 +151,11 @@ class ChocoSGD(GossipRule):
     """Sends compressed differences from x̂, and keeps what was not sent for later."""
 
     name: ClassVar[str] = "choco_sgd"
-    consensus: float = CONSENSUS
-    """γ, above 0 and at most 1."""
+    consensus: float | None = None
+    """γ, above 0 and at most 1; None: as `gradweave.aggregate.check` advises."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.consensus <= 1:
+        if self.consensus is not None and not 0 < self.consensus <= 1:
             raise OptionError(f"consensus: expected above 0 and at most 1, got {self.consensus}")
 
     def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
@@ -159,7 +164,8 @@ class ChocoSGD(GossipRule):
         payload = channel.compress(ahead - worker.estimate)
         estimate = worker.estimate + channel.decompress(payload)
         mixture = worker.mixture + channel.mix(payload)
-        return WorkerState(ahead + self.consensus * (mixture - estimate), estimate, mixture)
+        gamma = channel.consensus if self.consensus is None else self.consensus
+        return WorkerState(ahead + gamma * (mixture - estimate), estimate, mixture)
 
 
 RULES: dict[str, type[GossipRule]] = {

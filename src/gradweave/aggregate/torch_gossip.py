@@ -28,14 +28,13 @@ from gradweave.aggregate.local.flat import FlatParameters
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.payloads import as_bytes, from_bytes
 from gradweave.aggregate.rules import (
-    CONSENSUS,
     ChocoSGD,
     GossipRule,
     Strictness,
     WorkerState,
     check_gossip_options,
 )
-from gradweave.aggregate.validity import check, enforce
+from gradweave.aggregate.validity import advised_consensus, check, enforce
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.torch_distributed.groups import Group, copy_of
 from gradweave.wording import counted, listed, noun_of
@@ -97,7 +96,7 @@ class Gossip:
             rule.name,
             compressor=self._compressor if rule.compresses else None,
             size=sum(one.numel() for one in self._parameters),
-            consensus=rule.consensus if isinstance(rule, ChocoSGD) else CONSENSUS,
+            consensus=rule.consensus if isinstance(rule, ChocoSGD) else None,
             dtype=coarsest,
             same_data=same_data,
         )
@@ -335,13 +334,18 @@ class TorchChannel:
         """By this worker in this communication."""
         self._compressor, self._key, self._dtype = compressor, key, dtype
         self._size, self._computed = len(like), like.dtype
-        self._group = group
+        self._group, self._mu = group, mixing.mu
         kind = np.float64 if like.dtype == torch.float64 else np.float32
         self._weights = mixing.weights_in(kind)[turn, rank].tolist()
         self._own = self._weights[rank]
         pairs = [pair for exchange in mixing.exchanges[turn] for pair in exchange.pairs]
         self._to = [target for source, target in pairs if source == rank]
         self._from = [source for source, target in pairs if target == rank]
+
+    @property
+    def consensus(self) -> float:
+        """γ that the mixing matrix and the compressor bear for vectors of this size."""
+        return advised_consensus(self._mu, self._compressor.relative_error(self._size))
 
     def compress(self, vector: torch.Tensor) -> PyTree:
         """[size] → payload, of the parameters' precision."""

@@ -66,6 +66,11 @@ class Validity:
         """1 − ρ."""
         return 1 - self.rho
 
+    @property
+    def advised_consensus(self) -> float:
+        """γ to take for CHOCO-SGD, see the function of this name."""
+        return _in_two_digits(self.consensus_limit)
+
     def __str__(self) -> str:
         lines = [
             f"{self.method} on {self.mixing}, {counted(self.workers, 'worker')}: "
@@ -78,6 +83,8 @@ class Validity:
             )
         if self.consensus is not None:
             lines.append(f"consensus {self.consensus:.4g} (limit {self.consensus_limit:.4g})")
+            if self.consensus < self.advised_consensus:
+                lines[-1] += f": with {self.advised_consensus:.2g} workers agree sooner"
         lines += [f"cannot work: {reason}" for reason in self.impossible]
         lines += [f"in doubt: {reason}" for reason in self.doubts]
         return "\n".join(lines)
@@ -89,7 +96,7 @@ def check(
     compressor: Compressor | None,
     size: int,
     *,
-    consensus: float = CONSENSUS,
+    consensus: float | None = None,
     optimizer: optax.GradientTransformation | torch.optim.Optimizer | None = None,
     dtype: Any = None,
     same_data: bool = False,
@@ -101,7 +108,7 @@ def check(
         mixing: the mixing matrix.
         compressor: the compressor, or None where nothing is compressed.
         size: number of parameters.
-        consensus: γ of ``"choco_sgd"``; not used by other methods.
+        consensus: γ of ``"choco_sgd"``, that which is advised if None; not used by other methods.
         optimizer: the one that is wrapped, which is tried on a few numbers; not checked if None.
         dtype: of the parameters, JAX's or PyTorch's; float32 if not given.
         same_data: whether all workers' data are of one distribution, as where all play one game:
@@ -118,6 +125,8 @@ def check(
     alpha = compressor.relative_error(size) if compressor else 0.0
     sigma = compressor.absolute_error(size) if compressor else 0.0
     choco = method == "choco_sgd"
+    if consensus is None:
+        consensus = advised_consensus(mixing.mu, alpha)
     validity = Validity(
         method=method,
         mixing=mixing.name,
@@ -241,6 +250,30 @@ def consensus_limit(mu: float, alpha: float) -> float:
         return 0.0
     delta = 1 - alpha**2
     return min(1.0, 2 * delta / ((2 - delta) * mu)) if mu > 0 else 1.0
+
+
+def advised_consensus(mu: float, alpha: float) -> float:
+    """The γ that CHOCO-SGD takes where none is given: the limit, in two digits.
+
+    A smaller one makes workers agree more slowly, which costs accuracy where their data differ
+    much; larger ones may diverge. `CONSENSUS` where α is not below 1.
+
+    Args:
+        mu: μ of the mixing matrix.
+        alpha: α of the compressor for as many elements as there are parameters.
+
+    >>> advised_consensus(4 / 3, 0.669)  # a ring of eight, 4 bits in blocks of 128
+    0.57
+    """
+    return _in_two_digits(consensus_limit(mu, alpha))
+
+
+def _in_two_digits(limit: float) -> float:
+    """Rounded down; `CONSENSUS` where there is none."""
+    if limit <= 0 or math.isinf(limit):
+        return CONSENSUS
+    digits = 10 ** (1 - math.floor(math.log10(limit)))
+    return math.floor(limit * digits * (1 + 1e-12)) / digits
 
 
 class Checked(Protocol):
