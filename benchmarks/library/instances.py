@@ -4,16 +4,18 @@ The rule was fixed before the instances were solved; none is left out because it
 
 - Networks are of one kind each, in `NETWORKS`.
 - Rounds, where all links are equal or have integer capacities, on every such network: an
-  all-reduce, an all-gather and a reduce-scatter.
-- Seconds, on networks of at most `MOST_TIMED` servers, 1 GB: an all-reduce and an all-gather; on
-  those of at most `MOST_PAIRED` an all-to-all; on those in `ROOTED` a broadcast. On networks of
-  unequal links the all-reduce alone; on TE-CCL's, whose links between boxes go one way, also what
-  TE-CCL solves, an all-gather and an all-to-all.
+  all-reduce, an all-gather and a reduce-scatter. Among them are `DRAWN` clusters of each kind of
+  `cluster_networks`, drawn at random.
+- Seconds, on the other networks of at most `MOST_TIMED` servers, 1 GB: an all-reduce and an
+  all-gather; on those of at most `MOST_PAIRED` an all-to-all; on those in `ROOTED` a broadcast. On
+  networks of unequal links the all-reduce alone; on TE-CCL's, whose links between boxes go one way,
+  also what TE-CCL solves, an all-gather and an all-to-all.
 - Message cost, on the networks in `COSTLY`: an all-reduce of 1 GB and of 1 MB.
 - Mixes of demands, in seconds: `MIXES`.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import networkx as nx
 import numpy as np
 from box_networks import boxes
+from cluster_networks import KINDS as CLUSTERS
 from cluster_networks import dual_homed, joined, planes, rails, star_of_rings, two_sites
 from named_networks import NAMED
 from te_ccl import dgx2, mesh, ndv2
@@ -36,6 +39,10 @@ from gradweave.topology import Topology
 
 GB, MB = 10**9, 10**6
 MOST_TIMED, MOST_PAIRED = 36, 16
+DRAWN = 3
+"""Networks of each kind of cluster, drawn by seeds from 0."""
+USUAL_COST_S = 1e-6
+"""Of a message, where a network's links have no overhead."""
 RELEASE = "2026.11"
 
 
@@ -71,8 +78,12 @@ def _wide(at: int) -> Callable[[], Topology]:
     return lambda: _wide_areas()[at]
 
 
-def _random(make: Callable[[np.random.Generator], Topology]) -> Callable[[], Topology]:
-    return lambda: make(np.random.default_rng(0))
+def _random(make: Callable[[np.random.Generator], Topology], seed: int) -> Callable[[], Topology]:
+    return lambda: make(np.random.default_rng(seed))
+
+
+def _slug(kind: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")
 
 
 NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
@@ -155,7 +166,12 @@ NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
         "two-sites-32": NAMED["two sites"],
         "slow-card": NAMED["a slow card"],
         "slow-port": NAMED["a slow port"],
-        **{f"{kind.replace(' ', '-')}-0": _random(make) for kind, make in KINDS.items() if make},
+        **{f"{kind.replace(' ', '-')}-0": _random(make, 0) for kind, make in KINDS.items() if make},
+    },
+    "cluster": {
+        f"{_slug(kind)}-drawn-{seed}": _random(make, seed)
+        for kind, make in CLUSTERS.items()
+        for seed in range(DRAWN)
     },
 }
 """By kind and by a short name: makes the network."""
@@ -185,9 +201,10 @@ class Question:
     def topology(self) -> Topology:
         """The network, where messages cost nothing unless the model says so."""
         made = self.make()
-        if self.model != "seconds":
+        if self.model == "rounds" or (self.model == "message_cost" and made.overhead_s.any()):
             return made
-        return dataclasses.replace(made, overhead_s=np.zeros_like(made.overhead_s))
+        cost = USUAL_COST_S if self.model == "message_cost" else 0.0
+        return dataclasses.replace(made, overhead_s=np.full_like(made.overhead_s, cost))
 
 
 def _jobs_of(name: str) -> Callable[[Topology], list[Job]]:
@@ -236,12 +253,12 @@ def _of_network(kind: str, name: str, make: Callable[[], Topology]) -> Iterator[
             yield Question(
                 f"{name}.{collective}.rounds", kind, collective, "rounds", None, make, servers
             )
-    if servers <= MOST_TIMED:
+    if servers <= MOST_TIMED and kind != "cluster":
         gathers = kind not in UNEQUAL or kind == "one-way"
         for collective in ("all_reduce", "all_gather") if gathers else ("all_reduce",):
             made = f"{name}.{collective}.seconds.1gb"
             yield Question(made, kind, collective, "seconds", GB, make, servers)
-    few = kind not in UNEQUAL and servers <= MOST_PAIRED
+    few = kind not in (*UNEQUAL, "cluster") and servers <= MOST_PAIRED
     paired = ["all_to_all"] * (few or kind == "one-way")
     for collective in [*paired, *["broadcast"] * (name in ROOTED)]:
         made = f"{name}.{collective}.seconds.1gb"
