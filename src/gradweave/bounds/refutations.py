@@ -82,7 +82,7 @@ class Derivation:
     def _those_needed(self, conflict: int, implied: Mapping[int, int]) -> list[int]:
         """The clauses that lead to a conflict, of those that implied a literal each, in order."""
         needed, hints = {-x for x in self.clauses[conflict - 1]}, [conflict]
-        for literal, number in reversed(implied.items()):
+        for literal, number in reversed(list(implied.items())):
             if literal in needed:
                 hints.append(number)
                 needed.update(-x for x in self.clauses[number - 1])
