@@ -98,9 +98,66 @@ def test_a_negative_length_proves_nothing():
     found = gw.bounds.certify_demand(topology, demand, bound)
     assert float(found.least) == pytest.approx(bound.seconds, rel=1e-9)
     wrong = copy.deepcopy(dict(found.certificate))
-    wrong["proof"][0]["lengths"][0] = -1
+    lengths = [-1, *bound.lengths.length.tolist()[1:]]
+    wrong["proof"] = [{"kind": "lengths", "stage": "demand", "lengths": lengths}]
     with pytest.raises(InvalidCertificateError, match="lengths: out of range"):
         gw.bounds.check_certificate(wrong, topology, demand)
+
+
+def certificates_of_messages() -> list[tuple[str, gw.topology.Topology, gw.bounds.Certified]]:
+    """Of each kind in seconds, with what Gradweave itself finds for the same question."""
+    found = []
+    for spec, collective in (
+        ("star:6,latency=10us", "all_reduce"),
+        ("bcube:n=3,k=1", "all_gather"),
+        ("bcube:n=3,k=1", "reduce_scatter"),
+    ):
+        topology = gw.topology.from_spec(spec)
+        proved = gw.bounds.certify_seconds(topology, 1, collective, trees=False)
+        bound = gw.bounds.latency_bound(topology, collective)
+        assert bound.seconds <= proved.least <= bound.seconds * (1 + 1e-3)
+        found.append((bound.kind, topology, proved))
+    link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
+    ring = gw.topology.ring(4, link=link)
+    slots = gw.bounds.time_expanded(ring, 4e6, slots=16)
+    proved = gw.bounds.certify_seconds(ring, 4e6, expanded=slots)
+    assert float(proved.least) == pytest.approx(slots.seconds, rel=1e-6)
+    found.append(("slots", ring, proved))
+    star, ready = gw.topology.star(4), [0.07, 0.03, 0, 0]
+    late = gw.bounds.least_seconds(star, 1e9, ready_at_s=ready)
+    proved = gw.bounds.certify_seconds(star, 1e9, least=late, ready_at_s=ready)
+    assert late.seconds <= proved.least <= late.seconds * (1 + 1e-3)
+    found.append(("crossings", star, proved))
+    return found
+
+
+def test_messages_late_servers_and_slots_are_proved_and_no_more():
+    kinds = []
+    for _, topology, proved in certificates_of_messages():
+        (step,) = proved.certificate["proof"]
+        kinds.append(step["kind"])
+        if time := Fraction(step.get("seconds", "0")):
+            more = copy.deepcopy(dict(proved.certificate))
+            more["proof"][0]["seconds"] = str(time * (1 + Fraction(1, 10**6)))
+            with pytest.raises(InvalidCertificateError, match="there is time enough"):
+                gw.bounds.check_certificate(more, topology)
+        more = copy.deepcopy(dict(proved.certificate))
+        more["claim"]["least"] = str(proved.least * (1 + Fraction(1, 10**12)))
+        with pytest.raises(InvalidCertificateError, match="it proves"):
+            gw.bounds.check_certificate(more, topology)
+    assert kinds == ["meeting", "reach", "reach", "slots", "crossings"]
+
+
+def test_jobs_that_are_late_prove_nothing_where_there_are_none():
+    topology = gw.topology.ring(4)
+    demand = gw.schedule.collective("broadcast", range(4), 10**6, root=0)
+    bound = gw.bounds.demand_bound(topology, demand)
+    content = copy.deepcopy(dict(gw.bounds.certify_demand(topology, demand, bound).certificate))
+    lengths = bound.lengths.length.tolist()
+    content["proof"] = [{"kind": "lengths", "stage": "demand", "lengths": lengths}]
+    content["claim"] |= {"since_s": "1000", "least": "1000"}
+    with pytest.raises(InvalidCertificateError, match="of no block"):
+        gw.bounds.check_certificate(content, topology, demand)
 
 
 def test_of_a_schedule_that_exchanges_sums_a_bound_of_trees_says_nothing():
