@@ -25,7 +25,7 @@ from unfinished import Unfinished
 SMALLER = {"LAYERS": 2, "WIDTH": 64, "HEADS": 2, "CONTEXT": 32}
 OUTER = {"paper": (0.7, 0.9), "less momentum": (1.0, 0.7), "half": (0.7, 0.5), "mean": (1.0, 0.0)}
 """Outer rate and momentum; the last is the mean of the workers as it is."""
-PLAN = ((300, 3, tuple(OUTER)), (1200, 2, ("paper", "less momentum")))
+PLAN = ((300, 2, tuple(OUTER)), (1200, 1, ("paper", "less momentum")))
 """Steps, seeds, and which of `OUTER`."""
 
 

@@ -90,21 +90,11 @@ def _learned(
             for s, each in zip(curve.steps, curve.taken, strict=True)
         },
         "final_steps": final,
-        "final_range": [float(q) for q in np.quantile(curve.taken[-10:].mean(0), (0.05, 0.95))],
         "to_90_percent": _reached(curve.steps, middle, final / 0.9),
-        "solved_range": _solved_range(curve.steps, curve.taken),
         "published": {str(k): v for k, v in PUBLISHED[name, causal].items()},
     }
     print({k: v for k, v in row.items() if k not in ("running_median", "taken")}, flush=True)
     return row
-
-
-def _solved_range(steps: np.ndarray, taken: np.ndarray) -> list[int | None]:
-    """Training steps from which on trials take at most twice their last steps: of 5 and 95 %."""
-    solved = [_reached(steps, one, 2 * float(one[-10:].mean())) for one in taken.T]
-    order = sorted(steps[-1] + 1 if one is None else one for one in solved)
-    ends = order[len(order) // 20], order[-1 - len(order) // 20]
-    return [None if end > steps[-1] else int(end) for end in ends]
 
 
 def curves(result: dict[str, Any], path: Path) -> None:

@@ -48,6 +48,9 @@ HETEROGENEITY = 0.1 * SIZE**0.5
 LIKE, SEEDS = 27495, tuple(range(8))
 RATES = (0.2, 0.05)
 """In 1/L."""
+NEAR = 0.2
+"""By how much a figure may differ from the prototype's to count as reproduced: `within` has the
+number of figures that each instance reproduces."""
 STRENGTH = 0.1
 BIG, BITS = 256, 4
 
@@ -160,9 +163,11 @@ def networks() -> dict[str, Any]:
     alike = [problem(seed, 0.0) for seed in SEEDS]
     found = errors(alike, 0.2, RING)
     away = errors(alike, 0.05, RING, method=saddle.GradientDescentAscent)
+    near = np.array([np.array(row["each"]) / row["reference"] - 1 for row in rows + local])
     return {
         "rows": rows,
         "local_steps": local,
+        "within": (abs(near) < NEAR).sum(0).tolist(),
         "p": {
             name: dataclasses.asdict(aggregate.best_contraction(make(0)))
             for name, make in NETWORKS.items()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from markdown_table import source, sourced_table, table
 from record import load
 from table_templates import SHOWN, filled, grouped
@@ -158,14 +159,16 @@ def machines_published() -> str:
         )
         named = {"beside": "–" if row["central"] else beside}
         named |= {key: _steps(row[key]) for key in ("final_steps", "to_90_percent")}
+        last = np.array(list(row["taken"].values())[-10:]).mean(0) if "taken" in row else None
+        named["range"] = "–" if last is None else f"{_steps(last[0])} to {_steps(last[-1])}"
         lines += filled(
             "{world}, {central:?as one/apart} | {causal:?yes/no} | {trials} | {steps:,} | "
-            "{beside} | {final_steps} | {to_90_percent} | {seconds:.0f} s",
+            "{beside} | {final_steps} | {range} | {to_90_percent} | {seconds:.0f} s",
             [row | named],
         )
     head = "world | causal knowledge | trials | training steps"
     head += " | running median of the team's steps (the authors' code) | final"
-    head += " | steps to 90 % of the final speed | all trials took"
+    head += " | 90 % of trials, last ten tests | steps to 90 % of the final speed | all trials took"
     return sourced_table(result, head, lines)
 
 
