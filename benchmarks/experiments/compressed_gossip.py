@@ -1,6 +1,6 @@
 """Compressed gossip over dimensions: how much of the accuracy messages of few bits cost.
 
-    python benchmarks/experiments/compressed_gossip.py [--only D ...] [--resume]
+    python benchmarks/experiments/compressed_gossip.py [--only D ...] [--kind KIND ...] [--resume]
 
 Eight workers in a ring, on one device. Logistic regression with D features on 2,000 samples sorted
 by label, so that each worker has one class only; 2,000 steps. Two kinds: samples of length 20^(1/2)
@@ -50,6 +50,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {"one length": Kind(20.0, 1e-2, 16, 0.3, 5), "longer": Kind(None, 1e-3, 64, 0.1, 3)}
+LIBRARIES = ("jax", "optax")
 LAST, EVERY = 10, 20
 """Losses that are averaged, and steps between two."""
 DIMENSIONS = (20, 256, 1024, 4096)
@@ -169,9 +170,12 @@ def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--only", nargs="*", type=int, default=DIMENSIONS)
     parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--messages", nargs="*", choices=COMPRESSORS, default=list(COMPRESSORS))
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    kept = Unfinished("compressed_gossip", resume=asked.resume, libraries=("jax", "optax"))
+    kept = Unfinished(
+        "compressed_gossip", resume=asked.resume, libraries=LIBRARIES, from_record=True
+    )
     for name, size in itertools.product(asked.kind, asked.only):
         kind = KINDS[name]
         drawn = [data_of(kind, size, seed) for seed in range(kind.seeds)]
@@ -179,7 +183,8 @@ def main() -> None:
         x, y = (jnp.asarray(np.stack(part), jnp.float32) for part in zip(*drawn, strict=True))
         for about, optimizer in cases(kind, size):
             one = {"kind": name, "size": size} | about
-            if any(row.items() >= one.items() for row in kept.rows()):
+            wanted = about["method"] == "D-PSGD" or about["messages"] in asked.messages
+            if not wanted or any(row.items() >= one.items() for row in kept.rows()):
                 continue
             above = losses(kind, optimizer, x, y) - best
             place = {"kind": name, "size": size, "method": "D-PSGD"}
@@ -188,7 +193,7 @@ def main() -> None:
             row = one | {"above": above.tolist()} | ratio(above, of)
             kept.add(row)
             print({key: row[key] for key in (*one, "ratio", "interval")}, flush=True)
-    record("compressed_gossip", libraries=("jax", "optax"), seeds=list(range(5)), rows=kept.rows())
+    record("compressed_gossip", libraries=LIBRARIES, seeds=list(range(5)), rows=kept.rows())
     kept.end()
 
 
