@@ -582,6 +582,7 @@ struct Network {
     hold: Vec<Frac>,
     link: HashMap<(usize, usize), usize>,
     hash: String,
+    messages: OnceLock<Res<Messages>>,
 }
 
 impl Network {
@@ -614,6 +615,7 @@ impl Network {
         let mut net = Network {
             size: most, is_server: vec![false; most], rank: vec![usize::MAX; most], ends: vec![], room: vec![],
             rate: vec![], delay: vec![], hold: vec![], link: HashMap::new(), hash: String::new(), servers,
+            messages: OnceLock::new(),
         };
         for (rank, server) in net.servers.iter().enumerate() {
             net.is_server[*server] = true;
@@ -675,6 +677,11 @@ impl Network {
             }
         }
         found
+    }
+
+    /// Found when they are first asked for.
+    fn messages(&self) -> Res<&Messages> {
+        self.messages.get_or_init(|| Messages::new(self)).as_ref().map_err(String::clone)
     }
 
     fn away(&self, starts: &[usize], back: bool) -> Vec<Option<Frac>> {
@@ -1593,7 +1600,7 @@ impl<'a> Proof<'a> {
         let away = net.away(&[x], !leaving);
         let (time, beyond) = (step.get("seconds")?.exact()?, step.get("beyond_s")?.exact()?);
         if time.positive() {
-            let messages = Messages::new(net)?;
+            let messages = net.messages()?;
             let far = |s: &&usize| messages.between(x, **s, leaving) >= beyond;
             let some: Set = others.iter().filter(far).copied().collect();
             need(!some.is_empty(), "reach: no servers")?;
@@ -1624,7 +1631,7 @@ impl<'a> Proof<'a> {
 
     fn relay(&mut self, step: &Json) -> Res<Frac> {
         need(self.asked.name == "all_reduce" && !self.rounds, "relay: of an all-reduce alone")?;
-        let (net, x, messages) = (self.net, self.server(step, "server")?, Messages::new(self.net)?);
+        let (net, x, messages) = (self.net, self.server(step, "server")?, self.net.messages()?);
         let m = |a: usize, b: usize| messages.between(a, b, true);
         let rooms = |leaving: bool| {
             let own = |k: &usize| if leaving { net.ends[*k].0 == x } else { net.ends[*k].1 == x };
@@ -1648,7 +1655,7 @@ impl<'a> Proof<'a> {
     fn meeting(&mut self, step: &Json) -> Res<Frac> {
         let (net, everyone) = (self.net, self.everyone());
         need(self.asked.name == "all_reduce" && everyone.len() > 2 && !self.rounds, "meeting: of an all-reduce alone")?;
-        let messages = Messages::new(net)?;
+        let messages = net.messages()?;
         let m = |a: usize, b: usize| messages.between(a, b, true);
         let time = step.get("seconds")?.exact()?;
         let beyond = step.get("beyond_s")?.list()?;

@@ -119,11 +119,11 @@ def certificates_of_messages() -> list[tuple[str, gw.topology.Topology, gw.bound
         found.append((bound.kind, topology, proved))
     link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     ring = gw.topology.ring(4, link=link)
-    slots = gw.bounds.time_expanded(ring, 4e6, slots=16)
+    slots = gw.bounds.time_expanded(ring, 4e6, slots=64)
     proved = gw.bounds.certify_seconds(ring, 4e6, expanded=slots)
     assert float(proved.least) == pytest.approx(slots.seconds, rel=1e-6)
     found.append(("slots", ring, proved))
-    star, ready = gw.topology.star(4), [0.07, 0.03, 0, 0]
+    star, ready = gw.topology.star(8), [0.07, 0.03, *[0] * 6]
     late = gw.bounds.least_seconds(star, 1e9, ready_at_s=ready)
     proved = gw.bounds.certify_seconds(star, 1e9, least=late, ready_at_s=ready)
     assert late.seconds <= proved.least <= late.seconds * (1 + 1e-3)
