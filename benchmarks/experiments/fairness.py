@@ -191,7 +191,7 @@ def main() -> None:
     for until in [number for number in ROUNDS if number < asked.seeds] + [asked.seeds]:
         for world, method in itertools.product(asked.only, [*METHODS, *BY_GOSSIP]):
             seeds = [r for r in done()["seeds_of"] if (r["world"], r["method"]) == (world, method)]
-            if len(seeds) >= until:
+            if until and len(seeds) >= until:
                 continue
             trainer = Trainer(world, method)
             if method in METHODS:

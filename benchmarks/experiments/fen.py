@@ -50,6 +50,12 @@ BASELINES: dict[str, dict[str, Any]] = {
     "fair-efficient, no hierarchy": FLAT,
     "alpha-fair, 1": {"objective": "alpha_fair", **FLAT},
     "alpha-fair, 1, ring": {"objective": "alpha_fair", "gossip": "ring", **FLAT},
+    "alpha-fair, 1, ring, 8 exchanges": {
+        "objective": "alpha_fair",
+        "gossip": "ring",
+        "exchanges": 8,
+        **FLAT,
+    },
     "alpha-fair, 2": {"objective": "alpha_fair", "alpha": 2.0, **FLAT},
     "Jain's index": {"objective": "jain", **FLAT},
 }

@@ -189,6 +189,56 @@ def placement_small() -> str:
     )
 
 
+def compressed_gossip() -> str:
+    """Losses of compressed gossip over D-PSGD's, by dimension, messages and gamma."""
+    result, lines = load("compressed_gossip"), []
+    gammas = (0.08, 0.1, 0.3, 0.6, 1.0)
+    whole = [row for row in result["rows"] if row["method"] != "D-PSGD"]
+    whole.sort(key=lambda row: (row["kind"] != "longer", row["size"]))
+    for rows in grouped(whole, ["kind", "size", "messages"]):
+        found = {row["gamma"]: _ratio(row) for row in rows}
+        limit = next((row["limit"] for row in rows if "limit" in row), None)
+        advised = "–" if not limit else f"{limit:.2g}"
+        cells = [rows[0]["kind"], f"{rows[0]['size']:,}", rows[0]["messages"], found.get(None, "–")]
+        lines.append(" | ".join([*cells, *(found.get(one, "–") for one in gammas), advised]))
+    head = "samples | D | messages | DCD"
+    head += "".join(f" | CHOCO, γ = {gamma:g}" for gamma in gammas)
+    return sourced_table(result, f"{head} | γ advised, at most", lines)
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    """With its interval."""
+    if row["ratio"] is None:
+        return "diverges"
+    low, high = row["interval"]
+    return f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})"
+
+
+OUTER = {
+    "paper": "0.7, 0.9 (the paper's)",
+    "less momentum": "1, 0.7 (the default)",
+    "half": "0.7, 0.5",
+    "mean": "1, 0 (the mean)",
+}
+"""Outer rate and momentum of `diloco_outer`, by name."""
+
+
+def diloco_outer() -> str:
+    """What DiLoCo costs in loss beside synchronous training, by outer rate and momentum."""
+    result, lines = load("diloco_outer"), []
+    rows = [row for row in result["rows"] if row["outer"] != "synchronous"]
+    for each in grouped(rows, ["steps", "text", "outer"]):
+        beside = ", ".join(f"{100 * row['beside']:+.1f} %" for row in each)
+        mean = f"{100 * fmean(row['beside'] for row in each):+.1f} %"
+        one = each[0]
+        lines.append(
+            f"{one['text']} | {one['steps']:,} | {one['steps'] // 10} | {OUTER[one['outer']]} | "
+            f"{mean} | {beside}"
+        )
+    head = "text | steps | averages | outer rate, momentum | beside synchronous | each seed"
+    return sourced_table(result, head, lines)
+
+
 NEAR = 0.2
 """By how much a figure may differ from the prototype's to count as reproduced."""
 
