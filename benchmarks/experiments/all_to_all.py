@@ -56,6 +56,10 @@ LARGE = (
     "torus:8x8x8",
     "mesh:8x8x8",
     "hypercube:dimension=9",
+    "bcube:n=8,k=2",
+    "dcell:n=22,k=1",
+    "fat_tree:k=12",
+    "dragonfly:groups=9,routers_per_group=8,servers_per_router=7,global_links=1",
     "random regular",
     "random regular, links 1 to 10",
 )
@@ -177,6 +181,9 @@ def main() -> None:
     units: tuple[Unit, ...] = ("rounds", "seconds")
     for unit in units:  # compiles
         plan_unicast("torus:3x3", collective("all_to_all", range(9), GB), unit)
+    plan_unicast(
+        "leaf_spine:leaves=3,spines=2,servers_per_leaf=3", collective("all_to_all", range(9), GB)
+    )
     for name in ("torus:3x3", "star:9"):
         plan = plan_unicast(name, collective("all_to_all", range(9), zipf(9)))
         sizes = collective("all_to_all", range(9), zipf(9))
