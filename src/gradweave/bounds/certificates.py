@@ -44,7 +44,9 @@ from gradweave.topology.units import ROUNDING
 
 FORMAT, VERSION = "gradweave-certificate", 1
 MAX_NODES = 512
-"""Nodes up to which bounds are certified: what checks them counts in Python's integers."""
+"""Nodes up to which schedules' bounds are certified along with them: within a second or so."""
+MOST_NODES = 2048
+"""Nodes up to which bounds are certified at all: what checks them counts in Python's integers."""
 MAX_ROOTS = 64
 """Servers up to which the distances to and from each of them are looked at."""
 NO_TREES = checker.SEVERAL
@@ -192,7 +194,7 @@ def certify_rounds(
     """The certificate of a bound on rounds that holds whatever the trees.
 
     Args:
-        topology: the network, of at most `MAX_NODES` nodes.
+        topology: the network, of at most `MOST_NODES` nodes.
         bound: of `free_trees`, with the same arguments.
         collective: a stage, or both.
         pieces_per_server: pieces of which each server is the root.
@@ -200,7 +202,7 @@ def certify_rounds(
     Returns:
         None for what a search alone says, for bounds of given trees and for larger networks.
     """
-    if topology.num_nodes > MAX_NODES:
+    if topology.num_nodes > MOST_NODES:
         return None
     stages: tuple[str, ...] = (collective,)
     if collective == "all_reduce" and len(bound.certificates) == 2:

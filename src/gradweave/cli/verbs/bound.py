@@ -16,7 +16,7 @@ from gradweave.bounds import (
     free_trees,
     with_certificates,
 )
-from gradweave.bounds.certificates import MAX_NODES
+from gradweave.bounds.certificates import MOST_NODES
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import (
     FaultOptions,
@@ -108,7 +108,7 @@ def bound(
                 found = _of_network(topology, collective, overlap, gradient_bytes)
         if not found and schedule is None:
             raise OptionError(
-                f"{what}: {topology.num_nodes} nodes; certificates are found on at most {MAX_NODES}"
+                f"{what}: {topology.num_nodes} nodes; certificates are found on at most {MOST_NODES}"
             )
         if output is not None:
             progress(f"writing {output}")
@@ -172,7 +172,7 @@ def _of_demand(topology: Topology, demand: Demand) -> list[Certified]:
 def _of_network(
     topology: Topology, collective: Collective, overlap: bool, gradient_bytes: int | None
 ) -> list[Certified]:
-    if topology.num_nodes > MAX_NODES:
+    if topology.num_nodes > MOST_NODES:
         return []
     rounds = certify_rounds(topology, free_trees(topology, collective, overlap=overlap), collective)
     found = [] if rounds is None else [rounds]
