@@ -18,6 +18,7 @@ from gradweave.bounds.link_lengths import (
     strongest,
 )
 from gradweave.bounds.link_windows import FEMTOSECONDS, NEVER, least_idle
+from gradweave.bounds.pipelines import PipelineBound, pipeline_bound
 from gradweave.errors import OptionError
 from gradweave.schedule.demand import Demand
 from gradweave.topology.topology import Floats, Integers, Topology
@@ -148,10 +149,18 @@ class DemandBound:
     ports: LatencyBound | None = None
     """What a block takes through the ports of its root, and messages from there to all servers; or
     from all to it."""
+    pipeline: PipelineBound | None = None
+    """What a block takes that passes several cuts from there, or to it, each piece whole."""
 
     @property
     def seconds(self) -> float:
         """The largest of these, from when the jobs are ready."""
+        pipeline_s = 0.0 if self.pipeline is None else self.pipeline.seconds
+        return max(self.seconds_of_parts, self.since_s + pipeline_s)
+
+    @property
+    def seconds_of_parts(self) -> float:
+        """The same where pieces may be as small as one likes."""
         ports_s = 0.0 if self.ports is None else self.ports.seconds
         return self.since_s + max(self.latency_s, ports_s, float(self.lengths.seconds))
 
@@ -159,6 +168,8 @@ class DemandBound:
         """The certificate in words."""
         since = f" from {format_seconds(self.since_s)} on" if self.since_s else ""
         latest = max(self.latency_s, float(self.lengths.seconds))
+        if self.pipeline is not None and self.seconds > self.seconds_of_parts:
+            return f"{self.pipeline.reason(name)}{since}"
         if self.ports is not None and self.ports.seconds > latest:
             return f"{self.ports.reason(name)}, with all bytes{since}"
         if self.latency_s > self.lengths.seconds:
@@ -202,8 +213,13 @@ def demand_bound(
         if given is not None and given.any():
             tried.append(_in_integers(topology, alone, given))
         near = strongest(tried, _seconds)
-        ports = _through_ports(topology, alone)
-        found.append(DemandBound(*_farthest(topology, alone), near, since, ports=ports))
+        rooted = _rooted(topology, alone)
+        ports = (reach_of(topology, root, size, gathering=back) for root, size, back in rooted)
+        pipes = (pipeline_bound(topology, size, root, towards=to) for root, size, to in rooted)
+        of_ports = max(filter(None, ports), key=lambda one: one.seconds, default=None)
+        of_pipes = max(filter(None, pipes), key=lambda one: one.seconds, default=None)
+        far, pair = _farthest(topology, alone)
+        found.append(DemandBound(far, pair, near, since, (), of_ports, of_pipes))
     return max(found, key=lambda one: one.seconds)
 
 
@@ -345,15 +361,15 @@ def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int
     return longest * (1 - 1e-12), pair
 
 
-def _through_ports(topology: Topology, demand: Demand) -> LatencyBound | None:
-    """What blocks take at least that go from one server to all, or from all to one."""
+def _rooted(topology: Topology, demand: Demand) -> list[tuple[int, int, bool]]:
+    """Of blocks from one server to all, or from all to it: it, bytes, whether they go to it."""
     given, wanted = demand.contributors, demand.destinations
     everyone = topology.num_servers
-    roots = {
-        (int(one[block][0]), int(demand.bytes[block]), gathering)
-        for one, others, gathering in ((given, wanted, False), (wanted, given, True))
-        for block in np.flatnonzero((one.sizes == 1) & (others.sizes >= everyone - 1)).tolist()
-        if len(np.union1d(one[block], others[block])) == everyone
-    }
-    found = (reach_of(topology, *one, gathering=gathering) for *one, gathering in sorted(roots))
-    return max((one for one in found if one is not None), key=lambda one: one.seconds, default=None)
+    return sorted(
+        {
+            (int(one[block][0]), int(demand.bytes[block]), gathering)
+            for one, others, gathering in ((given, wanted, False), (wanted, given, True))
+            for block in np.flatnonzero((one.sizes == 1) & (others.sizes >= everyone - 1)).tolist()
+            if len(np.union1d(one[block], others[block])) == everyone
+        }
+    )

@@ -96,7 +96,7 @@ class Joint(DemandStrategy):
             for carriers in known:
                 if len({block for block, _ in carriers}) == len(demand):
                     even = even_plan(topology, demand, carriers)
-                    if even.busiest_s <= even.bound.seconds * (1 + TUNING.tolerance):
+                    if even.busiest_s <= even.bound.seconds_of_parts * (1 + TUNING.tolerance):
                         return even
         first = [one for carriers in known for one in carriers]
         part, stages = stop.part(TUNING.planning), self._stages(demand)

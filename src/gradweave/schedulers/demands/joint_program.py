@@ -132,18 +132,18 @@ class _Program:
             self._solve()
             if step % TUNING.steps_a_bound == 0:
                 better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
-                if better.seconds > bound.seconds or len(self._times) > 1:
-                    bound, best = max(bound, better, key=lambda one: one.seconds), self._duals
+                if better.seconds_of_parts > bound.seconds_of_parts or len(self._times) > 1:
+                    bound, best = max(bound, better, key=_of_parts), self._duals
         assert self._duals is not None
         better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
-        return self._plan(max(bound, better, key=lambda one: one.seconds))
+        return self._plan(max(bound, better, key=_of_parts))
 
     def _is_near(self, bound: DemandBound) -> bool:
         if len(self._times) > 1:
             return False
         seconds = self._length * self._demand.total_bytes
         seconds /= float(self._topology.bandwidth_bytes_per_s.max())
-        return seconds <= bound.seconds * (1 + TUNING.tolerance)
+        return seconds <= bound.seconds_of_parts * (1 + TUNING.tolerance)
 
     def _solve(self) -> None:
         if self._solver.Solve() != self._solver.OPTIMAL:
@@ -301,3 +301,7 @@ class _Pricing:
             )
             for towards in (True, False)
         }
+
+
+def _of_parts(bound: DemandBound) -> float:
+    return bound.seconds_of_parts
