@@ -1,0 +1,69 @@
+"""Placements of a transformer on ten cities: communication's cost, and the predicted step beside it.
+
+    python benchmarks/experiments/placement_steps.py
+
+Two servers in each of ten cities, the default transformer of `gradweave.placement`, in 5 stages of
+4 and 10 stages of 2. The cost of communication is the exchange model's: by the default search over
+ten seeds, by one batch of eight restarts, as the default was before, and in rank order. The step is
+that of `step_time` by 1F1B and GPipe, of the placement of the first seed, and of rank order.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from record import record, show
+from timing import timed
+
+import gradweave as gw
+from gradweave.placement import Annealing, Placer, RankOrder, Transformer, place, step_time
+
+SHAPES = ((5, 4), (10, 2))
+SEEDS = range(10)
+STEP_LIMIT_S = 5.0
+"""For the schedules of all groups."""
+
+
+def row(placer: Placer, name: str, stages: int, data: int, seeds: range) -> dict[str, Any]:
+    """Costs by seed, processor seconds, and the first seed's steps."""
+    network, work = gw.topology.cities(each=2), Transformer()
+
+    def placed(seed: int) -> Any:
+        return place(
+            network, work, pipeline=stages, data=data, strategy=placer, bound=False, seed=seed
+        )
+
+    found = [timed(lambda seed=seed: placed(seed)) for seed in seeds]
+    first = found[0][1]
+    one = {"placed": name, "stages": stages, "data": data}
+    one |= {"cost_s": [each.cost_s for _, each in found]}
+    one |= {"search_s": sum(wall_s for wall_s, _ in found) / len(found)}
+    if name != "one batch":
+        one |= {
+            f"{order}_s": step_time(first, order, time_limit=STEP_LIMIT_S).seconds
+            for order in ("1f1b", "gpipe")
+        }
+    show(one)
+    return one
+
+
+def main() -> None:
+    """Measures both shapes."""
+    parser_of(__doc__).parse_args()
+    rows = [
+        row(placer, name, stages, data, seeds)
+        for stages, data in SHAPES
+        for placer, name, seeds in (
+            (Annealing(), "default", SEEDS),
+            (Annealing(restarts=8), "one batch", SEEDS),
+            (RankOrder(), "rank order", range(1)),
+        )
+    ]
+    record("placement_steps", seeds=list(SEEDS), rows=rows)
+
+
+if __name__ == "__main__":
+    main()
