@@ -1,4 +1,4 @@
-"""Placements of a transformer on ten cities: communication's cost, and the predicted step beside it.
+"""Placements of a transformer on ten cities: what communication costs, and the predicted step.
 
     python benchmarks/experiments/placement_steps.py
 
@@ -9,6 +9,7 @@ that of `step_time` by 1F1B and GPipe, of the placement of the first seed, and o
 """
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,11 @@ def row(placer: Placer, name: str, stages: int, data: int, seeds: range) -> dict
             network, work, pipeline=stages, data=data, strategy=placer, bound=False, seed=seed
         )
 
-    found = [timed(lambda seed=seed: placed(seed)) for seed in seeds]
+    found = [timed(lambda seed=seed: placed(seed), time.process_time) for seed in seeds]
     first = found[0][1]
     one = {"placed": name, "stages": stages, "data": data}
     one |= {"cost_s": [each.cost_s for _, each in found]}
-    one |= {"search_s": sum(wall_s for wall_s, _ in found) / len(found)}
+    one |= {"search_s": sum(processor_s for processor_s, _ in found) / len(found)}
     if name != "one batch":
         one |= {
             f"{order}_s": step_time(first, order, time_limit=STEP_LIMIT_S).seconds
