@@ -49,6 +49,30 @@ def explained(
     return f"{first}: {format_seconds(float(least))}"
 
 
+def limiting_links(certificate: Mapping[str, Any], topology: Topology) -> list[int]:
+    """The link directions that a certificate counts, of its first step; none where messages limit.
+
+    Args:
+        certificate: that has been recounted.
+        topology: its network.
+    """
+    step, words = certificate["proof"][0], _Words(topology, None, certificate["claim"])
+    kind = step["kind"]
+    if kind == "crossings":
+        step = max(step["sets"], key=lambda one: one["price"], default=step)
+        leaving = step.get("stage") == "all_gather"
+        found = words.crossed({**step, "leaving": leaving}) if "servers" in step else []
+    elif kind in ("cut", "late_entry"):
+        found = words.crossed({"leaving": step["stage"] == "reduce_scatter", **step})
+    elif kind == "groups":
+        found = words.between_groups(step)
+    elif kind == "lengths":
+        found = np.array(step["lengths"], object) > 0
+    else:
+        found = []
+    return np.flatnonzero(found).tolist()
+
+
 def _reversed(step: Mapping[str, Any]) -> dict[str, Any]:
     """The same of the other stage, all transfers reversed."""
     turned = dict(step)
@@ -74,7 +98,7 @@ class _Words:
     def cut(self, step: Mapping[str, Any]) -> str:
         """Around some nodes."""
         verb = "leave" if step["leaving"] else "enter"
-        around, rate = self._inside(step), self._rate(self._crossed(step))
+        around, rate = self._inside(step), self._rate(self.crossed(step))
         if self.rounds:
             return f"{counted(self._pieces(step), 'piece')} must {verb} {around} {rate}"
         if step["stage"] == "all_reduce":
@@ -91,11 +115,7 @@ class _Words:
         groups, times = step["groups"], 2 if step["stage"] == "all_reduce" else 1
         single = all(len(group) == 1 for group in groups)
         what = "servers" if single else f"{len(groups)} groups of servers"
-        group = {node: g for g, nodes in enumerate(groups) for node in nodes}
-        of = np.array([group.get(node, -1) for node in range(self.topology.num_nodes)])
-        ends = of[self.topology.source], of[self.topology.target]
-        own, other = ends if step["leaving"] else ends[::-1]
-        rate = self._rate((own >= 0) & (own != other))
+        rate = self._rate(self.between_groups(step))
         verb = "leave" if step["leaving"] else "enter"
         crossings = times * (len(groups) - 1)
         if self.rounds:
@@ -106,6 +126,14 @@ class _Words:
 
     def _server(self, server: int) -> str:
         return named("server", (server,), self.topology.id_name)
+
+    def between_groups(self, step: Mapping[str, Any]) -> np.ndarray:
+        """[L] whether a link direction leads out of a group, or into one."""
+        group = {node: g for g, nodes in enumerate(step["groups"]) for node in nodes}
+        of = np.array([group.get(node, -1) for node in range(self.topology.num_nodes)])
+        ends = of[self.topology.source], of[self.topology.target]
+        own, other = ends if step["leaving"] else ends[::-1]
+        return (own >= 0) & (own != other)
 
     def depth(self, step: Mapping[str, Any]) -> str:
         """Of a piece's way."""
@@ -174,7 +202,7 @@ class _Words:
         """Into some nodes, and on from there."""
         leaving = step["stage"] == "reduce_scatter"
         verb, when = ("leave", "meet before") if leaving else ("enter", "spread after")
-        rate = self._rate(self._crossed({**step, "leaving": leaving}))
+        rate = self._rate(self.crossed({**step, "leaving": leaving}))
         pieces = counted(self._pieces({**step, "leaving": leaving}), "piece")
         return f"{pieces} must {verb} {self._inside(step)} {rate}, and {when} that inside it"
 
@@ -237,7 +265,8 @@ class _Words:
     def _ends(self, step: Mapping[str, Any]) -> str:
         return f"from {self._server(step['source'])} to {self._server(step['target'])}"
 
-    def _crossed(self, step: Mapping[str, Any]) -> np.ndarray:
+    def crossed(self, step: Mapping[str, Any]) -> np.ndarray:
+        """[L] whether a link direction leads out of a set, or into it."""
         topology = self.topology
         inside = np.zeros(topology.num_nodes, bool)
         inside[[*step["servers"], *step["switches"]]] = True

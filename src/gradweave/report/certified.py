@@ -6,6 +6,7 @@ from typing import Any
 
 from gradweave.bounds.certificates import MAX_NODES, Certified, certificates_in
 from gradweave.bounds.demands import demand_bound
+from gradweave.bounds.explanations import limiting_links
 from gradweave.bounds.of_schedule import certificates_of
 from gradweave.schedule.schedule import Schedule
 from gradweave.simulate.seconds import seconds
@@ -29,6 +30,8 @@ class CheckedBound:
     holds: bool
     source: str
     """``file`` or ``computed``."""
+    links: tuple[int, ...] = ()
+    """Link directions that limit; none where messages do."""
 
     @property
     def optimal(self) -> bool:
@@ -97,4 +100,5 @@ def _beside(schedule: Schedule, one: Certified, source: str) -> CheckedBound:
         size = None if schedule.demand is not None else float(Fraction(claim["bytes"]))
         ready = [float(Fraction(time)) for time in claim.get("ready_at_s", [])]
         taken = seconds(schedule, size, "events", ready_at_s=ready or None)
-    return CheckedBound(one.unit, one.least, taken, one.reason, True, source)
+    links = tuple(limiting_links(one.certificate, schedule.topology))
+    return CheckedBound(one.unit, one.least, taken, one.reason, True, source, links)

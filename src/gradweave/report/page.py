@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
+from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.report.document import filled, template
 from gradweave.report.known_names import known_as
 from gradweave.report.layout import bends, draw, node_radius
@@ -164,6 +165,7 @@ def page_data(
 ) -> dict[str, Any]:
     """Everything that the page's script reads of one schedule, columns packed."""
     bound = rounds_bound(schedule)
+    proved = [one for one in checked_bounds(schedule) if one.holds]
     return {
         "name": name,
         "network": schedule.topology.name,
@@ -176,7 +178,8 @@ def page_data(
         "bound": None if bound is None else bound.as_object(),
         "objective": schedule.scheduler.options.get("objective", objective),
         "equalLinks": has_equal_links(schedule.topology),
-        "time": _times(schedule, gradient_bytes),
+        "limits": [{"why": one.reason, "links": list(one.links)} for one in proved],
+        "time": _times(schedule, gradient_bytes, proved),
         "bytes": float(traffic(schedule, gradient_bytes).link_bytes.sum()),
         "stages": schedule.stages,
         "rounds": schedule.rounds,
@@ -277,7 +280,9 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _times(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
+def _times(
+    schedule: Schedule, gradient_bytes: float, proved: Sequence[CheckedBound]
+) -> dict[str, Any]:
     """Predicted seconds with and without barriers, and the least where it is found quickly."""
     if schedule.demand is None and schedule.topology.num_nodes <= MAX_TIMED:
         timing = timing_of(schedule, gradient_bytes)
@@ -288,7 +293,12 @@ def _times(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
             "why": str(timing.bound),
         }
     events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
-    return {"events": events, "barriers": barriers, "least": None, "why": ""}
+    times = {"events": events, "barriers": barriers, "least": None, "why": ""}
+    if schedule.demand is not None:
+        for one in proved:
+            if one.unit == "seconds":
+                times |= {"least": float(one.least), "why": one.reason}
+    return times
 
 
 def _use(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:

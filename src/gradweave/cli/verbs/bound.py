@@ -108,7 +108,7 @@ def bound(
                 found = _of_network(topology, collective, overlap, gradient_bytes)
         if not found and schedule is None:
             raise OptionError(
-                f"{what}: {topology.num_nodes} nodes; certificates are found on at most {MOST_NODES}"
+                f"{what}: {topology.num_nodes} nodes; bounds are certified on at most {MOST_NODES}"
             )
         if output is not None:
             progress(f"writing {output}")

@@ -51,6 +51,10 @@ function drawLinks(schedule, geometry, layer) {
   for (const [band, d] of [...paths].sort(([a], [b]) => a - b)) {
     svg("path", { d, class: "link", "stroke-width": Math.min(most, geometry.stroke * share[band] + 0.3).toFixed(2) }, layer);
   }
+  const limit = schedule.raw.limits.find(({ links }) => links.length);
+  if (!limit) return;
+  const d = limit.links.map((link) => pathData(lane(schedule, geometry, links.source[link], links.target[link], 0, 0, 0))).join("");
+  svg("path", { d, class: "limit", "stroke-width": Math.min(most, geometry.stroke * 0.75 + 0.3).toFixed(2) }, layer);
 }
 
 /** Draws the outlines of boxes, racks and pods, with their names. */

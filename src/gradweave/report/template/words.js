@@ -106,6 +106,9 @@ function provenance({ collective, known, scheduler, options }) {
 function showProse(schedule, prose) {
   const pieces = schedule.root.length, gather = schedule.raw.collective === "all_gather";
   element("h3", "What you see", prose);
+  for (const { why, links } of schedule.raw.limits) {
+    element("p", `Why none takes less: ${why}.${links.length ? " Links that limit are dashed." : ""}`, prose);
+  }
   if (schedule.gets) {
     element("p", `${counted(schedule.raw.demand.blocks, "block")} of data, cut into ${counted(pieces, "piece")}, each with contributors and destinations. Partial sums are added where contributions meet, a block of one contributor is only copied, and in the end every destination has the sum of all contributions. Other servers pass on what is not theirs.`, prose);
     return sayRounds(prose);
