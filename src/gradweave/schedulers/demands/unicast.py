@@ -143,9 +143,11 @@ def plan_unicast(
     """Plans messages from server to server: paths by concurrent flow, then an order.
 
     Messages are cut into parts, each on one path, stored by servers on the way and passed through
-    switches as a circuit. In each round transfers that busy links need are taken first. In seconds
-    that is so where there are switches, and all parts take equally long on all links; otherwise
-    links take what waits for them by when it must be there.
+    switches as a circuit. In each round transfers that busy links need are taken first; parts that
+    pass no server go to the rounds where least is in their way. In seconds that is so where there
+    are switches, and all parts take equally long on all links; otherwise links take what waits for
+    them by when it must be there. Where a known group moves every server and leaves messages as
+    they are, as in an all-to-all on BCube, one message of each orbit is put in order for all.
 
     Args:
         topology: the network, or its specification or file.
