@@ -261,7 +261,7 @@ def front(result: dict[str, Any], path: Path) -> None:
             *zip(*points, strict=True),
             label=row["variant"],
             marker=marker,
-            color=f"C{number}" if number < 10 else ("black", "gold", "navy")[number - 10],
+            color=f"C{number}" if number < 10 else FURTHER[number - 10],
             s=28,
             alpha=0.8,
         )
@@ -273,6 +273,8 @@ def front(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
+FURTHER = ("black", "gold", "navy", "lime", "crimson", "teal")
+"""Colours of variants after the tenth."""
 LIBRARIES = ("jax",)
 BEFORE = ("matthew_before",)
 """Recorded before what agents see was changed, and not measured again."""

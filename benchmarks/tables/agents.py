@@ -215,12 +215,31 @@ FEN_HEAD = (
 )
 
 
+FEN_PRODUCT = "{mean(by_seed.product):.3f} ({by_seed.product:range .3f}) | {front:?yes/no}"
+FEN_PRODUCT_HEAD = "utilisation × Jain's index | on the front"
+
+
+def _with_front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each row with whether no other has both more utilisation and less variation."""
+
+    def beaten(row: dict[str, Any]) -> bool:
+        return any(
+            other["mean"]["utilisation"] > row["mean"]["utilisation"]
+            and other["mean"]["variation"] < row["mean"]["variation"]
+            for other in rows
+        )
+
+    return [row | {"front": not beaten(row)} for row in rows]
+
+
 def fen_job() -> str:
     """Fairness by hierarchy in job scheduling."""
     result = load("fen")
-    rows = [row | {"published": PUBLISHED.get(row["variant"])} for row in result["job"]]
-    lines = filled(FEN_LINE + "{mean.gossip_bytes:.0f} | {published}", rows)
-    head = f"{FEN_HEAD}bytes an agent sends a step | published"
+    rows = [
+        row | {"published": PUBLISHED.get(row["variant"])} for row in _with_front(result["job"])
+    ]
+    lines = filled(FEN_LINE + FEN_PRODUCT + " | {mean.gossip_bytes:.0f} | {published}", rows)
+    head = f"{FEN_HEAD}{FEN_PRODUCT_HEAD} | bytes an agent sends a step | published"
     return sourced_table(result, head, lines, result["job"])
 
 
@@ -233,7 +252,9 @@ def fen_others() -> str:
         "plant": "manufacturing plant",
     }
     shown = {name: result.get(part, []) for part, name in worlds.items()}
-    line = FEN_LINE + "{mean(by_seed.product):.3f} ({by_seed.product:range .3f})"
-    lines = [f"{name}: {one}" for name, rows in shown.items() for one in filled(line, rows)]
-    head = f"{FEN_HEAD}utilisation × Jain's index"
+    line = FEN_LINE + FEN_PRODUCT
+    lines = [
+        f"{name}: {one}" for name, rows in shown.items() for one in filled(line, _with_front(rows))
+    ]
+    head = f"{FEN_HEAD}{FEN_PRODUCT_HEAD}"
     return sourced_table(result, head, lines, list(shown.values()))
