@@ -2,7 +2,7 @@
 
     python benchmarks/experiments/own_games.py --cases ippo qmix
 
-Files are those of docs/guides/own-games.md. Each case is one `gradweave train`, three seeds side by
+Files are those of docs/guides/own-games.md. Each case is one `gradweave train`, two seeds side by
 side where it does not say otherwise; returns are means over agents, of 128 episodes a seed, by
 drawn actions, beside agents that play at random. `speed` plays steps of PettingZoo's simple_spread
 on the host and of JaxMARL's in compiled programs, with random actions and sixteen games side by
@@ -31,14 +31,17 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "own-games.md"
 OF_PETTINGZOO = "mpe2.simple_spread_v3:parallel_env:max_cycles=25"
 CASES: dict[str, list[str]] = {
-    "ippo": ["--env", "harvest:Harvest", "--steps", "100000"],
-    "qmix": ["--env", "harvest:Harvest", "--algorithm", "qmix", "--steps", "120000"],
-    "fen": ["--env", "harvest:Harvest", "--algorithm", "fen", "--steps", "120000"],
+    "ippo": ["--env", "harvest:Harvest", "--steps", "100000", "--seeds", "3"],
+    "qmix": ["--env", "harvest:Harvest", "--algorithm", "qmix", "--steps", "80000"],
+    "fen": ["--env", "harvest:Harvest", "--algorithm", "fen", "--steps", "80000"],
     "machine": [
         *("--env", "harvest:Harvest", "--algorithm", "iql", "--machine", "relay.yaml"),
-        *("--steps", "120000"),
+        *("--steps", "80000"),
     ],
-    "cnn": ["--env", "harvest:Harvest", "--network", "networks:CNN", "--steps", "100000"],
+    "cnn": [
+        *("--env", "harvest:Harvest", "--network", "networks:CNN", "--steps", "60000"),
+        *("--seeds", "1"),
+    ],
     "transformer": [
         *("--env", "harvest:Harvest", "--network", "networks:Transformer", "--steps", "60000"),
         *("--seeds", "1"),
@@ -50,7 +53,7 @@ STEPS, GAMES = 50, 16
 
 def trained(case: str, folder: Path) -> dict[str, Any]:
     """One training's returns, and the processor time of its command."""
-    seeds = [] if "--seeds" in CASES[case] else ["--seeds", "3"]
+    seeds = [] if "--seeds" in CASES[case] else ["--seeds", "2"]
     command = [sys.executable, "-m", "gradweave", "train", *CASES[case], *seeds]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     made = subprocess.run(

@@ -35,6 +35,7 @@ VERBS = {
     "train": "train",
     "train-pipeline": "train_pipeline",
     "evaluate": "evaluate",
+    "plot": "plot",
     "machine": "machine",
     "library": "library",
     "list": "list_",

@@ -16,17 +16,18 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from gradweave.execute.axis import AXIS
-from gradweave.marl.learners.learner import Learner, Metrics, not_finite
+from gradweave.marl.learners.learner import Metrics, not_finite
 
 AT_ONCE = 64
 """Updates that one call makes at most: as many metrics have room."""
 
 
-def seed_keys(seed: Int[Array, ""] | np.int32, seeds: int) -> PRNGKeyArray:
-    """[S] keys of the learners side by side."""
+def seed_keys(seed: Int[Array, ""] | np.int32, seeds: int, groups: int = 1) -> PRNGKeyArray:
+    """[S] keys of the learners side by side, the same in every group of them."""
     key = jax.random.key(seed)
     # A learner of one training alone is the first one of a training of several.
-    return jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(seeds))
+    numbers = jnp.arange(seeds) % (seeds // groups)
+    return jax.vmap(functools.partial(jax.random.fold_in, key))(numbers)
 
 
 def each_seed(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -45,18 +46,21 @@ def each_seed(function: Callable[..., Any], *arguments: Any) -> Any:
 class Program:
     """A learner's updates, compiled once."""
 
-    def __init__(self, learner: Learner, devices: Sequence[Any], seed: int, seeds: int) -> None:
+    def __init__(
+        self, learner: Any, devices: Sequence[Any], seed: int, seeds: int, groups: int = 1
+    ) -> None:
         """Divides the work.
 
         Args:
-            learner: of one seed on one device.
+            learner: a `Learner` of one seed on one device, or a `SweptLearner` of all groups.
             devices: at least one; of all processes, where there are several.
             seed: of every random choice.
-            seeds: learners side by side.
+            seeds: learners side by side, of all groups together.
+            groups: of learners with the same seeds.
         """
         self.learner = learner
         self.mesh = Mesh(np.array(devices), (AXIS,))
-        self.seed, self.seeds = seed, seeds
+        self.seed, self.seeds, self.groups = seed, seeds, groups
         self.sharding = NamedSharding(self.mesh, P(AXIS))
         """How states lie on the devices."""
         mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
@@ -113,12 +117,18 @@ class Program:
         self, start: Callable[[PRNGKeyArray], Any]
     ) -> Callable[[Int[Array, ""] | np.int32], Any]:
         """Makes the seeds' keys within the program, so that all processes have them."""
-        return lambda seed: start(seed_keys(seed, self.seeds))
+        return lambda seed: start(seed_keys(seed, self.seeds, self.groups))
 
     def _init(self, keys: PRNGKeyArray) -> Any:
         games = self.learner.games
         first = jax.lax.axis_index(AXIS) * games
-        state = each_seed(lambda key: self.learner.init(key, first), keys)
+        if hasattr(self.learner, "init_numbered"):
+            numbers = jnp.arange(self.seeds)
+            state = each_seed(
+                lambda key, number: self.learner.init_numbered(key, first, number), keys, numbers
+            )
+        else:
+            state = each_seed(lambda key: self.learner.init(key, first), keys)
         return jax.tree.map(lambda x: x[None], state)
 
     def _updates(self, state: Any, number: Int[Array, ""]) -> tuple[Any, Metrics]:

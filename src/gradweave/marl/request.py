@@ -164,6 +164,33 @@ def _check_kinds(fields: Mapping[str, Any]) -> None:
             raise OptionError(f"{name}: expected {_WORDS[kind]}, got {value!r}")
 
 
+def read_sweep(given: Sequence[str]) -> dict[str, list[float]]:
+    """The values of a sweep by the name of a setting.
+
+    Args:
+        given: each as ``NAME=VALUE,VALUE,…``.
+
+    Raises:
+        OptionError: one is written otherwise, or a name is given twice.
+
+    >>> read_sweep(["learning_rate=1e-3,3e-3", "discount=0.9"])
+    {'learning_rate': [0.001, 0.003], 'discount': [0.9]}
+    """
+    sweep: dict[str, list[float]] = {}
+    for text in given:
+        name, _, values = text.partition("=")
+        try:
+            numbers = [float(value) for value in values.split(",")]
+        except ValueError:
+            numbers = []
+        if not numbers or name in sweep or len(set(numbers)) < len(numbers):
+            raise OptionError(
+                f"--sweep: expected NAME=NUMBER,NUMBER,… with each once, got {text!r}"
+            )
+        sweep[name] = numbers
+    return sweep
+
+
 def _setting(text: str) -> tuple[str, Any]:
     """A name and a value, which is written as in TOML."""
     name, equals, value = text.partition("=")

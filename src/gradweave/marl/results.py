@@ -1,7 +1,7 @@
 """A training's result as JSON: what was trained, what its policy earns, and a picture of it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,37 @@ def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
         for how in HOWS
     }
     return {"episodes": episodes, "return": by_how, "return_is": environment.meaning}
+
+
+def of_sweep(
+    several: Mapping[str, Trained],
+    output: Path,
+    episodes: int,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """A sweep's result: each combination's returns, which also stand in its own folder.
+
+    Args:
+        several: what each combination ended in, by its folder.
+        output: the folder of all.
+        episodes: per seed.
+        progress: called with the step under way.
+    """
+    made, first = {}, next(iter(several.values()))
+    for number, (name, trained) in enumerate(several.items()):
+        progress(f"evaluating policy {number + 1} of {len(several)}")
+        found = returns(trained, episodes, trained.config.seed)
+        save(description(trained) | of_training(trained, output / name, 1) | found, output / name)
+        made[name] = found["return"]
+    about = {key: value for key, value in description(first).items() if key != "extended_from"}
+    return about | {
+        "output": str(output),
+        "seed": first.config.seed,
+        "resumed_from": first.resumed_from,
+        "episodes": episodes,
+        "return_is": first.environment.meaning,
+        "sweep": made,
+    }
 
 
 def evaluated(

@@ -1,7 +1,7 @@
 """A training as a command: refused, joined, resumed and interrupted as a user expects."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +125,38 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
             extend=extend,
             processes=processes,
+        )
+
+
+def train_several(
+    request: Request,
+    sweep: Mapping[str, Sequence[float]],
+    output: Path,
+    *,
+    progress: Say,
+    checkpoint_minutes: float,
+    note: Say,
+) -> "dict[str, Trained]":
+    """As `train`, of every combination of settings of a sweep; see `sweep.train_sweep`."""
+    from gradweave.marl import sweep as sweeps
+    from gradweave.marl.trained import stated
+
+    config = request.config
+
+    def done() -> int:
+        found = stated(
+            config, output, False, sweep={n: list(map(float, v)) for n, v in sweep.items()}
+        )
+        return 0 if found is None else found["updates"]
+
+    with resuming(output, done(), config.updates, done, "train", note):
+        return sweeps.train_sweep(
+            config,
+            sweep,
+            output,
+            report=reporting(progress, note),
+            progress=progress,
+            checkpoint_minutes=checkpoint_minutes,
         )
 
 

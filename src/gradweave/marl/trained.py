@@ -99,13 +99,16 @@ def begun(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     return folder / SERVERS, metadata | {"updates": gradients // workers}
 
 
-def stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | None:
+def stated(
+    config: Config, folder: Path, extend: bool, *, sweep: Mapping[str, Any] | None = None
+) -> Mapping[str, Any] | None:
     """The metadata of a folder's checkpoint, if it can be resumed from; None without one.
 
     Args:
         config: what the training is to be of.
         folder: where it is kept.
         extend: whether the checkpoint may be the end of a training of fewer steps.
+        sweep: values by the name of a setting, of several trainings side by side.
 
     Raises:
         OptionError: where the checkpoint is of another training; names what differs.
@@ -120,6 +123,8 @@ def stated(config: Config, folder: Path, extend: bool) -> Mapping[str, Any] | No
         raise FileError(f"{path}: does not say what training it is of")
     other = current(other)
     differ = differences(other, config.flat())
+    if metadata.get("sweep") != sweep:
+        differ = [f"sweep {metadata.get('sweep')} there, {sweep} here", *differ]
     if not differ:
         return metadata
     more_steps = isinstance(other.get("steps"), int) and other["steps"] < config.steps

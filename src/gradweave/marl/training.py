@@ -123,7 +123,7 @@ def train(
         before = processes.number_of_first(lambda: 0 if metadata is None else metadata["updates"])
         environment = processes.together(lambda: environment or make(config.env, **config.options))
         network = processes.together(lambda: network or named_network(config))
-        devices = processes.together(lambda: _devices(config.devices))
+        devices = processes.together(lambda: devices_of(config.devices))
         progress(f"preparing {config.aggregation}")
         by = Combining(aggregate) if aggregate else combining(config, folder, metadata, processes)
         progress("compiling")
@@ -275,7 +275,7 @@ class _Run:
         return description(self.config, self.extended, **more, **schedule)
 
 
-def _devices(number: int) -> list[Any]:
+def devices_of(number: int) -> list[Any]:
     """As many of each process; those of a process side by side."""
     there: dict[int, list[Any]] = {}
     for device in jax.devices():

@@ -15,6 +15,7 @@ from gradweave.cli.verbs.evaluate import (
     lines_of,
     render_option,
 )
+from gradweave.errors import OptionError
 from gradweave.training.pace import duration
 from gradweave.wording import counted
 
@@ -73,6 +74,14 @@ from gradweave.wording import counted
     help="Change one of the algorithm's settings; may be repeated.",
 )
 @click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="NAME=V,V,...",
+    help="Train with each of these values of a setting, side by side in one program, each in a "
+    "folder of its own in --output; may be repeated, for every combination.",
+)
+@click.option(
     "--machine",
     metavar="FILE",
     help="Give the agents of a world with events this reward machine: they observe its state and "
@@ -121,6 +130,7 @@ from gradweave.wording import counted
 def train(
     file: Path | None,
     settings: tuple[str, ...],
+    sweeps: tuple[str, ...],
     machine: str | None,
     gossip: str | None,
     output: Path,
@@ -138,13 +148,18 @@ def train(
     """
     lazy.require("gradweave train", *NEEDED, extra="marl")
     begun = time.monotonic()
-    from gradweave.marl.request import Request, read_request
-    from gradweave.marl.session import session
+    from gradweave.marl.request import Request, read_request, read_sweep
+    from gradweave.marl.session import session, train_several
     from gradweave.marl.session import train as train_in
+
+    sweep = read_sweep(sweeps)
 
     def ask() -> Request:
         given = settings if gossip is None else (*settings, f"gossip={gossip}")
-        return read_request(file, options, given, machine)
+        asked = read_request(file, options, given, machine)
+        if sweep and (distributed or asked.by_server or render):
+            raise OptionError("--sweep: not with --distributed, --render or asynchronous workers")
+        return asked
 
     def check_files() -> None:
         writable_folder(output, "--output")
@@ -156,6 +171,25 @@ def train(
     ):
         if not group.first:
             progress.hide()
+        if sweep:
+            several = train_several(
+                request,
+                sweep,
+                output,
+                progress=progress,
+                checkpoint_minutes=checkpoint_minutes,
+                note=note,
+            )
+            from gradweave.marl import results
+
+            found = results.of_sweep(several, output, episodes, progress)
+            found["wall_s"] = round(time.monotonic() - begun, 2)
+            results.save(found, output)
+            if as_json:
+                print_json(found)
+            else:
+                print_lines(*_lines_of_sweep(found))
+            return
         trained = train_in(
             *(request, output, group),
             progress=progress,
@@ -176,6 +210,23 @@ def train(
         print_json(result)
     else:
         print_lines(*_lines(result))
+
+
+def _lines_of_sweep(result: dict[str, Any]) -> list[str]:
+    width = max(map(len, result["sweep"]))
+    return [
+        f"{result['algorithm']} on {result['env']}: {len(result['sweep'])} combinations of "
+        f"{counted(result['seeds'], 'seed')}, {counted(result['steps'], 'step')} each, in "
+        f"{duration(result['wall_s'])}",
+        *(
+            f"{name:{width}}  return: greedy {one['greedy']['mean']:.4g}, sampled "
+            f"{one['sampled']['mean']:.4g}, at random {one['random']['mean']:.4g}"
+            for name, one in result["sweep"].items()
+        ),
+        f"({result['return_is']}; {counted(result['episodes'], 'episode')} a seed)",
+        f"in {result['output']}: a folder for each combination, checkpoint.safetensors, "
+        "result.json; gradweave plot shows them",
+    ]
 
 
 def _lines(result: dict[str, Any]) -> list[str]:

@@ -1,0 +1,73 @@
+"""``gradweave plot``: curves of trainings beside each other."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gradweave.cli.console import print_json, print_lines
+from gradweave.cli.options import json_option, writable
+from gradweave.errors import OptionError
+from gradweave.wording import counted
+
+if TYPE_CHECKING:
+    from gradweave.report.curves import Curve
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--what",
+    default="return",
+    show_default=True,
+    metavar="NAME",
+    help="Draw this one of the log's numbers, such as length, entropy or value_error.",
+)
+@click.option(
+    "--smooth",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    metavar="UPDATES",
+    help="Draw the mean of so many updates.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("curves.png"),
+    show_default=True,
+    metavar="FILE.png",
+    help="Write the chart to this file.",
+)
+@json_option
+def plot(runs: tuple[Path, ...], what: str, smooth: int, output: Path, as_json: bool) -> None:
+    """Draw the curves of trainings, with the range over seeds.
+
+    RUNS are folders of "gradweave train"; that of a sweep stands for all of its combinations.
+    """
+    from gradweave.report.curves import MOST_CURVES, draw_curves, folders_of, read_curve
+
+    writable(output, ".png")
+    folders = [folder for run in runs for folder in folders_of(run)]
+    if len(folders) > MOST_CURVES:
+        raise OptionError(f"RUNS: expected at most {MOST_CURVES} curves, got {len(folders)}")
+    curves = [read_curve(folder, what).smoothed(smooth) for folder in folders]
+    draw_curves(_shortened(curves), what, output)
+    if as_json:
+        print_json({"output": str(output), "what": what, "runs": [curve.name for curve in curves]})
+    else:
+        print_lines(f"{counted(len(curves), 'curve')} of {what}, written to {output}")
+
+
+def _shortened(curves: "list[Curve]") -> "list[Curve]":
+    """Curves whose names lack the folder that all are in."""
+    if len(curves) == 1:
+        return curves
+    paths = [os.path.abspath(curve.name) for curve in curves]
+    shared = os.path.commonpath(paths)
+    names = [os.path.relpath(path, shared) for path in paths]
+    return [
+        dataclasses.replace(curve, name=name) for curve, name in zip(curves, names, strict=True)
+    ]
