@@ -14,7 +14,7 @@ docs/concepts/refutations.md. Exit status: 0 it is proved, 1 it is not, 2 no suc
 import base64, hashlib, json, lzma, sys
 from itertools import combinations, pairwise
 
-LARGEST = 1 << 24  # sendings of a formula, and eighths of a proof's bytes
+LARGEST = 1 << 24  # sendings of a formula, what counters count, eighths of a proof's bytes
 YES = 1  # the variable that is true; -YES is false
 STAGES = ("reduce_scatter", "all_gather")
 BROKEN = (TypeError, KeyError, ValueError, IndexError, AttributeError, OSError, EOFError,
@@ -56,8 +56,10 @@ class Formula:
         good = self.nodes == {*range(len(self.nodes))} and {*sum(self.links, ())} <= self.nodes
         need(good and len({*self.links}) == len(self.rows), "network: nodes or links")
         pieces = question.get("pieces") or [1] * len(self.servers)
+        good = min(pieces) >= 0 < min(most for *_, most in self.rows)
         channels = sum(most for *_, most in self.rows) * rounds
-        need(0 < channels * sum(pieces) < LARGEST, "question: too large")
+        need(good and 0 < channels * sum(pieces) < LARGEST, "question: pieces, or too large")
+        self.left = LARGEST  # what counters may count
         self.root = [v for v, n in zip(self.servers, pieces, strict=True) for _ in range(n)]
         self.allowed = self.trees(question.get("trees", "free"))
         for t, step in enumerate(self.steps):
@@ -70,7 +72,9 @@ class Formula:
             for switch in sorted(self.nodes - {*self.servers}):
                 self.switched(switch, t)
         self.numbered()
-        self.counted = [Counter(self, c) for c in question.get("counters", ())]
+        counters = question.get("counters", ())
+        need(len(counters) <= len(self.nodes), "counters: too many")
+        self.counted = [Counter(self, c) for c in counters]
 
     def trees(self, trees):
         """{(root, link)}: the link directions that pieces of a root may take."""
@@ -218,6 +222,8 @@ class Counter:
              if (a, b) == self.link or (not self.link and a not in inside and b in inside)]
             for step in formula.steps]
         need(self.items and (not self.link or {*map(len, self.ways)} == {1}), "counters: of none")
+        formula.left -= len(self.items) ** 2 * (1 + sum(map(len, self.ways)))
+        need(formula.left >= 0, "counters: too many")
         for t in reversed(range(formula.rounds)):
             self.used(len(self.items), t, 1)
             for n in reversed(range(len(self.ways[t]))):

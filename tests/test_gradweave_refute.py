@@ -193,6 +193,8 @@ def test_mutated_proofs_are_refused():
         {"counters": [{"nodes": [1]}]},
         {"counters": [{"link": [0, 1]}]},
         {"pieces": [0] + [1] * 8},
+        {"pieces": [-(10**9), 10**9 + 1] + [1] * 7},
+        {"counters": [{"nodes": [0], "again": k} for k in range(100_000)]},
         {"trees": "fixed"},
         {"steps": [1, 2]},
         {"sha256": "0" * 64},
