@@ -424,7 +424,7 @@ class Proof:
 
     def late_entry(self, step):
         """Pieces that must enter a set some rounds before the end, to spread in it."""
-        net, inside, back = self.net, self.inside(step), self.stage(step) == "reduce_scatter"
+        net, inside, back = self.net, self.inside(step), self.spread(step)
         first, last = whole([step["first_rounds"], step["last_rounds"]], net.size + 8, "late_entry")
         outside = {*net.servers} - inside
         arcs = [(a, b, net.room[k]) for k, a, b in self.turned(back)]
@@ -435,10 +435,13 @@ class Proof:
         return first + last + ceil(Fraction(left, room)) if left > 0 else 0
 
     def stage(self, step):
-        """One of both stages, in which pieces spread from server to server."""
         need(step["stage"] in STAGES, "of one stage alone")
-        self.forbids |= {PASSED, ADDED}
         return step["stage"]
+
+    def spread(self, step):
+        """Of one stage, in which pieces go from server to server; whether that is reversed."""
+        self.forbids |= {PASSED, ADDED}
+        return self.stage(step) == "reduce_scatter"
 
     def late(self, step, arcs, far, last, back):
         """Pieces that can enter in the last rounds and still reach all of some servers inside."""
@@ -464,7 +467,7 @@ class Proof:
 
     def closing_cut(self, step):
         """Sets around a server, each within the one before, that pieces cannot enter in time."""
-        net, back, room = self.net, self.stage(step) == "reduce_scatter", 0
+        net, back, room = self.net, self.spread(step), 0
         sets = [self.inside({"servers": s, "switches": []}) for s in step["servers"]]
         switches = [{*x} for x in step["switches"]]
         nested = all(a >= b for a, b in pairwise(sets))
@@ -524,30 +527,28 @@ class Proof:
         need(self.name == "all_reduce", "crossings: of an all-reduce alone")
         self.forbids |= {SEVERAL, ADDED}
         net, ready, paid = self.net, dict(zip(self.net.servers, self.ready)), Counter()
-        last, toll, sets = max(self.ready), defaultdict(int), []
+        last, toll, sets = max(self.ready), Counter(), []
         for x in step["tolls"]:
             good = type(x["price"]) is int and abs(x["price"]) < 1 << 64
             need(good and x["stage"] in STAGES and x["switch"] not in net.rank, "a toll")
             toll[x["stage"], x["switch"]] += x["price"]
         for x in step["sets"]:
-            nodes, since, price = self.inside(x), exact(x["since_s"]), x["price"]
-            copies = STAGES.index(x["stage"]) == 1
-            sets.append((copies, nodes, since, *whole([price], 1 << 64, "a price")))
+            stage, nodes, since = self.stage(x), self.inside(x), exact(x["since_s"])
+            (price,), copies = whole([x["price"]], 1 << 64, "a price"), stage == "all_gather"
+            crossed = {k for k, a, b in self.turned(not copies) if a in nodes and b not in nodes}
+            sets.append((stage, crossed, since, price))
             if since <= (last if copies else max(ready[s] for s in {*ready} - nodes)):
                 paid.update({s: price for s in nodes & {*ready}})
-
-        def charged(a, b, time):
-            stages = (0, 1) if time >= last else (0,)
-            return max(0, *(toll[STAGES[k], a] - toll[STAGES[k], b] + sum(
-                x for copies, nodes, since, x in sets if copies == k and since <= time
-                and ((a if k else b) in nodes) and ((b if k else a) not in nodes)) for k in stages))
-
-        idle, charges = net.idle(net.rank, net.rank), []
-        times = sorted({Fraction(0), last, *(since for _, _, since, _ in sets)})
-        for k, (a, b) in enumerate(net.ends):
-            levels = [0, *(charged(a, b, time) for time in times)]
-            for time, (less, more) in zip(times, pairwise(levels)):
-                charges.append((max(idle[k], time), (more - less) * net.rate[k]))
+        idle, charges, before = net.idle(net.rank, net.rank), [], [0] * len(net.ends)
+        for time in sorted({Fraction(0), last, *(since for _, _, since, _ in sets)}):
+            for k, (a, b) in enumerate(net.ends):  # what a byte pays on a link from then on
+                pays = [0]
+                for stage in STAGES if time >= last else STAGES[:1]:  # no copies before all are
+                    own = [x for of, crossed, since, x in sets if of == stage and since <= time
+                           and k in crossed]
+                    pays.append(sum(own) + toll[stage, a] - toll[stage, b])
+                charges.append((max(idle[k], time), (max(pays) - before[k]) * net.rate[k]))
+                before[k] = max(pays)
         return until(min(paid[s] for s in net.servers) * self.bytes, charges)
 
     def reach(self, step):
