@@ -1,6 +1,6 @@
 """Two to four jobs of different sizes by each objective: plans, bounds, and what else one might do.
 
-    taskset -c 0 python benchmarks/experiments/job_objectives.py [--resume]
+    taskset -c 0 python benchmarks/experiments/job_objectives.py [--resume] [--makespan]
 
 Boxes, a leaf–spine and a torus as in `jobs_together.py`, of 16 servers each, whose rows and columns
 are a mesh. Two jobs: an all-reduce of 100 MB and an all-to-all of 25 MB among all servers. Three:
@@ -13,12 +13,15 @@ makespan.
 makespan comes to by that objective; and the jobs one after the other, those that are ready in the
 order of what they take for their weight, each as it is planned alone in half a second at most.
 
+With --makespan that objective alone is measured, and recorded as `job_makespans`.
+
 Event model, defaults of the families; seconds are of processor time, after compilation.
 """
 
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from gradweave.schedulers import DemandSolution
 from gradweave.topology import Topology
 
 NAME = "job_objectives"
+COMMAND = f"taskset -c 0 python benchmarks/experiments/{NAME}.py"
 SEED = 0
 LIMIT_S, ALONE_S = 4.0, 0.5
 MESHES = {
@@ -91,8 +95,10 @@ def solved(topology: Topology, jobs: list[Job], objective: str) -> tuple[DemandS
     return found, time.process_time() - since
 
 
-def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
-    """All objectives of some jobs."""
+def case(
+    spec: str, count: int, late: bool, objectives: Sequence[str] = JOB_OBJECTIVES
+) -> list[dict[str, Any]]:
+    """Objectives of some jobs."""
     topology, shape = gw.topology.from_spec(spec), MESHES[spec]
     jobs = jobs_of(topology, shape, count, 0.0)
     if late:
@@ -104,7 +110,7 @@ def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
         for job in jobs
     ]
     rows, makespan = [], None
-    for objective in JOB_OBJECTIVES:  # the makespan first
+    for objective in objectives:  # the makespan first
         found, took = solved(topology, jobs, objective)
         makespan, judge = makespan or found, found.judge
         turns = in_turn(jobs, alone, weight if objective == "weighted" else one)
@@ -130,8 +136,11 @@ def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
 def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--only", help="this network alone, shown and not recorded")
+    parser.add_argument("--makespan", action="store_true", help="this objective alone")
     asked = parser.parse_args()
-    kept = Unfinished(NAME, resume=asked.resume)
+    name = "job_makespans" if asked.makespan else NAME
+    objectives = JOB_OBJECTIVES[: 1 if asked.makespan else None]
+    kept = Unfinished(name, COMMAND + " --makespan" * asked.makespan, resume=asked.resume)
     done = {(row["network"], row["count"], row["late"]) for row in kept.rows()}
     warm = gw.topology.from_spec("star:4")
     for objective in JOB_OBJECTIVES:  # compiles
@@ -140,7 +149,7 @@ def main() -> None:
     for one in CASES:
         if one in done or one[0] != (asked.only or one[0]):
             continue
-        for row in case(*one):
+        for row in case(*one, objectives):
             if not asked.only:
                 kept.add(row)
             show(row)
@@ -148,7 +157,8 @@ def main() -> None:
         return
     rows = kept.rows()
     record(
-        NAME,
+        name,
+        kept.command,
         seeds=[SEED],
         summary={
             objective: {
@@ -158,7 +168,7 @@ def main() -> None:
                 for gap in ("gap", "makespan_gap", "in_turn_gap")
                 for what, statistic in (("mean", statistics.mean), ("worst", max))
             }
-            for objective in JOB_OBJECTIVES
+            for objective in objectives
         },
         rows=rows,
     )

@@ -36,8 +36,9 @@ from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
 
-ORDERING = 0.2
-"""Share of a strategy's time for other orders of its plan's jobs."""
+ORDERING = 0.25
+"""Share of a strategy's time for other orders of its plan's jobs; of all that is left, for other
+objectives than the makespan, where the order counts most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,20 +169,19 @@ def _solved(
     tried = [*first, *(_strategies(goal) if strategies is None else strategies)]
     best: tuple[Plan, DemandStrategy] | None = None
     attempts: list[DemandAttempt] = []
-    several = len(demand.jobs) > 1
+    several, fairly = len(demand.jobs) > 1, goal.objective.name == "makespan"
     for number, strategy in enumerate(tried):
         if best is not None and (stop.reached() or goal.met_by(best[0])):
             break
         so_far = "" if best is None else f"; {best[0].value / goal.least - 1:.1%} above the least"
         progress(f"trying {strategy.name}{so_far}")
         since = clock.now()
-        part = stop.part(strategy.time_share / sum(one.time_share for one in tried[number:]))
+        part = stop.part(_share(tried[number:], fairly=fairly))
         if best is not None and goal.in_event_time:
             part = dataclasses.replace(part, below=best[0].value)
         try:
-            schedule, proved = strategy.bounded(
-                topology, demand, part.part(1 - ORDERING if several else 1), seed=seed
-            )
+            making = part.part(1 - ORDERING) if several and fairly else part
+            schedule, proved = strategy.bounded(topology, demand, making, seed=seed)
         except NoScheduleError as error:
             reason = str(error).removeprefix(f"{strategy.name}: ")
             attempts.append(DemandAttempt(strategy, clock.now() - since, reason=reason))
@@ -190,7 +190,8 @@ def _solved(
             goal.proved(proved)
         found = goal.judged(schedule)
         if several and not goal.met_by(found):
-            found = goal.in_best_order(found, part, math.inf if best is None else best[0].value)
+            until = part if fairly else stop.part(ORDERING)
+            found = goal.in_best_order(found, until, math.inf if best is None else best[0].value)
         took, seconds = clock.now() - since, float(found.job_seconds.max())
         attempts.append(DemandAttempt(strategy, took, seconds, value=found.value))
         if best is None or found.value < best[0].value:
@@ -213,6 +214,18 @@ def _solved(
         plan.value,
         goal.of_objective,
     )
+
+
+def _share(tried: Sequence[DemandStrategy], *, fairly: bool) -> float:
+    """Of the time that is left, for the first of some strategies.
+
+    Args:
+        tried: this one, and those after it.
+        fairly: as each needs; if not, half of it, since the first suit the objective best.
+    """
+    if fairly:
+        return tried[0].time_share / sum(one.time_share for one in tried)
+    return 0.5 if len(tried) > 1 else 1.0
 
 
 def _strategies(goal: JobGoal) -> list[DemandStrategy]:
