@@ -201,7 +201,7 @@ def main() -> None:
             print(line, flush=True)
         return
     known = library.instances if (FOLDER / INDEX).exists() else {}
-    for question in sorted(questions(), key=lambda one: (one.kind == "cluster", one.servers)):
+    for question in sorted(questions(), key=lambda one: (one.model != "rounds", one.servers)):
         there = known.get(question.id)
         if given.only not in question.id or (there and not given.again):
             continue

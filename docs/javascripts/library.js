@@ -25,6 +25,6 @@ document.addEventListener("DOMContentLoaded", () => {
     history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
   }
 
-  shelf.addEventListener("input", show);
+  for (const change of ["input", "change"]) shelf.addEventListener(change, show);
   show();
 });
