@@ -7,9 +7,9 @@ FOLDER has a checkout of each, none of which is needed for anything else: `TE-CC
 `ForestColl` (github.com/liangyuRain/ForestColl, Apache-2.0), whose `trees` has what
 `spanning_trees_to_xml` of its `pipeline_allgather.py` prints.
 
-Of TE-CCL the 154 solved files of its experiments and the meshes of its examples, on its machines; of
-msccl-scheduler the algorithms for eight A100, on their switch; of ForestColl the trees of one and
-two boxes of eight A100. Seconds are those of the event model, in which switches copy nothing; a
+Of TE-CCL the 154 solved files of its experiments and the meshes of its examples, on its machines;
+of msccl-scheduler the algorithms for eight A100, on their switch; of ForestColl the trees of one
+and two boxes of eight A100. Seconds are those of the event model, in which switches copy nothing; a
 file's own seconds stand beside them. Files of NDv2 of two boxes take GPU 0 for a switch: they are
 judged on that network as well.
 """
