@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 
@@ -50,6 +51,17 @@ def test_it_imports_the_standard_library_alone():
     names = {x.name for node in ast.walk(tree) if isinstance(node, ast.Import) for x in node.names}
     names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names <= {*sys.stdlib_module_names, "gradweave_refute"}  # which lies beside it
+
+
+def test_a_wheel_has_each_script_with_its_file():
+    whole = tomllib.loads((FILE.parents[1] / "pyproject.toml").read_text())
+    packed = whole["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    modules = [target.partition(":")[0] for target in whole["project"]["scripts"].values()]
+    assert "gradweave_check" in modules
+    for module in modules:
+        file = f"src/{module.replace('.', '/')}.py"
+        assert (FILE.parents[1] / file).is_file()
+        assert any(file == one or file.startswith(f"{one}/") for one in packed), file
 
 
 def test_a_copy_runs_by_itself(tmp_path):
