@@ -25,8 +25,11 @@ from unfinished import Unfinished
 SMALLER = {"LAYERS": 2, "WIDTH": 64, "HEADS": 2, "CONTEXT": 32}
 OUTER = {"paper": (0.7, 0.9), "less momentum": (1.0, 0.7), "half": (0.7, 0.5), "mean": (1.0, 0.0)}
 """Outer rate and momentum; the last is the mean of the workers as it is."""
-PLAN = ((300, 2, tuple(OUTER)), (1200, 1, ("paper", "less momentum")))
-"""Steps, seeds, and which of `OUTER`."""
+PLAN = (
+    (300, 2, ("topics", "asyncio"), tuple(OUTER)),
+    (1200, 1, ("topics",), ("paper", "less momentum")),
+)
+"""Steps, seeds, texts, and which of `OUTER`."""
 
 
 def texts() -> dict[str, np.ndarray]:
@@ -46,9 +49,9 @@ def runs() -> list[dict[str, Any]]:
     """What is trained, the synchronous training first."""
     return [
         {"steps": steps, "text": text, "seed": seed, "outer": outer}
-        for steps, seeds, outers in PLAN
+        for steps, seeds, names, outers in PLAN
         for seed in range(seeds)
-        for text in texts()
+        for text in names
         for outer in ("synchronous", *outers)
     ]
 

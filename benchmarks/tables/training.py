@@ -215,8 +215,8 @@ def _ratio(row: dict[str, Any]) -> str:
 
 
 OUTER = {
-    "paper": "0.7, 0.9 (the paper's)",
-    "less momentum": "1, 0.7 (the default)",
+    "paper": "0.7, 0.9 (the default)",
+    "less momentum": "1, 0.7",
     "half": "0.7, 0.5",
     "mean": "1, 0 (the mean)",
 }

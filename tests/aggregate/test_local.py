@@ -61,8 +61,8 @@ def by_hand(steps, active, local_steps, fragments=1, delay=0, keep=0.0, in_time=
             change = (x - shared)[mine][:, part].mean(0) if mine.any() else 0
             taken[:] = 0
         if step % interval == delay and step >= interval and mine.sum() >= quorum:
-            momentum[part] = 0.7 * momentum[part] + change
-            shared[:, part] += change + 0.7 * momentum[part]
+            momentum[part] = 0.9 * momentum[part] + change
+            shared[:, part] += 0.7 * (change + 0.9 * momentum[part])
             kept = np.where(mine, keep, 0.0)[:, None]
             x[:, part] = kept * x[:, part] + (1 - kept) * shared[:, part]
         history.append(x.copy())

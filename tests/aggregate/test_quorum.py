@@ -34,7 +34,8 @@ class Silent:
 
 
 def server(quorum, deadline_s, silence_s=1e6):
-    method = DiLoCo(local_steps=4, quorum=quorum, outer_rate=0.7, outer_momentum=0.9)
+    method = DiLoCo(local_steps=4, quorum=quorum)
+    assert (method.outer_rate, method.outer_momentum) == (0.7, 0.9)
     return _Server(torch.tensor([1.0, -1.0]), method, deadline_s, Silent(), silence_s)  # type: ignore
 
 

@@ -120,8 +120,8 @@ def by_hand(size: int, steps: int, method: DiLoCo) -> np.ndarray:
         if step % method.interval == 0:
             change = (x - shared)[:, part].mean(0)
         if step % method.interval == method.delay and step >= method.interval:
-            m[part] = 0.7 * m[part] + change
-            shared[part] += change + 0.7 * m[part]
+            m[part] = 0.9 * m[part] + change
+            shared[part] += 0.7 * (change + 0.9 * m[part])
             x[:, part] = method.keep * x[:, part] + (1 - method.keep) * shared[part]
         history.append(x.copy())
     return np.array(history)

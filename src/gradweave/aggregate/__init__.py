@@ -35,7 +35,12 @@ if TYPE_CHECKING:
         naive_psgd,
     )
     from gradweave.aggregate.exact_mean import mean, parameter_server, ring, scheduled
-    from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, StreamingDiLoCo
+    from gradweave.aggregate.local.methods import (
+        DiLoCo,
+        NoLoCo,
+        StreamingDiLoCo,
+        outer_settings,
+    )
     from gradweave.aggregate.local.updates import (
         counted,
         diloco,
@@ -112,6 +117,7 @@ __all__ = [
     "neighbours",
     "noloco",
     "not_finite",
+    "outer_settings",
     "parameter_server",
     "parse",
     "read_trace",

@@ -21,11 +21,8 @@ class DiLoCo:
 
     m ← μ·m + mean Δ, φ ← φ + η·(mean Δ + μ·m), θ ← φ.
 
-    Momentum needs about 1/(1 − μ) averages to have its effect, and as many to lose what is outdated.
-    The defaults are for tens to a hundred averages, where they were measured. For thousands of
-    averages DiLoCo's authors recommend η = 0.7 and μ = 0.9.
-
-    Source: Douillard et al. 2023 (DiLoCo), algorithm 1.
+    Source: Douillard et al. 2023 (DiLoCo), algorithm 1; η and μ are the values that it recommends,
+    for trainings of many averages: `outer_settings` has others for few.
     """
 
     name: ClassVar[str] = "diloco"
@@ -33,9 +30,9 @@ class DiLoCo:
 
     local_steps: int = 50
     """Steps between two averages of the same parameter."""
-    outer_rate: float = 1.0
+    outer_rate: float = 0.7
     """η."""
-    outer_momentum: float = 0.7
+    outer_momentum: float = 0.9
     """μ, from 0 to below 1."""
     fragments: int = 1
     """Parts of the parameters, averaged one after another at equal distances."""
@@ -93,6 +90,35 @@ class DiLoCo:
         """
         after: Any = self.outer_momentum * momentum + change
         return shared + self.outer_rate * (change + self.outer_momentum * after), after
+
+
+FEW_AVERAGES = 100
+"""Below which less momentum is better: measured with 30 averages, where it was, and 120."""
+
+
+def outer_settings(averages: int) -> dict[str, float]:
+    """Outer rate and momentum of DiLoCo for a training of so many averages.
+
+    A momentum of 0.9 needs tens of averages to have its effect and to lose what is outdated. With
+    fewer than `FEW_AVERAGES` it is 0.7 at a rate of 1, from then on what DiLoCo's authors
+    recommend, which is the default.
+
+    Args:
+        averages: steps of the training over `local_steps`.
+
+    Raises:
+        OptionError: fewer than one.
+
+    >>> outer_settings(30)
+    {'outer_rate': 1.0, 'outer_momentum': 0.7}
+    >>> DiLoCo(local_steps=10, **outer_settings(3000 // 10)) == DiLoCo(local_steps=10)
+    True
+    """
+    if averages < 1:
+        raise OptionError(f"averages: expected at least 1, got {averages}")
+    if averages < FEW_AVERAGES:
+        return {"outer_rate": 1.0, "outer_momentum": 0.7}
+    return {"outer_rate": DiLoCo.outer_rate, "outer_momentum": DiLoCo.outer_momentum}
 
 
 @dataclasses.dataclass(frozen=True)
