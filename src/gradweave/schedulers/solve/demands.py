@@ -36,7 +36,7 @@ from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
 
-ORDERING = 0.25
+ORDERING = 0.2
 """Share of a strategy's time for other orders of its plan's jobs; of all that is left, for other
 objectives than the makespan, where the order counts most."""
 
@@ -271,6 +271,7 @@ class Apart(DemandStrategy):
 
     name: ClassVar[str] = "apart"
     forwards: ClassVar[bool] = True
+    time_share: ClassVar[float] = 2.0
 
     scheduler: Scheduler | None = None
     """Which alone plans each group's all-reduce, all-gather or reduce-scatter; messages go straight
