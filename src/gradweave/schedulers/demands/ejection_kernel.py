@@ -40,7 +40,6 @@ class _State(NamedTuple):
     """[1] how many they are."""
 
 
-@kernel
 def rounds_by_ejection(
     parts: Transfers, capacity: Integers, least: int, patience: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
@@ -60,19 +59,30 @@ def rounds_by_ejection(
         problem with time windows", 2009, section 3: guided ejection search.
     """
     count, most = len(parts.route), int(least * (1 + MORE_ROUNDS)) + 1
-    first_slot = np.zeros(len(capacity) + 1, np.int64)
-    first_slot[1:] = np.cumsum(capacity)
-    np.random.seed(seed)
+    first_slot = np.append(0, np.cumsum(capacity))
     state = _State(
         first_slot,
         np.full((most, first_slot[-1]), -1, np.int32),
         np.full(count, -1),
         parts.route.copy(),
         np.full(count, WEIGHT),
-        np.random.permutation(count),
+        np.arange(count),
         np.array([count]),
     )
-    return state.rounds, state.routes, _place_all(parts, state, least, most, patience * count)
+    made = place_all(parts, state, least, most, patience * count, seed)
+    return state.rounds, state.routes, made
+
+
+@kernel
+def place_all(
+    parts: Transfers, state: Any, rounds: int, most: int, patience: int, seed: int
+) -> int:
+    """Puts all transfers somewhere; how many rounds there are then, or 0 if more than `most`."""
+    np.random.seed(seed)
+    for last in range(len(state.left) - 1, 0, -1):  # compiles sooner than a permutation
+        drawn = np.random.randint(0, last + 1)
+        state.left[last], state.left[drawn] = state.left[drawn], state.left[last]
+    return _place_all(parts, state, rounds, most, patience)
 
 
 @kernel(inner=True, allocates=False)
@@ -86,7 +96,8 @@ def _place_all(parts: Transfers, state: Any, rounds: int, most: int, patience: i
             fewest, vain = state.length[0], 0
         elif vain > patience:
             rounds, fewest, vain = rounds + 1, state.length[0], 0
-            state.weight[:] = WEIGHT
+            for x in range(len(state.weight)):
+                state.weight[x] = WEIGHT
             if rounds > most:
                 return 0
     return rounds
@@ -120,7 +131,7 @@ def _place(parts: Transfers, state: Any, x: int, rounds: int) -> None:
     state.rounds[x], state.routes[x] = at, best
 
 
-@kernel(inlined=True)
+@kernel(inner=True, allocates=False)
 def _in_way(parts: Transfers, state: Any, now: int, route: int, enough: int) -> int:
     """Weight of what is in a route's way; less is summed once it is more than `enough`.
 
