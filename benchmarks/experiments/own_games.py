@@ -2,11 +2,12 @@
 
     python benchmarks/experiments/own_games.py --cases ippo qmix
 
-Files are those of docs/guides/own-games.md. Each case is one `gradweave train`, two seeds side by
-side where it does not say otherwise; returns are means over agents, of 128 episodes a seed, by
-drawn actions, beside agents that play at random. `speed` plays steps of PettingZoo's simple_spread
-on the host and of JaxMARL's in compiled programs, with random actions and sixteen games side by
-side, and counts processor time. `pettingzoo` and `speed` need `pip install pettingzoo mpe2`.
+Files are those of docs/guides/own-games.md. Each case is one `gradweave train`, seeds side by side;
+returns are means over agents, of 128 episodes a seed, beside agents that play at random. `speed`
+plays steps of PettingZoo's simple_spread on the host and of JaxMARL's in compiled programs, with
+random actions and sixteen games side by side, and counts processor time. `sweep` trains eight
+combinations of settings with three seeds by one command, and one of these 24 alone by another.
+`pettingzoo` and `speed` need `pip install pettingzoo mpe2`.
 """
 
 import json
@@ -30,34 +31,47 @@ NAME = "own_games"
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "own-games.md"
 OF_PETTINGZOO = "mpe2.simple_spread_v3:parallel_env:max_cycles=25"
+GAME = ("--env", "harvest:Harvest")
 CASES: dict[str, list[str]] = {
-    "ippo": ["--env", "harvest:Harvest", "--steps", "100000", "--seeds", "3"],
-    "qmix": ["--env", "harvest:Harvest", "--algorithm", "qmix", "--steps", "80000"],
-    "fen": ["--env", "harvest:Harvest", "--algorithm", "fen", "--steps", "80000"],
+    "ippo": [*GAME, "--steps", "100000", "--seeds", "3"],
+    "qmix": [
+        *(*GAME, "--algorithm", "qmix", "--set", "learning_rate=3e-3", "--set", "discount=0.9"),
+        *("--set", "epochs=8", "--steps", "60000", "--seeds", "2"),
+    ],
+    "fen": [
+        *("--env", "harvest:Harvest:max_steps=50", "--algorithm", "fen", "--set", "rollout=50"),
+        *("--set", "environments=16", "--steps", "80000", "--seeds", "2"),
+    ],
     "machine": [
-        *("--env", "harvest:Harvest", "--algorithm", "iql", "--machine", "relay.yaml"),
-        *("--steps", "80000"),
+        *(*GAME, "--algorithm", "iql", "--machine", "relay.yaml", "--set", "learning_rate=3e-3"),
+        *("--set", "discount=0.95", "--set", "epochs=8", "--steps", "60000", "--seeds", "2"),
     ],
     "cnn": [
-        *("--env", "harvest:Harvest", "--network", "networks:CNN", "--steps", "60000"),
-        *("--seeds", "1"),
+        *(*GAME, "--network", "networks:CNN", "--set", "learning_rate=3e-3"),
+        *("--steps", "50000", "--seeds", "1"),
     ],
     "transformer": [
-        *("--env", "harvest:Harvest", "--network", "networks:Transformer", "--steps", "60000"),
-        *("--seeds", "1"),
+        *(*GAME, "--network", "networks:Transformer", "--set", "learning_rate=3e-3"),
+        *("--steps", "50000", "--seeds", "1"),
     ],
     "pettingzoo": ["--env", OF_PETTINGZOO, "--steps", "60000", "--seeds", "1"],
 }
 STEPS, GAMES = 50, 16
 
 
-def trained(case: str, folder: Path) -> dict[str, Any]:
-    """One training's returns, and the processor time of its command."""
-    seeds = [] if "--seeds" in CASES[case] else ["--seeds", "2"]
-    command = [sys.executable, "-m", "gradweave", "train", *CASES[case], *seeds]
+PATHS = [os.environ.get("PYTHONPATH", "")]
+
+
+def command_of(
+    options: list[str], folder: Path, output: str, *, episodes: str = "128"
+) -> tuple[dict[str, Any], float]:
+    """The result of a training, and the processor time of its command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     made = subprocess.run(
-        [*command, "--output", case, "--json"],
+        [
+            *(sys.executable, "-m", "gradweave", "train", *options),
+            *("--episodes", episodes, "--output", output, "--json"),
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([".", *filter(None, PATHS)])},
         capture_output=True,
@@ -65,22 +79,25 @@ def trained(case: str, folder: Path) -> dict[str, Any]:
         check=True,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = json.loads(made.stdout)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return json.loads(made.stdout), spent
+
+
+def trained(case: str, folder: Path) -> dict[str, Any]:
+    """One training's returns, and the processor time of its command."""
+    result, spent = command_of(CASES[case], folder, case)
     how = result["return"]
     fair = how["sampled"].get("fairness")
     return {
         "case": case,
-        "command": "gradweave train " + " ".join([*CASES[case], *seeds]),
+        "command": "gradweave train " + " ".join(CASES[case]),
         "steps": result["steps"],
         "sampled": how["sampled"]["by_seed"],
         "greedy": how["greedy"]["by_seed"],
         "random": how["random"]["mean"],
         "variation": None if fair is None else [one["variation"] for one in fair],
-        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "cpu_s": spent,
     }
-
-
-PATHS = [os.environ.get("PYTHONPATH", "")]
 
 
 def speed() -> dict[str, Any]:
@@ -120,9 +137,45 @@ def speed() -> dict[str, Any]:
     }
 
 
+SWEEP = [
+    *(*GAME, "--set", "environments=16", "--steps", "24576", "--seeds", "3"),
+    *("--sweep", "learning_rate=3e-4,1e-3,3e-3,1e-2", "--sweep", "entropy_coefficient=0.001,0.03"),
+]
+ALONE = [
+    *(*GAME, "--set", "environments=16", "--steps", "24576", "--set", "learning_rate=3e-4"),
+    *("--set", "entropy_coefficient=0.001"),
+]
+
+
+def swept(folder: Path) -> dict[str, Any]:
+    """Processor time of 24 trainings by one command, and of one of them by its own."""
+    seconds = []
+    for number, options in enumerate((SWEEP, ALONE)):
+        _, spent = command_of(options, folder, f"sweep{number}", episodes="32")
+        seconds.append(spent)
+    return {
+        "case": "sweep",
+        "command": "gradweave train " + " ".join([*SWEEP, "--episodes", "32"]),
+        "runs": 24,
+        "cpu_s": seconds[0],
+        "one_alone_cpu_s": seconds[1],
+        "times_less": 24 * seconds[1] / seconds[0],
+    }
+
+
+EACH = [*CASES, "speed", "sweep"]
+
+
+def measured(case: str, folder: Path) -> dict[str, Any]:
+    """A case's row."""
+    if case == "speed":
+        return speed()
+    return swept(folder) if case == "sweep" else trained(case, folder)
+
+
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--cases", nargs="+", choices=[*CASES, "speed"], default=[*CASES, "speed"])
+    parser.add_argument("--cases", nargs="+", choices=EACH, default=EACH)
     options = parser.parse_args()
     rows = {row["case"]: row for row in recorded(NAME, ["rows"])[0].get("rows", [])}
     with tempfile.TemporaryDirectory() as scratch:
@@ -131,9 +184,9 @@ def main() -> None:
             if block.title:
                 (folder / block.title).write_text(block.code)
         for case in options.cases:
-            rows[case] = speed() if case == "speed" else trained(case, folder)
+            rows[case] = measured(case, folder)
             print(json.dumps(rows[case]))
-            ordered = [rows[name] for name in [*CASES, "speed"] if name in rows]
+            ordered = [rows[name] for name in EACH if name in rows]
             record(NAME, libraries=["jax", "equinox", "jaxmarl"], rows=ordered)
 
 
