@@ -41,7 +41,7 @@ PASSES = 8
 """How often CaDiCaL is asked, each time about the clauses that its last proof needed."""
 SCCL = [(pieces, (k, pieces + 1 - k)) for pieces in (3, 4) for k in range(1, pieces + 1)]
 """Pieces per server of a DGX-1, and the rounds of each of two steps."""
-PLAIN = ("mesh:3x3", "ring:8", "bcube:n=3,k=1", "torus:4x4", "mesh:4x4")
+PLAIN = ("mesh:3x3", "torus:4x4", "mesh:4x4", "bcube:n=4,k=1", "dcell:n=4,k=1", "mesh:5x5")
 PLAIN_TIME_LIMIT_S = 20
 
 
