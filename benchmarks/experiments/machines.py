@@ -270,7 +270,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "deep_qmix": functools.partial(deep, "qmix"),
     "central": central,
 }
-LONGEST = ("central",)
+BY_NAME_ALONE = ("central",)
 """Measured only where --only asks for it."""
 
 
@@ -281,7 +281,7 @@ def main() -> None:
     asked = parser.parse_args()
     done, kept = recorded("machines", PARTS)
     for part, measure in PARTS.items():
-        wanted = part == asked.only if asked.only else part not in LONGEST
+        wanted = part == asked.only if asked.only else part not in BY_NAME_ALONE
         if not wanted or (part in done and asked.resume):
             continue
         print(part, flush=True)
