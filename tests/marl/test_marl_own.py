@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from gradweave.errors import FileError, GradweaveError, OptionError
 from gradweave.marl import checkpoint
+from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.own_network import Plan, draw_own, named
@@ -29,19 +30,23 @@ from tests.marl.own_parts import CELLS, CORRIDOR, Corridor, Rooms, Well
 HERE = "tests.marl.own_parts"
 
 
+def game_of(environment: Environment) -> Any:
+    return environment.game
+
+
 def test_a_game_is_read_by_what_it_has():
     environment = make(f"{HERE}:Corridor:agents=3")
     assert environment.id == f"{HERE}:Corridor:agents=3"
     assert (environment.num_agents, environment.actions, environment.shape) == (3, 2, (2, 2))
     assert environment.meaning == "times at the end" and environment.teams == (0, 0, 0)
     assert environment.reading.utility is not None and not environment.masked
-    assert make(Corridor, max_steps=3).game.max_steps == 3
+    assert game_of(make(Corridor, max_steps=3)).max_steps == 3
     assert make(Corridor(3)).id == f"{HERE}:Corridor"
 
 
 def test_agents_of_a_world_of_resources_are_no_team():
     environment = make(f"{HERE}:Well:max_steps=6")
-    assert environment.teams == (0, 1, 2) and environment.game.max_steps == 6
+    assert environment.teams == (0, 1, 2) and game_of(environment).max_steps == 6
     assert environment.reading.utility is not None
 
 
@@ -50,7 +55,9 @@ def test_a_machine_hears_a_game_s_own_events():
     ahead = jnp.ones(2, jnp.int32)
     step = jax.jit(environment.step)
     state, view = environment.reset(jax.random.key(0))
-    first = len(environment.guide.machines.start) and environment.guide.read(view.observation)
+    guide = environment.guide
+    assert guide is not None
+    first = guide.read(view.observation)
     rewards, done = [], []
     for number in range(2 * (CELLS - 1)):
         state, _, outcome = step(jax.random.key(number), state, ahead)
@@ -58,12 +65,10 @@ def test_a_machine_hears_a_game_s_own_events():
         done.append(bool(outcome.done))
     # Both come to the end together: end0 is heard before end1, and all is done.
     assert rewards[:3] == [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]] and done[:3] == [False, False, True]
-    assert first.tolist() == environment.guide.machines.start.tolist()
+    assert first.tolist() == guide.machines.start.tolist()
 
 
 class NoStep(Corridor):
-    step_env = None
-
     def __getattribute__(self, name: str) -> Any:
         if name == "step_env":
             raise AttributeError(name)
@@ -95,8 +100,8 @@ class NoEnd(Corridor):
 
 class FewEvents(Corridor):
     def step_env(self, key, state, actions):
-        *most, info = super().step_env(key, state, actions)
-        return (*most, {"events": info["events"][:1]})
+        seen, state, rewards, dones, info = super().step_env(key, state, actions)
+        return seen, state, rewards, dones, {"events": info["events"][:1]}
 
 
 class Raises(Corridor):

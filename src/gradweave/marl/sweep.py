@@ -222,7 +222,7 @@ def _learner(
 
     each = [one.settings for one in several.values()]
     values = {
-        name: np.repeat(np.float32([getattr(one, name) for one in each]), config.seeds)
+        name: np.repeat(np.array([getattr(one, name) for one in each], np.float32), config.seeds)
         for name in swept
     }
     return SweptLearner(made(config.settings), remade, values)
