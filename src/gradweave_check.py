@@ -554,9 +554,10 @@ class Proof:
     def reach(self, step):
         """When what one server contributes has reached others, or what others do has reached it."""
         net, x, leaving = self.net, step["server"], step["leaving"] is True
-        size, given, wanted, _, ready = self.asked.blocks[step["block"]]
+        (block,) = whole([step["block"]], len(self.asked.blocks), "reach: a block")
+        size, given, wanted, _, ready = self.asked.blocks[block]
         own, others = (given, wanted) if leaving else (wanted, given)
-        need(x in own and {*others} != {x}, "reach: nothing goes that way")
+        need(x in own and {*others} != {x} and not self.rounds, "reach: nothing goes that way")
         self.forbids |= {UNEQUAL} if self.name in STAGES else set()
         size *= 1 if self.asked.demand else self.bytes
         links = [k for k, a, _ in self.turned(not leaving) if a == x]
@@ -623,11 +624,13 @@ class Proof:
                 for (a, b), d, h in zip(net.ends, net.delay, net.hold)]
         price, toll, sums = defaultdict(int), defaultdict(int), Counter()
         for s, t, k, server, x in step["prices"]:
-            whole([x], 1 << 64, "a price")
+            whole([s, t, k, server, x], 1 << 64, "a price")
             price[s, t, k, server] += x
             sums[s, t, k] += x
         for s, t, node, x in step["tolls"]:
-            need(type(x) is int and abs(x) < 1 << 64 and node not in net.rank, "a toll")
+            whole([s, t, node], 1 << 64, "a toll")
+            good = type(x) is int and abs(x) < 1 << 64 and node < net.size
+            need(good and node not in net.rank, "a toll")
             toll[s, t, node] += x
         paid, dearest = defaultdict(int), Counter()
         for s, stage in enumerate(stages):

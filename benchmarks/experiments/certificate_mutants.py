@@ -47,7 +47,7 @@ DEMANDS = 3
 """Random schedules of demands that are mutated."""
 LARGE = 100
 """Transfers up to which a schedule is mutated."""
-MUTANTS = 3_000
+MUTANTS = 2_700
 """Of each certificate."""
 NETWORKS = 100
 """Of these with its network changed."""
