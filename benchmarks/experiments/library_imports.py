@@ -108,12 +108,14 @@ def judged(case: Case) -> dict[str, Any]:
 
 def as_solved(case: Case) -> dict[str, Any]:
     """What comes of a file of NDv2 on the network that it takes it for, GPU 0 a switch."""
-    tool, path, _, *rest = case
+    tool, path, _, collective, size, stated = case
     made = te_ccl.dgx1(2)
     made.is_server[0] = False
     for sends, receives in ((0, 9), (8, 1)):
         made.link(sends, receives, (12.5 * te_ccl.GB, te_ccl.NEVER), 1.3 * te_ccl.US)
-    return judged((tool, path, made.topology("NDv2, 2 boxes, GPU 0 a switch"), *rest))
+    return judged(
+        (tool, path, made.topology("NDv2, 2 boxes, GPU 0 a switch"), collective, size, stated)
+    )
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from box_networks import boxes
 from cluster_networks import KINDS as CLUSTERS
 from cluster_networks import dual_homed, joined, planes, rails, star_of_rings, two_sites
 from named_networks import NAMED
-from te_ccl import dgx2, mesh, ndv2
+from te_ccl import dgx2, mesh, ndv2  # pyright: ignore[reportMissingImports]
 from unequal_networks import KINDS, wide_areas
 
 import gradweave as gw

@@ -33,7 +33,7 @@ from gradweave.library.judging import judge
 from gradweave.library.store import INDEX
 from gradweave.library.submission import Outcome, accept, first_record, schedule_of
 from gradweave.schedule import Schedule
-from gradweave.schedule.file import to_bytes
+from gradweave.schedule.file import demand_to_object, to_bytes
 from gradweave.schedule.jobs import demand_of
 from gradweave.schedulers.scheduler import to_spec
 from gradweave.topology import Topology
@@ -111,7 +111,7 @@ def asked(question: Question, topology: Topology) -> Instance:
     network = checker.Network(topology_to_object(topology))
     demand = None
     if question.jobs is not None:
-        content = gw.schedule.file.demand_to_object(demand_of(topology, question.jobs(topology)))
+        content = demand_to_object(demand_of(topology, question.jobs(topology)))
         demand = checker.Asked("demand", content, network).hash
     return Instance(
         id=question.id,
