@@ -164,11 +164,11 @@ def family_of(spec: str) -> str:
         OptionError: where there is none.
     """
     id = f"{OWN}NETWORK" if spec.startswith(OWN) else _divided(spec)[0]
-    if plugins.names_object(id):
-        return id
     for name, family in FAMILIES.items():
         if id in family.ids:
             return name
+    if plugins.names_object(id):
+        return id
     if plugins.find(plugins.ENVIRONMENT, id):
         return id
     others = plugins.names(plugins.ENVIRONMENT)
