@@ -1,5 +1,7 @@
 """Jobs planned together: valid, above their bound, the same again, optimal where that is known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -156,3 +158,13 @@ def test_refused():
     with pytest.raises(NoScheduleError, match="apart: is for several jobs"):
         Apart().schedule(topology, one)
     assert Joint().bounded(topology, one, UNLIMITED)[1] is not None
+
+
+def test_pieces_of_a_late_job_do_not_hold_up_others():
+    late_s = 1e-3
+    jobs = [gw.schedule.Job("all_to_all", 10**6), gw.schedule.Job("all_reduce", 10**6)]
+    alone = [gw.solve("star:4", jobs=job, schedulers="joint").seconds for job in jobs]
+    jobs[1] = dataclasses.replace(jobs[1], ready_at=late_s)
+    found = gw.solve("star:4", jobs=jobs, schedulers="joint", time_limit=0.5)
+    assert alone[0] < late_s and found.job_seconds[0] < late_s
+    assert found.job_seconds[1] < late_s + 1.1 * alone[1]
