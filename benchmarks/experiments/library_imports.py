@@ -27,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "library"))
 
 import te_ccl
 from command_line import parser_of
-from instances import machine_of_te_ccl as machine
+from instances import (  # pyright: ignore[reportMissingImports]
+    machine_of_te_ccl as machine,
+)
 from record import record, show
 
 import gradweave as gw
