@@ -172,6 +172,19 @@ def test_jobs_that_are_late_prove_nothing_where_there_are_none():
         gw.bounds.check_certificate(content, topology, demand)
 
 
+@pytest.mark.parametrize(("unit", "block"), [("rounds", 0), ("seconds", -1)])
+def test_a_reach_is_of_a_block_and_in_seconds(unit: str, block: int):
+    topology = gw.topology.star(4)
+    demand = gw.schedule.collective("broadcast", range(4), 10**6, root=0)
+    bound = gw.bounds.demand_bound(topology, demand)
+    found = gw.bounds.certify_demand(topology, demand, bound)
+    content = copy.deepcopy(dict(found.certificate))
+    assert content["proof"][0]["kind"] == "reach"
+    content["claim"]["unit"], content["proof"][0]["block"] = unit, block
+    with pytest.raises(InvalidCertificateError, match="reach: "):
+        gw.bounds.check_certificate(content, topology, demand)
+
+
 def test_of_a_schedule_that_exchanges_sums_a_bound_of_trees_says_nothing():
     topology = gw.topology.hypercube(2)
     doubling = gw.schedulers.from_spec("recursive_doubling").schedule(topology)
