@@ -135,6 +135,7 @@ class Direct(Textbook):
     """
 
     name: ClassVar[str] = "direct"
+    time_share: ClassVar[float] = 1.0
     unicast: ClassVar[bool] = True
 
     def _parents(

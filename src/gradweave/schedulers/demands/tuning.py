@@ -56,7 +56,7 @@ class Tuning:
     # Pieces and their order
     max_transfers: int = 400_000
     """Of a schedule: simulation takes time in proportion."""
-    first_pieces: float = 16.0
+    first_pieces: float = 8.0
     """Of a usual carrier, with which the search for their size begins, at most."""
     transfers_per_s: float = 10_000.0
     """With which it begins at most, for each second that it has."""

@@ -36,6 +36,8 @@ from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
 
+HOPELESS = 2.0
+"""Times the bound: a plan whose bytes alone take so long is not made first."""
 ORDERING = 0.2
 """Share of a strategy's time for other orders of its plan's jobs; of all that is left, for other
 objectives than the makespan, where the order counts most."""
@@ -177,8 +179,9 @@ def _solved(
         progress(f"trying {strategy.name}{so_far}")
         since = clock.now()
         part = stop.part(_share(tried[number:], fairly=fairly))
-        if best is not None and goal.in_event_time:
-            part = dataclasses.replace(part, below=best[0].value)
+        if goal.in_event_time:
+            hopeless = math.inf if strategies else HOPELESS * goal.least
+            part = dataclasses.replace(part, below=best[0].value if best else hopeless)
         try:
             making = part.part(1 - ORDERING) if several and fairly else part
             schedule, proved = strategy.bounded(topology, demand, making, seed=seed)
@@ -256,8 +259,8 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
     direct, *trees = TEXTBOOK
     if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
         return [PostalTree(), *residual, DisjointTrees(), Joint(), direct, *trees]
-    if several:  # first the program, which may be content with what is direct or a chain
-        return [Joint(), *TEXTBOOK, Apart(), *residual]
+    if several:
+        return [direct, Joint(), *trees, Apart(), *residual]
     return [direct, *joint, Group(), *trees]
 
 

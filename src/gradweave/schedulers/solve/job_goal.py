@@ -28,6 +28,8 @@ ALONE = 0.2
 """Share of the time for what each job takes alone at least."""
 MAX_ORDERS = 100
 """Of one plan's jobs that are tried."""
+MAX_PLAYED = 400_000
+"""Transfers that are played for them, but for a few orders."""
 ROUNDING = 1e-9
 """Share by which an order must be better that counts as such."""
 
@@ -175,11 +177,12 @@ class JobGoal:
             until: when to end.
         """
         known: set[tuple[int, ...]] = set()
+        most = min(MAX_ORDERS, max(5, MAX_PLAYED // max(transfers.schedule.num_transfers, 1)))
         best: _Tried | None = None
         while True:
             before = best
             for place in orders:
-                if best is not None and (until.reached() or len(known) >= MAX_ORDERS):
+                if best is not None and (until.reached() or len(known) >= most):
                     return best
                 if place not in known:
                     known.add(place)
