@@ -69,7 +69,7 @@ def test_transformers_that_cannot_be_divided():
 
 def test_idle_servers_and_files(tmp_path):
     one = place("cities:each=2", even_stages(3, activation_bytes=1e8, gradient_bytes=1e8), data=5,
-                strategy="annealing:moves=1000")  # fmt: skip
+                strategy="annealing:restarts=1,moves=1000")  # fmt: skip
     assert len(one.idle) == 5 and one.cost_s == pytest.approx(cost_of(one))
     assert one.bound is not None and one.bound.seconds <= one.cost_s
     one.save(tmp_path / "p.json")
