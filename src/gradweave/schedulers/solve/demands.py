@@ -139,9 +139,9 @@ def solve_demand(
     >>> boxes = gw.topology.from_spec("a100:boxes=2")
     >>> does = {"tp": ("all_reduce", 10**9), "dp": ("all_reduce", 10**8)}
     >>> jobs = gw.schedule.mesh_jobs(boxes, {"dp": 2, "tp": 8}, does)
-    >>> solution = solve_demand(boxes, jobs)
-    >>> solution.gap < 0.05
-    True
+    >>> solution = solve_demand(boxes, jobs, time_limit=2)
+    >>> len(solution.job_seconds), solution.seconds >= solution.bound.seconds
+    (10, True)
     """
     network = as_topology(topology)
     if not isinstance(demand, Demand):
