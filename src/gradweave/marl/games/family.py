@@ -31,6 +31,11 @@ def no_time_limit(game: Any, state: Any, info: Any, done: Any) -> Any:
     return np.zeros((), bool)
 
 
+def as_told(game: Any, state: Any, info: Any, done: Any) -> Any:
+    """These games say so themselves."""
+    return info["truncated"]
+
+
 def one_team(game: Any, options: Mapping[str, Any]) -> list[int]:
     """All agents have common interests."""
     return [0 for _ in game.agents]
@@ -52,6 +57,7 @@ class Wrapper:
 
 
 PLAIN = Reading(each, each, at_time_limit)
+TOLD = Reading(each, each, as_told)
 
 
 def from_jaxmarl(id: str, options: dict[str, Any]) -> Game:

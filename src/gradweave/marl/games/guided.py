@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from gradweave.automata.files import Task
 from gradweave.errors import OptionError
-from gradweave.marl.games.family import Wrapper
+from gradweave.marl.games.family import Wrapper, as_told
 from gradweave.marl.games.guide import Guide
 from gradweave.marl.games.reading import Reading
 from gradweave.marl.tabular.tables import moves_of, of_agents
@@ -95,7 +95,7 @@ def reading_of_guided(reading: Reading) -> Reading:
     return Reading(
         observations,
         rewards,
-        lambda game, state, info, done: info["truncated"],
+        as_told,
         available=None
         if available is None
         else lambda game, state: available(game.inner, state.game),

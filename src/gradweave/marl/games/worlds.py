@@ -15,7 +15,7 @@ from gradweave.automata.files import Task, read_text
 from gradweave.automata.machine import NO_MOVE
 from gradweave.checks import check_at_least_one
 from gradweave.errors import OptionError
-from gradweave.marl.games.families.grid_worlds import READING
+from gradweave.marl.games.family import TOLD
 from gradweave.marl.games.guided import Guided, fitted, guide_of
 from gradweave.marl.tabular.tables import tables
 from gradweave.marl.tabular.transitions import advanced, happened, slipped
@@ -131,7 +131,7 @@ def guided(world: World, task: Task, *, max_steps: int = 1000, doors: bool = Tru
         check_doors(world, task)
     game = WorldGame(world, max_steps=max_steps, ends=False, doors=doors)
     rules = [(rule.event, tuple(rule.at)) for rule in world.rules]
-    return Guided(game, READING, guide_of(task, world.events, rules))
+    return Guided(game, TOLD, guide_of(task, world.events, rules))
 
 
 def check_doors(world: World, task: Task) -> None:

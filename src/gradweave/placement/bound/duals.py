@@ -87,7 +87,7 @@ class GroupDuals:
             problem: that they are of.
             classes: [N] class of each device, from 0 on.
             since_ns: [W] where windows begin: ascending, from 0 on.
-            duals_ns: [W][Q].
+            duals_ns: of W windows, each Q of them.
 
         Raises:
             InvalidCertificateError: they do not fit the problem, or each other.

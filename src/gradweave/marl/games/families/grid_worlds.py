@@ -6,8 +6,8 @@ team's task is done; with a reward machine (``machine``), each gets 1 once its o
 
 from typing import Any
 
-from gradweave.marl.games.family import TEAM, Family, each
-from gradweave.marl.games.reading import Game, Reading
+from gradweave.marl.games.family import TEAM, TOLD, Family
+from gradweave.marl.games.reading import Game
 
 WORLDS = "worlds"
 """The family of games whose events reward machines hear."""
@@ -19,11 +19,10 @@ def _make(id: str, options: dict[str, Any]) -> Game:
     return make(id, options)
 
 
-READING = Reading(each, each, lambda game, state, info, done: info["truncated"])
 FAMILIES = {
     WORLDS: Family(
         ("generator", "laboratory", "buttons", "rendezvous"),
-        READING,
+        TOLD,
         f"{TEAM}: 1 once the task is done; with a machine, 1 to each agent whose part is done",
         ("agents", "max_steps", "machine", "doors"),
         make=_make,
