@@ -40,7 +40,7 @@ class Formula:
     """
 
     def __init__(self, network, question):
-        self.clauses, self.names, self.known = [(YES,)], {"yes": YES}, {}
+        self.clauses, self.names, self.known = [(YES,)], {("yes",): YES}, {}
         links = network["links"]
         stage, rounds = question["stage"], question["rounds"]
         need(stage in STAGES and 0 < rounds < 1 << 16, "question: stage or rounds")
@@ -334,7 +334,7 @@ def main():
         if "--lrat" in options:
             print(unpacked(packed(refutation)).decode(), end="")
             return
-        formula = Formula(network, refutation)
+        formula, proof = Formula(network, refutation), b""
         if "--dimacs" in options:
             print(formula.dimacs(), end="")
             return
