@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import record, recorded, show
+from record import load, record, show
 
 import gradweave as gw
 from gradweave.schedule import Job, collective, demand_of
@@ -36,7 +36,7 @@ SIZES = (10**4, 10**5, 10**6, 10**7)
 def of_plans() -> list[dict[str, Any]]:
     """Recorded plans above both bounds."""
     rows = []
-    for row in recorded("jobs_together", ("rooted",))[0]["rooted"]:
+    for row in load("jobs_together")["rooted"]:
         net = gw.topology.from_spec(row["network"])
         job = Job(row["kind"], row["size"], root=int(net.servers[0]))
         bound = gw.bounds.demand_bound(net, demand_of(net, [job]))
