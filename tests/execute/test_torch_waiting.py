@@ -434,7 +434,7 @@ def test_monitors_name_who_is_late_and_say_when_it_goes_on(quick: None, lines: l
     until = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of an earlier test may have ended
 
 
 @pytest.mark.parametrize("lost", [0, 1])

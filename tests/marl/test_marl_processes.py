@@ -243,11 +243,11 @@ class Device:
 def test_every_process_gives_as_many_devices(monkeypatch):
     there = [Device(number, number // 3) for number in range(6)]
     monkeypatch.setattr("jax.devices", lambda: there)
-    assert [device.id for device in training._devices(4)] == [0, 1, 3, 4]
+    assert [device.id for device in training.devices_of(4)] == [0, 1, 3, 4]
     with pytest.raises(OptionError, match="devices: expected a multiple of the 2 processes, got 3"):
-        training._devices(3)
+        training.devices_of(3)
     with pytest.raises(OptionError, match="expected at most 6, 3 in each process, got 8"):
-        training._devices(8)
+        training.devices_of(8)
 
 
 @pytest.mark.slow

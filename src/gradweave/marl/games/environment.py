@@ -233,7 +233,8 @@ def wrap(
         warnings.simplefilter("ignore")
         seen = jax.eval_shape(game.reset, jax.random.key(0))[0]
         sizes = jax.eval_shape(lambda seen: _sizes(game, reading, seen), seen)
-        shapes = {row.shape for row in reading.observations(game, seen)}
+        views = jax.eval_shape(lambda seen: reading.observations(game, seen), seen)
+        shapes = {row.shape for row in views}
     lengths, world = [row.size for row in sizes[0]], sizes[1].size
     spaces = [game.action_space(agent) for agent in game.agents]
     continuous = hasattr(spaces[0], "low")
