@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from gradweave.marl.learners.learner import Metrics
@@ -35,6 +36,26 @@ def row(metrics: Metrics, update: int, steps: int, agents: tuple[str, ...]) -> d
         "length": mean(metrics.lengths),
         **{name: np.asarray(x, np.float64).tolist() for name, x in metrics.figures.items()},
     }
+
+
+def write(log: Log, metrics: Metrics, updates: int, steps: int, agents: tuple[str, ...]) -> None:
+    """Logs each update of a call, and adds it to the curves.
+
+    Args:
+        log: of the training.
+        metrics: [U, S, ...].
+        updates: so far, these included.
+        steps: of an update, of all games.
+        agents: [A] names.
+    """
+    first = updates - len(metrics.episodes) + 1
+    lines = [
+        row(jax.tree.map(lambda x, i=i: x[i], metrics), update, update * steps, agents)
+        for i, update in enumerate(range(first, updates + 1))
+    ]
+    log.write(lines)
+    for line in lines:
+        plot(log, line)
 
 
 def plot(log: Log, row: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.learner import Learner, Metrics
 from gradweave.marl.program import AT_ONCE, Program
 from gradweave.marl.trained import CHECKPOINT, POLICY, Report, Trained, description, stated
-from gradweave.marl.training import RECENT_CALLS, devices_of
+from gradweave.marl.training import RECENT_CALLS, devices_of, report_of
 from gradweave.processes.agreement import Processes
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
@@ -258,24 +258,13 @@ class _Sweep:
 
     def record(self, logs: Sequence[Log], progress: Progress[Any], metrics: Metrics) -> Report:
         """Logs each update of a call in every combination's folder, and reports all."""
-        number, steps = len(metrics.episodes), self.config.settings.steps
+        steps = self.config.settings.steps
         for place, log in enumerate(logs):
             mine = self._of(place)
-            for i, update in enumerate(range(progress.updates - number + 1, progress.updates + 1)):
-                own = jax.tree.map(lambda x, i=i, mine=mine: x[i, mine], metrics)
-                line = rows.row(own, update, update * steps, self.environment.agents)
-                log.write([line])
-                rows.plot(log, line)
-        episodes = metrics.episodes.sum()
-        return Report(
-            update=progress.updates,
-            of=self.config.updates,
-            steps=progress.updates * steps,
-            mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
-            steps_per_s=steps / self.pace.seconds_per_update,
-            seconds_left=self.pace.seconds_per_update * (self.config.updates - progress.updates),
-            not_finite=self.program.not_finite(progress.state),
-        )
+            own = jax.tree.map(lambda x, mine=mine: x[:, mine], metrics)
+            rows.write(log, own, progress.updates, steps, self.environment.agents)
+        not_finite = self.program.not_finite(progress.state)
+        return report_of(self.config, progress.updates, metrics, self.pace, not_finite)
 
     def write(self, progress: Progress[Any]) -> None:
         """Writes the checkpoint."""

@@ -219,30 +219,9 @@ class _Run:
 
     def record(self, log: Log, progress: Progress[Any], call: _CallMetrics) -> Report:
         """Logs each update of a call, and reports all of them."""
-        metrics, steps = call.metrics, self.config.settings.steps
-        number = len(metrics.episodes)
-        lines = [
-            rows.row(
-                jax.tree.map(lambda x, i=i: x[i], metrics),
-                update,
-                update * steps,
-                self.environment.agents,
-            )
-            for i, update in enumerate(range(progress.updates - number + 1, progress.updates + 1))
-        ]
-        log.write(lines)
-        for line in lines:
-            rows.plot(log, line)
-        episodes = metrics.episodes.sum()
-        return Report(
-            update=progress.updates,
-            of=self.config.updates,
-            steps=progress.updates * steps,
-            mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
-            steps_per_s=steps / self.pace.seconds_per_update,
-            seconds_left=self.pace.seconds_per_update * (self.config.updates - progress.updates),
-            not_finite=call.not_finite,
-        )
+        steps = self.config.settings.steps
+        rows.write(log, call.metrics, progress.updates, steps, self.environment.agents)
+        return report_of(self.config, progress.updates, call.metrics, self.pace, call.not_finite)
 
     def write(self, progress: Progress[Any]) -> None:
         """Writes the checkpoint."""
@@ -273,6 +252,30 @@ class _Run:
         digest = self.by.digest
         schedule = {} if digest is None else {"schedule": digest}
         return description(self.config, self.extended, **more, **schedule)
+
+
+def report_of(
+    config: Config, updates: int, metrics: Metrics, pace: Pace, not_finite: tuple[int, ...]
+) -> Report:
+    """What to report after a call of a program, of all its seeds.
+
+    Args:
+        config: of the training.
+        updates: completed.
+        metrics: [U, S, ...] of the call.
+        pace: of the calls lately.
+        not_finite: see `Report`.
+    """
+    steps, episodes = config.settings.steps, metrics.episodes.sum()
+    return Report(
+        update=updates,
+        of=config.updates,
+        steps=updates * steps,
+        mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
+        steps_per_s=steps / pace.seconds_per_update,
+        seconds_left=pace.seconds_per_update * (config.updates - updates),
+        not_finite=not_finite,
+    )
 
 
 def devices_of(number: int) -> list[Any]:
