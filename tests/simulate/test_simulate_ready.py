@@ -47,7 +47,7 @@ def test_of_a_late_job_nothing_is_sent_before():
         start, end = play(schedule, None, [0.0, 1.0, 0.0, 4.0])  # its servers are late, too
         assert start[late].min() == 3.0 and start[schedule.source == 3].min() == 4.0
         assert start[~late].min() == 0.0 and end[late].max() == 5.0
-    assert seconds(schedule) == pytest.approx(4.0, rel=1e-7)  # pieces of unequal whole shares
+    assert seconds(schedule) == pytest.approx(4.0, rel=1e-7)
 
 
 def test_of_an_all_gather_only_its_own_piece_is_late():
