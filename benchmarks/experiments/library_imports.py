@@ -41,8 +41,8 @@ from gradweave.schedule.jobs import Job, demand_of
 from gradweave.topology import Topology
 
 SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-MACHINES = {"DGX2": (te_ccl.dgx2, False), "NDv2": (te_ccl.ndv2, True)}
-"""By name in TE-CCL's folders; whether links between boxes go the other way in the files."""
+MACHINES = {"DGX2": te_ccl.dgx2, "NDv2": te_ccl.ndv2}
+"""By name in TE-CCL's folders."""
 Case = tuple[str, Path, Topology, str, int, float | None]
 """Tool, file, network, collective, bytes, and the seconds that the file states."""
 
@@ -52,10 +52,10 @@ def te_ccl_cases(folder: Path) -> Iterator[Case]:
     provided = folder / "teccl" / "examples" / "experiments" / "output_provided"
     for path in sorted(provided.rglob("*.json")):
         name, chassis, collective = path.relative_to(provided).parts[:3]
-        make, back = MACHINES[name.removesuffix("_output")]
+        name = name.removesuffix("_output")
         size = re.fullmatch(r"(\d+)([KMG]B)", path.stem)
         assert size is not None
-        network = machine(make, int(chassis[0]), name.removesuffix("_output"), back)()
+        network = machine(MACHINES[name], int(chassis[0]), name)()
         amount = int(size[1]) * SIZES[size[2]]
         stated = json.loads(path.read_bytes())["4-Collective_Finish_Time"]
         yield "TE-CCL", path, network, te_ccl.NAMES[collective], amount, stated
@@ -111,13 +111,8 @@ def judged(case: Case) -> dict[str, Any]:
 def as_solved(case: Case) -> dict[str, Any]:
     """What comes of a file of NDv2 on the network that it takes it for, GPU 0 a switch."""
     tool, path, _, collective, size, stated = case
-    made = te_ccl.dgx1(2)
-    made.is_server[0] = False
-    for sends, receives in ((0, 9), (8, 1)):
-        made.link(sends, receives, (12.5 * te_ccl.GB, te_ccl.NEVER), 1.3 * te_ccl.US)
-    return judged(
-        (tool, path, made.topology("NDv2, 2 boxes, GPU 0 a switch"), collective, size, stated)
-    )
+    network = te_ccl.ndv2_as_solved(2).topology("NDv2, 2 boxes, GPU 0 a switch")
+    return judged((tool, path, network, collective, size, stated))
 
 
 def main() -> None:

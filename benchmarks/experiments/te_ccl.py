@@ -11,10 +11,11 @@ machines, as `teccl/topologies` of its repository has them:
   solved file.
 - DGX-2: 16 GPUs on a switch at 125 GB/s, .35 µs a link. Between two, each odd GPU sends to the even
   one below it in the other at 12.5 GB/s, 2.6 µs; nothing goes the other way.
-- NDv2: DGX-1's mesh of links of 50 and 25 GB/s, .7 µs. Between several, GPU 1 sends and GPU 0
-  receives, at 12.5 GB/s and 1.3 µs. Its sources take node 0 for a switch. Of four chassis that is
-  the switch between them; of two there is none, so that GPU 0 is taken for one: its solved files
-  have 15 GPUs. Both are here, `NDv2` with 16 and `NDv2 as solved` with those 15.
+- NDv2: DGX-1's mesh of links of 50 and 25 GB/s, .7 µs. Between several, each box's GPU 0 sends and
+  its GPU 1 receives (the matrices there have a column for each sender), at 12.5 GB/s and 1.3 µs:
+  between two by a link each way, between four by a switch. Its sources take node 0 for a switch. Of
+  four chassis it is; of two that is GPU 0: its solved files have 15 GPUs. Both are here, `NDv2`
+  with 16 and `NDv2 as solved` with those 15.
 - Mesh: 4 × 4 and 6 × 6 GPUs at 100 GB/s, no latency; neighbours are those whose numbers differ by 1
   or by a row's length, the last of a row and the first of the next, too. 100 GB from each GPU.
 
@@ -102,12 +103,22 @@ def dgx2(chassis: int) -> Machine:
 
 
 def ndv2(chassis: int) -> Machine:
+    if chassis != 2:
+        return ndv2_by_switch(chassis)
+    made = Machine(16, 0)
+    _join_boxes(made, chassis)
+    for sends, receives in ((0, 9), (8, 1)):
+        made.link(sends, receives, (12.5 * GB, NEVER), 1.3 * US)
+    return made
+
+
+def ndv2_by_switch(chassis: int) -> Machine:
     gpus = 8 * chassis
     made = Machine(gpus, 1)
     _join_boxes(made, chassis)
     for first in range(0, gpus, 8):
-        made.link(first + 1, gpus, (12.5 * GB, NEVER), 0.65 * US)
-        made.link(first, gpus, (NEVER, 12.5 * GB), 0.65 * US)
+        made.link(first, gpus, (12.5 * GB, NEVER), 0.65 * US)
+        made.link(first + 1, gpus, (NEVER, 12.5 * GB), 0.65 * US)
     return made
 
 

@@ -30,7 +30,7 @@ from box_networks import boxes
 from cluster_networks import KINDS as CLUSTERS
 from cluster_networks import dual_homed, joined, planes, rails, star_of_rings, two_sites
 from named_networks import NAMED
-from te_ccl import dgx2, mesh, ndv2  # pyright: ignore[reportMissingImports]
+from te_ccl import dgx2, mesh, ndv2_by_switch  # pyright: ignore[reportMissingImports]
 from unequal_networks import KINDS, wide_areas
 
 import gradweave as gw
@@ -56,17 +56,9 @@ def _spec(spec: str) -> Callable[[], Topology]:
     return lambda: gw.topology.from_spec(spec)
 
 
-def machine_of_te_ccl(
-    make: Callable, size: int, name: str, back: bool = False
-) -> Callable[[], Topology]:
-    """A machine of TE-CCL's; of some its files have links between boxes in the other direction."""
-
-    def made() -> Topology:
-        there = make(size).topology(f"{name}, {size}")
-        ends = {"source": there.target, "target": there.source} if back else {}
-        return dataclasses.replace(there, **ends)
-
-    return made
+def machine_of_te_ccl(make: Callable, size: int, name: str) -> Callable[[], Topology]:
+    """A machine of TE-CCL's."""
+    return lambda: make(size).topology(f"{name}, {size}")
 
 
 @cache
@@ -124,7 +116,7 @@ NETWORKS: dict[str, dict[str, Callable[[], Topology]]] = {
     },
     "one-way": {
         "dgx2-2": machine_of_te_ccl(dgx2, 2, "DGX-2, boxes:"),
-        "ndv2-2": machine_of_te_ccl(ndv2, 2, "NDv2, boxes:", back=True),
+        "ndv2-2": machine_of_te_ccl(ndv2_by_switch, 2, "NDv2, boxes:"),
     },
     "leaf-spine": {
         "leaf-spine-4x4": _spec("leaf_spine:leaves=4,spines=2,servers_per_leaf=4"),
