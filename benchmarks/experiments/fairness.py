@@ -1,17 +1,20 @@
 """Fairness with equal searches: every method with the best of the same rates and entropies.
 
-    python benchmarks/experiments/fairness.py [--only WORLD] [--seeds N] [--resume]
+    python benchmarks/experiments/fairness.py [--only WORLD ...] [--methods NAME ...] [--seeds N]
+        [--resume]
 
 Job scheduling, the Matthew effect and the manufacturing plant, each with its own defaults but for
 the learning rate and the policies' entropy bonus. These are searched alike for every method: two
-rates by three entropies, half of the steps, one seed that is not used again, the largest product of
-utilisation and Jain's index. What runs by gossip on a ring has the settings of the same method with
-the exact mean. Each seed is written as soon as it is measured; seeds go round all methods of a
-world, so that all have as many.
+rates by three entropies, a fifth of the steps, one seed that is not used again, the largest product
+of utilisation and Jain's index. What runs by gossip on a ring has the settings of the same method
+with the exact mean. Each seed is written as soon as it is measured; seeds go round all methods of
+the worlds, so that all have about as many. With `--resume` what is lacking is measured, also beside
+another call for other worlds or methods.
 """
 
 import copy
 import dataclasses
+import functools
 import itertools
 import sys
 import time
@@ -27,29 +30,47 @@ from record import record, recorded, show, source_now
 
 from gradweave.processes.jax_start import start_jax
 
-STEPS, SEARCH_STEPS, SEARCH_SEED = 1_000_000, 300_000, 1000
+STEPS = {"job_scheduling": 1_000_000, "matthew_effect": 800_000, "manufacturing_plant": 600_000}
+"""Of every method in a world."""
+SEARCHED, SEARCH_SEED = 5, 1000
+"""Into how many parts steps are divided, of which a trial of the search has one, and its seed."""
 RATES, ENTROPIES = (1e-3, 3e-3), (0.01, 0.03, 0.1)
 ROUNDS = (2, 3, 5, 10)
 """Seeds that all methods have before any has more."""
-WORLDS = ("job_scheduling", "matthew_effect", "manufacturing_plant")
 FLAT = {"hierarchy": False}
 METHODS: dict[str, dict[str, Any]] = {
     "independent": {"objective": "own", **FLAT},
-    "average": {"objective": "average", **FLAT},
+    "average": {"objective": "alpha_fair", "alpha": 0.0, **FLAT},
     "alpha-fair": {"objective": "alpha_fair", **FLAT},
     "FEN": {},
+    "alpha-fair, 2": {"objective": "alpha_fair", "alpha": 2.0, **FLAT},
+    "minimum": {"objective": "minimum", **FLAT},
+    "inequity aversion": {"objective": "inequity_aversion", **FLAT},
+    "Jain's index": {"objective": "jain", **FLAT},
+    "fair-efficient, no hierarchy": FLAT,
+    "minimum, hierarchy": {"objective": "minimum"},
+    "alpha-fair, hierarchy": {"objective": "alpha_fair"},
 }
-"""Searched, with the exact mean."""
-BY_GOSSIP = {"alpha-fair, ring": "alpha-fair", "FEN, ring": "FEN"}
-"""With the settings of which they run."""
+"""Searched, with the exact mean. With an alpha of 0 the alpha-fair objective is the mean reward."""
+RING = {"gossip": "ring"}
+BY_GOSSIP: dict[str, tuple[str, dict[str, Any]]] = {
+    "alpha-fair, ring": ("alpha-fair", RING),
+    "FEN, ring": ("FEN", RING),
+    "alpha-fair, ring, 8 exchanges": ("alpha-fair", RING | {"exchanges": 8}),
+    "FEN, ring, 8 exchanges": ("FEN", RING | {"exchanges": 8}),
+}
+"""With the settings of which method they run, and by which messages."""
 FIGURES = ("utilisation", "variation", "least", "greatest", "jain", "product", "gossip_bytes")
 COMMAND, LIBRARIES = "python benchmarks/experiments/fairness.py", ("jax",)
 
 
 class Trainer:
-    """One method in one world: a program compiled once, to which rate and entropy are arguments."""
+    """Methods in one world that differ in alpha alone: a program compiled once for all of them.
 
-    def __init__(self, world: str, method: str) -> None:
+    Rate, entropy and alpha are its arguments.
+    """
+
+    def __init__(self, world: str, options: dict[str, Any]) -> None:
         import jax
         import optax
 
@@ -58,20 +79,19 @@ class Trainer:
         from gradweave.marl.games.environments import make
         from gradweave.marl.learners import algorithms
 
-        parent = BY_GOSSIP.get(method, method)
-        options = METHODS[parent] | {"gossip": "exact" if parent == method else "ring"}
         # The optimizer's own rate is 1: what it makes of a gradient is scaled by that of the call.
-        options |= {"learning_rate": 1.0, "decay": False}
+        options = options | {"learning_rate": 1.0, "decay": False}
         settings = algorithms.settings("fen", world, options)
         environment = make(world)
         learner: Any = algorithms.build(
-            Config(world, "fen", settings, STEPS), environment, lambda optimizer: optimizer
+            Config(world, "fen", settings, STEPS[world]), environment, lambda optimizer: optimizer
         )
         self.steps = settings.steps
 
-        def trained(key: Any, rate: Any, entropy: Any, updates: Any) -> Any:
+        def trained(key: Any, rate: Any, entropy: Any, alpha: Any, updates: Any) -> Any:
             varied = copy.copy(settings)
             object.__setattr__(varied, "entropy_coefficient", entropy)
+            object.__setattr__(varied, "alpha", alpha)
 
             def update(i: Any, carry: Any) -> Any:
                 def scaled(gradient: Any, state: Any, parameters: Any = None) -> Any:
@@ -95,7 +115,9 @@ class Trainer:
 
         self.trained, self.judged = jax.jit(trained), jax.jit(judged)
 
-    def measured(self, steps: int, seed: int, rate: float, entropy: float) -> dict[str, Any]:
+    def measured(
+        self, alpha: float, steps: int, seed: int, rate: float, entropy: float
+    ) -> dict[str, Any]:
         """Trains a seed, and judges it in new episodes."""
         import jax
 
@@ -103,7 +125,7 @@ class Trainer:
 
         begun = time.process_time()
         updates = np.int32(-(-steps // self.steps))
-        numbers = np.float32(rate), np.float32(entropy), updates
+        numbers = np.float32(rate), np.float32(entropy), np.float32(alpha), updates
         parameters, sent = self.trained(jax.random.key(seed), *numbers)
         keys = jax.random.split(jax.random.key(1_000_000 + seed), EPISODES)
         returns, lengths = map(np.asarray, self.judged(parameters, keys))
@@ -118,20 +140,41 @@ class Trainer:
         }
 
 
-def search(world: str, method: str, trainer: Trainer) -> None:
+@functools.cache
+def trainer_of(world: str, options: tuple[tuple[str, Any], ...]) -> Trainer:
+    """One of each, compiled when it is first used."""
+    return Trainer(world, dict(options))
+
+
+def measured(world: str, method: str, steps: int, seed: int, **tried: float) -> dict[str, Any]:
+    """Trains and judges a seed of a method in a world."""
+    parent, gossip = BY_GOSSIP.get(method, (method, {"gossip": "exact"}))
+    options = METHODS[parent] | gossip
+    alpha = options.pop("alpha", 1.0)
+    trainer = trainer_of(world, tuple(options.items()))
+    row = trainer.measured(alpha, steps, seed, **tried)
+    return {"world": world, "method": method, "steps": steps} | row
+
+
+def search(world: str, method: str) -> None:
     """Tries the settings that are not tried yet."""
     for rate, entropy in itertools.product(RATES, ENTROPIES):
         one = {"world": world, "method": method, "rate": rate, "entropy": entropy}
         if not any(row.items() >= one.items() for row in done()["search"]):
-            write("search", one | trainer.measured(SEARCH_STEPS, SEARCH_SEED, rate, entropy))
+            steps = STEPS[world] // SEARCHED
+            write("search", measured(world, method, steps, SEARCH_SEED, rate=rate, entropy=entropy))
 
 
 def best(world: str, method: str) -> dict[str, float]:
     """The settings with the largest product."""
-    parent = BY_GOSSIP.get(method, method)
-    tried = [r for r in done()["search"] if (r["world"], r["method"]) == (world, parent)]
-    row = max(tried, key=lambda row: row["product"])
+    parent, _ = BY_GOSSIP.get(method, (method, {}))
+    row = max(rows_of("search", world, parent), key=lambda row: row["product"])
     return {name: row[name] for name in ("rate", "entropy")}
+
+
+def rows_of(part: str, world: str, method: str) -> list[dict[str, Any]]:
+    """What is measured so far of a method in a world."""
+    return [row for row in done()[part] if (row["world"], row["method"]) == (world, method)]
 
 
 def done() -> dict[str, list[dict[str, Any]]]:
@@ -151,7 +194,7 @@ def write(part: str, row: dict[str, Any]) -> None:
 def summaries(seeds_of: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each world's methods, means over the seeds, and which of them are on the front."""
     rows = []
-    for world in WORLDS:
+    for world in STEPS:
         group = []
         for method in [*METHODS, *BY_GOSSIP]:
             seeds = [r for r in seeds_of if (r["world"], r["method"]) == (world, method)]
@@ -164,7 +207,7 @@ def summaries(seeds_of: list[dict[str, Any]]) -> list[dict[str, Any]]:
             products = [one["product"] for one in seeds]
             group.append(
                 {"world": world, "method": method, "seeds": len(seeds)}
-                | {name: seeds[0][name] for name in ("rate", "entropy")}
+                | {name: seeds[0][name] for name in ("steps", "rate", "entropy")}
                 | mean
                 | {"worst_variation": max(one["variation"] for one in seeds)}
                 | {"least_product": min(products), "greatest_product": max(products)}
@@ -182,23 +225,22 @@ def summaries(seeds_of: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measures what is asked for; with `--resume`, what of that is lacking."""
     parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--only", nargs="*", choices=WORLDS, default=WORLDS)
+    everything = [*METHODS, *BY_GOSSIP]
+    parser.add_argument("--only", nargs="*", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--methods", nargs="*", choices=everything, default=everything)
     parser.add_argument("--seeds", type=int, default=10)
     asked = parser.parse_args()
     if not asked.resume:
         record("fairness", COMMAND, LIBRARIES, steps=STEPS, rows=[], search=[], seeds_of=[])
     start_jax(1)
     for until in [number for number in ROUNDS if number < asked.seeds] + [asked.seeds]:
-        for world, method in itertools.product(asked.only, [*METHODS, *BY_GOSSIP]):
-            seeds = [r for r in done()["seeds_of"] if (r["world"], r["method"]) == (world, method)]
-            if until and len(seeds) >= until:
-                continue
-            trainer = Trainer(world, method)
-            if method in METHODS:
-                search(world, method, trainer)
-            for seed in range(len(seeds), until):
-                one = {"world": world, "method": method}
-                write("seeds_of", one | trainer.measured(STEPS, seed, **best(world, method)))
+        for world, method in itertools.product(asked.only, asked.methods):
+            if until:
+                search(world, BY_GOSSIP.get(method, (method, {}))[0])
+            for seed in range(until):
+                if all(row["seed"] != seed for row in rows_of("seeds_of", world, method)):
+                    row = measured(world, method, STEPS[world], seed, **best(world, method))
+                    write("seeds_of", row)
 
 
 if __name__ == "__main__":
