@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gradweave.atomic import atomic_write
+
 RESULTS = Path(__file__).parent / "results"
 EXPERIMENTS = Path(__file__).parent / "experiments"
 PACKAGES = ("gradweave", "numpy", "numba", "ortools", "networkx", "msgspec")
@@ -54,7 +56,7 @@ def record(
     command = command or command_of(name)
     now = source_now(command, libraries)
     now["versions"] |= other_versions or {}
-    path.write_text(as_text(command, now, content, kept or {}))
+    atomic_write(path, as_text(command, now, content, kept or {}).encode())
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return path
 

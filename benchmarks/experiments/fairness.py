@@ -4,7 +4,7 @@
         [--resume]
 
 Job scheduling, the Matthew effect and the manufacturing plant, each with its own defaults but for
-the learning rate and the policies' entropy bonus. These are searched alike for every method: two
+the learning rate, the policies' entropy bonus and narrower networks. The first two are searched alike for every method: two
 rates by three entropies, a fifth of the steps, one seed that is not used again, the largest product
 of utilisation and Jain's index. What runs by gossip on a ring has the settings of the same method
 with the exact mean. Each seed is written as soon as it is measured; seeds go round all methods of
@@ -30,8 +30,10 @@ from record import record, recorded, show, source_now
 
 from gradweave.processes.jax_start import start_jax
 
-STEPS = {"job_scheduling": 1_000_000, "matthew_effect": 800_000, "manufacturing_plant": 600_000}
+STEPS = {"job_scheduling": 600_000, "matthew_effect": 500_000, "manufacturing_plant": 400_000}
 """Of every method in a world."""
+HIDDEN = (32, 32)
+"""Widths of all networks: half of the default, so that so many trainings are to be had."""
 SEARCHED, SEARCH_SEED = 5, 1000
 """Into how many parts steps are divided, of which a trial of the search has one, and its seed."""
 RATES, ENTROPIES = (1e-3, 3e-3), (0.01, 0.03, 0.1)
@@ -80,7 +82,7 @@ class Trainer:
         from gradweave.marl.learners import algorithms
 
         # The optimizer's own rate is 1: what it makes of a gradient is scaled by that of the call.
-        options = options | {"learning_rate": 1.0, "decay": False}
+        options = options | {"learning_rate": 1.0, "decay": False, "hidden": HIDDEN}
         settings = algorithms.settings("fen", world, options)
         environment = make(world)
         learner: Any = algorithms.build(
