@@ -4,12 +4,12 @@
         [--resume]
 
 Job scheduling, the Matthew effect and the manufacturing plant, each with its own defaults but for
-the learning rate, the policies' entropy bonus and narrower networks. The first two are searched alike for every method: two
-rates by three entropies, a fifth of the steps, one seed that is not used again, the largest product
-of utilisation and Jain's index. What runs by gossip on a ring has the settings of the same method
-with the exact mean. Each seed is written as soon as it is measured; seeds go round all methods of
-the worlds, so that all have about as many. With `--resume` what is lacking is measured, also beside
-another call for other worlds or methods.
+narrower networks, the learning rate and the policies' entropy bonus. The last two are searched
+alike for every method: two rates by three entropies, a fifth of the steps, one seed that is not
+used again, the largest product of utilisation and Jain's index. What runs by gossip on a ring has
+the settings of the same method with the exact mean. Each seed is written as soon as it is measured;
+seeds go round all methods of the worlds, so that all have about as many. With `--resume` what is
+lacking is measured, also beside another call for other worlds or methods.
 """
 
 import copy
