@@ -56,6 +56,17 @@ class Corridor:
         return state["earned"] / jnp.maximum(state["time"], 1)
 
 
+class Counted(Corridor):
+    """Says how often each agent was at the end, besides."""
+
+    measures = ("first", "second")
+
+    def step_env(self, key, state, actions):
+        *others, info = super().step_env(key, state, actions)
+        first, second = info["events"]
+        return *others, info | {"measures": {"first": first, "second": 1.0 * second}}
+
+
 class Well:
     """A `ResourceWorld`: whoever stays gets 1."""
 

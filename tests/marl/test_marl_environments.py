@@ -273,6 +273,24 @@ def test_time_ends_a_way_where_a_robot_was_under_way():
     assert outcome.truncated[outcome.done].any()
 
 
+def test_a_victory_is_what_jaxmarl_counts_as_one():
+    env = environment("HeuristicEnemySMAX:scenario=3m,max_steps=6")
+    for allies, enemies, reward, done, expected in (
+        ([1, 0, 0], [0, 0, 0], 1.1, True, (1, 0)),
+        ([0, 0, 0], [0, 1, 0], 0.0, True, (0, 1)),
+        ([0, 0, 0], [0, 0, 0], 0.2, True, (0, 0)),
+        ([1, 0, 0], [0, 0, 1], 0.2, True, (0, 0)),
+        ([0, 1, 0], [0, 0, 1], 0.2, False, (0, 0)),
+    ):
+        state = SimpleNamespace(unit_alive=jnp.array(allies + enemies, bool))
+        rewards = dict.fromkeys(env.agents, jnp.float32(reward))
+        told = [
+            measure(env.game, state, rewards, {}, jnp.array(done))
+            for measure in env.reading.measures.values()
+        ]
+        assert tuple(map(int, told)) == expected
+
+
 def test_prey_follow_their_rules_and_are_no_agents():
     spec = "MPE_simple_facmac_v1:max_steps=6"
     env = environment(spec)

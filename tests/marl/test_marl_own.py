@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from gradweave.errors import FileError, GradweaveError, OptionError
 from gradweave.marl import checkpoint
+from gradweave.marl.evaluation import play, random_action
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
@@ -25,7 +26,7 @@ from gradweave.marl.loading import imported, load
 from gradweave.marl.request import read_request
 from gradweave.marl.trained import POLICY
 from tests.marl import own_parts
-from tests.marl.own_parts import CELLS, CORRIDOR, Corridor, Rooms, Well
+from tests.marl.own_parts import CELLS, CORRIDOR, Corridor, Counted, Rooms, Well
 
 HERE = "tests.marl.own_parts"
 
@@ -42,6 +43,21 @@ def test_a_game_is_read_by_what_it_has():
     assert environment.reading.utility is not None and not environment.masked
     assert game_of(make(Corridor, max_steps=3)).max_steps == 3
     assert make(Corridor(3)).id == f"{HERE}:Corridor"
+
+
+@pytest.mark.parametrize("options", [{}, {"machine": CORRIDOR}])
+def test_a_game_s_own_measures_are_summed_over_an_episode(options: dict[str, str]):
+    environment = make(Counted, **options)
+    act = functools.partial(random_action, environment)
+    keys = jax.random.split(jax.random.key(3), 16)
+    returns, lengths, measures = play(
+        environment, lambda memory, view, keys: (memory, act(view, keys)), None, keys
+    )
+    assert set(measures) == {"first", "second"}
+    if not options:  # the return is how often; a machine gives others
+        np.testing.assert_array_equal(np.stack(list(measures.values()), 1), returns)
+    assert (np.asarray(measures["second"]) <= np.asarray(lengths) / (CELLS - 1)).all()
+    assert np.asarray(measures["second"]).any()
 
 
 def test_agents_of_a_world_of_resources_are_no_team():
@@ -104,6 +120,10 @@ class FewEvents(Corridor):
         return seen, state, rewards, dones, {"events": info["events"][:1]}
 
 
+class NoMeasure(Counted):
+    measures = ("first", "third")
+
+
 class Raises(Corridor):
     def reset(self, key):
         raise ValueError("no field\nmore")
@@ -121,6 +141,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "state": (Grows, {}, r"state: at has shape \(9,\), after reset\(key\) \(2,\)"),
     "end": (NoEnd, {}, 'dones: expected an entry "__all__"'),
     "events": (FewEvents, {}, r'info\["events"\]: expected shape \(2,\), got \(1,\)'),
+    "measures": (NoMeasure, {}, "info: expected 'third' in an entry \"measures\""),
     "raises": (Raises, {}, r"reset\(key\): ValueError: no field$"),
     "actions": (OddActions, {}, r"action_space\('0'\): expected n, .* or low, high"),
     "option": (Corridor, {"agent": 3}, "unknown option 'agent'; did you mean agents"),

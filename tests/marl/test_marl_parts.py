@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.marl.learners import distributions, randomness
+from gradweave.marl.learners.learner import RunningReturns
 from gradweave.marl.learners.networks import Network
 
 RNG = np.random.default_rng(0)
@@ -174,6 +175,23 @@ def test_an_agent_depends_on_no_other_agents_memory():
     other = net.along(net.start(), x.at[:, 0].add(1.0), start)
     np.testing.assert_array_equal(whole[:, 1], other[:, 1])
     assert (whole[:, 0] != other[:, 0]).any(-1).all()
+
+
+def test_measures_of_episodes_are_counted_when_they_end():
+    done = RNG.random((2, 7, 3)) < 0.4
+    reward = RNG.standard_normal((2, 7, 3, 1)).astype(np.float32)
+    won = RNG.integers(0, 3, (2, 7, 3)).astype(np.float32)
+    tally, counted = RunningReturns.zero(3, 1, ["won"]), []
+    for i in range(2):  # episodes go on from one update to the next
+        tally, metrics = tally.add(reward[i], done[i], {"won": won[i]})
+        counted.append(float(metrics.measures["won"]))
+    under_way, expected = np.zeros(3), np.zeros(2)
+    for i in range(2):
+        for t in range(7):
+            under_way += won[i, t]
+            expected[i] += under_way[done[i, t]].sum()
+            under_way[done[i, t]] = 0
+    assert counted == expected.tolist()
 
 
 def test_networks_are_arrays_alone():

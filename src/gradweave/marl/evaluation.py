@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import jax
@@ -31,6 +31,8 @@ class Returns:
     """[episodes, A]."""
     lengths: NDArray[np.int32]
     """[episodes] steps."""
+    measures: Mapping[str, NDArray[np.float32]] = dataclasses.field(default_factory=dict)
+    """[episodes] the game's own, by name; see `Reading.measures`."""
 
     @property
     def mean(self) -> float:
@@ -58,7 +60,7 @@ def random_action(environment: Environment, view: View, keys: PRNGKeyArray) -> N
 
 def play(
     environment: Environment, act: Act, memory: Any, keys: PRNGKeyArray
-) -> tuple[Float[Array, "B A"], Int[Array, " B"]]:
+) -> tuple[Float[Array, "B A"], Int[Array, " B"], dict[str, Float[Array, " B"]]]:
     """One episode of each game, from its beginning to its end.
 
     Args:
@@ -68,7 +70,7 @@ def play(
         keys: [B] of each episode; an episode depends on its own alone.
 
     Returns:
-        Returns by agent, and steps.
+        Returns by agent, steps, and the game's own measures.
     """
     keys, beginning = split_each(keys, 2)
     games, view = jax.vmap(environment.reset)(beginning)
@@ -79,18 +81,26 @@ def play(
         return ~over.all() & (step < LIMIT)
 
     def step(carry: Any) -> Any:
-        games, view, memory, keys, returns, lengths, over, step = carry
+        games, view, memory, keys, returns, lengths, measures, over, step = carry
         keys, drawing, playing = split_each(keys, 3)
         memory, action = act(memory, view, drawing)
         games, view, outcome = environment.steps(playing, games, action)
         returns = returns + jnp.where(over[:, None], 0.0, outcome.reward)
         lengths = lengths + ~over
-        return games, view, memory, keys, returns, lengths, over | outcome.done, step + 1
+        measures = {
+            name: measures[name] + jnp.where(over, 0.0, x) for name, x in outcome.measures.items()
+        }
+        over = over | outcome.done
+        return games, view, memory, keys, returns, lengths, measures, over, step + 1
 
-    nothing = jnp.zeros((number, environment.num_agents)), jnp.zeros(number, jnp.int32)
+    nothing = (
+        jnp.zeros((number, environment.num_agents)),
+        jnp.zeros(number, jnp.int32),
+        {name: jnp.zeros(number) for name in environment.reading.measures},
+    )
     start = (games, view, memory, keys, *nothing, jnp.zeros(number, bool), jnp.zeros((), jnp.int32))
-    *_, returns, lengths, _, _ = jax.lax.while_loop(goes_on, step, start)
-    return returns, lengths
+    *_, returns, lengths, measures, _, _ = jax.lax.while_loop(goes_on, step, start)
+    return returns, lengths, measures
 
 
 def evaluate(
@@ -142,7 +152,7 @@ _SALT = 0x65_76_61_6C
 
 
 @functools.lru_cache(maxsize=2)
-def _player(learner: Learner, environment: Environment) -> Callable[..., tuple[Array, Array]]:
+def _player(learner: Learner, environment: Environment) -> Callable[..., tuple]:
     """(how, parameters or None, keys) -> what `play` gives.
 
     One program for all ways to act, since most of it, and of its compiling, is the game.
@@ -158,7 +168,7 @@ def _player(learner: Learner, environment: Environment) -> Callable[..., tuple[A
     }
     branches = [ways[how] for how in HOWS]
 
-    def played(how: Int[Array, ""], parameters: Any, keys: PRNGKeyArray) -> tuple[Array, Array]:
+    def played(how: Int[Array, ""], parameters: Any, keys: PRNGKeyArray) -> tuple:
         def act(memory: Any, view: View, keys: PRNGKeyArray) -> tuple[Any, Array]:
             if parameters is None:
                 return at_random(None, memory, view, keys)
@@ -170,5 +180,5 @@ def _player(learner: Learner, environment: Environment) -> Callable[..., tuple[A
     return jax.jit(played)
 
 
-def _returns(played: tuple[Array, Array]) -> Returns:
-    return Returns(*map(np.asarray, played))
+def _returns(played: tuple) -> Returns:
+    return Returns(*jax.tree.map(np.asarray, played))

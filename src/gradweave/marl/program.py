@@ -148,7 +148,7 @@ class Program:
 
         state, made = jax.lax.fori_loop(0, number, update, (state, room))
         figures = jax.lax.pmean(made.figures, AXIS)
-        counts = jax.lax.psum((made.episodes, made.returns, made.lengths), AXIS)
-        episodes, returns, lengths = counts
-        pooled = Metrics(episodes, returns, lengths, figures)
+        counts = (made.episodes, made.returns, made.lengths, made.measures)
+        episodes, returns, lengths, measures = jax.lax.psum(counts, AXIS)
+        pooled = Metrics(episodes, returns, lengths, figures, measures)
         return jax.tree.map(lambda x: x[None], state), pooled

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.marl.evaluation import HOWS, Returns, evaluate
@@ -143,7 +144,7 @@ def evaluated(
 
 
 def _summary(by_seed: list[Returns], agents: tuple[str, ...], *, fair: bool) -> dict[str, Any]:
-    """Of each seed; in games of resources, how efficient and how fair it is, too."""
+    """Of each seed, with the game's own measures; of resources, how fair it is, too."""
     episodes = len(by_seed[0].lengths)
     shared = {"fairness": [summary(one.by_agent, one.lengths) for one in by_seed]} if fair else {}
     return shared | {
@@ -155,6 +156,10 @@ def _summary(by_seed: list[Returns], agents: tuple[str, ...], *, fair: bool) -> 
             for i, agent in enumerate(agents)
         },
         "length": sum(float(one.lengths.mean()) for one in by_seed) / len(by_seed),
+        "measures": {
+            name: [float(one.measures[name].mean(dtype=np.float64)) for one in by_seed]
+            for name in by_seed[0].measures
+        },
     }
 
 

@@ -34,6 +34,7 @@ def row(metrics: Metrics, update: int, steps: int, agents: tuple[str, ...]) -> d
         "return": mean(np.asarray(metrics.returns, np.float64).mean(-1)),
         "returns": {agent: mean(metrics.returns[:, i]) for i, agent in enumerate(agents)},
         "length": mean(metrics.lengths),
+        **{name: mean(np.asarray(x, np.float64)) for name, x in metrics.measures.items()},
         **{name: np.asarray(x, np.float64).tolist() for name, x in metrics.figures.items()},
     }
 

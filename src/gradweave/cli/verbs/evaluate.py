@@ -90,8 +90,23 @@ def lines_of(result: dict[str, Any]) -> list[str]:
         f"return: greedy {by_how['greedy']['mean']:.4g}, sampled "
         f"{by_how['sampled']['mean']:.4g}, at random {by_how['random']['mean']:.4g}",
         f"({result['return_is']}; {counted(result['episodes'], 'episode')} a seed)",
+        *_measures(by_how),
         *_fairness(by_how),
         *([f"drawn: {result['rendered']}"] if result["rendered"] else []),
+    ]
+
+
+def _measures(by_how: dict[str, Any]) -> list[str]:
+    """The game's own measures, means over seeds and episodes."""
+
+    def mean(how: str, name: str) -> float:
+        by_seed = by_how[how]["measures"][name]
+        return sum(by_seed) / len(by_seed)
+
+    return [
+        f"{name}: greedy {mean('greedy', name):.3g}, sampled {mean('sampled', name):.3g}, "
+        f"at random {mean('random', name):.3g}"
+        for name in by_how["greedy"]["measures"]
     ]
 
 

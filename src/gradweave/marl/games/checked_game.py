@@ -49,6 +49,11 @@ def check_game(game: Any, label: str) -> None:
         if not isinstance(info, Mapping) or "events" not in info:
             raise OptionError(f'{label}: {where}: info: expected an entry "events"')
         _check_shape(info["events"], (len(game.events),), label, f'{where}: info["events"]')
+    for name in getattr(game, "measures", ()):
+        told = info.get("measures", {}) if isinstance(info, Mapping) else {}
+        if name not in told:
+            raise OptionError(f'{label}: {where}: info: expected {name!r} in an entry "measures"')
+        _check_shape(told[name], (), label, f'{where}: info["measures"][{name!r}]')
     if hasattr(game, "utility"):
         utility = plugins.called(
             label, "utility(state)", lambda: jax.eval_shape(game.utility, state)

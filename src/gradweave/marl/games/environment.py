@@ -46,6 +46,8 @@ class Outcome(eqx.Module):
     """The view after the step, before a new episode replaced it."""
     events: Bool[Array, "*B R"] | None = None
     """What happened, where agents have reward machines."""
+    measures: dict[str, Float[Array, "*B"]] = eqx.field(default_factory=dict)
+    """What the step adds to the game's own measures; see `Reading.measures`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -171,6 +173,10 @@ class Environment:
                 truncated=done & truncated,
                 last=last,
                 events=None if self.guide is None else info["events"],
+                measures={
+                    name: jnp.asarray(measure(self.game, after, rewards, info, done), jnp.float32)
+                    for name, measure in self.reading.measures.items()
+                },
             )
         return after, last, outcome
 

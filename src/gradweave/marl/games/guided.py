@@ -61,7 +61,7 @@ class Guided(Wrapper, RestartingGame):
         self, key: PRNGKeyArray, state: GuidedState, actions: Mapping[Any, Array]
     ) -> tuple[dict[Any, Array], GuidedState, dict[Any, Array], dict[Any, Array], dict[str, Array]]:
         """A step: (observations, state, rewards, ends, information)."""
-        seen, game, _, dones, info = self._game.step_env(key, state.game, actions)
+        seen, game, own, dones, info = self._game.step_env(key, state.game, actions)
         fired = jnp.asarray(info["events"], bool)
         known, reward = self.guide.heard(state.known, fired)
         after = GuidedState(game, known)
@@ -70,7 +70,11 @@ class Guided(Wrapper, RestartingGame):
         done = over | ended
         ends = {agent: done for agent in self.agents} | {"__all__": done}
         rewards = {agent: reward[i] for i, agent in enumerate(self.agents)}
-        info = {"events": fired, "truncated": ended & truncated & ~over}
+        measures = {
+            name: measure(self._game, game, own, info, done)
+            for name, measure in self._reading.measures.items()
+        }
+        info = {"events": fired, "truncated": ended & truncated & ~over, "measures": measures}
         return self._seen(seen, after), after, rewards, ends, info
 
     def _seen(self, seen: Any, state: GuidedState) -> dict[Any, Array]:
@@ -99,6 +103,10 @@ def reading_of_guided(reading: Reading) -> Reading:
         available=None
         if available is None
         else lambda game, state: available(game.inner, state.game),
+        measures={
+            name: lambda game, state, rewards, info, done, name=name: info["measures"][name]
+            for name in reading.measures
+        },
         stochastic=lambda game: reading.stochastic(game.inner),
     )
 

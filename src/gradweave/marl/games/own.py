@@ -155,7 +155,8 @@ def reading_of(game: Any) -> Reading:
     """How the dictionaries of a game are read, by what it has beside its interface.
 
     ``get_avail_actions(state)``, ``utility(state)``, ``info["truncated"]`` and an observation
-    ``world_state`` are as in JaxMARL's games and in `ResourceGame`.
+    ``world_state`` are as in JaxMARL's games and in `ResourceGame`. ``measures`` are names, and
+    ``info["measures"]`` has what each step adds to them.
     """
     from gradweave.marl.games.guided import Guided, reading_of_guided
 
@@ -171,6 +172,10 @@ def reading_of(game: Any) -> Reading:
         else None,
         world=(lambda game, seen: seen["world_state"]) if "world_state" in shown else None,
         utility=(lambda game, state: game.utility(state)) if hasattr(game, "utility") else None,
+        measures={
+            name: lambda game, state, rewards, info, done, name=name: info["measures"][name]
+            for name in getattr(game, "measures", ())
+        },
     )
 
 

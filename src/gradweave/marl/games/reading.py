@@ -1,7 +1,7 @@
 """How a game's dictionaries are read; importing this needs no JAX, unlike the games."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 State = Any
 """A game's own state: a struct of arrays that only the game reads."""
+Measure = Callable[[Any, State, Any, Any, "Bool[Array, '']"], "Num[Array, '']"]
+"""(game, state after, rewards, info, done) -> what a step adds to one of a game's own measures of
+an episode, such as 1 where the step wins it."""
 
 
 class Game(Protocol):
@@ -43,5 +46,7 @@ class Reading:
     utility: Callable[[Any, State], "Num[Array, '...']"] | None = None
     """(game, state) -> each agent's mean reward a step so far in the episode; None where the game
     does not count it."""
+    measures: Mapping[str, Measure] = dataclasses.field(default_factory=dict)
+    """By name: what the game is judged by besides its return, summed over an episode's steps."""
     stochastic: Callable[[Any], bool] = lambda game: True
     """(game) -> whether its steps depend on their keys, as resets always do."""

@@ -5,7 +5,7 @@
 speaks over. A state has arrays alone, random keys among them, so that a checkpoint is all of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import equinox as eqx
@@ -34,6 +34,8 @@ class Metrics(eqx.Module):
     """Sum of their steps."""
     figures: dict[str, Float[Array, ""]]
     """Others by name, means over the update."""
+    measures: dict[str, Float[Array, ""]] = eqx.field(default_factory=dict)
+    """Sums of the game's own measures of the episodes that ended."""
 
 
 class Learner(Protocol[LearnerState]):
@@ -143,31 +145,58 @@ class RunningReturns(eqx.Module):
 
     returns: Float[Array, "E A"]
     lengths: Int[Array, " E"]
+    measures: dict[str, Float[Array, " E"]] = eqx.field(default_factory=dict)
+    """The game's own."""
 
     @staticmethod
-    def zero(games: int, agents: int) -> "RunningReturns":
-        """Nothing yet."""
-        return RunningReturns(jnp.zeros((games, agents)), jnp.zeros(games, jnp.int32))
+    def zero(games: int, agents: int, measures: Iterable[str] = ()) -> "RunningReturns":
+        """Nothing yet.
+
+        Args:
+            games: E.
+            agents: A.
+            measures: names of the game's own.
+        """
+        return RunningReturns(
+            jnp.zeros((games, agents)),
+            jnp.zeros(games, jnp.int32),
+            {name: jnp.zeros(games) for name in measures},
+        )
 
     def add(
-        self, reward: Float[Array, "T E A"], done: Bool[Array, "T E"]
+        self,
+        reward: Float[Array, "T E A"],
+        done: Bool[Array, "T E"],
+        measures: Mapping[str, Float[Array, "T E"]] | None = None,
     ) -> tuple["RunningReturns", Metrics]:
-        """Counts steps: what is going on after them, and what ended in them."""
+        """Counts steps: what is going on after them, and what ended in them.
 
-        def step(tally: RunningReturns, now: tuple[Array, Array]) -> tuple[RunningReturns, tuple]:
-            reward, done = now
+        Args:
+            reward: of each step.
+            done: whether it ended an episode.
+            measures: what it adds to each of the game's own; not given where `zero` had none.
+        """
+
+        def step(tally: RunningReturns, now: tuple) -> tuple[RunningReturns, tuple]:
+            reward, done, measures = now
             returns, lengths = tally.returns + reward, tally.lengths + 1
+            measures = {name: tally.measures[name] + x for name, x in measures.items()}
             ended = (
                 done.sum(dtype=jnp.int32),
                 jnp.where(done[:, None], returns, 0.0).sum(0),
                 jnp.where(done, lengths, 0).sum(dtype=jnp.int32),
+                {name: jnp.where(done, x, 0.0).sum() for name, x in measures.items()},
             )
-            kept = jnp.where(done[:, None], 0.0, returns), jnp.where(done, 0, lengths)
-            return RunningReturns(*kept), ended
+            kept = RunningReturns(
+                jnp.where(done[:, None], 0.0, returns),
+                jnp.where(done, 0, lengths),
+                {name: jnp.where(done, 0.0, x) for name, x in measures.items()},
+            )
+            return kept, ended
 
-        tally, ended = jax.lax.scan(step, self, (reward, done))
-        episodes, returns, lengths = (x.sum(0) for x in ended)
-        return tally, Metrics(episodes, returns, lengths, {})
+        tally, ended = jax.lax.scan(step, self, (reward, done, dict(measures or {})))
+        episodes, returns, lengths, of_game = jax.tree.map(lambda x: x.sum(0), ended)
+        return tally, Metrics(episodes, returns, lengths, {}, of_game)
 
 
 def at_step(optimizer: Any, step: Array) -> Any:

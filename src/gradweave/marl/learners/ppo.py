@@ -74,6 +74,7 @@ class _Outcome(NamedTuple):
     reward: Float[Array, "E A"]
     shaped: Float[Array, "E A"]
     done: Bool[Array, " E"]
+    measures: dict[str, Float[Array, " E"]]
 
 
 def surrogate(
@@ -134,7 +135,9 @@ class PPOLearner:
             games=games,
             view=view,
             memories=self.memory(parameters, self.games),
-            tally=RunningReturns.zero(self.games, environment.num_agents),
+            tally=RunningReturns.zero(
+                self.games, environment.num_agents, environment.reading.measures
+            ),
             keys=keys,
             key=jax.random.fold_in(learning, first),
             updates=jnp.zeros((), jnp.int32),
@@ -216,7 +219,7 @@ class PPOLearner:
         carry = state.games, state.view, state.memories
         carry, (played, outcome, last_value) = jax.lax.scan(step, carry, (noise, playing))
         games, view, memories = carry
-        tally, metrics = state.tally.add(outcome.reward, outcome.done)
+        tally, metrics = state.tally.add(outcome.reward, outcome.done, outcome.measures)
         after = dataclasses.replace(
             state, games=games, view=view, memories=memories, tally=tally, keys=keys
         )
@@ -234,7 +237,7 @@ class PPOLearner:
                 state, self.players.value(state.parameters, memories, outcome.last)
             )
             last_value = jnp.where(outcome.truncated[:, None], last_value, 0.0)
-        kept = _Outcome(outcome.reward, outcome.shaped, outcome.done)
+        kept = _Outcome(outcome.reward, outcome.shaped, outcome.done, outcome.measures)
         return (games, view, memories), (played, kept, last_value)
 
     def _returns(self, state: PPOState, value: Float[Array, "*B A"]) -> Float[Array, "*B A"]:

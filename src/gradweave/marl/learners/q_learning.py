@@ -155,7 +155,9 @@ class QLearner:
             games=games,
             view=view,
             memory=memory,
-            tally=RunningReturns.zero(self.games, environment.num_agents),
+            tally=RunningReturns.zero(
+                self.games, environment.num_agents, environment.reading.measures
+            ),
             keys=keys,
             key=jax.random.fold_in(learning, first),
             rows=self._empty_rows(memory),
@@ -331,15 +333,15 @@ class QLearner:
             memory, action = self._act(state.parameters, memory, view, noise, explore)
             games, after, outcome = environment.steps(playing, games, action)
             kept = view, action, outcome.reward, outcome.done, outcome.events
-            return (games, after, memory), kept
+            return (games, after, memory), (kept, outcome.measures)
 
         keys, (drawing, playing) = rollout_keys(state.keys, self.settings.rollout, 2)
         carry = state.games, state.view, state.memory
-        carry, kept = jax.lax.scan(step, carry, (self._noise(drawing), playing))
+        carry, (kept, measures) = jax.lax.scan(step, carry, (self._noise(drawing), playing))
         games, last, memory = carry
         views, action, reward, done, events = kept
         views = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), views, last)
-        tally, metrics = state.tally.add(reward, done)
+        tally, metrics = state.tally.add(reward, done, measures)
 
         def by_game(x: Array) -> Array:
             return jnp.moveaxis(x, 1, 0)

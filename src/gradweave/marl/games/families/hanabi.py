@@ -3,6 +3,7 @@
 ``hanabi``: 2 agents, the team's score.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,19 @@ def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _score(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
+    """Cards played; none where the last life is lost, as the rewards have it."""
+    return rewards[game.agents[0]]
+
+
+def _perfect(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
+    return done & (state.score == game.num_colors * game.num_ranks)
+
+
+def _lives_lost(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
+    return done & state.out_of_lives
+
+
 FAMILIES = {
     "hanabi": Family(
         ("hanabi",),
@@ -27,6 +41,7 @@ FAMILIES = {
             each,
             no_time_limit,
             available=lambda game, state: each(game, game.get_legal_moves(state)),
+            measures={"score": _score, "perfect_rate": _perfect, "lives_lost_rate": _lives_lost},
         ),
         f"{TEAM}: the score",
         ("num_agents", "num_colors", "num_ranks", "hand_size", "max_info_tokens"),

@@ -10,12 +10,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradweave.marl.games.family import MEAN, Family, Wrapper, each, if_asked
-from gradweave.marl.games.reading import Reading
+from gradweave.marl.games.reading import Measure, Reading
 
 
 def _robots_under_way(game: Any, state: Any, info: Any, done: Any) -> Any:
     """Whether the time limit stopped a robot that had neither arrived nor crashed."""
     return (info["TimeO"] & ~(state.goal_reached | state.move_term)).any()
+
+
+def _share(*counts: str) -> Measure:
+    """The share of robots to which this happens in an episode, by the game's own counts."""
+
+    def share(game: Any, state: Any, rewards: Any, info: Mapping, done: Any) -> Any:
+        return sum(info[count] for count in counts) / len(game.agents)
+
+    return share
 
 
 class _WithoutPrints(Wrapper):
@@ -39,7 +48,13 @@ def _jaxnav(options: dict[str, Any]) -> dict[str, Any]:
 FAMILIES = {
     "jaxnav": Family(
         ("jaxnav",),
-        Reading(each, each, _robots_under_way),
+        Reading(
+            *(each, each, _robots_under_way),
+            measures={
+                "arrived_rate": _share("GoalR"),
+                "crashed_rate": _share("MapC", "AgentC"),
+            },
+        ),
         f"{MEAN}: 4 for a goal, −4 for a crash, little for each step",
         (
             *("continuous", "num_agents", "max_steps", "side", "fill", "lidar_num_beams"),

@@ -20,6 +20,17 @@ def _teams_by_side(game: Any, options: Mapping[str, Any]) -> list[int]:
     return [int(agent.startswith("enemy")) for agent in game.agents]
 
 
+def _won(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
+    """As JaxMARL's `SMAXLogWrapper` counts: the last reward has the bonus of a victory in it."""
+    return done & (rewards["ally_0"] >= 1.0)
+
+
+def _lost(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
+    """No ally is left, but enemies; episodes that are neither end in time or in a draw."""
+    alive = getattr(state, "state", state).unit_alive
+    return done & ~alive[: game.num_allies].any() & alive[game.num_allies :].any()
+
+
 FAMILIES = {
     "smax": Family(
         ("SMAX", "HeuristicEnemySMAX"),
@@ -29,6 +40,7 @@ FAMILIES = {
             _both_sides_alive,
             available=lambda game, state: each(game, game.get_avail_actions(state)),
             world=lambda game, seen: seen["world_state"],
+            measures={"win_rate": _won, "loss_rate": _lost},
         ),
         f"{MEAN}: damage dealt and victories",
         ("scenario", "num_allies", "num_enemies", "max_steps", "see_enemy_actions"),

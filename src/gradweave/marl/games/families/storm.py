@@ -19,10 +19,20 @@ def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
     return [jnp.concatenate([view[i].reshape(-1), inventory[:, i]]) for i in agents]
 
 
+def _interactions(game: Any, state: Any, rewards: Any, info: Any, done: Any) -> Any:
+    """Meetings whose payoffs were given out; none of the matrix's rows pays nothing to both."""
+    return (rewards[0] != 0) | (rewards[1] != 0)
+
+
 FAMILIES = {
     "storm": Family(
         ("storm",),
-        Reading(_storm_observations, lambda game, rewards: list(rewards), at_time_limit),
+        Reading(
+            _storm_observations,
+            lambda game, rewards: list(rewards),
+            at_time_limit,
+            measures={"interactions": _interactions},
+        ),
         MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
         teams=team_per_agent,
