@@ -5,11 +5,16 @@
 
 Job scheduling, the Matthew effect and the manufacturing plant, each with its own defaults but for
 narrower networks, the learning rate and the policies' entropy bonus. The last two are searched
-alike for every method: two rates by three entropies, a fifth of the steps, one seed that is not
+alike for every method: two rates by three entropies, a third of the steps, one seed that is not
 used again, the largest product of utilisation and Jain's index. What runs by gossip on a ring has
 the settings of the same method with the exact mean. Each seed is written as soon as it is measured;
 seeds go round all methods of the worlds, so that all have about as many. With `--resume` what is
 lacking is measured, also beside another call for other worlds or methods.
+
+Compiling takes longer than training, so that all methods of a world without a hierarchy are one
+program, and so are those with one: objective, alpha, and the matrix by which means are found are
+its arguments, as rate and entropy are. Independent agents find no means: they see their own
+utility, where the others see how it differs from the mean.
 """
 
 import copy
@@ -19,7 +24,8 @@ import itertools
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -34,91 +40,168 @@ STEPS = {"job_scheduling": 600_000, "matthew_effect": 500_000, "manufacturing_pl
 """Of every method in a world."""
 HIDDEN = (32, 32)
 """Widths of all networks: half of the default, so that so many trainings are to be had."""
-SEARCHED, SEARCH_SEED = 5, 1000
+SEARCHED, SEARCH_SEED = 3, 1000
 """Into how many parts steps are divided, of which a trial of the search has one, and its seed."""
 RATES, ENTROPIES = (1e-3, 3e-3), (0.01, 0.03, 0.1)
 ROUNDS = (2, 3, 5, 10)
 """Seeds that all methods have before any has more."""
-FLAT = {"hierarchy": False}
-METHODS: dict[str, dict[str, Any]] = {
-    "independent": {"objective": "own", **FLAT},
-    "average": {"objective": "alpha_fair", "alpha": 0.0, **FLAT},
-    "alpha-fair": {"objective": "alpha_fair", **FLAT},
-    "FEN": {},
-    "alpha-fair, 2": {"objective": "alpha_fair", "alpha": 2.0, **FLAT},
-    "minimum": {"objective": "minimum", **FLAT},
-    "inequity aversion": {"objective": "inequity_aversion", **FLAT},
-    "Jain's index": {"objective": "jain", **FLAT},
-    "fair-efficient, no hierarchy": FLAT,
-    "minimum, hierarchy": {"objective": "minimum"},
-    "alpha-fair, hierarchy": {"objective": "alpha_fair"},
+
+
+class Method(NamedTuple):
+    """What agents maximise, and how they find means."""
+
+    objective: str
+    alpha: float = 1.0
+    hierarchy: bool = False
+    network: str = "exact"
+    """`exact`, `ring`, or `alone`."""
+    exchanges: int = 1
+
+
+METHODS = {
+    "independent": Method("own", network="alone"),
+    "average": Method("alpha_fair", 0.0),
+    "alpha-fair": Method("alpha_fair"),
+    "FEN": Method("fair_efficient", hierarchy=True),
+    "alpha-fair, 2": Method("alpha_fair", 2.0),
+    "minimum": Method("minimum"),
+    "inequity aversion": Method("inequity_aversion"),
+    "Jain's index": Method("jain"),
+    "fair-efficient, no hierarchy": Method("fair_efficient"),
+    "minimum, hierarchy": Method("minimum", hierarchy=True),
+    "alpha-fair, hierarchy": Method("alpha_fair", hierarchy=True),
 }
-"""Searched, with the exact mean. With an alpha of 0 the alpha-fair objective is the mean reward."""
-RING = {"gossip": "ring"}
-BY_GOSSIP: dict[str, tuple[str, dict[str, Any]]] = {
-    "alpha-fair, ring": ("alpha-fair", RING),
-    "FEN, ring": ("FEN", RING),
-    "alpha-fair, ring, 8 exchanges": ("alpha-fair", RING | {"exchanges": 8}),
-    "FEN, ring, 8 exchanges": ("FEN", RING | {"exchanges": 8}),
+"""Searched. With an alpha of 0 the alpha-fair objective is the mean reward."""
+BY_GOSSIP = {
+    f"{method}, ring{more}": (method, METHODS[method]._replace(network="ring", exchanges=exchanges))
+    for exchanges, more in {1: "", 8: ", 8 exchanges"}.items()
+    for method in ("alpha-fair", "FEN")
 }
-"""With the settings of which method they run, and by which messages."""
+"""With the settings of which method they run."""
+SHARED = ("alpha_fair",)
+"""Objectives that are means, for which agents send a second number."""
+OBJECTIVES = ("own", "alpha_fair", "minimum", "inequity_aversion", "jain", "fair_efficient")
+"""By their numbers in a program."""
 FIGURES = ("utilisation", "variation", "least", "greatest", "jain", "product", "gossip_bytes")
 COMMAND, LIBRARIES = "python benchmarks/experiments/fairness.py", ("jax",)
 
 
+class ByMatrix(NamedTuple):
+    """`MeanUtility`, with the weights of all exchanges of a step as an argument."""
+
+    weights: Any
+    """[A, A]."""
+    sent_bytes: Any
+    """By an agent in a step."""
+
+    def start(self, *shape: int) -> Any:
+        """See `MeanUtility.start`."""
+        from gradweave.marl.fairness.mean_utility import MeanUtility
+
+        return MeanUtility(None, 1).start(*shape)
+
+    def after(self, before: Any, utility: Any, start: Any) -> Any:
+        """See `MeanUtility.after`."""
+        import jax.numpy as jnp
+
+        from gradweave.marl.fairness.mean_utility import Estimates, emptied
+
+        mean = (before.mean + utility - before.last_sent) @ self.weights.T
+        sent = jnp.broadcast_to(self.sent_bytes, utility.shape)
+        return emptied(Estimates(mean, utility, before.turn, sent), start)
+
+
+def messages(method: Method, agents: int) -> tuple[np.ndarray, np.float32]:
+    """The weights of all exchanges of a step, and the bytes that an agent sends for one mean."""
+    from gradweave.aggregate.mixing import MixingMatrix
+
+    if method.network != "ring":
+        exact = np.full((agents, agents), 1 / agents)
+        return (np.eye(agents) if method.network == "alone" else exact), np.float32(0)
+    ring = MixingMatrix.ring(agents)
+    (once,) = ring.weights
+    sent = 4 * ((once > 0).sum(1).max() - 1) * method.exchanges
+    return np.linalg.matrix_power(once, method.exchanges), np.float32(sent)
+
+
+def varied(settings: Any, **values: Any) -> Any:
+    """Settings with values that are being traced, which no check can compare."""
+    made = copy.copy(settings)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 class Trainer:
-    """Methods in one world that differ in alpha alone: a program compiled once for all of them.
+    """Methods of one world, with or without a hierarchy: one compiled program."""
 
-    Rate, entropy and alpha are its arguments.
-    """
+    def __init__(self, world: str, hierarchy: bool, objective: str) -> None:
+        """Builds the program.
 
-    def __init__(self, world: str, options: dict[str, Any]) -> None:
+        Args:
+            world: its name.
+            hierarchy: whether there is one.
+            objective: one that is found from utilities or by gossip as the method's.
+        """
         import jax
+        import jax.numpy as jnp
         import optax
 
         from gradweave.marl.config import Config
         from gradweave.marl.evaluation import play
+        from gradweave.marl.fairness import learner as module
         from gradweave.marl.games.environments import make
         from gradweave.marl.learners import algorithms
 
         # The optimizer's own rate is 1: what it makes of a gradient is scaled by that of the call.
-        options = options | {"learning_rate": 1.0, "decay": False, "hidden": HIDDEN}
+        options = {"learning_rate": 1.0, "decay": False, "hidden": HIDDEN, "gossip": "exact"}
+        options |= {"hierarchy": hierarchy, "objective": objective}
         settings = algorithms.settings("fen", world, options)
         environment = make(world)
-        learner: Any = algorithms.build(
-            Config(world, "fen", settings, STEPS[world]), environment, lambda optimizer: optimizer
-        )
-        self.steps = settings.steps
+        config = Config(world, "fen", settings, STEPS[world])
+        learner: Any = algorithms.build(config, environment, lambda optimizer: optimizer)
+        self.steps, self.agents = settings.steps, environment.num_agents
+        plain = module.objective
 
-        def trained(key: Any, rate: Any, entropy: Any, alpha: Any, updates: Any) -> Any:
-            varied = copy.copy(settings)
-            object.__setattr__(varied, "entropy_coefficient", entropy)
-            object.__setattr__(varied, "alpha", alpha)
+        def by(consensus: ByMatrix, now: Any) -> Any:
+            levels = dataclasses.replace(learner.hierarchy, consensus=consensus)
+            return dataclasses.replace(learner, hierarchy=levels, settings=now)
+
+        def trained(state: Any, numbers: dict[str, Any], consensus: ByMatrix, updates: Any) -> Any:
+            now = varied(settings, entropy_coefficient=numbers["entropy"], alpha=numbers["alpha"])
+
+            def switched(_: Any, *known: Any) -> Any:
+                each = [plain(varied(now, objective=name), *known) for name in OBJECTIVES]
+                return jnp.stack(each)[numbers["objective"]]
 
             def update(i: Any, carry: Any) -> Any:
                 def scaled(gradient: Any, state: Any, parameters: Any = None) -> Any:
                     change, state = learner.optimizer.update(gradient, state, parameters)
-                    return jax.tree.map(lambda x: rate * (1 - i / updates) * x, change), state
+                    rate = numbers["rate"] * (1 - i / updates)
+                    return jax.tree.map(lambda x: rate * x, change), state
 
                 optimizer = optax.GradientTransformation(learner.optimizer.init, scaled)
-                one = dataclasses.replace(learner, settings=varied, optimizer=optimizer)
-                state, metrics = one.update(carry[0])
+                with mock.patch.object(module, "objective", switched):
+                    one = dataclasses.replace(by(consensus, now), optimizer=optimizer)
+                    state, metrics = one.update(carry[0])
                 return state, metrics.figures["gossip_bytes"]
 
-            start = learner.init(key, 0), jax.numpy.zeros(())
-            state, sent = jax.lax.fori_loop(0, updates, update, start)
+            state, sent = jax.lax.fori_loop(0, updates, update, (state, jnp.zeros(())))
             return learner.parameters(state), sent
 
-        def judged(parameters: Any, keys: Any) -> Any:
+        def judged(parameters: Any, keys: Any, consensus: ByMatrix) -> Any:
             def act(memory: Any, view: Any, keys: Any) -> Any:
-                return learner.act(parameters, memory, view, keys, greedy=False)
+                return by(consensus, settings).act(parameters, memory, view, keys, greedy=False)
 
             return play(environment, act, learner.memory(parameters, EPISODES), keys)
 
+        # Runs once: optimizing it would take longer than it saves.
+        quick = {"xla_backend_optimization_level": 0}
+        self.start = jax.jit(lambda key: learner.init(key, 0), compiler_options=quick)
         self.trained, self.judged = jax.jit(trained), jax.jit(judged)
 
     def measured(
-        self, alpha: float, steps: int, seed: int, rate: float, entropy: float
+        self, method: Method, steps: int, seed: int, rate: float, entropy: float
     ) -> dict[str, Any]:
         """Trains a seed, and judges it in new episodes."""
         import jax
@@ -126,11 +209,16 @@ class Trainer:
         from gradweave.marl.fairness.measures import summary
 
         begun = time.process_time()
+        weights, sent_bytes = messages(method, self.agents)
+        consensus = ByMatrix(weights.astype(np.float32), sent_bytes)
+        numbers = {"rate": rate, "entropy": entropy, "alpha": method.alpha}
+        numbers = {name: np.float32(value) for name, value in numbers.items()}
+        numbers["objective"] = np.int32(OBJECTIVES.index(method.objective))
         updates = np.int32(-(-steps // self.steps))
-        numbers = np.float32(rate), np.float32(entropy), np.float32(alpha), updates
-        parameters, sent = self.trained(jax.random.key(seed), *numbers)
+        start = self.start(jax.random.key(seed))
+        parameters, sent = self.trained(start, numbers, consensus, updates)
         keys = jax.random.split(jax.random.key(1_000_000 + seed), EPISODES)
-        returns, lengths = map(np.asarray, self.judged(parameters, keys))
+        returns, lengths = map(np.asarray, self.judged(parameters, keys, consensus))
         about = summary(returns, lengths)
         return about | {
             "seed": seed,
@@ -142,20 +230,18 @@ class Trainer:
         }
 
 
-@functools.cache
-def trainer_of(world: str, options: tuple[tuple[str, Any], ...]) -> Trainer:
-    """One of each, compiled when it is first used."""
-    return Trainer(world, dict(options))
+trainer_of = functools.cache(Trainer)
+"""One of each, compiled when it is first used."""
 
 
-def measured(world: str, method: str, steps: int, seed: int, **tried: float) -> dict[str, Any]:
+def measured(world: str, name: str, steps: int, seed: int, **tried: float) -> dict[str, Any]:
     """Trains and judges a seed of a method in a world."""
-    parent, gossip = BY_GOSSIP.get(method, (method, {"gossip": "exact"}))
-    options = METHODS[parent] | gossip
-    alpha = options.pop("alpha", 1.0)
-    trainer = trainer_of(world, tuple(options.items()))
-    row = trainer.measured(alpha, steps, seed, **tried)
-    return {"world": world, "method": method, "steps": steps} | row
+    _, method = BY_GOSSIP.get(name, (name, METHODS.get(name)))
+    assert method is not None
+    of_utilities = method.hierarchy and method.objective not in SHARED
+    trainer = trainer_of(world, method.hierarchy, "fair_efficient" if of_utilities else SHARED[0])
+    row = trainer.measured(method, steps, seed, **tried)
+    return {"world": world, "method": name, "steps": steps} | row
 
 
 def search(world: str, method: str) -> None:
@@ -169,7 +255,7 @@ def search(world: str, method: str) -> None:
 
 def best(world: str, method: str) -> dict[str, float]:
     """The settings with the largest product."""
-    parent, _ = BY_GOSSIP.get(method, (method, {}))
+    parent, _ = BY_GOSSIP.get(method, (method, None))
     row = max(rows_of("search", world, parent), key=lambda row: row["product"])
     return {name: row[name] for name in ("rate", "entropy")}
 
@@ -194,33 +280,22 @@ def write(part: str, row: dict[str, Any]) -> None:
 
 
 def summaries(seeds_of: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each world's methods, means over the seeds, and which of them are on the front."""
+    """Of each world's methods, means over the seeds."""
     rows = []
-    for world in STEPS:
-        group = []
-        for method in [*METHODS, *BY_GOSSIP]:
-            seeds = [r for r in seeds_of if (r["world"], r["method"]) == (world, method)]
-            if not seeds:
-                continue
-            mean = {
-                name: float(np.mean([one[name] for one in seeds]))
-                for name in (*FIGURES, "processor_s")
-            }
-            products = [one["product"] for one in seeds]
-            group.append(
-                {"world": world, "method": method, "seeds": len(seeds)}
-                | {name: seeds[0][name] for name in ("steps", "rate", "entropy")}
-                | mean
-                | {"worst_variation": max(one["variation"] for one in seeds)}
-                | {"least_product": min(products), "greatest_product": max(products)}
-                | {"source": seeds[-1]["source"]}
-            )
-        for row in group:
-            row["front"] = not any(
-                other["utilisation"] > row["utilisation"] and other["variation"] < row["variation"]
-                for other in group
-            )
-        rows += group
+    for world, method in itertools.product(STEPS, [*METHODS, *BY_GOSSIP]):
+        seeds = [r for r in seeds_of if (r["world"], r["method"]) == (world, method)]
+        if not seeds:
+            continue
+        products = [one["product"] for one in seeds]
+        names = (*FIGURES, "processor_s")
+        rows.append(
+            {"world": world, "method": method, "seeds": len(seeds)}
+            | {name: seeds[0][name] for name in ("steps", "rate", "entropy")}
+            | {name: float(np.mean([one[name] for one in seeds])) for name in names}
+            | {"worst_variation": max(one["variation"] for one in seeds)}
+            | {"least_product": min(products), "greatest_product": max(products)}
+            | {"source": seeds[-1]["source"]}
+        )
     return rows
 
 
@@ -238,7 +313,7 @@ def main() -> None:
     for until in [number for number in ROUNDS if number < asked.seeds] + [asked.seeds]:
         for world, method in itertools.product(asked.only, asked.methods):
             if until:
-                search(world, BY_GOSSIP.get(method, (method, {}))[0])
+                search(world, BY_GOSSIP.get(method, (method, None))[0])
             for seed in range(until):
                 if all(row["seed"] != seed for row in rows_of("seeds_of", world, method)):
                     row = measured(world, method, STEPS[world], seed, **best(world, method))

@@ -22,6 +22,7 @@ BEST_RETURNS = {
 PUBLISHED = {
     "independent": "utilisation .96, CV 1.57, .00 to .88",
     "FEN, exact mean": "utilisation .90, CV .17, .18 to .28",
+    "FEN": "utilisation .90, CV .17, .18 to .28",
 }
 """Job scheduling by Jiang and Lu 2019, cited at second hand."""
 
@@ -222,14 +223,66 @@ FEN_PRODUCT_HEAD = "utilisation × Jain's index | on the front"
 def _with_front(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each row with whether no other has both more utilisation and less variation."""
 
+    def of(row: dict[str, Any]) -> dict[str, float]:
+        return row.get("mean", row)
+
     def beaten(row: dict[str, Any]) -> bool:
         return any(
-            other["mean"]["utilisation"] > row["mean"]["utilisation"]
-            and other["mean"]["variation"] < row["mean"]["variation"]
+            of(other)["utilisation"] > of(row)["utilisation"]
+            and of(other)["variation"] < of(row)["variation"]
             for other in rows
         )
 
     return [row | {"front": not beaten(row)} for row in rows]
+
+
+def fairness_job() -> str:
+    """Equal searches in job scheduling, and scripts."""
+    return _searched_alike("job_scheduling")
+
+
+def fairness_matthew() -> str:
+    """Equal searches in the Matthew effect, and scripts."""
+    return _searched_alike("matthew_effect")
+
+
+def fairness_plant() -> str:
+    """Equal searches in the manufacturing plant, and scripts."""
+    return _searched_alike("manufacturing_plant")
+
+
+FAIRNESS_LINE = (
+    "{method} | {seeds} | {rate:g} | {entropy:g} | {utilisation:.3f} | "
+    "{variation:.3f} ({worst_variation:.3f}) | {least:.3f} | {greatest:.3f} | {jain:.3f} | "
+    "{product:.3f} ({least_product:.3f} to {greatest_product:.3f}) | {front:?yes/no} | "
+    "{gossip_bytes:.0f}"
+)
+SCRIPT_LINE = (
+    "*{script}* | – | – | – | {utilisation:.3f} | {variation:.3f} | {least:.3f} | "
+    "{greatest:.3f} | {jain:.3f} | {product:.3f} | {front:?yes/no} | –"
+)
+FAIRNESS_HEAD = (
+    "method (*script*) | seeds | rate | entropy | utilisation | "
+    "coefficient of variation (worst seed) | least | greatest | Jain's index | "
+    "utilisation × Jain's index | on the front | bytes an agent sends a step"
+)
+
+
+def _searched_alike(world: str) -> str:
+    """A world's methods and scripts; the front is that of all of them."""
+    result = load("fairness")
+    learned = [row for row in result["rows"] if row["world"] == world]
+    scripts = [row for row in load("fen")["scripted"] if row["world"] == world]
+    rows = _with_front(learned + scripts)
+    lines = filled(FAIRNESS_LINE, rows[: len(learned)]) + filled(SCRIPT_LINE, rows[len(learned) :])
+    head, published = FAIRNESS_HEAD, [PUBLISHED.get(row["method"], "–") for row in learned]
+    if world == "job_scheduling":
+        lines = [
+            f"{line} | {figures}"
+            for line, figures in zip(lines, published + ["–"] * len(scripts), strict=True)
+        ]
+        head += " | published"
+    return sourced_table(result, head, lines, learned)
 
 
 def fen_job() -> str:
