@@ -218,8 +218,8 @@ class Trainer:
         start = self.start(jax.random.key(seed))
         parameters, sent = self.trained(start, numbers, consensus, updates)
         keys = jax.random.split(jax.random.key(1_000_000 + seed), EPISODES)
-        returns, lengths = map(np.asarray, self.judged(parameters, keys, consensus))
-        about = summary(returns, lengths)
+        returns, lengths, _ = self.judged(parameters, keys, consensus)
+        about = summary(np.asarray(returns), np.asarray(lengths))
         return about | {
             "seed": seed,
             "rate": rate,
