@@ -14,7 +14,12 @@ from gradweave.aggregate.local.methods import LOCAL, LocalMethod
 from gradweave.aggregate.mixing import MIXINGS, MixingMatrix, ring_graph
 from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossip_options
 from gradweave.aggregate.sequences import SEQUENCES, Drawn
-from gradweave.checks import check_above_zero, check_at_least_one, did_you_mean
+from gradweave.checks import (
+    check_above_zero,
+    check_at_least_one,
+    check_not_below_zero,
+    did_you_mean,
+)
 from gradweave.errors import OptionError, ScheduleError, SpecError
 from gradweave.schedule.file import load
 from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
@@ -37,6 +42,7 @@ _FACTOR = 5.0
 _ASYNCHRONOUS_KINDS = {
     **{"consistency": str, "bound": int, "catch_up": bool, "servers": int, "correction": bool},
     **{"rate": float, "scale_by_staleness": bool, "step_s": float, "slow": int, "factor": float},
+    **{"worker_cpus": float, "min_workers": int},
 }
 """The options of ``asynchronous``, and their types."""
 
@@ -161,15 +167,22 @@ class AsynchronousSpec:
     one over their number for what is applied alone."""
     scale_by_staleness: bool = False
     """As `asynchronous.Task` has it."""
+    worker_cpus: float = 0.0
+    """As `asynchronous.train` has it."""
+    min_workers: int | None = None
+    """As `asynchronous.train` has it."""
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_at_least_one(self, "servers")
+        check_not_below_zero(self, "worker_cpus")
         if self.rate is not None:
             check_above_zero(self, "rate")
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a slow worker that there is not."""
+        """Refuses a slow worker that there is not, and to begin with more than there are."""
+        if self.min_workers is not None and not 1 <= self.min_workers <= workers:
+            raise OptionError(f"min_workers: expected 1 to {workers}, got {self.min_workers}")
         for worker, _ in self.stragglers.slow:
             if not 0 <= worker < workers:
                 raise OptionError(f"slow: expected workers 0 to {workers - 1}, got {worker}")

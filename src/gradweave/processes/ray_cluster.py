@@ -152,7 +152,8 @@ def cluster(address: str | None = None) -> Iterator[Cluster]:
 
     Args:
         address: of a running cluster, which must have Gradweave installed; if not given, the one
-            that this process is connected to, or else this machine, whose processes end afterwards.
+            that this process is connected to, that of RAY_ADDRESS, or else this machine, whose
+            processes end afterwards.
 
     Raises:
         MissingExtraError: where Ray is not installed.
@@ -172,6 +173,7 @@ def _cluster(address: str | None) -> Iterator[Cluster]:
         with _connected[-1].explained():
             yield _connected[-1]
         return
+    address = address or os.environ.get("RAY_ADDRESS")
     if ray.is_initialized():
         opened = _others(ray)
     elif address is not None:

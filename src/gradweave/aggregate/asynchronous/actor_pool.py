@@ -74,8 +74,14 @@ class ActorPool:
             self.results([self.call(server.restore.remote) for server in self.servers])
         return pids
 
-    def ready_workers(self, count: int) -> tuple[dict[int, int], dict[int, RetriedCall]]:
+    def ready_workers(
+        self, count: int, replaced: Callable[[int], RetriedCall]
+    ) -> tuple[dict[int, int], dict[int, RetriedCall]]:
         """Waits until so many workers are ready.
+
+        Args:
+            count: how many.
+            replaced: called with a worker that died; returns the call of its replacement.
 
         Returns:
             By worker, the process ids of those that are, and the calls of the others, which return
@@ -84,11 +90,35 @@ class ActorPool:
         Raises:
             RunError: another one did not become ready within `timeout_s`.
         """
+        calls: dict[int, RetriedCall] = {}
+        pids: dict[int, int] = {}
         if self._task.computation is not None:
             # What the first one compiles the others read, where JAX keeps it.
-            self.results([self.call(self.workers[0].ready.remote)])
-        calls = {number: self.call(one.ready.remote) for number, one in enumerate(self.workers)}
-        pids: dict[int, int] = {}
+            first = self._first_started()
+            calls[first] = self.call(self.workers[first].ready.remote)
+            self._await_ready(calls, pids, 1, replaced)
+        calls |= {
+            number: self.call(one.ready.remote)
+            for number, one in enumerate(self.workers)
+            if number not in pids
+        }
+        self._await_ready(calls, pids, count, replaced)
+        return pids, calls
+
+    def _first_started(self) -> int:
+        """A worker for which there was room."""
+        number_of = {one.started.remote(): number for number, one in enumerate(self.workers)}
+        done = self._cluster.wait(list(number_of), self._timeout_s)
+        return number_of[done[0]] if done else 0
+
+    def _await_ready(
+        self,
+        calls: dict[int, RetriedCall],
+        pids: dict[int, int],
+        count: int,
+        replaced: Callable[[int], RetriedCall],
+    ) -> None:
+        """Moves workers from `calls` to `pids` until so many are there."""
         while len(pids) < count:
             number_of = {call.reference: number for number, call in calls.items()}
             done = self._cluster.wait(list(number_of), self._timeout_s)
@@ -98,8 +128,14 @@ class ActorPool:
                     "give Ray's cluster room for the others, or a lower min_workers or worker_cpus"
                 )
             for number in (number_of[reference] for reference in done):
-                (pids[number],) = self.results([calls.pop(number)])
-        return pids, calls
+                call = calls.pop(number)
+                try:
+                    (pids[number],) = results([call], self._cluster.get)
+                except self._ray.exceptions.RayActorError:
+                    self.check_servers()
+                    calls[number] = replaced(number)
+                except self._ray.exceptions.RayError as error:
+                    raise self.explained(error) from error
 
     def replace(self, worker: int, clock: int, updates: int) -> RetriedCall:
         """Starts another actor in place of a worker.
@@ -116,20 +152,24 @@ class ActorPool:
         self.workers[worker] = self._start_worker(worker, clock, updates)
         return self.call(self.workers[worker].ready.remote)
 
-    def save_states(self, updates: int, clocks: Sequence[int]) -> list[RetriedCall]:
-        """Has all workers write their states, if they have any.
+    def save_states(
+        self, updates: int, clocks: Sequence[int], there: Sequence[bool]
+    ) -> list[RetriedCall]:
+        """Has the workers that are there write their states, if they have any.
 
         A call is executed after the worker's step under way, and before its next one.
 
         Args:
             updates: of the checkpoint.
             clocks: of each worker, at which it would resume.
+            there: whether each one is.
         """
         if self._task.computation is None:
             return []
         return [
             self.call(partial(worker.save.remote, updates, clock))
-            for worker, clock in zip(self.workers, clocks, strict=True)
+            for worker, clock, is_there in zip(self.workers, clocks, there, strict=True)
+            if is_there
         ]
 
     def saved_states(self, calls: list[RetriedCall]) -> bool:

@@ -24,11 +24,13 @@ from gradweave.aggregate.asynchronous.checkpoint import (
     save_state,
     shard_path,
     state_path,
+    state_there,
 )
 from gradweave.aggregate.asynchronous.layout import Layout
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Computation, Pulled, Stepped
+from gradweave.errors import FileError
 from gradweave.processes.watch import Watch
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
@@ -211,6 +213,9 @@ class WorkerActor(_Actor):
         self.before: tuple[int, Any] | None = None
         """Clock of the last step, and the state before it."""
 
+    def started(self) -> None:
+        """Does nothing, once the process runs."""
+
     def ready(self) -> int:
         """Its process id, once it has its state and what it computes with is compiled."""
         if self.before is None:  # else called again
@@ -221,11 +226,15 @@ class WorkerActor(_Actor):
     def _restore(self) -> None:
         """Takes the state of the checkpoint, if it has one."""
         state = self.computation.state
-        if self.folder is None or self.updates == 0 or state is None:
+        if self.folder is None or state is None:
             return
-        path = state_path(self.folder, self.number, self.updates)
-        if path.exists():  # else that checkpoint was replaced by a later one while this one started
-            self.computation.state = load_state(path, state)
+        while (path := state_there(self.folder, self.number, self.updates)) is not None:
+            try:
+                self.computation.state = load_state(path, state)
+                return
+            except FileError:
+                if path.exists():  # else a later checkpoint replaced it meanwhile
+                    raise
 
     def save(self, updates: int, clock: int) -> None:
         """Writes its state as it was before a step.
@@ -252,7 +261,7 @@ class WorkerActor(_Actor):
         Returns:
             None where a server was gone.
         """
-        from ray.exceptions import RayActorError
+        from ray.exceptions import ObjectLostError, RayActorError
 
         try:
             step, pulls = self._compute_timed(clock, epoch_s)
@@ -262,7 +271,7 @@ class WorkerActor(_Actor):
             self._call_all(
                 [partial(server.push.remote, self.number, clock, piece) for server, piece in each]
             )
-        except RayActorError:
+        except (RayActorError, ObjectLostError):  # also of what its machine held
             return None
         assert pulls.first is not None
         return StepResult(

@@ -9,7 +9,7 @@ and workers may be writing those of the next ones already.
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from gradweave import arrays, pytrees
 from gradweave.aggregate.asynchronous.history import COLUMNS, History
 from gradweave.aggregate.asynchronous.shard import Shard
-from gradweave.atomic import unfinished
+from gradweave.atomic import atomic_write, unfinished
 from gradweave.errors import FileError, OptionError
 
 FILE = "run.safetensors"
@@ -50,6 +50,40 @@ def shard_path(folder: str | Path, server: int, updates: int) -> Path:
 def state_path(folder: str | Path, worker: int, updates: int) -> Path:
     """The file of a worker's state."""
     return Path(folder) / f"worker-{worker}-update-{updates}.safetensors"
+
+
+def state_there(folder: str | Path, worker: int, updates: int) -> Path | None:
+    """The file of a worker's state that a replacement takes.
+
+    Args:
+        folder: of the checkpoint.
+        worker: whose.
+        updates: of the checkpoint when the replacement was asked for, which may be long ago.
+
+    Returns:
+        That checkpoint's, or the newest one that took its place; None where there is none.
+    """
+    path = state_path(folder, worker, updates)
+    if path.exists():
+        return path
+    own = path.name.removesuffix(f"{updates}.safetensors")
+    later = [(number, one) for one, number in parts(Path(folder)) if one.name.startswith(own)]
+    return max(later)[1] if later else None
+
+
+def keep_states(folder: Path, workers: Iterable[int], before: int, updates: int) -> None:
+    """Has a checkpoint take the states of the one before it, of workers that are not there.
+
+    Args:
+        folder: of both.
+        workers: which.
+        before: updates of the earlier one.
+        updates: of the later one.
+    """
+    for worker in workers:
+        source, target = (state_path(folder, worker, number) for number in (before, updates))
+        if source.exists() and not target.exists():
+            atomic_write(target, source.read_bytes())
 
 
 def save_state(path: Path, state: Any) -> None:

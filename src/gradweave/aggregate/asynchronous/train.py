@@ -199,6 +199,17 @@ class _PendingCall:
     worker: int
 
 
+@dataclasses.dataclass(frozen=True)
+class _Saving:
+    """A checkpoint whose parts are being written."""
+
+    snapshot: Snapshot
+    states: list[RetriedCall]
+    """Calls of the workers that write theirs."""
+    absent: tuple[int, ...]
+    """Workers that were not there."""
+
+
 class _Driver:
     """Tells workers when to begin and servers what to apply, as the protocol decides."""
 
@@ -259,7 +270,7 @@ class _Driver:
         self.history = HistoryBuilder(None if snapshot is None else snapshot.history)
         self.saved = self.committed = self.clocks.updates
         self.saved_at_s = time.monotonic()
-        self.saving: collections.deque[tuple[list[RetriedCall], Snapshot]] = collections.deque()
+        self.saving: collections.deque[_Saving] = collections.deque()
         self.pending: dict[Any, _PendingCall] = {}
         self.commands = Commands(self.pool)
         self.applied: Callable[[], list[Any]] = list
@@ -267,7 +278,7 @@ class _Driver:
         self.aux: list[Any] = [None] * workers
         self.deaths = [0] * workers
         self.server_pids = self.pool.ready_servers()
-        there, to_come = self.pool.ready_workers(self.options.min_workers)
+        there, to_come = self.pool.ready_workers(self.options.min_workers, self._replacement)
         self.worker_pids = [there.get(worker, 0) for worker in range(workers)]
         self.clocks = protocol.without(self.clocks, to_come)
         for worker, call in to_come.items():
@@ -293,7 +304,7 @@ class _Driver:
             result = self.cluster.get(done)[0]
         except self.ray.exceptions.ActorUnavailableError:
             self._retry(pending)
-        except self.ray.exceptions.RayActorError:
+        except (self.ray.exceptions.RayActorError, self.ray.exceptions.ObjectLostError):
             self.pool.check_servers()
             self._replace(pending.worker)
         except self.ray.exceptions.RayError as error:
@@ -336,6 +347,12 @@ class _Driver:
         self._apply(protocol.push(self.clocks, self.task.rule, worker, step.version))
 
     def _replace(self, worker: int) -> None:
+        if self.task.elastic:
+            self._apply(protocol.remove(self.clocks, self.task.rule, worker))
+        self._await(self._replacement(worker), self._take_replacement, worker)
+
+    def _replacement(self, worker: int) -> RetriedCall:
+        """The start of another process in place of one that died, unless too many have."""
         self.replaced += 1
         self.deaths[worker] += 1
         if self.deaths[worker] >= MAX_DEATHS:
@@ -343,11 +360,8 @@ class _Driver:
                 f"worker {worker} died {MAX_DEATHS} times at step {self.clocks.clock[worker]}, "
                 f"perhaps for lack of memory; its log is in {self.cluster.logs()}"
             )
-        if self.task.elastic:
-            self._apply(protocol.remove(self.clocks, self.task.rule, worker))
         clock = protocol.resume_clocks(self.clocks)[worker]
-        replacement = self.pool.replace(worker, clock, self.committed)
-        self._await(replacement, self._take_replacement, worker)
+        return self.pool.replace(worker, clock, self.committed)
 
     def _take_replacement(self, process: int, worker: int) -> None:
         self.worker_pids[worker] = process
@@ -418,8 +432,14 @@ class _Driver:
         seconds = self._seconds()
         clock = protocol.resume_clocks(self.clocks)
         snapshot = Snapshot(self.saved, clock, self.history.build(), seconds)
-        states = self.pool.save_states(self.saved, clock)
-        self.commands.send("save", on_done=lambda _: self.saving.append((states, snapshot)))
+        # What is not there may be long in coming: its state is that of the checkpoint before.
+        there = self.clocks.alive if self.task.elastic else (True,) * self.task.workers
+        saving = _Saving(
+            snapshot,
+            self.pool.save_states(self.saved, clock, there),
+            tuple(worker for worker, is_there in enumerate(there) if not is_there),
+        )
+        self.commands.send("save", on_done=lambda _: self.saving.append(saving))
 
     def _save_last(self) -> None:
         """Saves what no checkpoint has yet."""
@@ -429,11 +449,13 @@ class _Driver:
     def _commit(self, *, wait: bool) -> None:
         """Writes the snapshots whose parts have been written, in their order."""
         folder = self.options.folder
-        while self.saving and (wait or self.pool.all_done(self.saving[0][0])):
+        while self.saving and (wait or self.pool.all_done(self.saving[0].states)):
             assert folder is not None
-            states, snapshot = self.saving.popleft()
-            if not self.pool.saved_states(states):
+            saving = self.saving.popleft()
+            if not self.pool.saved_states(saving.states):
                 continue
+            snapshot = saving.snapshot
+            checkpoint.keep_states(folder, saving.absent, self.committed, snapshot.updates)
             checkpoint.save_snapshot(folder, snapshot, self.task.digest(), self.task.about)
             self.committed = snapshot.updates
             self._announce_resumption(snapshot.updates)

@@ -103,6 +103,8 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
             report=heard,
             timeout_s=TIMEOUT_S,
+            worker_cpus=spec.worker_cpus,
+            min_workers=spec.min_workers,
         )
     if updates == config.updates:
         about = description(config, extended, agents=environment.agents)
