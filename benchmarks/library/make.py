@@ -1,12 +1,14 @@
 """Finds schedules and bounds for the instances of the library, and keeps the better ones.
 
     taskset -c 0 python benchmarks/library/make.py [--time-limit SECONDS] [--only TEXT] [--again]
+    taskset -c 0 python benchmarks/library/make.py --only TEXT --scheduler SPEC [--scheduler SPEC]
     taskset -c 0 python benchmarks/library/make.py --certify
 
 A run goes on where another was ended: instances that have a record are left alone, unless `--again`
 has the open ones searched anew. A record is replaced only by a better one, as if it were submitted;
-schedules are judged by `gradweave_check` alone. `--certify` bounds the open ones anew, by the kinds
-of certificates that there are now.
+schedules are judged by `gradweave_check` alone. `--scheduler` tries these strategies, with their
+options, for the open ones, in place of the usual search. `--certify` bounds the open ones anew, by
+the kinds of certificates that there are now.
 """
 
 import argparse
@@ -29,19 +31,22 @@ import gradweave_check as checker
 from gradweave.bounds import with_certificates
 from gradweave.errors import GradweaveError, InvalidScheduleError
 from gradweave.library import Instance, Library, Record
+from gradweave.library.instance import EXACT_WITHIN
 from gradweave.library.judging import judge
 from gradweave.library.store import INDEX
 from gradweave.library.submission import Outcome, accept, first_record, schedule_of
 from gradweave.schedule import Schedule
 from gradweave.schedule.file import demand_to_object, to_bytes
 from gradweave.schedule.jobs import demand_of
+from gradweave.schedulers import from_spec
+from gradweave.schedulers.demand_spec import demand_strategy
 from gradweave.schedulers.scheduler import to_spec
 from gradweave.topology import Topology
 from gradweave.topology.formats.object import topology_to_object
 
 FOLDER = Path(__file__).parent
 BY = f"Gradweave {gw.__version__}"
-MAX_TRANSFERS = 100_000
+MAX_TRANSFERS = 400_000
 """Of a schedule that is looked at: larger ones are not kept."""
 COSTS_S = (None, 1e-6, 4e-6, 2e-5)
 """Seconds that messages are taken to cost in a search, in turn: the more, the fewer they are. None:
@@ -104,6 +109,39 @@ def _in_seconds(
             time_limit=limit_s,
         )
         yield found.schedule, to_spec(found.scheduler), None
+
+
+def made_by(
+    spec: str, question: Question, topology: Topology, limit_s: float, seed: int
+) -> Schedule:
+    """The schedule of one strategy, without certificates."""
+    given: dict[str, Any] = {"seed": seed, "time_limit": limit_s}
+    if question.jobs is not None:
+        demand = demand_of(topology, question.jobs(topology))
+        made = demand_strategy(spec).schedule(topology, demand, **given)
+    else:
+        kind: Any = question.collective
+        made = from_spec(spec).schedule(topology, collective=kind, **given)
+    return made.replace(certificates=())
+
+
+def tried(
+    library: Library, instance: Instance, question: Question, spec: str, limit_s: float, seed: int
+) -> str:
+    """Keeps what one strategy finds, where it is better; a line that says what came of it."""
+    made = made_by(spec, question, question.topology(), limit_s, seed)
+    taken: float = made.rounds
+    if instance.unit == "seconds":
+        size = None if question.jobs else instance.bytes
+        taken = gw.simulate.seconds(made, size, "events")
+    said = f"{taken / float(checker.exact(instance.record.bound)) - 1:.3%}, was {instance.gap:.3%}"
+    if taken >= instance.record.value * (1 - EXACT_WITHIN):
+        return said
+    data = data_of(made)
+    outcome = Outcome(instance, judge(data, instance), data)
+    how = f"scheduler {spec}, seed {seed}"
+    accepted = accept(library, outcome, BY, how, today())
+    return f"{said}: {made.num_transfers} transfers, {accepted.status}"
 
 
 def asked(question: Question, topology: Topology) -> Instance:
@@ -192,6 +230,7 @@ def main() -> None:
     asking.add_argument("--only", default="", help="instances whose ids have this text")
     asking.add_argument("--again", action="store_true", help="search for the open ones anew")
     asking.add_argument("--seed", type=int, default=0)
+    asking.add_argument("--scheduler", action="append", default=[], help="try these alone")
     asking.add_argument("--certify", action="store_true")
     given = asking.parse_args()
     library = Library(FOLDER)
@@ -203,17 +242,22 @@ def main() -> None:
     known = library.instances if (FOLDER / INDEX).exists() else {}
     for question in sorted(questions(), key=lambda one: (one.model != "rounds", one.servers)):
         there = known.get(question.id)
-        if given.only not in question.id or (there and not given.again):
+        if given.only not in question.id or (there and not (given.again or given.scheduler)):
             continue
-        if there and there.status == "closed":
-            continue
-        begun = time.process_time()
-        try:
-            said = improved(library, question, given.time_limit, given.seed)
-        except GradweaveError as error:
-            said = f"failed: {error}"
-        took = time.process_time() - begun
-        print(f"{question.id}: {said} ({took:.1f} s)", flush=True)
+        for spec in given.scheduler or [""]:
+            there = library.instances.get(question.id) if there else None
+            if there and there.status == "closed":
+                break
+            begun = time.process_time()
+            try:
+                if there and spec:
+                    said = tried(library, there, question, spec, given.time_limit, given.seed)
+                else:
+                    said = improved(library, question, given.time_limit, given.seed)
+            except GradweaveError as error:
+                said = f"failed: {error}"
+            took = time.process_time() - begun
+            print(f"{question.id}: {spec} {said} ({took:.1f} s)", flush=True)
 
 
 if __name__ == "__main__":

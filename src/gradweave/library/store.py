@@ -141,11 +141,16 @@ class Library:
         """
         if not self.path.is_dir():
             raise FileError(f"{self.path}: an archive is frozen; write to a checkout's folder")
+        self._forget()  # others may have written since
         there = dict(self.instances) if (self.path / INDEX).exists() else {}
         for instance, packed in made:
             there[instance.id] = instance
             atomic_write(self.path / SCHEDULES / f"{instance.id}.json.gz", packed)
         atomic_write(self.path / INDEX, _as_bytes(release, there))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Has the index read anew."""
         vars(self).pop("_index", None)
         vars(self).pop("instances", None)
 

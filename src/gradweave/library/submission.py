@@ -16,7 +16,7 @@ from gradweave.library.store import MAX_PACKED_BYTES, Library
 from gradweave.schedule.file import from_bytes
 from gradweave.schedule.schedule import Schedule
 
-MAX_KEPT_BYTES = 300_000
+MAX_KEPT_BYTES = 1_000_000
 """Largest file of a schedule, packed, that the library keeps, so that it stays small."""
 
 
