@@ -1,4 +1,4 @@
-"""Curves of trainings: a figure of their logs against steps, with the range over seeds."""
+"""Curves of trainings: a figure of their logs, with intervals of the mean over seeds."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,16 @@ from gradweave.training.log import LOG, read_log
 
 MOST_CURVES = 24
 """That one chart has colours and line styles for."""
+STEPS = "steps of all games together"
 _STYLES = ("-", "--", ":")
+FEWEST = 3
+"""Seeds of an interval; with fewer the band is their range."""
+# 97.5% quantiles of Student's t with 2 to 30 degrees of freedom; from there on 1.96 + 2.4 / ν.
+_T = (
+    *(4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145),
+    *(2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052),
+    *(2.048, 2.045, 2.042),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +31,8 @@ class Curve:
     """One training's."""
 
     name: str
-    steps: NDArray[np.float64]
-    """[U] of all games together, after each update."""
+    at: NDArray[np.float64]
+    """[U] where each update stands, as after how many steps of all games together."""
     values: NDArray[np.float64]
     """[U, S] of each seed; NaN where an update has none."""
 
@@ -34,6 +43,31 @@ class Curve:
         total = np.stack([np.nansum(row, 0) for row in rows])
         means = np.where(real, total / np.maximum(real, 1), np.nan)
         return dataclasses.replace(self, values=means)
+
+
+def band(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The 95% interval of the mean over seeds, by Student's t; the range of fewer than `FEWEST`.
+
+    Args:
+        values: [U, S], at least one of each row finite.
+
+    Returns:
+        [U] its lower and upper ends. Seeds without a value do not count.
+
+    >>> [np.round(end, 2).tolist() for end in band(np.array([[1.0, 2.0, 3.0], [1.0, 2.0, np.nan]]))]
+    [[-0.48, 1.0], [4.48, 2.0]]
+    """
+    number = np.isfinite(values).sum(1)
+    few = number < FEWEST
+    freedom = np.maximum(number - 1, 1)
+    known = np.array([np.nan, np.nan, *_T])
+    exact = known[np.minimum(freedom, len(known) - 1)]
+    quantile = np.where(freedom < len(known), exact, 1.96 + 2.4 / freedom)
+    mean = np.nanmean(values, 1)
+    deviation = np.sqrt(np.nansum(np.square(values - mean[:, None]), 1) / freedom)
+    half = quantile * deviation / np.sqrt(number)
+    low = np.where(few, np.nanmin(values, 1), mean - half)
+    return low, np.where(few, np.nanmax(values, 1), mean + half)
 
 
 def folders_of(run: Path) -> list[Path]:
@@ -50,12 +84,15 @@ def folders_of(run: Path) -> list[Path]:
     return inside
 
 
-def read_curve(folder: Path, what: str = "return") -> Curve:
+def read_curve(folder: Path, what: str = "return", against: str = "steps") -> Curve:
     """A training's curve.
 
     Args:
         folder: of its log.
-        what: which of the log's numbers, such as ``return``, ``length`` or ``entropy``.
+        what: which of the log's numbers of each seed, such as ``return``, ``length`` or
+            ``entropy``.
+        against: which of its numbers of all seeds: ``steps`` or ``update``; ``seconds``, where an
+            asynchronous server trained.
 
     Raises:
         FileError: the log is empty, or has no such number.
@@ -66,17 +103,24 @@ def read_curve(folder: Path, what: str = "return") -> Curve:
     known = [name for name, value in rows[-1].items() if isinstance(value, list)]
     if what not in known:
         raise FileError(f"{folder / LOG}: {expected_one_of('curve', known, what)}")
+    shared = [name for name, value in rows[-1].items() if isinstance(value, int | float)]
+    if against not in shared:
+        raise FileError(f"{folder / LOG}: {expected_one_of('axis', shared, against)}")
     values = np.array([row[what] for row in rows], np.float64)
-    return Curve(str(folder), np.array([row["steps"] for row in rows], np.float64), values)
+    return Curve(str(folder), np.array([row[against] for row in rows], np.float64), values)
 
 
-def draw_curves(curves: Sequence[Curve], what: str, path: Path) -> None:
-    """Draws curves as a PNG: the mean over seeds, and from the least seed to the greatest.
+def draw_curves(
+    curves: Sequence[Curve], what: str, path: Path, *, against: str = STEPS, log: bool = False
+) -> None:
+    """Draws curves as a PNG: the mean over seeds, and its `band`.
 
     Args:
         curves: 1 to `MOST_CURVES`.
         what: they show.
         path: where to write the PNG.
+        against: what the horizontal axis is.
+        log: whether that axis is logarithmic.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -87,16 +131,16 @@ def draw_curves(curves: Sequence[Curve], what: str, path: Path) -> None:
     for number, curve in enumerate(curves):
         # Steps before the first episode ended have no value.
         there = np.isfinite(curve.values).any(1)
-        steps, values = curve.steps[there], curve.values[there]
+        at, values = curve.at[there], curve.values[there]
         colour, style = f"C{number % 10}", _STYLES[number // 10]
         label = literal(curve.name)
-        axes.plot(steps, np.nanmean(values, 1), style, color=colour, label=label, linewidth=1.3)
+        axes.plot(at, np.nanmean(values, 1), style, color=colour, label=label, linewidth=1.3)
         if values.shape[1] > 1:
-            low, high = np.nanmin(values, 1), np.nanmax(values, 1)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xlabel("steps of all games together", fontsize=8)
-    shown = "mean over seeds, and their range" if _several(curves) else "one seed"
-    axes.set_ylabel(literal(f"{what} ({shown})"), fontsize=8, color=INK)
+            axes.fill_between(at, *band(values), color=colour, alpha=0.15, linewidth=0)
+    axes.set_xlabel(literal(against), fontsize=8)
+    if log:
+        axes.set_xscale("log")
+    axes.set_ylabel(literal(f"{what} ({_shown(curves)})"), fontsize=8, color=INK)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -104,5 +148,10 @@ def draw_curves(curves: Sequence[Curve], what: str, path: Path) -> None:
     save_png(figure, path)
 
 
-def _several(curves: Sequence[Curve]) -> bool:
-    return any(curve.values.shape[1] > 1 for curve in curves)
+def _shown(curves: Sequence[Curve]) -> str:
+    """What a chart's lines and bands are."""
+    most = max(curve.values.shape[1] for curve in curves)
+    if most == 1:
+        return "one seed"
+    of = "its 95% interval" if most >= FEWEST else "their range"
+    return f"mean over seeds, and {of}"

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     help="Draw this one of the log's numbers, such as length, entropy or value_error.",
 )
 @click.option(
+    "--against",
+    default="steps",
+    show_default=True,
+    metavar="NAME",
+    help="Draw it against this one of the log's numbers: steps or update; seconds, of an "
+    "asynchronous server.",
+)
+@click.option(
     "--smooth",
     type=click.IntRange(1),
     default=5,
@@ -42,19 +50,24 @@ if TYPE_CHECKING:
     help="Write the chart to this file.",
 )
 @json_option
-def plot(runs: tuple[Path, ...], what: str, smooth: int, output: Path, as_json: bool) -> None:
-    """Draw the curves of trainings, with the range over seeds.
+def plot(
+    runs: tuple[Path, ...], what: str, against: str, smooth: int, output: Path, as_json: bool
+) -> None:
+    """Draw the curves of trainings: means over seeds, and 95% intervals.
+
+    The intervals are Student's t; with fewer than three seeds the band is their range.
 
     RUNS are folders of "gradweave train"; that of a sweep stands for all of its combinations.
     """
-    from gradweave.report.curves import MOST_CURVES, draw_curves, folders_of, read_curve
+    from gradweave.report.curves import MOST_CURVES, STEPS, draw_curves, folders_of, read_curve
 
     writable(output, ".png")
     folders = [folder for run in runs for folder in folders_of(run)]
     if len(folders) > MOST_CURVES:
         raise OptionError(f"RUNS: expected at most {MOST_CURVES} curves, got {len(folders)}")
-    curves = [read_curve(folder, what).smoothed(smooth) for folder in folders]
-    draw_curves(_shortened(curves), what, output)
+    curves = [read_curve(folder, what, against).smoothed(smooth) for folder in folders]
+    axis = STEPS if against == "steps" else against
+    draw_curves(_shortened(curves), what, output, against=axis)
     if as_json:
         print_json({"output": str(output), "what": what, "runs": [curve.name for curve in curves]})
     else:
