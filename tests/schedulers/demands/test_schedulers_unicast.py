@@ -49,6 +49,16 @@ def test_seconds_are_near_the_bound(spec: str) -> None:
     assert 0 <= plan.gap < 0.02
 
 
+@pytest.mark.parametrize("spec", ["leaf_spine:leaves=2,spines=2,servers_per_leaf=4", "fat_tree:4"])
+def test_servers_of_one_switch_among_themselves(spec: str) -> None:
+    """Links that no message can use are mapped onto one another more often than they have room."""
+    topology = gw.topology.from_spec(spec)
+    demand = collective("all_to_all", topology.servers[:4], 10**8)
+    plan = plan_unicast(topology, demand)
+    assert gw.verify(plan.schedule).valid
+    assert 0 <= plan.gap < 0.02
+
+
 @pytest.mark.parametrize("capacity", [1, 2])
 def test_rounds_by_ejection_are_added_up_to_a_limit(capacity: int) -> None:
     """Eight transfers of one link each, over one link."""

@@ -38,6 +38,10 @@ REWEIGHTED = 10
 multipliers), so that loads come to agree without ever sharper prices."""
 LEAST_MULTIPLIER = 1e-12
 """Of the largest, so that every link keeps a price."""
+NEXT_TO_NOTHING = 1e-6
+"""Of the largest capacity: links that have less are left out where all messages have other paths.
+Kilobytes a second beside gigabytes, as where a link is meant for one direction alone, and loads
+differ by so many powers of ten that the search doesn't end."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,6 +149,7 @@ class _Search:
         self.size = np.bincount(self.orbit)
         self.capacity = np.zeros(len(self.size))
         self.capacity[self.orbit] = messages.capacity(unit)
+        self.left_out = _left_out(messages, unit)
         self.graph = self._graph(1.0)
         self.work: Work = no_work(self.graph)
         ones = np.ones(len(self.size))
@@ -160,6 +165,7 @@ class _Search:
     def _graph(self, scale: float) -> Graph:
         """The network; `scale`: the load that counts as one."""
         source, target, nodes = self.messages.ends
+        target = np.where(self.left_out, source, target)  # a loop, which is on no shortest path
         first = np.searchsorted(source, np.arange(nodes + 1)).astype(np.int64)
         unit = 1 / (self.size * self.capacity * scale)
         return Graph(first, source, target, self.orbit, unit)
@@ -172,7 +178,11 @@ class _Search:
         return due / float(prices.price.sum())
 
     def _lengths(self, prices: Prices) -> NDArray[np.float64]:
-        return (prices.price / (self.size * self.capacity))[self.orbit]
+        length = (prices.price / (self.size * self.capacity))[self.orbit]
+        if self.left_out.any():  # as long as the longest path, so that none gains by them
+            length[self.left_out] = np.inf
+            length[self.left_out] = self.messages.distances(length).max()
+        return length
 
     def start_from(self, known: ConcurrentFlow) -> None:
         """Goes on from another flow: its paths, for what the messages are now, and its prices."""
@@ -251,6 +261,18 @@ class _Search:
             self.multiplier[self.orbit],
             self.sharpness,
         )
+
+
+def _left_out(messages: Messages, unit: Unit) -> NDArray[np.bool_]:
+    """[L] links that carry next to nothing, unless some message has no path without them."""
+    capacity = messages.capacity(unit)
+    slow = capacity < NEXT_TO_NOTHING * capacity.max()
+    if slow.any():
+        try:
+            messages.distances(np.where(slow, np.inf, 1.0))
+        except OptionError:
+            slow[:] = False
+    return slow
 
 
 def _generators(messages: Messages) -> list[NDArray[np.int32]]:

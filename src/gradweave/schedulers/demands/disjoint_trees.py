@@ -1,6 +1,8 @@
 """Trees from one root that share no link: as many as any server's links can tell apart."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -14,7 +16,7 @@ from gradweave.schedulers.demands.own_hops import OwnHops, units_of
 from gradweave.schedulers.demands.pieces import Pieces
 from gradweave.schedulers.demands.strategy import DemandStrategy
 from gradweave.schedulers.demands.tuning import TUNING
-from gradweave.stop import Stop
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Integers, Topology
 
 
@@ -30,7 +32,7 @@ class DisjointTrees(DemandStrategy):
 
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        carriers = list(disjoint_carriers(topology, demand))
+        carriers = list(disjoint_carriers(topology, demand, stop.part(TUNING.planning)))
         if len({block for block, _ in carriers}) < len(demand):
             raise self.refused(
                 "is for broadcasts and reductions among all servers, over links whose bandwidths "
@@ -40,59 +42,99 @@ class DisjointTrees(DemandStrategy):
         return pieces.schedule(pieces.fastest(stop))
 
 
-def disjoint_carriers(topology: Topology, demand: Demand) -> Iterator[tuple[int, Carrier]]:
+def disjoint_carriers(
+    topology: Topology, demand: Demand, stop: Stop = UNLIMITED
+) -> Iterator[tuple[int, Carrier]]:
     """Carriers of broadcasts and reductions among all servers.
 
     Each tree carries the same part of its block, and all have bandwidth of their own, so that none
     waits for another. Of other blocks none, nor where links have too many different bandwidths.
 
     Args:
-        topology: the network.
-        demand: what is to be summed and moved.
+        topology: the network. What was found on it is known from then on, and better sets of trees
+            are sought for as long as there is time.
+        demand: what is to be summed and moved; the more blocks, the fewer sets of each are tried.
+        stop: after which no further block is begun.
     """
     units = units_of(topology)
     if units is None or len(topology.source) > TUNING.max_disjoint_links:
         return
-    servers, rank = topology.num_servers, topology.rank.astype(np.int64)
     for block in range(len(demand)):
         given, wanted = demand.contributors[block], demand.destinations[block]
-        if min(len(given), len(wanted)) > 1 or len(np.union1d(given, wanted)) < servers:
+        everywhere = len(np.union1d(given, wanted)) == topology.num_servers
+        if min(len(given), len(wanted)) > 1 or not everywhere:
             continue
-        towards = len(wanted) == 1
-        root = int(wanted[0] if towards else given[0])
-        found = _flattest(topology, root, towards, units)
-        if found is None:
-            continue
-        hops, parents = found
-        for parent in parents:
-            trees = Trees(
-                np.arange(servers),
-                int(rank[root]),
-                towards=parent if towards else None,
-                given=np.isin(topology.servers, given),
-                away=None if towards else parent,
-                wanted=np.isin(topology.servers, wanted),
-            )
-            yield block, trees.carrier(topology, hops.take)
+        search = _search_of(topology, tuple(given.tolist()), tuple(wanted.tolist()))
+        tries = math.ceil(TUNING.splits / len(demand)) if len(topology.switches) else 1
+        for carrier in search.carriers(tries, stop.part(1 / (len(demand) - block))):
+            yield block, carrier
+        if stop.reached():
+            return
 
 
-def _flattest(
-    topology: Topology, root: int, towards: bool, units: Integers
-) -> tuple[OwnHops, NDArray[np.int64]] | None:
-    """Of some sets of trees those that share links least with slower ones; then the flattest."""
-    rng, best, found = np.random.default_rng(0), (np.inf, np.inf, np.inf), None
-    for _ in range(TUNING.splits if len(topology.switches) else 1):
-        hops = OwnHops(topology, root, towards, units, rng)
-        if not 0 < hops.count <= TUNING.max_disjoint_trees:
-            return None
-        arcs, mixed = hops.between_servers, hops.links_of_several_rates
-        if mixed > best[0]:
-            continue
-        for _ in range(TUNING.growths):
-            parents, *depth = disjoint_trees(arcs, int(topology.rank[root]), hops.count, rng)
-            if parents is not None and (mixed, *depth) < best:
-                best, found = (mixed, *depth), (hops, parents)
-    return found
+class _Search:
+    """Sets of trees for one block, of which the flattest is kept; it goes on whenever asked.
+
+    First come those that share links least with slower ones.
+    """
+
+    def __init__(self, topology: Topology, given: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        units = units_of(topology)
+        assert units is not None
+        self._topology, self._units = topology, units
+        self._given, self._wanted = given, wanted
+        self._towards = len(wanted) == 1
+        self._root = wanted[0] if self._towards else given[0]
+        self._rng = np.random.default_rng(0)
+        self._tried, self._none = 0, False
+        self._best = (np.inf, np.inf, np.inf)
+        self._carriers: list[Carrier] = []
+
+    def carriers(self, tries: int, stop: Stop) -> list[Carrier]:
+        """The best set's, none where there is none.
+
+        Args:
+            tries: ways to split off the switches, with those that were tried before.
+            stop: after which no further one is, once a set was found.
+        """
+        found = None
+        while self._tried < tries and not self._none:
+            if stop.reached() and (found or self._carriers):
+                break
+            self._tried += 1
+            hops = OwnHops(self._topology, self._root, self._towards, self._units, self._rng)
+            self._none = not 0 < hops.count <= TUNING.max_disjoint_trees
+            if not self._none:
+                found = self._grown(hops) or found
+        if found:
+            self._carriers = [self._carrier(found[0], parent) for parent in found[1]]
+        return self._carriers
+
+    def _grown(self, hops: OwnHops) -> tuple[OwnHops, NDArray[np.int64]] | None:
+        """A better set of trees over some hops than there was."""
+        arcs, mixed, better = hops.between_servers, hops.links_of_several_rates, None
+        for _ in range(TUNING.growths if mixed <= self._best[0] else 0):
+            root = int(self._topology.rank[self._root])
+            parents, *depth = disjoint_trees(arcs, root, hops.count, self._rng)
+            if parents is not None and (mixed, *depth) < self._best:
+                self._best, better = (mixed, *depth), (hops, parents)
+        return better
+
+    def _carrier(self, hops: OwnHops, parent: NDArray[np.int64]) -> Carrier:
+        topology = self._topology
+        trees = Trees(
+            np.arange(topology.num_servers),
+            int(topology.rank[self._root]),
+            towards=parent if self._towards else None,
+            given=np.isin(topology.servers, self._given),
+            away=None if self._towards else parent,
+            wanted=np.isin(topology.servers, self._wanted),
+        )
+        return trees.carrier(topology, hops.take)
+
+
+_search_of = functools.lru_cache(maxsize=TUNING.known_searches)(_Search)
+"""The same search for the same block of a network, for all strategies that ask."""
 
 
 def disjoint_trees(

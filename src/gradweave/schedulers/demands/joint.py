@@ -88,7 +88,8 @@ class Joint(DemandStrategy):
             demand: what is to be summed and moved.
             stop: of the program and of what follows.
         """
-        known = [list(disjoint_carriers(topology, demand))]
+        part = stop.part(TUNING.planning)
+        known = [list(disjoint_carriers(topology, demand, part.part(TUNING.planning)))]
         for simple in SIMPLE:
             with contextlib.suppress(NoScheduleError):
                 known.append(list(simple.carriers(topology, demand)))
@@ -99,7 +100,7 @@ class Joint(DemandStrategy):
                     if even.busiest_s <= even.bound.seconds_of_parts * (1 + TUNING.tolerance):
                         return even
         first = [one for carriers in known for one in carriers]
-        part, stages = stop.part(TUNING.planning), self._stages(demand)
+        stages = self._stages(demand)
         return plan(topology, demand, residual=self.residual, first=first, stages=stages, stop=part)
 
 

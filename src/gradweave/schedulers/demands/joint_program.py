@@ -219,7 +219,13 @@ class _Program:
         """What carries something, as last solved; each block's exactly its bytes."""
         amount = np.array([variable.solution_value() for variable in self._carried])
         block = np.array([block for block, _ in self._carriers])[: len(amount)]
-        kept = np.flatnonzero(amount > TUNING.least_share * self._bytes[block])
+        carries = amount > TUNING.least_share * self._bytes[block]
+        for small in np.setdiff1d(np.arange(len(self._demand)), block[carries]).tolist():
+            # So few bytes beside the others' that, to the solver, none are nearly all.
+            ways = np.flatnonzero(block == small).tolist()
+            one = min(ways, key=lambda one: self._latency(self._carriers[one][1]))
+            carries[one], amount[one] = True, 1.0
+        kept = np.flatnonzero(carries)
         kept = kept[np.argsort(block[kept], kind="stable")]
         whole = np.bincount(block[kept], amount[kept], len(self._demand))
         size = amount[kept] / whole[block[kept]] * self._demand.bytes[block[kept]]

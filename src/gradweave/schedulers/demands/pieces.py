@@ -104,7 +104,8 @@ class Pieces:
         Args:
             stop: after which no more are tried, once there is an order.
         """
-        first = self._balanced_halvings(TUNING.transfers_per_s * stop.seconds_left)
+        most = max(TUNING.transfers_per_s * stop.seconds_left, TUNING.transfers_always)
+        first = self._balanced_halvings(most)
         best, at = self._fastest_of(2.0**-first, None), first
         assert best is not None
         took = 0.0
@@ -112,7 +113,7 @@ class Pieces:
             patience = TUNING.patience
             for number in halvings:
                 begun = clock.now()
-                if 2 * took > stop.seconds_left:
+                if 2 * took > stop.seconds_left and self._transfers(number) > most:
                     break
                 found = self._fastest_of(2.0**-number, best)
                 took = clock.now() - begun
@@ -129,6 +130,11 @@ class Pieces:
             found = self._fastest_of(2.0**-at / factor, best)
             best = best if found is None or found.seconds >= best.seconds else found
         return best
+
+    def _transfers(self, halvings: int) -> int:
+        """Of all pieces, where the usual carrier's bytes are halved so often, about."""
+        each = self.plan.bytes / usual_share(self.plan.bytes) * 2.0**halvings
+        return int(np.maximum(each, 1.0) @ (self.trees.hop >= 0).sum(axis=1))
 
     def _balanced_halvings(self, most: float) -> int:
         """How often to halve the usual carrier's bytes, to begin with.

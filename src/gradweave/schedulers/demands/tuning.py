@@ -46,6 +46,8 @@ class Tuning:
     """Ways to split off the switches that are tried for them."""
     growths: int = 16
     """Sets of trees that are grown in each."""
+    known_searches: int = 64
+    """Of blocks whose trees were sought last, that are remembered."""
     draws_of_routes: int = 8
     """Times that equal routes behind switches are told apart at random, to know several."""
     tie: float = 1e-6
@@ -60,6 +62,8 @@ class Tuning:
     """Of a usual carrier, with which the search for their size begins, at most."""
     transfers_per_s: float = 10_000.0
     """With which it begins at most, for each second that it has."""
+    transfers_always: int = 10_000
+    """Of pieces that are tried however little time is left: it takes milliseconds."""
     min_gain: float = 0.002
     """Gain of finer pieces, relative, below which the search ends."""
     patience: int = 2

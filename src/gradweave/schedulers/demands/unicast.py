@@ -408,7 +408,9 @@ def _ordered(
         capacity = quotient.capacity
         over = transfers._replace(links=quotient.orbit[transfers.links])
         load = np.bincount(quotient.orbit[parts.links], minlength=len(capacity))
-        least = math.ceil((load / capacity).max())
+        least = int(
+            (-(-load // np.maximum(capacity, 1))).max()
+        )  # no load where no capacity is left
         for found in _orders(over, capacity, least, seed + tried) if least < best else ():
             handled += len(found[0])
             if found[2] < best:
