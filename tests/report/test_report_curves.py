@@ -30,12 +30,12 @@ def test_a_run_s_curves_are_its_own_or_those_of_a_sweep(tmp_path):
 
 def test_means_are_of_what_there_is(tmp_path):
     curve = read_curve(log(tmp_path / "run", [[None, None], [1.0, None], [3.0, 5.0]]))
-    assert curve.at.tolist() == [10.0, 20.0, 30.0]
+    assert curve.steps.tolist() == [10.0, 20.0, 30.0]
     smooth = curve.smoothed(2).values
     assert np.array_equal(smooth, [[np.nan, np.nan], [1, np.nan], [2, 5]], equal_nan=True)
     with pytest.raises(FileError, match=r"expected .*return"):
         read_curve(tmp_path / "run", "entropy")
-    assert read_curve(tmp_path / "run", against="update").at.tolist() == [1.0, 2.0, 3.0]
+    assert read_curve(tmp_path / "run", against="update").steps.tolist() == [1.0, 2.0, 3.0]
     with pytest.raises(FileError, match=r"expected .*steps"):
         read_curve(tmp_path / "run", against="seconds")
 

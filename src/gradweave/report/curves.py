@@ -31,8 +31,8 @@ class Curve:
     """One training's."""
 
     name: str
-    at: NDArray[np.float64]
-    """[U] where each update stands, as after how many steps of all games together."""
+    steps: NDArray[np.float64]
+    """[U] of all games together, after each update; or what it is read against in their place."""
     values: NDArray[np.float64]
     """[U, S] of each seed; NaN where an update has none."""
 
@@ -131,7 +131,7 @@ def draw_curves(
     for number, curve in enumerate(curves):
         # Steps before the first episode ended have no value.
         there = np.isfinite(curve.values).any(1)
-        at, values = curve.at[there], curve.values[there]
+        at, values = curve.steps[there], curve.values[there]
         colour, style = f"C{number % 10}", _STYLES[number // 10]
         label = literal(curve.name)
         axes.plot(at, np.nanmean(values, 1), style, color=colour, label=label, linewidth=1.3)
