@@ -11,6 +11,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io::{BufRead, Read, Write};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 type Res<T> = Result<T, String>;
@@ -801,6 +802,7 @@ enum Liberty {
     SwitchesAdd,
     ServersRootUnequalParts,
     ServersRootFewerPieces,
+    TransfersLeaveTheTrees,
 }
 use Liberty::*;
 
@@ -820,6 +822,7 @@ struct Plan {
     pieces: Vec<u128>,
     begin: Vec<f64>,
     size: Vec<Frac>,
+    root: Vec<usize>,
 }
 
 impl Plan {
@@ -967,6 +970,7 @@ impl Plan {
             pieces: counted,
             begin: block.iter().map(|b| asked.blocks[*b].ready.float()).collect(),
             size: (0..pieces).map(size).collect(),
+            root,
             transfers,
         })
     }
@@ -1224,6 +1228,7 @@ struct Proof<'a> {
     pieces: Vec<u128>,
     amount: Vec<Frac>,
     since: Frac,
+    trees: Option<Trees>,
     forbids: BTreeSet<Liberty>,
     least: Frac,
 }
@@ -1260,7 +1265,15 @@ impl<'a> Proof<'a> {
         let amount = if rounds { pieces.iter().map(|x| Frac::whole(*x as i128)).collect() } else { vec![each; count] };
         let both = asked.name == "all_reduce" && rounds && !overlap;
         let forbids = if both { [StagesOverlap, SumsMeetAtSeveralServers].into() } else { BTreeSet::new() };
-        let mut proof = Proof { net, asked, unit, rounds, bytes, ready, pieces, amount, since, forbids, least: zero() };
+        let trees = match claim.find("trees").filter(|x| **x != Json::Null) {
+            Some(trees) => {
+                need(rounds && STAGES.contains(&asked.name.as_str()), "trees: of rounds of one stage alone")?;
+                Some(Trees::new(trees, net, asked.name == STAGES[0])?)
+            }
+            None => None,
+        };
+        let mut proof =
+            Proof { net, asked, unit, rounds, bytes, ready, pieces, amount, since, trees, forbids, least: zero() };
         let steps = data.get("proof")?.list()?;
         let stages: Vec<&str> = if both { STAGES.to_vec() } else { vec![&asked.name] };
         need(steps.len() == stages.len(), "proof: not of each stage")?;
@@ -1282,6 +1295,8 @@ impl<'a> Proof<'a> {
             ("rounds", "depth") => self.depth(step),
             ("rounds", "late_entry") => self.late_entry(step),
             ("rounds", "closing_cut") => self.closing_cut(step),
+            ("rounds", "load") => self.load(step),
+            ("rounds", "refutation") => self.refutation(step),
             ("seconds" | "demand", "lengths") => self.lengths(step),
             ("seconds" | "demand", "reach") => self.reach(step),
             ("seconds", "crossings") => self.crossings(step),
@@ -1467,6 +1482,39 @@ impl<'a> Proof<'a> {
         }
         let outside = self.everyone().difference(&sets[0]).map(|s| self.pieces[net.rank[*s]] as i128).sum::<i128>();
         Ok(Frac::whole(if outside > room { switches.len() as i128 + 1 } else { 0 }))
+    }
+
+    /// Transfers that given trees take over one link: of each to a server, from the server before it.
+    fn load(&mut self, step: &Json) -> Res<Frac> {
+        let net = self.net;
+        let trees = self.trees.as_ref().filter(|trees| !trees.before.is_empty()).ok_or("load: of given trees alone")?;
+        let link = (step.get("source")?.index(net.size)?, step.get("target")?.index(net.size)?);
+        let room = net.turned(trees.back).iter().position(|ends| *ends == link).map(|k| net.room[k]).ok_or("load: no such link")?;
+        let mut load = 0i128;
+        for (rank, root) in net.servers.iter().enumerate() {
+            for server in net.servers.iter().filter(|s| *s != root) {
+                let (mut node, mut crossed, mut steps) = (*server, false, 0);
+                while steps == 0 || !net.is_server[node] {
+                    let before = trees.before[rank][node].ok_or("load: a tree is none")?;
+                    crossed |= (before, node) == link;
+                    (node, steps) = (before, steps + 1);
+                    need(steps < net.size, "load: a tree is none")?;
+                }
+                load += if crossed { self.pieces[rank] as i128 } else { 0 };
+            }
+        }
+        self.forbids.insert(SwitchesAdd);
+        Ok(Frac::whole(load).per(&Frac::whole(room as i128))?.ceiling())
+    }
+
+    /// A formula that every schedule of so few rounds satisfies, and a proof that nothing does.
+    fn refutation(&mut self, step: &Json) -> Res<Frac> {
+        let back = self.reversed(step)?;
+        let rounds = step.get("rounds")?.index(1 << 16)?;
+        let lines = proof_lines(step.get("lrat_xz")?.text()?, step.get("sha256")?.text()?)?;
+        let formula = Formula::new(self.net, back, rounds, &self.pieces, self.trees.as_ref(), step.get("counters")?)?;
+        derived(formula.clauses, &lines)?;
+        Ok(Frac::whole(rounds as i128 + 1))
     }
 
     fn lengths(&mut self, step: &Json) -> Res<Frac> {
@@ -1830,6 +1878,9 @@ impl<'a> Proof<'a> {
         if self.rounds && plan.pieces.iter().zip(&self.pieces).any(|(a, b)| a < b) {
             reasons.insert(ServersRootFewerPieces);
         }
+        if self.trees.as_ref().is_some_and(|trees| !trees.hold(self.net, plan)) {
+            reasons.insert(TransfersLeaveTheTrees);
+        }
         if !reasons.is_empty() {
             return (false, format!("but not of this schedule: {reasons:?}"));
         }
@@ -1837,9 +1888,488 @@ impl<'a> Proof<'a> {
         let unit = if self.asked.demand { 1.0 } else { self.bytes.float() };
         let time = if self.rounds { plan.rounds as f64 } else { plan.seconds(self.net, unit, &ready) };
         let gap = time / self.least.float() - 1.0;
+        if gap < -1e-9 {
+            return (false, "refused: it proves more than the schedule takes".into());
+        }
         let near = if gap < 1e-9 { format!("optimal in {}", self.unit) } else { format!("within {:.3} %", 100.0 * gap) };
-        (true, format!("the schedule takes {time} {}: {near}", self.unit))
+        let along = if self.trees.is_some() { " along such trees" } else { "" };
+        (true, format!("the schedule takes {time} {}: {near}{along}", self.unit))
     }
+}
+
+// ---------------------------------------------------------------------------------- refutations
+
+/// Along which link directions the pieces of a root go; turned, in a reduce-scatter.
+struct Trees {
+    back: bool,
+    /// From which node given trees come to each; empty where all shortest paths are meant.
+    before: Vec<Vec<Option<usize>>>,
+    /// By root, in order of id, and link.
+    allowed: Vec<Vec<bool>>,
+}
+
+impl Trees {
+    fn new(data: &Json, net: &Network, back: bool) -> Res<Trees> {
+        let arcs = net.turned(back);
+        if *data == Json::Text("shortest".into()) {
+            let one = vec![Frac::whole(1); arcs.len()];
+            let allowed = net.servers.iter().map(|root| {
+                let away = net.least(&[*root], &one, back, &|_| true);
+                let next = |a: usize| away[a].as_ref().map(|x| x.plus(&one[0]));
+                arcs.iter().map(|(a, b)| away[*b].is_some() && away[*b] == next(*a)).collect()
+            });
+            return Ok(Trees { back, before: vec![], allowed: allowed.collect() });
+        }
+        let rows = data.list()?;
+        need(rows.len() >= net.servers.len(), "trees: not of each server")?;
+        let (mut before, mut allowed) = (vec![], vec![]);
+        for row in &rows[..net.servers.len()] {
+            let nodes: Vec<i128> = row.list()?.iter().map(Json::int).collect::<Res<_>>()?;
+            need(nodes.len() >= net.size, "trees: not of each node")?;
+            let taken: Vec<bool> = arcs.iter().map(|(a, b)| nodes[*b] == *a as i128).collect();
+            let mut tree = vec![None; net.size];
+            arcs.iter().zip(&taken).filter(|x| *x.1).for_each(|((a, b), _)| tree[*b] = Some(*a));
+            before.push(tree);
+            allowed.push(taken);
+        }
+        Ok(Trees { back, before, allowed })
+    }
+
+    /// Whether a schedule's transfers keep to them.
+    fn hold(&self, net: &Network, plan: &Plan) -> bool {
+        plan.transfers.iter().all(|one| one.links.iter().all(|k| self.allowed[net.rank[plan.root[one.piece]]][*k]))
+    }
+}
+
+const LARGEST: u128 = 1 << 24;
+const YES: i32 = 1;
+
+/// What a variable says; numbers of pieces, places, channels, rounds, counters in the order of the docs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Name {
+    Holds(usize, usize, usize),
+    Sent(usize, usize, usize),
+    Used(usize, usize, usize),
+    Joins(usize, usize, usize),
+    Within(usize, usize, usize, usize),
+    Brought(usize, usize, usize),
+    Until(usize, usize, usize),
+    Among(usize, usize, usize, usize, i64),
+}
+
+/// docs/concepts/refutations.md: what holds of a schedule of so many rounds, in clauses and in order.
+struct Formula<'a> {
+    net: &'a Network,
+    rounds: usize,
+    arcs: Vec<(usize, usize)>,
+    allowed: Option<&'a Vec<Vec<bool>>>,
+    /// [pieces] rank of each root.
+    root: Vec<usize>,
+    /// (link, number of the channel in it), by ends.
+    channels: Vec<(usize, u64)>,
+    into: Vec<Vec<usize>>,
+    out_of: Vec<Vec<usize>>,
+    variables: HashMap<Name, i32>,
+    known: HashMap<Name, i32>,
+    clauses: Vec<Vec<i32>>,
+}
+
+/// Pieces that are counted as they come into a set, or over a link to where they must.
+struct Counter {
+    key: usize,
+    over: bool,
+    /// (piece, servers of which it must be at one)
+    items: Vec<(usize, Vec<usize>)>,
+    ways: Vec<usize>,
+}
+
+impl<'a> Formula<'a> {
+    fn new(net: &'a Network, back: bool, rounds: usize, pieces: &[u128], trees: Option<&'a Trees>, counters: &Json) -> Res<Formula<'a>> {
+        let arcs = net.turned(back);
+        let room: u128 = net.room.iter().map(|x| *x as u128).sum();
+        let count: u128 = pieces.iter().fold(0, |sum, x| sum.saturating_add(*x));
+        let size = room.saturating_mul(rounds as u128).saturating_mul(count);
+        need(0 < size && size < LARGEST, "question: pieces, or too large")?;
+        let root = pieces.iter().enumerate().flat_map(|(rank, n)| vec![rank; *n as usize]).collect();
+        let mut order: Vec<usize> = (0..arcs.len()).collect();
+        order.sort_by_key(|k| arcs[*k]);
+        let channels: Vec<(usize, u64)> = order.iter().flat_map(|k| (0..net.room[*k]).map(move |n| (*k, n))).collect();
+        let at = |side: fn(&(usize, usize)) -> usize| -> Vec<Vec<usize>> {
+            let those = |v: usize| (0..channels.len()).filter(|c| side(&arcs[channels[*c].0]) == v).collect();
+            (0..net.size).map(those).collect()
+        };
+        let (into, out_of) = (at(|ends| ends.1), at(|ends| ends.0));
+        let mut formula = Formula {
+            net, rounds, arcs, allowed: trees.map(|trees| &trees.allowed), root, channels, into, out_of,
+            variables: HashMap::new(), known: HashMap::new(), clauses: vec![vec![YES]],
+        };
+        for t in 0..rounds {
+            formula.carried(t);
+            formula.received(t);
+            for switch in (0..net.size).filter(|v| !net.is_server[*v]) {
+                formula.switched(switch, t);
+            }
+        }
+        formula.numbered();
+        formula.counted(counters)?;
+        Ok(formula)
+    }
+
+    fn new_variable(&mut self, name: Name) -> i32 {
+        let next = self.variables.len() as i32 + 2;
+        *self.variables.entry(name).or_insert(next)
+    }
+
+    fn add(&mut self, literals: &[i32]) {
+        let mut clause: Vec<i32> = vec![];
+        for x in literals.iter().filter(|x| **x != -YES) {
+            if *x == YES || literals.contains(&-x) {
+                return;
+            }
+            if !clause.contains(x) {
+                clause.push(*x);
+            }
+        }
+        self.clauses.push(clause);
+    }
+
+    /// A literal that is true just where one of some is.
+    fn either(&mut self, name: Name, literals: &[i32]) -> i32 {
+        if let Some(found) = self.known.get(&name) {
+            return *found;
+        }
+        let mut some: Vec<i32> = vec![];
+        literals.iter().filter(|x| **x != -YES).for_each(|x| if !some.contains(x) { some.push(*x) });
+        let found = match some[..] {
+            _ if some.contains(&YES) => YES,
+            [] => -YES,
+            [only] => only,
+            _ => {
+                let found = self.new_variable(name);
+                let mut clause = vec![-found];
+                clause.extend(&some);
+                self.add(&clause);
+                some.iter().for_each(|x| self.add(&[found, -x]));
+                found
+            }
+        };
+        self.known.insert(name, found);
+        found
+    }
+
+    fn holds(&mut self, p: usize, v: usize, t: usize) -> i32 {
+        if self.net.rank[v] == self.root[p] || t == self.rounds {
+            YES
+        } else if t == 0 {
+            -YES
+        } else {
+            self.new_variable(Name::Holds(p, v, t))
+        }
+    }
+
+    fn sent(&mut self, p: usize, c: usize, t: usize) -> i32 {
+        let (link, rank) = (self.channels[c].0, self.root[p]);
+        let home = self.arcs[link].1 == self.net.servers[rank];
+        if home || self.allowed.is_some_and(|allowed| !allowed[rank][link]) {
+            return -YES;
+        }
+        self.new_variable(Name::Sent(p, c, t))
+    }
+
+    /// That a channel carries one of the first n pieces.
+    fn used(&mut self, n: usize, c: usize, t: usize) -> i32 {
+        if n == 0 { -YES } else { self.new_variable(Name::Used(n, c, t)) }
+    }
+
+    fn carried(&mut self, t: usize) {
+        for c in 0..self.channels.len() {
+            for p in 0..self.root.len() {
+                let sent = self.sent(p, c, t);
+                let (used, before) = (self.used(p + 1, c, t), self.used(p, c, t));
+                self.add(&[-sent, used]);
+                self.add(&[-before, used]);
+                self.add(&[-sent, -before]);
+                self.add(&[-used, before, sent]);
+                if self.channels[c].1 > 0 {
+                    let first = self.used(p + 1, c - 1, t);
+                    self.add(&[-sent, first]);
+                }
+            }
+        }
+    }
+
+    fn received(&mut self, t: usize) {
+        for p in 0..self.root.len() {
+            for v in self.net.servers.clone() {
+                let (before, after) = (self.holds(p, v, t), self.holds(p, v, t + 1));
+                let came: Vec<i32> = self.into[v].clone().into_iter().map(|c| self.sent(p, c, t)).collect();
+                self.add(&[-before, after]);
+                self.add(&[&[-after, before], &came[..]].concat());
+                for x in &came {
+                    self.add(&[-x, -before]);
+                    self.add(&[-x, after]);
+                }
+                for (i, x) in came.iter().enumerate() {
+                    came[i + 1..].iter().for_each(|y| self.add(&[-x, -y]));
+                }
+                for c in self.out_of[v].clone() {
+                    let sent = self.sent(p, c, t);
+                    self.add(&[-sent, before]);
+                }
+            }
+        }
+    }
+
+    fn switched(&mut self, switch: usize, t: usize) {
+        let ends = |formula: &Self, c: usize| formula.arcs[formula.channels[c].0];
+        for out in self.out_of[switch].clone() {
+            let beyond = ends(self, out).1;
+            let ways: Vec<usize> = self.into[switch].iter().copied().filter(|c| ends(self, *c).0 != beyond).collect();
+            let joins: Vec<i32> = ways.iter().map(|c| self.new_variable(Name::Joins(*c, out, t))).collect();
+            for p in 0..self.root.len() {
+                let sent = self.sent(p, out, t);
+                let came: Vec<i32> = ways.iter().map(|c| self.sent(p, *c, t)).collect();
+                self.add(&[&[-sent], &joins[..]].concat());
+                self.add(&[&[-sent], &came[..]].concat());
+                joins.iter().zip(&came).for_each(|(joined, x)| self.add(&[-sent, -joined, *x]));
+            }
+        }
+        for c in self.into[switch].clone() {
+            let source = ends(self, c).0;
+            let ways: Vec<usize> = self.out_of[switch].iter().copied().filter(|out| ends(self, *out).1 != source).collect();
+            let joins: Vec<i32> = ways.iter().map(|out| self.new_variable(Name::Joins(c, *out, t))).collect();
+            for (i, x) in joins.iter().enumerate() {
+                joins[i + 1..].iter().for_each(|y| self.add(&[-x, -y]));
+            }
+        }
+    }
+
+    fn numbered(&mut self) {
+        for p in 1..self.root.len() {
+            if self.root[p - 1] == self.root[p] {
+                let first = self.net.servers[(self.root[p] == 0) as usize];
+                for t in 1..self.rounds {
+                    let (later, sooner) = (self.holds(p, first, t), self.holds(p - 1, first, t));
+                    self.add(&[-later, sooner]);
+                }
+            }
+        }
+    }
+
+    /// Whether a piece can come to a node over a link alone, from wherever a server may have it.
+    fn forced(&self, p: usize, mut node: usize, link: usize) -> bool {
+        let mut passed: Vec<usize> = vec![];
+        loop {
+            let free = |k: &usize| self.allowed.is_none_or(|allowed| allowed[self.root[p]][*k]);
+            let ways: Vec<usize> = (0..self.arcs.len()).filter(|k| self.arcs[*k].1 == node && free(k)).collect();
+            match ways[..] {
+                [only] if !passed.contains(&only) => {
+                    passed.push(only);
+                    node = self.arcs[only].0;
+                }
+                _ => break,
+            }
+            if self.net.is_server[node] {
+                break;
+            }
+        }
+        passed.contains(&link)
+    }
+
+    fn counted(&mut self, data: &Json) -> Res<()> {
+        let list = data.list()?;
+        need(list.len() <= self.net.size, "counters: too many")?;
+        let mut keys: Vec<(Set, Option<usize>)> = vec![];
+        let mut left = LARGEST as i128;
+        for one in list {
+            need(matches!(one, Json::Object(_)), "counters: not a set of nodes")?;
+            let inside: Set = one.find("nodes").map_or(Ok(vec![]), |x| x.indices(self.net.size))?.into_iter().collect();
+            let link = match one.find("link").map(|x| x.indices(self.net.size)).transpose()? {
+                Some(ends) if !ends.is_empty() => {
+                    need(ends.len() == 2, "counters: not a link")?;
+                    Some(self.arcs.iter().position(|x| *x == (ends[0], ends[1])).ok_or("counters: not a link")?)
+                }
+                _ => None,
+            };
+            let key = (inside.clone(), link);
+            let known = keys.iter().position(|x| *x == key).unwrap_or(keys.len());
+            keys.push(key);
+            let servers = self.net.servers.clone();
+            let pieces = 0..self.root.len();
+            let items: Vec<(usize, Vec<usize>)> = match link {
+                Some(link) => pieces
+                    .flat_map(|p| servers.iter().map(move |v| (p, *v)))
+                    .filter(|(p, v)| self.net.rank[*v] != self.root[*p] && self.forced(*p, *v, link))
+                    .map(|(p, v)| (p, vec![v]))
+                    .collect(),
+                None => {
+                    let some: Vec<usize> = servers.iter().copied().filter(|v| inside.contains(v)).collect();
+                    need(!some.is_empty(), "counters: no server")?;
+                    pieces.filter(|p| !inside.contains(&servers[self.root[*p]])).map(|p| (p, some.clone())).collect()
+                }
+            };
+            let enters = |c: &usize| match link {
+                Some(link) => self.channels[*c].0 == link,
+                None => {
+                    let (a, b) = self.arcs[self.channels[*c].0];
+                    !inside.contains(&a) && inside.contains(&b)
+                }
+            };
+            let ways: Vec<usize> = (0..self.channels.len()).filter(enters).collect();
+            need(!items.is_empty() && !ways.is_empty() && (link.is_none() || ways.len() == 1), "counters: of none")?;
+            left -= (items.len() * items.len() * (1 + self.rounds * ways.len())) as i128;
+            need(left >= 0, "counters: too many")?;
+            let counter = Counter { key: known, over: link.is_some(), items, ways };
+            let (most, width) = (counter.items.len(), counter.ways.len());
+            for t in (0..self.rounds).rev() {
+                self.brought_until(&counter, most, t, 0);
+                for n in (0..width).rev() {
+                    let least = most as i64 - ((self.rounds - t) * width) as i64 + n as i64;
+                    self.among(&counter, t, n, most, least);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// That channel n, counted from 0, brings item i, counted from 1, in round t.
+    fn brought(&mut self, counter: &Counter, i: usize, t: usize, n: usize) -> i32 {
+        if !counter.over {
+            return self.sent(counter.items[i - 1].0, counter.ways[n], t);
+        }
+        let (before, after) = (self.within(counter, i, t, 0), self.within(counter, i, t + 1, 0));
+        -self.either(Name::Brought(counter.key, i, t), &[before, -after])
+    }
+
+    /// That it brings one of the first i.
+    fn brought_until(&mut self, counter: &Counter, i: usize, t: usize, n: usize) -> i32 {
+        if !counter.over {
+            let first = if i > 0 { counter.items[i - 1].0 + 1 } else { 0 };
+            return self.used(first, counter.ways[n], t);
+        }
+        if i == 0 {
+            return -YES;
+        }
+        let (before, now) = (self.brought_until(counter, i - 1, t, n), self.brought(counter, i, t, n));
+        self.either(Name::Until(counter.key, i, t), &[before, now])
+    }
+
+    /// That item i is inside before round t, or comes in it by the first n channels.
+    fn within(&mut self, counter: &Counter, i: usize, t: usize, n: usize) -> i32 {
+        let name = Name::Within(counter.key, i, t, n);
+        if let Some(found) = self.known.get(&name) {
+            return *found;
+        }
+        let some: Vec<i32> = if n > 0 {
+            vec![self.within(counter, i, t, n - 1), self.brought(counter, i, t, n - 1)]
+        } else {
+            let (p, servers) = &counter.items[i - 1];
+            servers.iter().map(|v| self.holds(*p, *v, t)).collect()
+        };
+        self.either(name, &some)
+    }
+
+    /// That at least k of the first i are.
+    fn among(&mut self, counter: &Counter, t: usize, n: usize, i: usize, k: i64) -> i32 {
+        if k <= 0 || k > i as i64 {
+            return if k <= 0 { YES } else { -YES };
+        }
+        let name = Name::Among(counter.key, t, n, i, k);
+        if let Some(found) = self.known.get(&name) {
+            return *found;
+        }
+        let last = self.within(counter, i, t, n);
+        let (fewer, less) = (self.among(counter, t, n, i - 1, k), self.among(counter, t, n, i - 1, k - 1));
+        let found = match last {
+            YES => less,
+            _ if last == -YES => fewer,
+            _ => {
+                let found = self.new_variable(name);
+                self.add(&[-found, fewer, last]);
+                self.add(&[-found, fewer, less]);
+                self.add(&[found, -fewer]);
+                self.add(&[found, -last, -less]);
+                found
+            }
+        };
+        self.known.insert(name, found);
+        found
+    }
+}
+
+/// Whether lines of LRAT derive the empty clause from some: each must be a conflict by its hints.
+fn derived(clauses: Vec<Vec<i32>>, lines: &str) -> Res<()> {
+    let mut last = clauses.len() as i64;
+    let mut known: HashMap<i64, Vec<i32>> = clauses.into_iter().enumerate().map(|(k, x)| (k as i64 + 1, x)).collect();
+    for line in lines.lines() {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let integer = |word: &&str| word.parse::<i32>().map_err(|_| "proof: not a number".to_string());
+        if words.get(1) == Some(&"d") {
+            for word in &words[2..words.len() - 1] {
+                known.remove(&(integer(word)? as i64));
+            }
+            continue;
+        }
+        let numbers: Vec<i32> = words.iter().map(integer).collect::<Res<_>>()?;
+        let end = numbers.iter().position(|x| *x == 0).ok_or("proof: a line without end")?;
+        let name = numbers[0] as i64;
+        need(name > last && end > 0 && end + 1 < numbers.len() && numbers[numbers.len() - 1] == 0, "proof: a line")?;
+        let clause = numbers[1..end].to_vec();
+        let mut holds: HashSet<i32> = clause.iter().map(|x| -x).collect();
+        let mut conflict = false;
+        for hint in &numbers[end + 1..numbers.len() - 1] {
+            let hinted = known.get(&(*hint as i64)).ok_or("proof: no such clause")?;
+            let mut open = hinted.iter().filter(|x| !holds.contains(&-**x));
+            let (unit, more) = (open.next().copied(), open.next().is_some());
+            need(!conflict && !more, "proof: a hint is no unit")?;
+            match unit {
+                Some(x) => _ = holds.insert(x),
+                None => conflict = true,
+            }
+        }
+        need(conflict, "proof: a clause does not follow")?;
+        if clause.is_empty() {
+            return Ok(());
+        }
+        known.insert(name, clause);
+        last = name;
+    }
+    Err("proof: it does not derive the empty clause".into())
+}
+
+/// A proof's text, out of base64 and xz, which the program of that name unpacks: whatever comes out
+/// is checked like anything else.
+fn proof_lines(packed: &str, hash: &str) -> Res<String> {
+    let mut bytes = vec![];
+    for four in packed.as_bytes().chunks(4) {
+        let padding = four.iter().rev().take_while(|c| **c == b'=').count();
+        need(four.len() == 4 && padding < 3 && (padding == 0 || bytes.len() / 3 == packed.len() / 4 - 1), "proof: base64")?;
+        let mut value = 0u32;
+        for c in &four[..4 - padding] {
+            let digit = match c {
+                b'A'..=b'Z' => c - b'A',
+                b'a'..=b'z' => c - b'a' + 26,
+                b'0'..=b'9' => c - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return Err("proof: base64".into()),
+            };
+            value = value << 6 | digit as u32;
+        }
+        value <<= 6 * padding;
+        bytes.extend(&value.to_be_bytes()[1..4 - padding]);
+    }
+    let piped = Stdio::piped;
+    let command = Command::new("xz").args(["-dc", "--memlimit-decompress=1GiB"]).stdin(piped()).stdout(piped()).stderr(Stdio::null()).spawn();
+    let mut child = command.map_err(|_| "not checked: the program xz is not there")?;
+    let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let writer = std::thread::spawn(move || input.write_all(&bytes));
+    let mut text = vec![];
+    let read = output.take(LARGEST as u64 * 8).read_to_end(&mut text);
+    let (_, _, _) = (child.kill(), child.wait(), writer.join());
+    read.map_err(|e| e.to_string())?;
+    need(sha256(&text) == hash, "proof: another one than its sha256 says")?;
+    String::from_utf8(text).map_err(|e| e.to_string())
 }
 
 // ------------------------------------------------------------------------------------------ files

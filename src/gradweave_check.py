@@ -20,6 +20,7 @@ STAGES = ("reduce_scatter", "all_gather")
 COLUMNS = ("source", "target", "capacity", "bandwidth_bytes_per_s", "latency_s", "overhead_s")
 OVERLAP, SEVERAL, PASSED = "stages overlap", "sums meet at several servers", "routes pass servers"
 ADDED, UNEQUAL, FEWER = "switches add", "servers root unequal parts", "servers root fewer pieces"
+STRAYED = "transfers leave the trees"
 NEAR = 1e-9
 BROKEN = (
     TypeError, KeyError, ValueError, IndexError, AttributeError, ArithmeticError, OSError, EOFError)
@@ -251,6 +252,7 @@ class Plan:
         taken = {OVERLAP: min(copies, default=inf) <= max(reduces, default=-1), SEVERAL: not lone,
                  PASSED: passed, ADDED: added, UNEQUAL: len({*rooted}) > 1}
         self.rounds, self.liberties = data["rounds"], {x for x in taken if taken[x]}
+        self.used = {(root[row[1]], net.ends[k]) for row, used in self.transfers for k in used}
         count = Counter(block if demand else root)
         self.pieces = [count[b] for b in (range(len(blocks)) if demand else net.servers)]
         self.begin = [float(blocks[b][4]) for b in block]
@@ -360,6 +362,8 @@ class Proof:
         self.amount = self.pieces if self.rounds else [self.bytes / count] * count
         both = self.name == "all_reduce" and self.rounds and not overlap
         self.forbids = {OVERLAP, SEVERAL} if both else set()
+        self.trees = claim.get("trees")  # that pieces take, of schedules that the bound holds for
+        self.allowed = None if self.trees is None else self.along_trees()
         stages = STAGES if both else (self.name,)
         need([step["stage"] for step in steps] == [*stages], "proof: not of each stage")
         need(self.unit in ("rounds", "seconds"), "claim: another unit")
@@ -378,6 +382,21 @@ class Proof:
     def turned(self, back):
         """Link directions, or all of them turned round."""
         return [(k, b, a) if back else (k, a, b) for k, (a, b) in enumerate(self.net.ends)]
+
+    def along_trees(self):
+        """{(root, link direction)}: "shortest", those on shortest paths, or to whom trees lead."""
+        need(self.rounds and self.name in STAGES, "trees: of rounds of one stage alone")
+        found, back = set(), self.name == "reduce_scatter"
+        self.ahead = {(a, b): k for k, a, b in self.turned(back)}
+        for rank, root in enumerate(self.net.servers):
+            away = self.net.least({root}, [1] * len(self.net.ends), back)
+            if self.trees != "shortest":
+                need(all(type(node) is int for node in self.trees[rank]), "trees: not of nodes")
+            for k, a, b in self.turned(back):
+                short = away[b] == away[a] + 1
+                if short if self.trees == "shortest" else self.trees[rank][b] == a:
+                    found.add((root, self.net.ends[k]))
+        return found
 
     def sum(self, servers):
         """The pieces, or bytes, that some servers root."""
@@ -484,16 +503,32 @@ class Proof:
             import gradweave_refute as other
         except ImportError:
             raise Wrong("not checked: gradweave_refute.py is not beside this file") from None
+        self.spread(step)
         net, (source, target) = self.net, zip(*self.net.ends)
         nodes = {"servers": net.servers, "switches": sorted({*range(net.size)} - {*net.rank})}
         links = {"source": source, "target": target, "capacity": net.room}
         asked = {key: step[key] for key in ("rounds", "counters", "sha256", "lrat_xz")}
-        asked |= {"stage": self.stage(step), "pieces": self.pieces}
+        asked |= {"stage": step["stage"], "pieces": self.pieces, "trees": self.trees or "free"}
         try:
             other.proved(nodes | {"links": links}, asked)
         except (other.Wrong, *other.BROKEN) as error:
             raise Wrong(f"refutation: {error}") from None
         return step["rounds"] + 1
+
+    def load(self, step):
+        """Transfers of given trees, each to a server from the last one before it, over one link."""
+        need(self.allowed is not None and self.trees != "shortest", "load: of given trees alone")
+        self.forbids.add(ADDED)
+        net, link, load = self.net, (step["source"], step["target"]), 0
+        for rank, root in enumerate(net.servers):
+            for node in {*net.servers} - {root}:
+                path = []
+                while not path or node not in net.rank:
+                    path.append((self.trees[rank][node], node))
+                    node = path[-1][0]
+                    need(len(path) < net.size and path[-1] in self.ahead, "load: a tree is none")
+                load += self.pieces[rank] * (link in path)
+        return ceil(Fraction(load, net.room[self.ahead[link]]))
 
     def lengths(self, step):
         """Lengths of links: what blocks use of them at least, over what links offer."""
@@ -676,22 +711,29 @@ class Proof:
         far = [sum(max(row[s] for s in net.servers) for row in rows) for rows in away.values()]
         return min(far) + 2 * min(net.hold)
 
+    def limits(self, plan):
+        """Why it says nothing of a schedule; nothing, if it does."""
+        few = self.rounds and any(a < b for a, b in zip(plan.pieces, self.pieces))
+        strayed = self.allowed is not None and not plan.used <= self.allowed
+        return sorted(self.forbids & plan.liberties) + [FEWER] * few + [STRAYED] * strayed
+
     def of(self, plan):
         """Whether it says something of a schedule, and what."""
-        few = self.rounds and any(a < b for a, b in zip(plan.pieces, self.pieces))
-        if reasons := sorted(self.forbids & plan.liberties) + [FEWER] * few:
+        if reasons := self.limits(plan):
             return False, f"but not of this schedule: {' and '.join(reasons)}"
         unit = 1 if self.asked.demand else self.bytes
         time = plan.rounds if self.rounds else plan.seconds(self.net, unit, self.ready)
         gap = float(time / self.least - 1) if self.least else inf
+        need(gap > -NEAR, "it proves more than the schedule takes")
         taken = f"{time} {self.unit}" if self.rounds else f"{time:.9g} s in the event model"
-        return True, f"the schedule takes {taken}: " + (
-            f"optimal in {self.unit}" if gap < NEAR else f"within {100 * gap:.3g} %")
+        near = f"optimal in {self.unit}" if gap < NEAR else f"within {100 * gap:.3g} %"
+        along = " along such trees" * (self.allowed is not None)
+        return True, f"the schedule takes {taken}: {near}{along}"
 
 
 KINDS = {
     "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.late_entry, Proof.closing_cut,
-               Proof.refutation),
+               Proof.load, Proof.refutation),
     "seconds": (Proof.cut, Proof.groups, Proof.lengths, Proof.crossings, Proof.slots, Proof.reach,
                 Proof.root, Proof.relay, Proof.meeting),
     "demand": (Proof.lengths, Proof.reach),

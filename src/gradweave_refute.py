@@ -206,8 +206,9 @@ class Counter:
     """
 
     def __init__(self, formula, of):
-        self.formula, self.key = formula, json.dumps(of)
+        self.formula = formula
         inside, self.link = {*of.get("nodes", ())}, tuple(of.get("link", ()))
+        self.key = *sorted(inside), "over", *self.link
         pieces = range(len(formula.root))
         if self.link:
             need(self.link in formula.links, "counters: not a link")
@@ -316,12 +317,17 @@ def unpacked(data):
     return text
 
 
-def proved(network, refutation):
-    """The number of a proof's steps; Wrong where it proves nothing."""
+def proof_lines(refutation):
+    """The lines of its proof."""
     text = unpacked(packed(refutation))
     same = hashlib.sha256(text).hexdigest() == refutation["sha256"]
     need(same, "proof: another one than its sha256 says")
-    return check(Formula(network, refutation).clauses, text.decode().splitlines())
+    return text.decode().splitlines()
+
+
+def proved(network, refutation):
+    """The number of a proof's steps; Wrong where it proves nothing."""
+    return check(Formula(network, refutation).clauses, proof_lines(refutation))
 
 
 def main():

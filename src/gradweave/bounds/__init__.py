@@ -23,7 +23,7 @@ from gradweave.bounds.certificates import (
 from gradweave.bounds.cut_linear_program import Volumes
 from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
 from gradweave.bounds.duals import Crossing, Duals, Toll
-from gradweave.bounds.fixed_trees import fixed_trees
+from gradweave.bounds.fixed_trees import certify_fixed_trees, fixed_trees
 from gradweave.bounds.free_trees import free_trees
 from gradweave.bounds.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.latency import LatencyBound, latency_bound
@@ -66,6 +66,7 @@ __all__ = [
     "certificates_in",
     "certificates_of",
     "certify_demand",
+    "certify_fixed_trees",
     "certify_refutation",
     "certify_rounds",
     "certify_seconds",

@@ -96,12 +96,17 @@ def check_certificate(
     >>> check_certificate(certificate, net).least
     Fraction(8, 1)
     """
+    return _recounted(certificate, _proof(certificate, topology, demand), topology, demand)
+
+
+def _proof(
+    certificate: Mapping[str, Any], topology: Topology, demand: Demand | None
+) -> checker.Proof:
     try:
         name = DEMAND if demand is not None else certificate["claim"]["collective"]
-        proof = checker.Proof(certificate, *_as_checked(topology, name, demand))
+        return checker.Proof(certificate, *_as_checked(topology, name, demand))
     except (checker.Wrong, RecursionError, *checker.BROKEN) as error:
         raise InvalidCertificateError(f"certificate: {error}") from error
-    return _recounted(certificate, proof, topology, demand)
 
 
 def _recounted(
@@ -124,10 +129,17 @@ def _as_checked(topology: Topology, collective: str, demand: Demand | None) -> t
     return network, checker.Asked(collective, asked, network)
 
 
-def _certified(
+def certified_by(
     topology: Topology, demand: Demand | None, claim: dict[str, Any], steps: Sequence[Step]
 ) -> Certified:
-    """The certificate that claims what its steps prove."""
+    """The certificate that claims what its steps prove.
+
+    Args:
+        topology: the network.
+        demand: the demand, if any.
+        claim: without what it proves: the unit, and the collective where there is no demand.
+        steps: of the proof, as a file has them.
+    """
     collective = DEMAND if demand is not None else claim["collective"]
     network, asked = _as_checked(topology, collective, demand)
     certificate = {
@@ -157,22 +169,17 @@ def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]
     if not schedule.certificates:
         return []
     found: list[tuple[Certified | str, list[str]]] = []
-    plan = None
+    plan, name = None, DEMAND if schedule.demand is not None else schedule.collective
     for one in schedule.certificates:
         try:
-            proof = check_certificate(one, schedule.topology, schedule.demand)
+            proof = _proof(one, schedule.topology, schedule.demand)
         except InvalidCertificateError as error:
             found.append((str(error), []))
             continue
-        if plan is None:
-            plan = _plan(schedule)
-        few = proof.unit == "rounds" and any(
-            least > rooted for rooted, least in zip(plan.pieces, proof.pieces, strict=True)
-        )
-        name = DEMAND if schedule.demand is not None else schedule.collective
-        other = ["another collective"] * (proof.certificate["claim"]["collective"] != name)
-        limits = sorted(proof.forbids & plan.liberties) + [checker.FEWER] * few + other
-        found.append((proof, limits))
+        plan = plan or _plan(schedule)
+        other = ["another collective"] * (proof.name != name)
+        said = _recounted(one, proof, schedule.topology, schedule.demand)
+        found.append((said, proof.limits(plan) + other))
     return found
 
 
@@ -217,7 +224,7 @@ def certify_rounds(
         claim["overlap"] = True
     if pieces_per_server != 1:
         claim["pieces"] = [pieces_per_server] * topology.num_servers
-    found = _certified(topology, None, claim, [step for step in steps if step is not None])
+    found = certified_by(topology, None, claim, [step for step in steps if step is not None])
     return found if found.least >= bound.rounds else None
 
 
@@ -304,7 +311,7 @@ def certify_seconds(
             tried.append(_priced_step(topology, least.duals))
     if trees and expanded is not None and expanded.certificate is not None:
         tried.append(_slots_step(collective, expanded))
-    found = [_certified(topology, None, claim, [step]) for step in tried]
+    found = [certified_by(topology, None, claim, [step]) for step in tried]
     return max(found, key=lambda one: one.least)
 
 
@@ -471,8 +478,8 @@ def certify_demand(topology: Topology, demand: Demand, bound: DemandBound) -> Ce
         ]
     lengths = {"kind": "lengths", "stage": DEMAND, "lengths": bound.lengths.length.tolist()}
     since = {"since_s": str(Fraction(bound.since_s))} if bound.since_s else {}
-    found = [_certified(topology, demand, claim, [step]) for step in steps]
-    found.append(_certified(topology, demand, claim | since, [lengths]))
+    found = [certified_by(topology, demand, claim, [step]) for step in steps]
+    found.append(certified_by(topology, demand, claim | since, [lengths]))
     return max(found, key=lambda one: one.least)
 
 

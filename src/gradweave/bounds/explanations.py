@@ -66,6 +66,10 @@ def limiting_links(certificate: Mapping[str, Any], topology: Topology) -> list[i
         found = words.crossed({"leaving": step["stage"] == "reduce_scatter", **step})
     elif kind == "groups":
         found = words.between_groups(step)
+    elif kind == "load":
+        ends = step["source"], step["target"]
+        source, target = ends if step["stage"] == "all_gather" else ends[::-1]
+        found = (topology.source == source) & (topology.target == target)
     elif kind == "lengths":
         found = np.array(step["lengths"], object) > 0
     else:
@@ -217,6 +221,12 @@ class _Words:
         """By a formula that every schedule of so few rounds would satisfy."""
         stage, rounds = step["stage"].replace("_", "-"), counted(step["rounds"], "round")
         return f"no {stage} takes {rounds}, by a refutation whose proof was checked"
+
+    def load(self, step: Mapping[str, Any]) -> str:
+        """Of a link that given trees take."""
+        (link,) = limiting_links({"claim": self.claim, "proof": [step]}, self.topology)
+        rate = f"{int(self.topology.capacity[link]):,} a round"
+        return f"the given trees load the link {self.topology.link_name(link)} most, at {rate}"
 
     def lengths(self, step: Mapping[str, Any]) -> str:
         """Of links: those around a server, or many."""

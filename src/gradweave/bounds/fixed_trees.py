@@ -1,8 +1,12 @@
 """Lower bounds for given trees."""
 
+import itertools
+from typing import Literal
+
 import numpy as np
 
 from gradweave.bounds.bound import Bound, LinkLoad, TreeDepth, best
+from gradweave.bounds.certificates import Certified, certified_by
 from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedule.schedule import Collective
 
@@ -47,3 +51,42 @@ def fixed_trees(
         Bound(int(needed[busiest]), "link_load", (by_load,)),
         Bound(int(heights[deepest]), "tree_depth", (by_depth,)),
     )
+
+
+def certify_fixed_trees(
+    trees: FlowTrees, stage: Literal["reduce_scatter", "all_gather"] = "reduce_scatter"
+) -> Certified | None:
+    """The certificate that a stage along given trees takes so many rounds, by its busiest link.
+
+    Args:
+        trees: merged ones, a tree for each server, in order of id.
+        stage: one of both.
+
+    Returns:
+        None where the trees are others, or pass a node in several ways, and where not a link but a
+        chain of transfers bounds the rounds.
+
+    >>> import gradweave as gw
+    >>> trees = gw.schedule.FlowTrees.shortest_path(gw.topology.bcube(n=3, k=1))
+    >>> print(certify_fixed_trees(trees))
+    the given trees load the link 0→12 most, at 1 a round: 6 rounds
+    """
+    topology, bound = trees.topology, fixed_trees(trees, stage)
+    (load,) = bound.certificates
+    if not isinstance(load, LinkLoad) or not trees.merged:
+        return None
+    if not np.array_equal(trees.root, topology.servers):
+        return None
+    before = np.full((trees.pieces, topology.num_nodes), -1)
+    routes = np.split(trees.route_nodes, trees.route_offsets[1:-1])
+    for piece, route in zip(trees.piece.tolist(), routes, strict=True):
+        for node, following in itertools.pairwise(route.tolist()):
+            if before[piece, node] not in (-1, following):
+                return None
+            before[piece, node] = following
+    ends = (load.source, load.target)
+    source, target = ends if stage == "all_gather" else ends[::-1]
+    claim = {"unit": "rounds", "collective": stage, "trees": before.tolist()}
+    step = {"kind": "load", "stage": stage, "source": source, "target": target}
+    found = certified_by(topology, None, claim, [step])
+    return found if found.least >= bound.rounds else None

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gradweave.bounds.certificates import Certified, _certified
+from gradweave.bounds.certificates import Certified, certified_by
 from gradweave.errors import NoProofError
 from gradweave.schedule.schedule import Collective
 from gradweave.topology.formats.object import topology_to_object
@@ -295,8 +295,8 @@ def certify_refutation(
     Args:
         topology: the network.
         collective: a stage, or both.
-        refuted: by `refute`, of free trees, for the stage; of an all-reduce for each, in order.
-            Where links are alike in both directions one proof serves both stages.
+        refuted: by `refute`, for the stage; of an all-reduce, which is of free trees, for each, in
+            order. Where links are alike in both directions one proof serves both stages.
 
     >>> import gradweave as gw
     >>> net = gw.topology.mesh((3, 3))
@@ -313,4 +313,6 @@ def certify_refutation(
     claim: dict[str, Any] = {"unit": "rounds", "collective": collective}
     if "pieces" in refuted[0]:
         claim["pieces"] = list(refuted[0]["pieces"])
-    return _certified(topology, None, claim, steps)
+    if refuted[0].get("trees", "free") != "free":
+        claim["trees"] = refuted[0]["trees"]
+    return certified_by(topology, None, claim, steps)
