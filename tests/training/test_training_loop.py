@@ -1,11 +1,14 @@
 """The training loop, its pace and its log, with a state that only counts."""
 
 import contextlib
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("jax")
 
+from gradweave.errors import MissingExtraError
 from gradweave.processes.agreement import Processes
 from gradweave.training.log import BOARD, LOG, Log, read_log
 from gradweave.training.loop import Progress, Training
@@ -131,3 +134,30 @@ def test_a_resumed_log_keeps_the_event_of_its_last_update(tmp_path, monkeypatch)
     with Log(tmp_path, updates=3, step=30):
         pass
     assert opened == {str(tmp_path / BOARD): 31}
+
+
+def test_a_resumed_log_goes_on_with_its_run_of_weights_and_biases_on_this_machine(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("tensorboardX")
+    begun, told = [], []
+
+    def init(**given):
+        begun.append((given["project"], given["id"], given["mode"]))
+        return SimpleNamespace(
+            log=lambda values, step: told.append((values, step)), finish=lambda: told.append("end")
+        )
+
+    fake = SimpleNamespace(init=init, Settings=lambda **_: None)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr("gradweave.lazy.is_there", lambda module: True)
+    for step in (1, 2):
+        with Log(tmp_path, step - 1, step - 1, "mine") as log:
+            log.plot("return", 0.5, step)
+    assert begun[0] == begun[1] and begun[0][::2] == ("mine", "offline")
+    assert told == [({"return": 0.5}, 1), "end", ({"return": 0.5}, 2), "end"]
+    monkeypatch.setattr("gradweave.lazy.is_there", lambda module: False)
+    with pytest.raises(MissingExtraError, match="pip install wandb"), Log(tmp_path, 0, 0, "mine"):
+        pass

@@ -91,6 +91,7 @@ def train(
     progress: Say,
     checkpoint_minutes: float,
     note: Say,
+    wandb: str | None = None,
 ) -> "Trained":
     """Trains, and says how far it is, what it resumes from, and what is kept after Ctrl-C.
 
@@ -101,6 +102,7 @@ def train(
         progress: called with the step under way.
         checkpoint_minutes: between checkpoints.
         note: writes a line to standard error.
+        wandb: as for `training.train`.
 
     Raises:
         GradweaveError: as `training.train`.
@@ -125,6 +127,7 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
             extend=extend,
             processes=processes,
+            wandb=wandb,
         )
 
 
@@ -136,6 +139,7 @@ def train_several(
     progress: Say,
     checkpoint_minutes: float,
     note: Say,
+    wandb: str | None = None,
 ) -> "dict[str, Trained]":
     """As `train`, of every combination of settings of a sweep; see `sweep.train_sweep`."""
     from gradweave.marl import sweep as sweeps
@@ -157,6 +161,7 @@ def train_several(
             report=reporting(progress, note),
             progress=progress,
             checkpoint_minutes=checkpoint_minutes,
+            wandb=wandb,
         )
 
 

@@ -144,6 +144,7 @@ def train_sweep(
     progress: Callable[[str], None] = lambda _: None,
     checkpoint_minutes: float = 2.0,
     stop_after: int | None = None,
+    wandb: str | None = None,
 ) -> dict[str, Trained]:
     """Trains every combination of settings, with `Config.seeds` seeds each, side by side.
 
@@ -158,6 +159,7 @@ def train_sweep(
         progress: called with the step under way before the first update.
         checkpoint_minutes: time between checkpoints.
         stop_after: updates after which to stop early; the checkpoint is written.
+        wandb: as for `training.train`; each combination is a run.
 
     Returns:
         What each combination ended in, by its folder.
@@ -187,7 +189,7 @@ def train_sweep(
         steps = before * config.settings.steps
         for name in several:
             make_folder(folder / name)
-        logs = [Log(folder / name, before, steps) for name in several]
+        logs = [Log(folder / name, before, steps, wandb) for name in several]
         opened = stack.enter_context(_all(logs))
         training.run(
             config.updates if stop_after is None else min(stop_after, config.updates),

@@ -56,6 +56,7 @@ def train(
     processes: Processes | None = None,
     environment: Environment | None = None,
     network: Factory | None = None,
+    wandb: str | None = None,
 ) -> Trained:
     """Trains, resuming from the folder's checkpoint where there is one.
 
@@ -88,6 +89,8 @@ def train(
         environment: in place of what the config names, whose `env` is its `id`.
         network: what makes the learner's networks, in place of what the config names; see
             `gradweave.marl.learners.own_network`.
+        wandb: project of Weights & Biases for the curves, see
+            `gradweave.training.weights_and_biases`; None: not there.
 
     Raises:
         OptionError: where the folder holds another training, or there are too few devices.
@@ -116,6 +119,7 @@ def train(
             checkpoint_minutes=checkpoint_minutes,
             stop_after=stop_after,
             extend=extend,
+            wandb=wandb,
         )
     with processes.lost_is_an_error(), processes.interruptible():
         processes.check_same(config.flat())
@@ -136,7 +140,7 @@ def train(
             config, folder, environment, program, by, extended_from(config, metadata), processes
         )
         training = Training(Progress(run.start(before), before), run.write, processes)
-        log = Log(folder, before, before * config.settings.steps)
+        log = Log(folder, before, before * config.settings.steps, wandb)
         training.run(
             config.updates if stop_after is None else min(stop_after, config.updates),
             run.advance,

@@ -121,6 +121,12 @@ from gradweave.wording import counted
     help="Write a checkpoint after every so many minutes.",
 )
 @click.option(
+    "--wandb",
+    metavar="PROJECT",
+    help="Give the curves to this project of Weights & Biases, too, if it is installed; they stay "
+    "on this machine unless WANDB_MODE=online is set.",
+)
+@click.option(
     "--distributed",
     is_flag=True,
     help="Train together with the other processes of mpirun, Slurm or JAX_COORDINATOR_ADDRESS, "
@@ -137,6 +143,7 @@ def train(
     episodes: int,
     render: Path | None,
     checkpoint_minutes: float,
+    wandb: str | None,
     distributed: bool,
     as_json: bool,
     **options: Any,
@@ -147,6 +154,10 @@ def train(
     and ends in the same policy, bit for bit, as it would have without the interruption.
     """
     lazy.require("gradweave train", *NEEDED, extra="marl")
+    if wandb is not None:
+        from gradweave.training.weights_and_biases import check_installed
+
+        check_installed()
     begun = time.monotonic()
     from gradweave.marl.request import Request, read_request, read_sweep
     from gradweave.marl.session import session, train_several
@@ -179,6 +190,7 @@ def train(
                 progress=progress,
                 checkpoint_minutes=checkpoint_minutes,
                 note=note,
+                wandb=wandb,
             )
             from gradweave.marl import results
 
@@ -195,6 +207,7 @@ def train(
             progress=progress,
             checkpoint_minutes=checkpoint_minutes,
             note=note,
+            wandb=wandb,
         )
         group.leave()
         if not group.first:

@@ -54,6 +54,7 @@ def train(
     stop_after: int | None = None,
     extend: bool = False,
     on_update: Callable[[UpdateReport], None] = lambda _: None,
+    wandb: str | None = None,
 ) -> Trained:
     """Trains by the asynchronous server that `Config.aggregation` describes.
 
@@ -66,6 +67,7 @@ def train(
         stop_after: updates after which to stop early; the checkpoint is written.
         extend: whether to resume from the end of a training of fewer steps, rather than refuse it.
         on_update: called after each update of the server, with its processes.
+        wandb: as for `gradweave.marl.training.train`.
 
     Returns:
         As `gradweave.marl.training.train`. Under `Sync` a training that was killed and resumed ends
@@ -95,7 +97,7 @@ def train(
         on_update(made)
         rounds.add(made)
 
-    with _Rounds(config, folder, environment.agents, before, report) as rounds:
+    with _Rounds(config, folder, environment.agents, before, report, wandb) as rounds:
         run = train_on_servers(
             task,
             folder=folder / SERVERS,
@@ -165,9 +167,10 @@ class _Rounds:
         agents: tuple[str, ...],
         before: int,
         report: Callable[[Report], None],
+        wandb: str | None,
     ) -> None:
         self._config, self._folder, self._agents = config, folder, agents
-        self._report, self._before = report, before
+        self._report, self._before, self._wandb = report, before, wandb
         self._applied = before * config.devices
         self._gathered: list[tuple[Any, int]] = []
         self._not_finite = np.zeros(config.devices, np.int64)
@@ -182,7 +185,8 @@ class _Rounds:
         self._log.__exit__()
 
     def _opened(self, updates: int) -> Log:
-        return Log(self._folder, updates, updates * self._config.settings.steps).__enter__()
+        steps = updates * self._config.settings.steps
+        return Log(self._folder, updates, steps, self._wandb).__enter__()
 
     @property
     def steps_per_s(self) -> float | None:
