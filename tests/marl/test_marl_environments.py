@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 import sys
 import warnings
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from gradweave.marl.evaluation import play, random_action
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import FAMILIES, family_of, ids, make, parse
 from gradweave.marl.games.families.mabrax import MABRAX
+from gradweave.marl.games.family import check_version
 
 STEPS = 30
 GAMES = {
@@ -449,6 +451,18 @@ def test_what_there_is_not_is_refused(spec, reason):
     with pytest.raises(OptionError, match=reason) as raised:
         make(spec)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("installed", ["0.1.0", "0.2.0", "0.10rc1"])
+def test_a_jaxmarl_of_another_interface_is_refused(installed, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
+    if installed == "0.1.0":
+        with pytest.raises(
+            OptionError, match=r"^storm: expected JaxMARL 0\.2 or later.* got 0\.1\.0"
+        ):
+            make("storm")
+    else:
+        check_version("storm")
 
 
 def test_a_network_that_there_is_not_is_refused():

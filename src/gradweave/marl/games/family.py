@@ -1,7 +1,10 @@
 """A family of games: how they are read and made, and which options they take."""
 
+import contextlib
 import dataclasses
 import importlib
+import importlib.metadata
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +15,7 @@ from gradweave.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.games.reading import Game, Reading
 
+LEAST_JAXMARL = (0, 2)
 MEAN = "mean over agents of an episode's reward"
 TEAM = "an episode's reward, which all agents share"
 
@@ -67,6 +71,7 @@ def from_jaxmarl(id: str, options: dict[str, Any]) -> Game:
         OptionError: its package cannot be used, or it refuses its options.
     """
     lazy.require(id, "jaxmarl")
+    check_version(id)
     import jaxmarl
 
     try:
@@ -75,6 +80,22 @@ def from_jaxmarl(id: str, options: dict[str, Any]) -> Game:
         raise OptionError(f"{id} cannot be used: {missing}") from missing
     except (TypeError, ValueError, AssertionError) as error:
         raise OptionError(f"{id}: refused its options {options}: {error}") from error
+
+
+def check_version(id: str) -> None:
+    """Refuses a JaxMARL from before 0.2, which its repository calls 2.0, by what is installed.
+
+    Raises:
+        OptionError: it is older. 0.1 asks for a JAX older than Gradweave's; beside a newer one its
+            coin game and storm do not run.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # on a path, not installed
+        found = importlib.metadata.version("jaxmarl")
+        if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LEAST_JAXMARL:
+            raise OptionError(
+                f"{id}: expected JaxMARL 0.2 or later, whose games have other interfaces, got "
+                f"{found}: pip install 'gradweave[marl]'"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

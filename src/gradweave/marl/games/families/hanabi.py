@@ -44,7 +44,10 @@ FAMILIES = {
             measures={"score": _score, "perfect_rate": _perfect, "lives_lost_rate": _lives_lost},
         ),
         f"{TEAM}: the score",
-        ("num_agents", "num_colors", "num_ranks", "hand_size", "max_info_tokens"),
+        (
+            *("num_agents", "num_colors", "num_ranks", "hand_size", "max_info_tokens"),
+            "max_life_tokens",
+        ),
         _hanabi,
     ),
 }
