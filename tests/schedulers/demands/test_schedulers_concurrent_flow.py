@@ -1,5 +1,7 @@
 """Concurrent flows against a plain linear program over links, and their certificates."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -127,6 +129,18 @@ def test_symmetric_networks_count_each_orbit_once(spec: str, rounds: int | None)
     if rounds is not None:
         assert flow.time == pytest.approx(rounds, rel=2e-3)
         assert flow.certificate.time == rounds
+
+
+def test_links_that_carry_next_to_nothing_are_left_out_unless_needed() -> None:
+    """A ring whose links back carry a byte a second; on a path, where they are the only way."""
+    ring, path = all_to_all("ring:5", 1000), all_to_all("mesh:1x3", 1000)
+    for messages, least in ((ring, 1e-5), (path, 2000.0)):
+        network = messages.topology
+        back = (network.source - network.target) % network.num_servers == 1
+        one_way = dataclasses.replace(network, bandwidth_bytes_per_s=np.where(back, 1.0, 1e9))
+        flow = concurrent_flow(dataclasses.replace(messages, topology=one_way), symmetric=False)
+        assert flow.time == pytest.approx(least, rel=1e-3)
+        assert flow.certificate.time >= flow.bound * (1 - 1e-3)
 
 
 def test_a_stated_bound_is_recounted() -> None:

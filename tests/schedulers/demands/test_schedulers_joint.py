@@ -45,6 +45,16 @@ def test_the_plan_carries_each_block_whole_and_each_link_to_the_bound():
     assert least_s <= busiest_s * (1 + 1e-9) and busiest_s <= least_s * 1.01
 
 
+def test_few_bytes_beside_many_are_carried_too():
+    """To the program's tolerance they are none; they go the way of least latency."""
+    topology = gw.topology.from_spec("hypercube:3")
+    jobs = [Job("reduce", 10**9, servers=range(4), root=2), Job("all_gather", 4, servers=range(4))]
+    demand = demand_of(topology, jobs)
+    plan = Joint().plan(topology, demand)
+    assert np.bincount(plan.block, plan.bytes) == pytest.approx(demand.bytes)
+    assert verify(Joint().schedule(topology, demand)).valid
+
+
 def test_relays_add_to_the_first_that_they_get():
     """Servers that share no link: sums are made at others, which have no part of them."""
     torus = gw.topology.from_spec("torus:4x4")
