@@ -2,7 +2,9 @@
 
 import csv
 import json
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import gradweave as gw
@@ -30,7 +32,8 @@ def test_a_stated_bound_is_no_proof(gradweave, here, stated):
     assert lines[1].startswith("88% above the bound in rounds: at least 16 rounds (cut), since ")
     assert lines[2] == "the file states at least 30 rounds (cut); not checked here"
     held = gradweave("verify", stated, "--json").json
-    assert held["bound"] == {"rounds": 16, "kind": "cut", "source": "computed"}
+    computed = {"rounds": 16, "kind": "cut", "source": "computed", "certified": True}
+    assert held["bound"] == computed
     assert held["stated_bound"] == {"rounds": 30, "kind": "cut"}
     assert held["optimal"] is False
     assert gradweave("show", stated, "--json").json["bound"] == held["bound"]
@@ -40,15 +43,34 @@ def test_a_stated_bound_is_no_proof(gradweave, here, stated):
 
 def test_where_nothing_is_computed_the_file_is_named(gradweave, here, stated, monkeypatch):
     monkeypatch.setattr("gradweave.report.rounds_bound.of_schedule", lambda _: None)
-    answer = gradweave("verify", stated)
-    assert answer.stdout.splitlines()[1] == (
-        "bound: at least 30 rounds (cut), as stated by the file; not checked here"
-    )
+    said = "bound: at least 30 rounds (cut), as stated by the file; not checked here"
+    assert gradweave("verify", stated).stdout.splitlines()[1] == said
+    assert gradweave("show", stated).stdout.splitlines()[1] == said
     held = gradweave("verify", stated, "--json").json
     assert (held["bound"]["source"], held["optimal"]) == ("stated", None)
-    gradweave("show", stated)
     (drawn,) = page_of(here / "ring.html")["schedules"]
-    assert drawn["bound"] == {"rounds": 30, "kind": "cut", "source": "stated"}
+    stated_alone = {"rounds": 30, "kind": "cut", "source": "stated", "certified": False}
+    assert drawn["bound"] == stated_alone
+
+
+def test_of_unequal_pieces_a_file_may_state_what_it_likes(gradweave, here):
+    made = gw.schedulers.Ring().schedule(gw.topology.star(4))
+    unequal = made.replace(shares=np.array([1, 1, 1, 2]), bound=StatedBound(made.rounds, "cut"))
+    unequal.save(here / "s.json")
+    for verb in ("verify", "bound", "show"):
+        answer = gradweave(verb, "s.json")
+        assert "as stated by the file; not checked here" in answer.stdout
+        assert "optimal in rounds" not in answer.stdout
+
+
+def test_what_has_no_certificate_is_said_to_have_none(gradweave, here):
+    pieces = gradweave("bound", "star:4", "--job", "broadcast:bytes=1MB,root=0", "--json").json
+    proved, beyond = pieces["bounds"]
+    assert proved["certificate"] is not None and beyond["certificate"] is None
+    assert float(beyond["least"]) > Fraction(proved["least"])
+    jobs = ("--job", "all_reduce:bytes=1MB", "--job", "broadcast:bytes=1kB,root=0")
+    summed = ("--objective", "sum", "--time-limit", "0.2")
+    assert ", not certified, since " in gradweave("schedule", "star:4", *jobs, *summed).stdout
 
 
 def test_an_optimal_schedule_is_proved_so(gradweave, here):

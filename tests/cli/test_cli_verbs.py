@@ -60,6 +60,7 @@ def test_schedule_answers_in_json(gradweave, here, collective):
         "rounds": 4 * held["rounds"] // 6,
         "kind": "cut",
         "source": "computed",
+        "certified": True,
     }
     assert (held["servers"], held["links"], held["optimal"]) == (9, 18, False)
     assert (held["scheduler"], held["verified"]) == ("merged", True)
@@ -302,7 +303,7 @@ def test_verify_answers_in_json(gradweave, here):
         "transfers": 24,
         "forwarded": 0,
         "violation": None,
-        "bound": {"rounds": 4, "kind": "cut", "source": "computed"},
+        "bound": {"rounds": 4, "kind": "cut", "source": "computed", "certified": True},
         "optimal": False,
         "stated_bound": {"rounds": 4, "kind": "cut"},
         "certificates": [
@@ -387,7 +388,7 @@ def test_show_writes_a_page_beside_the_file(gradweave, here, name):
     gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", name)
     answer = gradweave("show", name, "--json")
     assert answer.status == 0
-    bound = {"rounds": 4, "kind": "cut", "source": "computed"}
+    bound = {"rounds": 4, "kind": "cut", "source": "computed", "certified": True}
     assert answer.json == {"file": name, "output": "s.html", "rounds": 6, "bound": bound}
     assert (here / "s.html").read_text().startswith("<!")
     answer = gradweave("show", name, "--output", "other.htm", "--title", "A ring of four")
@@ -593,7 +594,7 @@ def hostile_file(here):
 
 def test_show_finds_the_schedule_of_a_network(gradweave, here):
     answer = gradweave("show", "ring:8", "--scheduler", "ring", "--json")
-    bound = {"rounds": 8, "kind": "cut", "source": "computed"}
+    bound = {"rounds": 8, "kind": "cut", "source": "computed", "certified": True}
     assert answer.json == {
         "file": "ring:8",
         "output": "ring-8.html",

@@ -58,7 +58,7 @@ def test_data_are_the_schedule(schedule: Schedule) -> None:
     assert len(offsets) - 1 == len({schedule.route(t) for t in range(schedule.num_transfers)})
     for column in ("source", "target", "capacity"):
         assert np.array_equal(unpacked(data["links"][column]), getattr(schedule.topology, column))
-    assert data["bound"] == {"rounds": 7, "kind": "cut", "source": "computed"}
+    assert data["bound"] == {"rounds": 7, "kind": "cut", "source": "computed", "certified": False}
     assert data["stages"] == schedule.stages
 
 

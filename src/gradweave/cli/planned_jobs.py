@@ -200,15 +200,17 @@ def _far(solution: DemandSolution) -> str:
         far = (
             "optimal in seconds" if solution.optimal else f"{solution.gap:.1%} above the least time"
         )
-        least, reason = solution.bound.seconds, solution.bound.reason(network.id_name)
-        return f"{far}: at least {format_seconds(least)}, since {reason}"
+        bound = solution.bound
+        doubt = ", not certified" * (bound.seconds > bound.seconds_of_parts)
+        reason = bound.reason(network.id_name)
+        return f"{far}: at least {format_seconds(bound.seconds)}{doubt}, since {reason}"
     far = "optimal" if solution.optimal else f"{solution.gap:.1%} above the least"
     value, least = (
         format_seconds(one) if solution.judge.in_seconds else f"{one:.4g}"
         for one in (solution.value, solution.least)
     )
     reason = solution.of_objective.reason(network.id_name)
-    return f"{name} {value}, {far}: at least {least}, since {reason}"
+    return f"{name} {value}, {far}: at least {least}, not certified, since {reason}"
 
 
 def _ends(solution: DemandSolution) -> str:

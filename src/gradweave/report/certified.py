@@ -32,11 +32,20 @@ class CheckedBound:
     """``file`` or ``computed``."""
     links: tuple[int, ...] = ()
     """Link directions that limit; none where messages do."""
+    kind: str = ""
+    """Of the certificate, of two stages with different kinds both: ``cut+depth``."""
+    along_trees: bool = False
+    """Whether it is of schedules along given trees alone."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the schedule takes no more than the bound, but for rounding."""
+        return self.holds and self.taken <= float(self.least) * (1 + ROUNDING)
 
     @property
     def optimal(self) -> bool:
-        """Whether the schedule takes no more than the bound, but for rounding."""
-        return self.holds and self.taken <= float(self.least) * (1 + ROUNDING)
+        """The same of a bound on all schedules."""
+        return self.met and not self.along_trees
 
     def as_object(self) -> dict[str, Any]:
         """For JSON."""
@@ -54,7 +63,8 @@ class CheckedBound:
         if not self.holds:
             return f"certificate of the file refused: {self.reason}"
         gap = self.taken / float(self.least) - 1 if self.least else 0.0
-        near = f"optimal in {self.unit}" if self.optimal else f"{gap:.1%} above the least"
+        near = f"optimal in {self.unit}" if self.met else f"{gap:.1%} above the least"
+        near += " along such trees" * self.along_trees
         taken = (
             counted(int(self.taken), "round")
             if self.unit == "rounds"
@@ -101,4 +111,8 @@ def _beside(schedule: Schedule, one: Certified, source: str) -> CheckedBound:
         ready = [float(Fraction(time)) for time in claim.get("ready_at_s", [])]
         taken = seconds(schedule, size, "events", ready_at_s=ready or None)
     links = tuple(limiting_links(one.certificate, schedule.topology))
-    return CheckedBound(one.unit, one.least, taken, one.reason, True, source, links)
+    holds = taken >= float(one.least) * (1 - ROUNDING)
+    reason = one.reason if holds else "it proves more than the schedule takes"
+    steps, claim = one.certificate["proof"], one.certificate["claim"]
+    kind, along = "+".join(dict.fromkeys(step["kind"] for step in steps)), "trees" in claim
+    return CheckedBound(one.unit, one.least, taken, reason, holds, source, links, kind, along)

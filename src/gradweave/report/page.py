@@ -164,8 +164,8 @@ def page_data(
     schedule: Schedule, gradient_bytes: float, objective: Objective = "rounds", name: str = ""
 ) -> dict[str, Any]:
     """Everything that the page's script reads of one schedule, columns packed."""
-    bound = rounds_bound(schedule)
-    proved = [one for one in checked_bounds(schedule) if one.holds]
+    checked = checked_bounds(schedule)
+    bound, proved = rounds_bound(schedule, checked), [one for one in checked if one.holds]
     return {
         "name": name,
         "network": schedule.topology.name,

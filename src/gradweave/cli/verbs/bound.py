@@ -1,5 +1,6 @@
 """``gradweave bound``: the least that a network allows, why, and the certificate that proves it."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,17 +31,28 @@ from gradweave.cli.planned_jobs import job_option, jobs_of, mesh_option
 from gradweave.cli.schedule_files import is_schedule_file
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report.certified import checked_bounds
+from gradweave.report.rounds_bound import bound_fields, bound_lines, rounds_bound
 from gradweave.schedule.demand import Demand
 from gradweave.schedule.file import demand_to_object, load
 from gradweave.schedule.jobs import demand_of
 from gradweave.schedule.planned_for import planned_for
 from gradweave.schedule.schedule import COLLECTIVES, DEMAND, Collective
 from gradweave.schedulers.demands.joint import Joint
+from gradweave.schedulers.solve.seconds_bound import seconds_bound
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_seconds
+from gradweave.topology.units import ROUNDING, format_seconds
 from gradweave.verify.verify import verify
 from gradweave.wording import counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncertified:
+    """A bound that is larger than what a certificate proves."""
+
+    unit: str
+    least: float
+    reason: str
 
 
 @click.command()
@@ -82,8 +94,8 @@ def bound(
     """Say how little NETWORK allows, why, and write the certificate that proves it.
 
     Rounds whatever the trees, and with --gradient-bytes seconds; with --job those of several
-    collectives at once. Of a schedule's FILE the certificates are recounted, and it is written with
-    those that it lacks.
+    collectives at once. What has no certificate is said to be not certified. Of a schedule's FILE
+    the certificates are recounted, and it is written with those that it lacks.
     """
     writable(output, ".json", ".json.gz")
     with Progress(f"bounding {what}") as progress:
@@ -116,31 +128,38 @@ def bound(
                 schedule.save(output)
             else:
                 name = DEMAND if demand is not None else collective
-                content = _as_object(topology, name, demand, found)
+                proved = [one for one in found if isinstance(one, Certified)]
+                content = _as_object(topology, name, demand, proved)
                 atomic_write(output, msgspec.json.encode(content))
-    checked = [] if schedule is None else checked_bounds(schedule)
-    if as_json:
-        shown = (
-            [_of(one) for one in found]
-            if schedule is None
-            else [one.as_object() for one in checked]
-        )
-        print_json({"what": what, "output": output and str(output), "bounds": shown})
-    elif schedule is None:
-        print_lines(*(f"at least {_least(one)}: {one.reason.rpartition(': ')[0]}" for one in found))
+    answer: dict[str, Any] = {"what": what, "output": output and str(output)}
+    if schedule is None:
+        answer["bounds"] = [_of(one) for one in found]
+        lines = [f"at least {_least(one)}" for one in found]
     else:
-        print_lines(*map(str, checked))
+        checked = checked_bounds(schedule)
+        least = rounds_bound(schedule, checked)
+        answer |= {"bounds": [one.as_object() for one in checked], **bound_fields(schedule, least)}
+        lines = bound_lines(schedule, least, checked) or ["no bound on it is known"]
+    if as_json:
+        print_json(answer)
+    else:
+        print_lines(*lines)
 
 
-def _least(one: Certified) -> str:
-    if one.unit == "rounds":
-        return counted(int(one.least), "round")
-    return format_seconds(float(one.least))
+def _least(one: Certified | Uncertified) -> str:
+    """A bound of a network, and why."""
+    in_rounds = one.unit == "rounds"
+    least = counted(int(one.least), "round") if in_rounds else format_seconds(float(one.least))
+    if isinstance(one, Uncertified):
+        return f"{least}, not certified: {one.reason}"
+    return f"{least}: {one.reason.rpartition(': ')[0]}"
 
 
-def _of(one: Certified) -> dict[str, Any]:
-    """A bound of a network, for JSON."""
+def _of(one: Certified | Uncertified) -> dict[str, Any]:
+    """The same for JSON."""
     least = {"unit": one.unit, "least": str(one.least), "reason": one.reason}
+    if isinstance(one, Uncertified):
+        return {**least, "holds_unless": [], "certificate": None}
     return {**least, "holds_unless": sorted(one.forbids), "certificate": one.certificate}
 
 
@@ -159,23 +178,35 @@ def _as_object(
     }
 
 
-def _of_demand(topology: Topology, demand: Demand) -> list[Certified]:
+def _of_demand(topology: Topology, demand: Demand) -> list[Certified | Uncertified]:
     """By the duals of the linear program of trees and paths, where it can be solved."""
     bound = demand_bound(topology, demand)
     try:
         bound = max(bound, Joint().plan(topology, demand).bound, key=lambda one: one.seconds)
     except NoScheduleError:
         pass
-    return [certify_demand(topology, demand, bound)]
+    proved = certify_demand(topology, demand, bound)
+    return [proved, *_beyond(proved, bound.seconds, bound.reason(topology.id_name))]
 
 
 def _of_network(
     topology: Topology, collective: Collective, overlap: bool, gradient_bytes: int | None
-) -> list[Certified]:
+) -> list[Certified | Uncertified]:
     if topology.num_nodes > MOST_NODES:
         return []
-    rounds = certify_rounds(topology, free_trees(topology, collective, overlap=overlap), collective)
-    found = [] if rounds is None else [rounds]
+    bound = free_trees(topology, collective, overlap=overlap)
+    rounds = certify_rounds(topology, bound, collective)
+    found: list[Certified | Uncertified] = [
+        rounds or Uncertified("rounds", bound.rounds, bound.described(topology.id_name))
+    ]
     if gradient_bytes is not None:
-        found.append(certify_seconds(topology, gradient_bytes, collective))
+        proved = certify_seconds(topology, gradient_bytes, collective)
+        known = seconds_bound(topology, collective, gradient_bytes)
+        found += [proved, *_beyond(proved, known.seconds, str(known))]
     return found
+
+
+def _beyond(proved: Certified, seconds: float, reason: str) -> list[Uncertified]:
+    """A larger bound on seconds than is proved, if there is one."""
+    more = seconds > float(proved.least) * (1 + ROUNDING)
+    return [Uncertified("seconds", seconds, reason)] if more else []

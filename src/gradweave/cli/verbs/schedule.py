@@ -23,7 +23,7 @@ from gradweave.cli.solving import (
 )
 from gradweave.errors import OptionError
 from gradweave.report.link_use import use_fields, use_lines
-from gradweave.report.rounds_bound import rounds_verdict
+from gradweave.report.rounds_bound import SEARCHED, rounds_verdict
 from gradweave.schedule.file import load
 from gradweave.schedule.planned_for import planned_for
 from gradweave.schedule.schedule import Schedule
@@ -303,7 +303,8 @@ def _bound(solution: Solution) -> dict[str, Any] | None:
     if not solution.scheduler.traits.rounds_compare:
         return None
     bound = solution.bound
-    return {"rounds": bound.rounds, "kind": bound.kind, "source": "computed"}
+    kept = bool(solution.schedule.certificates)
+    return {"rounds": bound.rounds, "kind": bound.kind, "source": "computed", "certified": kept}
 
 
 def _timing(timing: Timing) -> dict[str, Any]:
@@ -373,8 +374,10 @@ def _lines(
 
 def _verdicts(solution: Solution, objective: Objective) -> list[str]:
     """How far from the least possible rounds and seconds are, as far as that was asked for."""
-    lines, timing = [], solution.timing
-    name = solution.schedule.topology.id_name
+    lines, timing, bound = [], solution.timing, solution.bound
+    least = bound.described(solution.schedule.topology.id_name)
+    if not solution.schedule.certificates and bound.kind != SEARCHED:  # whose reason says so
+        least += ", not certified"
     if objective == "seconds":
         pass  # rounds were not looked for
     elif not solution.scheduler.traits.rounds_compare:
@@ -382,10 +385,9 @@ def _verdicts(solution: Solution, objective: Objective) -> list[str]:
         lines.append(f"its rounds are of {own} and do not compare with a bound")
     elif solution.optimal:
         timed = timing is None or timing.optimal
-        lines.append(f"optimal in rounds{' only' * (not timed)}: {solution.bound.described(name)}")
+        lines.append(f"optimal in rounds{' only' * (not timed)}: {least}")
     else:
-        verdict = rounds_verdict(solution.rounds, solution.bound.rounds)
-        lines.append(f"{verdict}: {solution.bound.described(name)}")
+        lines.append(f"{rounds_verdict(solution.rounds, bound.rounds)}: {least}")
     if timing is not None:
         far = f"{timing.gap:.0%} above the least time"
         lines.append(f"{'optimal in seconds' if timing.optimal else far}: {timing.bound}")

@@ -16,7 +16,7 @@ from gradweave.cli.solving import SearchOptions, gradient_option, search, solvin
 from gradweave.errors import OptionError
 from gradweave.report.page import shown_bytes, write_page
 from gradweave.report.picture.moments import Clock
-from gradweave.report.rounds_bound import rounds_bound
+from gradweave.report.rounds_bound import bound_lines, rounds_bound
 from gradweave.schedule.file import load
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.spec import PORTFOLIO, is_portfolio
@@ -143,7 +143,12 @@ def _say(
     elif output is not None:
         rounds = " and ".join(counted(schedule.rounds, "round") for schedule in schedules)
         is_page = output.suffix.lower() in PAGES
-        print_lines(f"{output}: {rounds or 'the network'}{'; open it in a browser' * is_page}")
+        lines = [f"{output}: {rounds or 'the network'}{'; open it in a browser' * is_page}"]
+        for schedule in schedules:
+            bound = rounds_bound(schedule)
+            if bound is not None and bound.doubt:
+                lines += bound_lines(schedule, bound)
+        print_lines(*lines)
 
 
 def _refuse_search_options(

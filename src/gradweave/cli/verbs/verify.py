@@ -11,9 +11,8 @@ from gradweave.cli.options import json_option
 from gradweave.cli.schedule_files import check_schedule_file, is_placement_file
 from gradweave.placement.placing import recounted
 from gradweave.report.certified import checked_bounds
-from gradweave.report.rounds_bound import RoundsBound, bound_lines, rounds_bound
+from gradweave.report.rounds_bound import bound_fields, bound_lines, rounds_bound
 from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Schedule
 from gradweave.topology.names import name_of
 from gradweave.topology.topology import Topology
 from gradweave.verify.verdict import Violation
@@ -53,10 +52,9 @@ def verify(
         )
         bound, certified = None, []
         if verdict.valid:
-            progress("finding the lower bound")
-            bound = rounds_bound(schedule)
             progress("recounting the certificates")
             certified = checked_bounds(schedule)
+            bound = rounds_bound(schedule, certified)
     violation = verdict.violation
     if as_json:
         print_json(
@@ -70,7 +68,7 @@ def verify(
                 "forwarded": verdict.forwarded,
                 "violation": _as_object(violation, schedule.topology) if violation else None,
             }
-            | _bound_fields(schedule, bound)
+            | bound_fields(schedule, bound)
             | {"certificates": [one.as_object() for one in certified]}
         )
     elif violation:
@@ -83,8 +81,7 @@ def verify(
             f"valid: {schedule.name} on {schedule.topology.name}, "
             f"{counted(schedule.rounds, 'round')}, {counted(verdict.transfers, 'transfer')}"
             f"{forwarded}",
-            *bound_lines(schedule, bound),
-            *(str(one) for one in certified if one.unit != "rounds"),
+            *bound_lines(schedule, bound, certified),
         )
     if violation:
         context.exit(1)
@@ -119,14 +116,4 @@ def _as_object(violation: Violation, topology: Topology) -> dict[str, Any]:
         "link_names": None if link is None else [name_of(topology, node) for node in link],
         "server_name": None if server is None else name_of(topology, server),
         "server_rank": None if server is None else int(topology.rank[server]),
-    }
-
-
-def _bound_fields(schedule: Schedule, bound: RoundsBound | None) -> dict[str, Any]:
-    """What is known of how few rounds there can be, and what the file says of it, for JSON."""
-    stated = schedule.bound
-    return {
-        "bound": None if bound is None else bound.as_object(),
-        "optimal": None if bound is None else bound.met_by(schedule),
-        "stated_bound": stated and {"rounds": stated.rounds, "kind": stated.kind},
     }

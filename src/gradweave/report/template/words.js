@@ -36,9 +36,10 @@ function bandwidthOf({ bands }) {
   return bands.length === 1 ? bands[0] : `${bands[0]} to ${bands[bands.length - 1]}`;
 }
 
-/** On whose word a bound is: that of the page's maker, who computed it, or of a file. */
-function boundSource({ kind, source }) {
-  return source === "stated" ? `${kind}, stated by the file, not checked` : kind;
+/** On whose word a bound is: that of a certificate, of the page's maker, who computed it, or of a file. */
+function boundSource({ kind, source, certified }) {
+  if (source === "stated") return `${kind}, stated by the file, not checked`;
+  return certified ? kind : `${kind}, ${source === "search" ? "by search, " : ""}not certified`;
 }
 
 /** What the page may say of the rounds: green only where rounds tell the time and are what was asked for, and the bound was computed. */
