@@ -2,7 +2,7 @@
 
     python benchmarks/experiments/aggregations.py [--games GAME] [--only NAME ...] [--resume]
 
-Eight workers learn by IPPO, five seeds side by side. Harvest is the game of docs/guides/own-games.md,
+Eight workers learn by IPPO, five seeds side by side. Harvest is the game of the guide own-games.md,
 spread is simple_spread; settings are the same for all aggregations and were not searched. One
 training feeds all axes: returns are those of the episodes that ended while learning, and steps,
 bytes and seconds are counted for the update in which they ended. The four exact aggregations give
@@ -17,8 +17,9 @@ Bytes are what workers count as sent. Seconds are computed: an update takes a wo
 then come its messages on one of two networks. Exact means take what the event model says of their
 schedules; gossip and NoLoCo what a step's messages take that all leave at once by shortest routes;
 DiLoCo an all-reduce by the best schedule, less the steps for which it may be under way. To and from
-the asynchronous server all messages of all workers count as leaving at once, more than they take. With a slow worker its computing takes FACTOR times as long, and whoever averages over all
-workers, or over neighbours in every step, waits for it.
+the asynchronous server all messages of all workers count as leaving at once, more than they take.
+With a slow worker its computing takes FACTOR times as long, and whoever averages over all workers,
+or over neighbours in every step, waits for it.
 
 A run has reached the level when the mean of its last SMOOTH updates has: what exact means reach at
 LEVEL of the way from their first return to their last. Intervals are Student's t over the seeds.
@@ -40,6 +41,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from command_line import parser_of
+from pictures import Picture
 from record import record, show
 from scipy import stats
 from unfinished import Unfinished
@@ -58,6 +60,7 @@ from gradweave.marl.learners.algorithms import build, settings
 from gradweave.marl.learners.learner import sent_bytes
 from gradweave.marl.program import seed_keys
 from gradweave.processes.jax_start import start_jax
+from gradweave.report.curves import Curve, draw_curves
 from tests.docs.blocks import blocks_of
 
 NAME = "aggregations"
@@ -117,6 +120,8 @@ EXACT = {
 }
 """How exact means are computed; None: the best schedule that is found."""
 RACKS, SITES = "racks", "sites"
+SHOWN = "harvest"
+"""The game of the picture."""
 
 
 @functools.cache
@@ -171,12 +176,12 @@ def one_of(made: list[optax.GradientTransformation], which: Any) -> optax.Gradie
 
 
 class Together:
-    """The program of a game's workers, by any of the aggregations."""
+    """The program of a game's workers, by any of some aggregations, compiled once for all."""
 
-    def __init__(self, game: Game) -> None:
-        self.config = config(game, "mean")
+    def __init__(self, game: Game, names: list[str]) -> None:
+        self.config, self.names = config(game, "mean"), names
         environment = make(game.env)
-        each = [resolve(parse(text), WORKERS, same_data=True) for text in TOGETHER.values()]
+        each = [resolve(parse(TOGETHER[name]), WORKERS, same_data=True) for name in names]
 
         def learner(which: Any) -> Any:
             def aggregate(optimizer: Any) -> Any:
@@ -206,7 +211,7 @@ class Together:
 
     def run(self, name: str) -> dict[str, Any]:
         """Trains."""
-        which = jnp.int32(list(TOGETHER).index(name))
+        which = jnp.int32(self.names.index(name))
         state, made = self.start(which), []
         for _ in range(self.config.updates):
             state, told = self.update(state, which)
@@ -373,9 +378,22 @@ def keep(rows: list[dict[str, Any]]) -> None:
     )
 
 
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Return against seconds between sites, as `gradweave plot` draws it."""
+    rows = [one for row in result["rows"] if row["game"] == SHOWN for one in told_of(row)]
+    curves = [
+        Curve(one["name"], one[SITES], np.array(one["return"], np.float64)).smoothed(SMOOTH)
+        for one in rows
+        if SITES in one
+    ]
+    axis = "seconds, eight sites in a ring"
+    draw_curves(curves, f"return in {SHOWN}", path, against=axis, log=True)
+
+
 def main() -> None:
     """Measures each game by each aggregation."""
-    parser = parser_of(__doc__, resumes=True)
+    picture = Picture(NAME, draw, ("rows",))
+    parser = parser_of(__doc__, picture, resumes=True)
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
     parser.add_argument(
         "--only", nargs="+", choices=[*TOGETHER, *BY_SERVER], default=[*TOGETHER, *BY_SERVER]
@@ -392,7 +410,8 @@ def main() -> None:
         for game in asked.games:
             known = {row["name"] for row in kept.rows() if row["game"] == game}
             lacking = [name for name in asked.only if name not in known]
-            program = Together(GAMES[game]) if any(name in TOGETHER for name in lacking) else None
+            together = [name for name in lacking if name in TOGETHER]
+            program = Together(GAMES[game], together) if together else None
             for name in lacking:
                 if name in TOGETHER:
                     assert program is not None
@@ -405,6 +424,7 @@ def main() -> None:
                 show({"game": game, "name": name, "end": row["return"][-1]})
     keep(kept.rows())
     kept.end()
+    picture.redraw()
 
 
 if __name__ == "__main__":
