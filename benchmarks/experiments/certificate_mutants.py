@@ -326,6 +326,7 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
         (found,) = gw.bounds.certificates_of(schedule)
         name = f"{spec} {collective}, {strategy}"
         yield name, topology, None, dict(found.certificate), rounds_of(schedule.rounds)
+    yield from certified_trees()
     slow = gw.topology.named_faults.Faults(slow=("0-8=0.25",))
     for name, topology, strategy in (
         ("star:8, one link slow", slow.apply_to(gw.topology.star(8)), "planned"),
@@ -352,6 +353,29 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
         seconds = gw.simulate.seconds(schedule, model="events")
         upper = of_demand(seconds, schedule.rounds)
         yield f"star:6 {name}, {size} bytes", star, demand, dict(found.certificate), upper
+
+
+def certified_trees() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
+    """Of given trees, and of a formula that nothing satisfies."""
+    bcube = gw.topology.bcube(n=3, k=1)
+    along = gw.bounds.certify_fixed_trees(gw.schedule.FlowTrees.shortest_path(bcube))
+    assert along is not None
+    given = along.certificate["claim"]["trees"]
+    merged = from_spec("merged").schedule(bcube, collective="reduce_scatter")
+    free = from_spec("symmetric").schedule(bcube, collective="reduce_scatter")
+
+    def upper(proof: Any) -> Fraction | float:
+        taken = {None: free.rounds, str(given): merged.rounds}
+        known = taken.get(proof.trees and str(proof.trees))  # of other trees none is known
+        return float("inf") if known is None else rounds_of(known)(proof)
+
+    yield "bcube:n=3,k=1 reduce_scatter, merged", bcube, None, dict(along.certificate), upper
+    ring = gw.topology.ring(4)
+    refuted = gw.bounds.refute(ring, {"stage": "all_gather", "rounds": 1})
+    found = gw.bounds.certify_refutation(ring, "all_gather", refuted)
+    schedule = from_spec("grown").schedule(ring, collective="all_gather")
+    name = "ring:4 all_gather, grown"
+    yield name, ring, None, dict(found.certificate), rounds_of(schedule.rounds)
 
 
 def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:

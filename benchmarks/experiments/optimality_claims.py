@@ -1,64 +1,62 @@
 """Claims of optimality: the files that they rest on, checked by both checkers, and what that takes.
 
-    python benchmarks/experiments/optimality_claims.py
+    python benchmarks/experiments/optimality_claims.py [--make ARCHIVES]
 
 The claims are those of benchmarks/claims/optimality.toml. Times are of the processor; the second
-checker is asked about all files at once.
+checker is asked about all files of a claim at once. `--make` first makes the schedules of these
+archives again, comma-separated, such as clusters (benchmarks/optimal_files.py).
 """
 
-import gzip
-import json
 import resource
 import sys
 import tempfile
 import time
-import tomllib
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from command_line import parser_of
-from record import record
+from optimal_files import ARCHIVES, LIBRARY, claims, contents, optimal, write_archive
+from record import printed, record
 from second_checker import SecondChecker
 
-import gradweave_check as checker
 
-BENCHMARKS = Path(__file__).parents[1]
-SCHEDULES = BENCHMARKS / "library" / "schedules"
+def checked(claim: dict[str, Any], second: SecondChecker) -> dict[str, Any]:
+    """A claim's files, and what both checkers take for them; both must accept each."""
+    files = list(contents(claim))
+    begun = time.process_time()
+    rounds = [optimal(content) for _, content in files]
+    spent = time.process_time() - begun
+    begun = _children_s()
+    marks = second.verdicts([content for _, content in files])
+    second_s = _children_s() - begun
+    for (name, _), fewest, mark in zip(files, rounds, marks, strict=True):
+        if fewest is None or "0" in mark:
+            sys.exit(f"{claim['text']}: {name} is not accepted")
+    packed = [LIBRARY / f"{name}.json.gz" for name in claim.get("fewest", ())]
+    packed += [ARCHIVES / f"{claim['archive']}.tar.xz"] if "archive" in claim else []
+    return {
+        "page": claim["page"],
+        "claim": claim["text"],
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path in packed),
+        "transfers": sum(len(content["transfers"]["round"]) for _, content in files),
+        "checker_s": round(spent, 3),
+        "second_checker_s": round(second_s, 3),
+    }
 
 
 def main() -> None:
-    parser_of(__doc__).parse_args()
-    claims = tomllib.loads((BENCHMARKS / "claims" / "optimality.toml").read_text())["claim"]
-    fewest = {name: rounds for claim in claims for name, rounds in claim["fewest"].items()}
-    contents, rows = [], []
-    for name, rounds in fewest.items():
-        packed = (SCHEDULES / f"{name}.json.gz").read_bytes()
-        content = json.loads(gzip.decompress(packed))
-        begun = time.process_time()
-        found = checker.check(content)
-        spent = time.process_time() - begun
-        optimal = any(text.endswith("optimal in rounds") for *_, text in found)
-        if not (all(good for good, *_ in found) and optimal):
-            sys.exit(f"{name}: {found}")
-        contents.append(content)
-        row = {"instance": name, "rounds": rounds, "bytes": len(packed)}
-        rows.append({**row, "processor_s": round(spent, 4)})
+    parser = parser_of(__doc__)
+    parser.add_argument("--make", default="", metavar="ARCHIVES", help="make these again")
+    for name in filter(None, parser.parse_args().make.split(",")):
+        print(f"{name}: {write_archive(name)} files", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         second = SecondChecker.compiled(Path(folder))
-        begun = _children_s()
-        marks = second.verdicts(contents)
-        second_s = _children_s() - begun
-    refused = [name for name, mark in zip(fewest, marks, strict=True) if "0" in mark]
-    if refused:
-        sys.exit(f"refused by the second checker: {', '.join(refused)}")
-    total = {
-        "claims": len(claims),
-        "files": len(rows),
-        "bytes": sum(row["bytes"] for row in rows),
-        "checker_s": round(sum(row["processor_s"] for row in rows), 3),
-        "second_checker_s": round(second_s, 3),
-    }
+        rows = printed(checked(claim, second) for claim in claims())
+    sums = ("files", "bytes", "transfers", "checker_s", "second_checker_s")
+    total = {"claims": len(rows)} | {key: round(sum(row[key] for row in rows), 3) for key in sums}
     print(total)
     record("optimality_claims", total=total, rows=rows)
 
