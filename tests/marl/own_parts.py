@@ -62,9 +62,10 @@ class Counted(Corridor):
     measures = ("first", "second")
 
     def step_env(self, key, state, actions):
-        *others, info = super().step_env(key, state, actions)
+        seen, state, rewards, dones, info = super().step_env(key, state, actions)
         first, second = info["events"]
-        return *others, info | {"measures": {"first": first, "second": 1.0 * second}}
+        info |= {"measures": {"first": first, "second": 1.0 * second}}
+        return seen, state, rewards, dones, info
 
 
 class Well:
