@@ -3,8 +3,11 @@
     python benchmarks/experiments/aggregations.py [--games GAME] [--only NAME ...] [--resume]
 
 Eight workers learn by IPPO, five seeds side by side. Harvest is the game of the guide own-games.md,
-spread is simple_spread; settings are the same for all aggregations and were not searched. One
-training feeds all axes: returns are those of the episodes that ended while learning, and steps,
+spread is simple_spread. Settings are the same for all aggregations and were not searched, but for
+the learning rate: where each worker has an optimizer of its own, which sees the noise of an eighth
+of the samples, it is √8 times as high (“rate not raised”: it is not, for comparison). Adam divides
+gradients by their noise, so that its mean step is by so much shorter. One training feeds all axes:
+returns are those of the episodes that ended while learning, and steps,
 bytes and seconds are counted for the update in which they ended. The four exact aggregations give
 every worker the same mean, so that one training, by `mean`, stands for them; they differ in bytes
 and seconds.
@@ -25,6 +28,7 @@ A run has reached the level when the mean of its last SMOOTH updates has: what e
 LEVEL of the way from their first return to their last. Intervals are Student's t over the seeds.
 """
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -106,6 +110,8 @@ TOGETHER = {
     "streaming DiLoCo": f"streaming_diloco:local_steps={STEPS},fragments=4,delay=1,{_OUTER}",
     "NoLoCo": f"noloco:local_steps={STEPS}",
 }
+PLAIN = ", rate not raised"
+TOGETHER |= {f"{name}{PLAIN}": TOGETHER[name] for name in ("D-PSGD, ring", "D-PSGD, chosen pairs")}
 _SLOW = f"step_s={COMPUTE_S},slow={SLOW},factor={FACTOR:g}"
 BY_SERVER = {
     "server, sync": f"asynchronous:consistency=sync,step_s={COMPUTE_S}",
@@ -133,9 +139,15 @@ def network(name: str) -> gw.topology.Topology:
     return gw.topology.ring(WORKERS, link=gw.topology.Link(12.5e6, 10e-3))
 
 
-def config(game: Game, aggregation: str) -> Config:
-    """A training, as `gradweave train` would be asked for it."""
+def raised(name: str) -> float:
+    """How many times as high the learning rate is as for exact means."""
+    return 1.0 if name == "exact" or name.endswith(PLAIN) else WORKERS**0.5
+
+
+def config(game: Game, aggregation: str, times: float = 1.0) -> Config:
+    """A training, as `gradweave train` would be asked for it, its rate raised."""
     made = settings("ippo", game.family, game.settings)
+    made = dataclasses.replace(made, learning_rate=times * made.learning_rate)
     return Config(
         *(game.env, "ippo", made, game.steps),
         aggregation=aggregation,
@@ -179,26 +191,28 @@ class Together:
     """The program of a game's workers, by any of some aggregations, compiled once for all."""
 
     def __init__(self, game: Game, names: list[str]) -> None:
-        self.config, self.names = config(game, "mean"), names
+        self.config = config(game, "mean")
+        self.texts = list(dict.fromkeys(TOGETHER[name] for name in names))
         environment = make(game.env)
-        each = [resolve(parse(TOGETHER[name]), WORKERS, same_data=True) for name in names]
+        each = [resolve(parse(text), WORKERS, same_data=True) for text in self.texts]
 
-        def learner(which: Any) -> Any:
+        def learner(which: Any, times: Any) -> Any:
             def aggregate(optimizer: Any) -> Any:
-                return one_of([one(optimizer) for one in each], which)
+                scaled = optax.chain(optimizer, optax.scale(times))
+                return one_of([one(scaled) for one in each], which)
 
             return build(self.config, environment, aggregate)
 
-        def start(which: Any) -> Any:
-            made, keys = learner(which), seed_keys(np.int32(0), SEEDS)
+        def start(which: Any, times: Any) -> Any:
+            made, keys = learner(which, times), seed_keys(np.int32(0), SEEDS)
 
             def worker(number: Any) -> Any:
                 return jax.vmap(lambda key: made.init(key, number * made.games))(keys)
 
             return jax.vmap(worker, axis_name=AXIS)(jnp.arange(WORKERS))
 
-        def update(state: Any, which: Any) -> Any:
-            made = learner(which)
+        def update(state: Any, which: Any, times: Any) -> Any:
+            made = learner(which, times)
             made.optimizer.init(jax.tree.map(lambda x: x[0, 0], state.parameters))
             state, metrics = jax.vmap(jax.vmap(made.update), axis_name=AXIS)(state)
             returns, episodes = metrics.returns.mean(-1).sum(0), metrics.episodes.sum(0)
@@ -211,10 +225,10 @@ class Together:
 
     def run(self, name: str) -> dict[str, Any]:
         """Trains."""
-        which = jnp.int32(self.names.index(name))
-        state, made = self.start(which), []
+        which = jnp.int32(self.texts.index(TOGETHER[name])), jnp.float32(raised(name))
+        state, made = self.start(*which), []
         for _ in range(self.config.updates):
-            state, told = self.update(state, which)
+            state, told = self.update(state, *which)
             made.append(jax.device_get(told))
         sent = np.array([one[1] for one in made], np.float64).mean(0)
         leaves = jax.tree.leaves(state.parameters)
@@ -231,7 +245,7 @@ class Together:
 
 def by_server(game: Game, name: str, parameters: int) -> dict[str, Any]:
     """Trains by the asynchronous server on its simulator."""
-    of = config(game, BY_SERVER[name])
+    of = config(game, BY_SERVER[name], raised(name))
     spec = parse(of.aggregation)
     assert isinstance(spec, AsynchronousSpec)
     told: list[Any] = []
@@ -419,7 +433,7 @@ def main() -> None:
                 else:
                     (size,) = {row["parameters"] for row in kept.rows() if row["game"] == game}
                     made = by_server(GAMES[game], name, size)
-                row = {"game": game, "name": name, **made}
+                row = {"game": game, "name": name, "rate_raised": raised(name), **made}
                 kept.add(row)
                 show({"game": game, "name": name, "end": row["return"][-1]})
     keep(kept.rows())
