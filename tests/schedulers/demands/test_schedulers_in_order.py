@@ -82,8 +82,10 @@ def test_the_last_on_the_busiest_link_is_the_one_of_least_weight_for_what_it_tak
     assert last_first(load, np.ones(3)) == [1, 0, 2]  # then link 1 is busiest, with one job
     assert last_first(load, np.array([0.1, 1.0, 1.0])) == [1, 2, 0]
     alone = np.array([5.0, 2.0, 3.0])
-    tried = list(job_orders(objective_of("sum", 3), load, alone, 1.0))
-    assert tried[0] == (0, 0, 0) and (2, 0, 1) in tried and (0, 2, 1) in tried
+    tried = list(job_orders(objective_of("sum", 3), load, alone, np.zeros(3), 1.0))
+    assert tried[:2] == [(2, 0, 1), (0, 0, 0)] and (1, 0, 2) in tried and (0, 2, 1) in tried
+    late = np.array([0.0, 1.0, 4.0])  # the first is long, and alone at first
+    assert next(job_orders(objective_of("sum", 3), load, alone, late, 1.0)) == (0, 1, 2)
     assert next(neighbours((0, 0, 0))) == (0, 1, 1)
     assert set(neighbours((2, 0, 1))) == {(2, 1, 0), (1, 0, 2)}
 

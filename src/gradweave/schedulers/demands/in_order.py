@@ -137,6 +137,12 @@ class InOrder:
         return Order(start, self._last(event_seconds(made)[1], made))
 
     @functools.cached_property
+    def alone_s(self) -> NDArray[np.float64]:
+        """[jobs] seconds that each job takes alone, from when it is ready."""
+        ready_s = np.asarray(self.schedule.demanded.ready_at_s, np.float64)
+        return self._last(self._alone + self._takes, self.schedule) - ready_s
+
+    @functools.cached_property
     def _alone(self) -> NDArray[np.float64]:
         """[T] seconds at which each transfer starts where its job is alone, in the same order."""
         schedule, start = self.schedule, np.empty(self.schedule.num_transfers)

@@ -11,32 +11,56 @@ from gradweave.topology.topology import Floats
 
 
 def job_orders(
-    objective: Objective, load_s: Floats, alone_s: Floats, least: float
+    objective: Objective, load_s: Floats, alone_s: Floats, ready_s: Floats, least: float
 ) -> Iterator[tuple[int, ...]]:
     """Places of the jobs in orders that suit an objective, most of them once.
 
-    All alike; the shortest for its weight first; of sums that of links as machines that each job
-    keeps busy at once; of the largest delay the one that must end first if none is delayed more
-    than the least; and the longest first, which leaves the least for the end.
+    One after the other, of those that are ready the shortest for its weight; all alike, which comes
+    first where the last end counts; what suits the objective; the shortest for its weight first,
+    whether ready or not; and the longest first, which leaves the least for the end.
 
     Args:
         objective: of the jobs.
         load_s: [L, jobs] seconds for which each link direction carries each job.
         alone_s: [jobs] seconds that each takes alone.
+        ready_s: [jobs] seconds at which each may begin.
         least: the least value of the objective that is known.
     """
-    jobs = len(alone_s)
-    yield (0,) * jobs
-    ratio = alone_s / objective.weight
+    ratio, alike = alone_s / objective.weight, (0,) * len(alone_s)
+    if objective.name == "makespan":
+        yield alike
+    yield _places(np.array(_one_by_one(ready_s, alone_s, ratio)))
+    yield alike
     if objective.sums:
-        yield _places(np.array(last_first(load_s, objective.weight)))
+        yield suited_order(objective, load_s, least)
         busiest = load_s[int(np.argmax(load_s.sum(axis=1)))]
         yield _places(np.argsort(busiest / objective.weight, kind="stable"))
     if objective.name == "fair":
-        due = objective.since_s + least * objective.scale_s
-        yield _places(np.argsort(due, kind="stable"))
+        yield suited_order(objective, load_s, least)
     yield _places(np.argsort(ratio, kind="stable"))
     yield _places(np.argsort(-ratio, kind="stable"))
+
+
+def suited_order(objective: Objective, load_s: Floats, least: float) -> tuple[int, ...]:
+    """Places of the jobs in the order that suits a sum, or the largest delay.
+
+    Of sums that of links as machines that each job keeps busy at once; of the largest delay the one
+    that must end first if none is delayed more than the least. See `job_orders`.
+    """
+    if objective.sums:
+        return _places(np.array(last_first(load_s, objective.weight)))
+    return _places(np.argsort(objective.since_s + least * objective.scale_s, kind="stable"))
+
+
+def _one_by_one(ready_s: Floats, alone_s: Floats, ratio: Floats) -> list[int]:
+    """Jobs one after the other: whenever one ends, of those ready that with the least ratio."""
+    left, order, now = list(range(len(ready_s))), list[int](), 0.0
+    while left:
+        now = max(now, min(ready_s[job] for job in left))
+        order.append(min((job for job in left if ready_s[job] <= now), key=lambda job: ratio[job]))
+        now += alone_s[order[-1]]
+        left.remove(order[-1])
+    return order
 
 
 def last_first(load_s: Floats, weight: Floats) -> list[int]:

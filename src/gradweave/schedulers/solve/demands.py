@@ -261,7 +261,8 @@ def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
         return [PostalTree(), *residual, DisjointTrees(), Joint(), direct, *trees]
     if several:
         return [direct, Joint(), *trees, Apart(), *residual]
-    return [direct, *joint, Group(), *trees]
+    chain, *trees = trees
+    return [chain, Group(), *joint, direct, *trees]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Group(DemandStrategy):
 
     name: ClassVar[str] = "group"
     forwards: ClassVar[bool] = True
+    time_share: ClassVar[float] = 2.0
 
     scheduler: Scheduler | None = None
     """Which alone is tried; if not given, those that `gradweave.solve` tries for seconds."""

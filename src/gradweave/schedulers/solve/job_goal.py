@@ -14,7 +14,7 @@ from gradweave.schedule.demand import Demand
 from gradweave.schedule.objective import objective_of
 from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.demands.in_order import WAYS, InOrder, Order
-from gradweave.schedulers.demands.job_orders import job_orders, neighbours
+from gradweave.schedulers.demands.job_orders import job_orders, neighbours, suited_order
 from gradweave.schedulers.demands.joint import Joint
 from gradweave.schedulers.scheduler import NEAR_BOUND
 from gradweave.simulate.runtime import IDEAL, Runtime
@@ -77,11 +77,10 @@ class JobGoal:
         self.bound = demand_bound(self._least_network, self._least_demand)
         self.objective = objective_of(name, demand)
         self.of_objective: ObjectiveBound | None = None
-        self.alone_s: NDArray[np.float64] | None = None
         if name != "makespan":
             self._alone = self._jobs_alone(stop.part(ALONE))
             alone_s = np.array([one.seconds for one in self._alone], np.float64)
-            alone_s = self.alone_s = alone_s - np.asarray(demand.ready_at_s, np.float64)
+            alone_s = alone_s - np.asarray(demand.ready_at_s, np.float64)
             self.objective = objective_of(name, demand, alone_s=alone_s)
             self._lengths: dict[bytes, DemandLengths] = {}
             for one in (self.bound, *self._alone, *self._of_sets(alone_s)):
@@ -113,10 +112,10 @@ class JobGoal:
 
     def order(self) -> tuple[int, ...]:
         """[jobs] place of each in an order that suits the objective, whatever the plan."""
-        assert self.of_objective is not None and self.alone_s is not None
+        assert self.of_objective is not None
         machines = map(Machine, self._lengths.values())
         takes = np.array([[float(one) for one in each.takes] for each in machines])
-        return list(job_orders(self.objective, takes, self.alone_s, self.least))[1]
+        return suited_order(self.objective, takes, self.least)
 
     def judged(self, schedule: Schedule) -> Plan:
         """What a schedule comes to.
@@ -158,8 +157,8 @@ class JobGoal:
             transfers = InOrder(schedule)
         except NoScheduleError:
             return plan
-        alone_s = load_s.max(axis=0) if self.alone_s is None else self.alone_s
-        orders = job_orders(self.objective, load_s, alone_s, self.least)
+        ready_s = np.asarray(self.demand.ready_at_s, np.float64)
+        orders = job_orders(self.objective, load_s, transfers.alone_s, ready_s, self.least)
         best = self._best_order(transfers, orders, stop)
         made = transfers.made(best.order)
         verify(made, forwarding_servers=True).raise_if_invalid()
