@@ -1,6 +1,7 @@
 """The second checker, checkers/gradweave_check.rs, compiled and asked."""
 
 import json
+import resource
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -52,3 +53,9 @@ class SecondChecker:
         lines = "\n".join(map(json.dumps, contents))
         ran = subprocess.run(command, input=lines.encode(), capture_output=True, check=True)
         return ran.stdout.decode().splitlines()
+
+    @staticmethod
+    def processor_s() -> float:
+        """Seconds of the processor that this process's children have taken until now."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime

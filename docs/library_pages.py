@@ -112,7 +112,7 @@ def instance_page(one: Instance, same_network: list[Instance]) -> str:
     record, file = one.record, f"{one.id}.json.gz"
     size = "" if one.bytes is None else f" of {format_size(one.bytes)}"
     network = (
-        f"`{html.escape(one.name)}`, {counted(one.servers, 'server')}, "
+        f"{_code(one.name)}, {counted(one.servers, 'server')}, "
         f"{counted(one.switches, 'switch', 'switches')}, {counted(one.links, 'link')}"
     )
     exactly = " exactly" if one.exact else ""
@@ -125,7 +125,7 @@ def instance_page(one: Instance, same_network: list[Instance]) -> str:
         ("what is moved", f"{one.collective.replace('_', '-')}{size}"),
         ("model", MODELS[one.model]),
         ("found by", f"{html.escape(record.by)}, {record.date}"),
-        ("how", f"`{html.escape(record.how)}`"),
+        ("how", _code(record.how)),
         *(("before", _before(one, was)) for was in one.history),
         ("file", f"[{file}]({file}), SHA-256 `{record.sha256}`"),
         ("hash of the network", f"`{one.network}`"),
@@ -151,13 +151,18 @@ def instance_page(one: Instance, same_network: list[Instance]) -> str:
             f"python {CHECKER} {file}",
             "```",
             "",
-            f"The [checker]({CHECKER}) is one file and needs Python alone. With Gradweave installed "
-            "it is called `gradweave-check`; "
+            f"The [checker]({CHECKER}) is one file and needs Python alone. With Gradweave "
+            "installed it is called `gradweave-check`; "
             "[another](../concepts/certificates.md#a-second-checker) is written in Rust.",
             "",
             *(["## On the same network", "", *others, ""] if others else []),
         ]
     )
+
+
+def _code(text: str) -> str:
+    """Somebody's text as it is."""
+    return "`" + text.replace("`", "'") + "`"
 
 
 def _before(one: Instance, was: Record) -> str:

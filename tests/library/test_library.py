@@ -1,6 +1,7 @@
 """Records change only for the better, keep their history, and are judged by the checker alone."""
 
 import hashlib
+import importlib.util
 import json
 import random
 from pathlib import Path
@@ -111,3 +112,20 @@ def test_the_shipped_records_are_what_their_files_prove():
         judged = judge(shipped.schedule(one), one)
         assert judged.value == pytest.approx(one.record.value, rel=1e-12), one.id
         assert str(judged.least) == one.record.bound, one.id
+
+
+def test_an_instances_page_shows_what_a_stranger_wrote_as_text(library, fast):
+    pytest.importorskip("mkdocs")
+    path = Path(__file__).parents[2] / "docs" / "library_pages.py"
+    spec = importlib.util.spec_from_file_location("library_pages", path)
+    assert spec is not None and spec.loader is not None
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    outcome = weigh(library, data_of(fast), "ring-4.rounds")[0]
+    made = accept(library, outcome, "<script>me|</script>", "a `b` | c", "2026-11-28")
+    page = pages.instance_page(made, list(library.instances.values()))
+    rows = dict(line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| "))
+    assert rows["status"].startswith("**closed**") and rows["best schedule"] == "4 rounds"
+    assert rows["found by"] == "&lt;script&gt;me&#124;&lt;/script&gt;, 2026-11-28"
+    assert rows["how"] == "`a 'b' &#124; c`" and rows["before"].startswith("6 rounds, at least")
+    assert made.record.sha256 in rows["file"] and "[ring-4.cost](ring-4.cost.md), open" in page
