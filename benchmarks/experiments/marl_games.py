@@ -75,7 +75,7 @@ SMALL = "hanabi:num_colors=2,num_ranks=5,hand_size=2,max_info_tokens=3,max_life_
 CARDS = {"environments": 64, "rollout": 32, "hidden": [64, 64], "learning_rate": 2e-3}
 CASES = {
     "SMAX 3m": Case("HeuristicEnemySMAX:scenario=3m", 400_000, "win_rate", SMAX, target=0.9),
-    "Hanabi, small": Case(SMALL, 200_000, "score", CARDS),
+    "Hanabi, small": Case(SMALL, 100_000, "score", CARDS),
 }
 
 
