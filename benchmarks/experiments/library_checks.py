@@ -1,10 +1,11 @@
 """Every file of the library checked by both checkers, and what instances have come to.
 
-    taskset -c 0 python benchmarks/experiments/library_checks.py
+    taskset -c 0 python benchmarks/experiments/library_checks.py [--resume]
 
 Each schedule is played and its certificates are recounted by `gradweave_check`; value and bound
 must be those of the index. The second checker, which needs a compiler of Rust, must accept schedule
-and certificates, too. Processor seconds, of one core.
+and certificates, too. Processor seconds, of one core. With `--resume` files that an earlier run
+checked, the same by their hash, are not checked again.
 """
 
 import sys
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import parser_of
 from record import record, show
 from second_checker import SecondChecker
+from unfinished import Unfinished
 
 from gradweave.library import Library, judge
 from gradweave.library.instance import MODELS, Instance
@@ -34,6 +36,7 @@ def checked(library: Library, instance: Instance, second: SecondChecker) -> dict
     near = abs(judged.value / instance.record.value - 1) < 1e-12
     return {
         "instance": instance.id,
+        "sha256": instance.record.sha256,
         "model": instance.model,
         "holds": near and str(judged.least) == instance.record.bound and "0" not in marks,
         "status": instance.status,
@@ -64,11 +67,17 @@ def of_model(model: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser_of(__doc__).parse_args()
+    asked = parser_of(__doc__, resumes=True).parse_args()
     library = Library(OWN)
+    kept = Unfinished("library_checks", resume=asked.resume, from_record=True)
+    there = {(row["instance"], row.get("sha256")) for row in kept.rows()}
     with tempfile.TemporaryDirectory() as folder:
         second = SecondChecker.compiled(Path(folder))
-        rows = [checked(library, one, second) for one in library.instances.values()]
+        for one in library.instances.values():
+            if (one.id, one.record.sha256) not in there:
+                kept.add(checked(library, one, second))
+    latest = {row["instance"]: row for row in kept.rows()}
+    rows = [latest[one.id] for one in library.instances.values()]
     models = [of_model(model, rows) for model in MODELS]
     for row in models:
         show(row)
@@ -85,6 +94,7 @@ def main() -> None:
         "second_checker_s": sum(row["second_checker_s"] for row in rows),
     }
     record("library_checks", total=total, models=models, rows=rows)
+    kept.end()
 
 
 if __name__ == "__main__":
