@@ -181,7 +181,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         if row["target"] is not None:
             panel.axhline(row["target"], color="black", ls=":", label="target")
         panel.set_title(f"{row['case']}: {row['measure'].replace('_', ' ')}", fontsize=9)
-        panel.set_xlabel("million steps of all games", fontsize=8)
+        panel.set_xlabel("million steps of each learner", fontsize=8)
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
     panels.flat[0].legend(fontsize=7)
@@ -203,7 +203,7 @@ def keep(by_case: dict[str, Any], attempts: list[Any], kept: dict[str, Any]) -> 
 
 
 def main() -> None:
-    picture = Picture(NAME, draw)
+    picture = Picture(NAME, draw, ("rows",))
     parser = parser_of(__doc__, picture)
     parser.add_argument("--only", nargs="+", choices=CASES)
     parser.add_argument("--folder", type=Path)
