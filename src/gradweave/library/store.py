@@ -198,11 +198,13 @@ def open_library(path: str | Path | None = None) -> Library:
     Raises:
         FileError: there is none.
     """
-    chosen = Path(path or os.environ.get(VARIABLE) or OWN)
+    named = path or os.environ.get(VARIABLE)
+    chosen = Path(named or OWN)
     there = zipfile.is_zipfile(chosen) if chosen.is_file() else (chosen / INDEX).is_file()
     if not there:
+        where = chosen if named else "the package was installed without the library's files"
         raise FileError(
-            f"{chosen}: no library; give --library FOLDER|ARCHIVE, such as benchmarks/library of a "
+            f"{where}: no library; give --library FOLDER|ARCHIVE, such as benchmarks/library of a "
             f"checkout or the archive of a release, or set {VARIABLE}"
         )
     return Library(chosen)
