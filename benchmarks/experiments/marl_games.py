@@ -32,7 +32,7 @@ from gradweave.marl.trained import begun
 from gradweave.report.curves import read_curve
 
 NAME = "marl_games"
-FIRST, SEEDS, EPISODES, POINTS = 10, 3, 512, 60
+FIRST, SEEDS, POINTS = 10, 3, 60
 LAST = 50
 """Updates over which the log of an attempt is averaged."""
 
@@ -49,6 +49,8 @@ class Case:
     target: float | None = None
     """That each seed's policy must exceed, by its drawn actions."""
     algorithm: str = "ippo"
+    episodes: int = 512
+    """In which each learner's policy is evaluated."""
 
     def command(self) -> list[str]:
         """Of the training."""
@@ -56,7 +58,7 @@ class Case:
         return [
             *("gradweave", "train", "--env", self.env, "--algorithm", self.algorithm),
             *("--steps", str(self.steps), "--seed", str(FIRST), "--seeds", str(SEEDS)),
-            *("--episodes", str(EPISODES)),
+            *("--episodes", str(self.episodes)),
             *options,
         ]
 
@@ -73,9 +75,11 @@ SMAX = {
 SMALL = "hanabi:num_colors=2,num_ranks=5,hand_size=2,max_info_tokens=3,max_life_tokens=1"
 """Hanabi-Small of the Hanabi Learning Environment (Bard et al. 2020): the best score is 10."""
 CARDS = {"environments": 64, "rollout": 32, "hidden": [64, 64], "learning_rate": 2e-3}
+MATRIX = {"environments": 64, "rollout": 32, "hidden": [64, 64]}
 CASES = {
     "SMAX 3m": Case("HeuristicEnemySMAX:scenario=3m", 400_000, "win_rate", SMAX, target=0.9),
     "Hanabi, small": Case(SMALL, 100_000, "score", CARDS),
+    "storm": Case("storm", 100_000, "return", MATRIX, episodes=128),
 }
 
 
@@ -95,6 +99,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
         "env": case.env,
         "algorithm": case.algorithm,
         "steps": result["steps"],
+        "episodes": result["episodes"],
         "measure": case.measure,
         "target": case.target,
         "reached": None if case.target is None else min(drawn) > case.target,
@@ -196,7 +201,6 @@ def keep(by_case: dict[str, Any], attempts: list[Any], kept: dict[str, Any]) -> 
         kept=kept,
         seed=FIRST,
         learners=SEEDS,
-        episodes=EPISODES,
         attempts=attempts,
         rows=[by_case[case] for case in CASES if case in by_case],
     )
