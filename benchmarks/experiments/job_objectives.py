@@ -1,6 +1,6 @@
 """Two to four jobs of different sizes by each objective: plans, bounds, and what else one might do.
 
-    taskset -c 0 python benchmarks/experiments/job_objectives.py [--resume] [--makespan]
+    taskset -c 0 python benchmarks/experiments/job_objectives.py [--resume]
 
 Boxes, a leaf–spine and a torus as in `jobs_together.py`, of 16 servers each, whose rows and columns
 are a mesh. Two jobs: an all-reduce of 100 MB and an all-to-all of 25 MB among all servers. Three:
@@ -13,15 +13,12 @@ makespan.
 makespan comes to by that objective; and the jobs one after the other, those that are ready in the
 order of what they take for their weight, each as it is planned alone in half a second at most.
 
-With --makespan that objective alone is measured, and recorded as `job_makespans`.
-
 Event model, defaults of the families; seconds are of processor time, after compilation.
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +92,7 @@ def solved(topology: Topology, jobs: list[Job], objective: str) -> tuple[DemandS
     return found, time.process_time() - since
 
 
-def case(
-    spec: str, count: int, late: bool, objectives: Sequence[str] = JOB_OBJECTIVES
-) -> list[dict[str, Any]]:
+def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
     """Objectives of some jobs."""
     topology, shape = gw.topology.from_spec(spec), MESHES[spec]
     jobs = jobs_of(topology, shape, count, 0.0)
@@ -110,7 +105,7 @@ def case(
         for job in jobs
     ]
     rows, makespan = [], None
-    for objective in objectives:  # the makespan first
+    for objective in JOB_OBJECTIVES:  # the makespan first
         found, took = solved(topology, jobs, objective)
         makespan, judge = makespan or found, found.judge
         turns = in_turn(jobs, alone, weight if objective == "weighted" else one)
@@ -136,11 +131,8 @@ def case(
 def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--only", help="this network alone, shown and not recorded")
-    parser.add_argument("--makespan", action="store_true", help="this objective alone")
     asked = parser.parse_args()
-    name = "job_makespans" if asked.makespan else NAME
-    objectives = JOB_OBJECTIVES[: 1 if asked.makespan else None]
-    kept = Unfinished(name, COMMAND + " --makespan" * asked.makespan, resume=asked.resume)
+    kept = Unfinished(NAME, COMMAND, resume=asked.resume)
     done = {(row["network"], row["count"], row["late"]) for row in kept.rows()}
     warm = gw.topology.from_spec("star:4")
     for objective in JOB_OBJECTIVES:  # compiles
@@ -149,7 +141,7 @@ def main() -> None:
     for one in CASES:
         if one in done or one[0] != (asked.only or one[0]):
             continue
-        for row in case(*one, objectives):
+        for row in case(*one):
             if not asked.only:
                 kept.add(row)
             show(row)
@@ -157,7 +149,7 @@ def main() -> None:
         return
     rows = kept.rows()
     record(
-        name,
+        NAME,
         kept.command,
         seeds=[SEED],
         summary={
@@ -168,7 +160,7 @@ def main() -> None:
                 for gap in ("gap", "makespan_gap", "in_turn_gap")
                 for what, statistic in (("mean", statistics.mean), ("worst", max))
             }
-            for objective in objectives
+            for objective in JOB_OBJECTIVES
         },
         rows=rows,
     )

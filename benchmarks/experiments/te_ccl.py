@@ -24,9 +24,9 @@ Its two machines "Internal" are proprietary, and removed from its repository.
 A size is that of the output: all of what is gathered, or what each GPU sends to all in an
 all-to-all. TE-CCL counts time in epochs and rounds messages up to them; switches copy; what leaves
 a switch takes no time. Here seconds are those of the event model, in which messages cost nothing
-beside bytes and latency. `gradweave.solve` has 20 s of processor time, after compilation; rows that
-are older had 60 s of one core. A published figure more than 1% below our bound cannot be of the
-same instance; within that, epochs have rounded latencies away.
+beside bytes and latency. `gradweave.solve` has 20 s of processor time, after compilation. A
+published figure more than 1% below our bound cannot be of the same instance; within that, epochs
+have rounded latencies away.
 """
 
 import csv
