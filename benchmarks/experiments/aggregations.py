@@ -5,12 +5,12 @@
 Eight workers learn by IPPO, five seeds side by side. Harvest is the game of the guide own-games.md,
 spread is simple_spread. Settings are the same for all aggregations and were not searched, but for
 the learning rate: where each worker has an optimizer of its own, which sees the noise of an eighth
-of the samples, it is √8 times as high (“rate not raised”: it is not, for comparison). Adam divides
-gradients by their noise, so that its mean step is by so much shorter. One training feeds all axes:
-returns are those of the episodes that ended while learning, and steps,
-bytes and seconds are counted for the update in which they ended. The four exact aggregations give
-every worker the same mean, so that one training, by `mean`, stands for them; they differ in bytes
-and seconds.
+of the samples, it is √8 times as high, since Adam divides gradients by their noise. For comparison
+some also learn at the rate of exact means (“rate not raised”), and exact means at the higher one
+(“rate raised”). One training feeds all axes: returns are those of the episodes that ended while
+learning, and steps, bytes and seconds are counted for the update in which they ended. The four
+exact aggregations give every worker the same mean, so that one training, by `mean`, stands for
+them; they differ in bytes and seconds.
 
 Workers of all but the asynchronous server compute in one program on one device, by `jax.vmap` over
 the axis that `gradweave train` has devices on: the same learner and the same messages. The server
@@ -112,6 +112,8 @@ TOGETHER = {
 }
 PLAIN = ", rate not raised"
 TOGETHER |= {f"{name}{PLAIN}": TOGETHER[name] for name in ("D-PSGD, ring", "D-PSGD, chosen pairs")}
+RAISED = "exact, rate raised"
+TOGETHER[RAISED] = "mean"
 _SLOW = f"step_s={COMPUTE_S},slow={SLOW},factor={FACTOR:g}"
 BY_SERVER = {
     "server, sync": f"asynchronous:consistency=sync,step_s={COMPUTE_S}",
@@ -326,15 +328,15 @@ def told_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
             found[f"{RACKS}_slow"] = count * ((FACTOR - 1) * COMPUTE_S + of)
         yield base | {"busiest": count * row["busiest"], "all": count * row["all"], **found}
         return
-    if row["name"] != "exact":
+    if row["name"] not in ("exact", RAISED):
         yield base | timed(row, {on: message_seconds(on, row) for on in (RACKS, SITES)})
         return
-    for how in EXACT:
+    for how in EXACT if row["name"] == "exact" else ("schedule",):
         size = row["parameters"]
         sent = gw.simulate.traffic(exact_schedule(RACKS, how), 4.0 * size).sent_bytes
         of = row | {"busiest": STEPS * sent.max(), "all": STEPS * sent.sum()}
         added = {on: STEPS * exact_seconds(on, how, size) for on in (RACKS, SITES)}
-        yield base | {"name": f"exact, {how}"} | timed(of, added)
+        yield base | {"name": f"{row['name']}, {how}"} | timed(of, added)
 
 
 def timed(row: dict[str, Any], added: dict[str, float]) -> dict[str, Any]:
