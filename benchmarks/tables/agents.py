@@ -21,7 +21,6 @@ BEST_RETURNS = {
 """Of `marl_lines`: the optimum, or an upper bound."""
 PUBLISHED = {
     "independent": "utilisation .96, CV 1.57, .00 to .88",
-    "FEN, exact mean": "utilisation .90, CV .17, .18 to .28",
     "FEN": "utilisation .90, CV .17, .18 to .28",
 }
 """Job scheduling by Jiang and Lu 2019, cited at second hand."""
@@ -288,11 +287,10 @@ def _searched_alike(world: str) -> str:
 def fen_job() -> str:
     """Fairness by hierarchy in job scheduling."""
     result = load("fen")
-    rows = [
-        row | {"published": PUBLISHED.get(row["variant"])} for row in _with_front(result["job"])
-    ]
-    lines = filled(FEN_LINE + FEN_PRODUCT + " | {mean.gossip_bytes:.0f} | {published}", rows)
-    head = f"{FEN_HEAD}{FEN_PRODUCT_HEAD} | bytes an agent sends a step | published"
+    lines = filled(
+        FEN_LINE + FEN_PRODUCT + " | {mean.gossip_bytes:.0f}", _with_front(result["job"])
+    )
+    head = f"{FEN_HEAD}{FEN_PRODUCT_HEAD} | bytes an agent sends a step"
     return sourced_table(result, head, lines, result["job"])
 
 
