@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.naive_placement import Naive
+from gradweave.errors import InvalidCertificateError
 from gradweave.placement import (
     Annealing,
     Exact,
@@ -17,8 +18,9 @@ from gradweave.placement import (
     exchange_kernel,
     placement_bound,
 )
+from gradweave.placement.bound import duals as certificate
 from gradweave.placement.bound import levels, search
-from gradweave.placement.bound.duals import NS, Columns, Window, exchange_ns, step_ns
+from gradweave.placement.bound.duals import NS, SHARES, Columns, Window, exchange_ns, step_ns
 from gradweave.placement.bound.levels import Levels, compositions, levels_of
 from tests.interpreted import interpreted
 
@@ -69,6 +71,54 @@ def test_whatever_duals_prove_no_placement_is_below(devices, stages, data, like,
                 )
                 other = GroupDuals(found.duals.classes, windows)
                 assert other.nanoseconds(problem)[0] / NS <= least * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("devices", "stages", "data"), [(6, 3, 2), (7, 3, 2), (6, 2, 3)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_whatever_sequences_prove_no_placement_is_below(devices, stages, data, seed):
+    """Given the least cost they prove it, where stages are alike; none idle, and one."""
+    problem, naive = drawn(seed, devices, stages, data, like=True)
+    least = naive.best_in_order(devices, stages)
+    found = placement_bound(problem, cost_s=least)
+    proved, _ = found.duals.nanoseconds(problem)
+    assert proved / NS == found.seconds == pytest.approx(least, rel=1e-7)
+    assert proved / NS <= least * (1 + 1e-12)
+    rng, count = np.random.default_rng(devices), len(levels_of(step_ns(problem)).levels)
+    for scale in (1e5, 1e8):
+        windows = tuple(
+            Window(
+                one.since_ns,
+                tuple(rng.normal(0, scale, len(one.duals_ns)).astype(int).tolist()),
+                tuple(rng.integers(0, SHARES + 1, count).tolist()),
+            )
+            for one in found.duals.windows
+        )
+        other = GroupDuals(found.duals.classes, windows, int(2 * least * NS))
+        read = GroupDuals.from_object(problem, **other.as_object())
+        assert read.nanoseconds(problem)[0] / NS <= least * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"by_runs": [[0]]}, "by_runs: expected none or 0 numbers for each of 1 windows"),
+        ({"goal_ns": -1}, "by_runs: expected none or 0 numbers"),
+        ({"by_runs": [[], []]}, "by_runs: expected none or"),
+    ],
+)
+def test_sequences_that_do_not_fit_the_problem_are_refused(changes, said):
+    problem = even(between_sites([4], 10.5, 10.5), 2, 2)
+    with pytest.raises(InvalidCertificateError, match=said):
+        GroupDuals.from_object(problem, [0, 0, 0, 0], [0], [[0]], **changes)
+
+
+def test_a_certificate_whose_search_would_take_too_long_is_refused(monkeypatch):
+    monkeypatch.setattr(certificate, "MAX_LOOKED", 3)
+    problem, _ = drawn(1, 6, 3, 2, like=True)
+    count = len(levels_of(step_ns(problem)).levels)
+    window = Window(0, (0,) * 6, (0,) * count)
+    with pytest.raises(InvalidCertificateError, match="more than 3 beginnings of sequences"):
+        GroupDuals(np.arange(6), (window,), 10**12).nanoseconds(problem)
 
 
 @pytest.mark.parametrize("like", [True, False])

@@ -174,6 +174,10 @@ class Certificate(msgspec.Struct):
     """[W] DataP from which each window holds."""
     duals_ns: list[list[int]]
     """[W][Q]."""
+    by_runs: list[list[int]] = []
+    """[W][L], or [W][0] of windows whose sequences are not searched."""
+    goal_ns: int = 0
+    """Of searches."""
 
 
 class PlacementFile(msgspec.Struct):

@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import heapq
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradweave.placement.bound.duals import (
     MAX_COMPOSITIONS,
+    MAX_WALKED,
     NS,
     Columns,
     GroupDuals,
@@ -17,6 +19,7 @@ from gradweave.placement.bound.duals import (
     step_ns,
 )
 from gradweave.placement.bound.levels import classings, levels_of
+from gradweave.placement.bound.sequences import SequenceSearch
 from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
@@ -28,6 +31,10 @@ TOLERANCE = 1e-4
 """How near the best of its windows a bound ends the search, relative to it."""
 MAX_ROUNDS = 60
 """Times that a linear program gets new columns."""
+MAX_UNASKED = 500
+"""Groups that there may be for sequences to be searched where no time limit says for how long."""
+GOALS = (1.0, 0.985, 0.95, 0.9)
+"""Shares of the cost that sequences are searched for, until one is proved."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,13 +60,16 @@ def placement_bound(
 ) -> PlacementBound:
     """A lower bound of the exchange model's cost.
 
-    For networks of regions it is often met; where all devices differ it gets weak. See
+    For networks of regions it is often met, and mostly for a dozen devices that all differ, by
+    searching sequences of groups; where more devices differ it gets weak. See
     `gradweave.placement.bound.duals.GroupDuals` for what it rests on.
 
     Args:
         problem: what is placed.
-        cost_s: of a placement that was found: a bound that meets it ends the search.
-        time_limit: seconds after which the best so far is returned.
+        cost_s: of a placement that was found: a bound that meets it ends the search. Sequences are
+            searched only where it is given.
+        time_limit: seconds after which the best so far is returned. With one, sequences are
+            searched where there are more than `MAX_UNASKED` groups, too, which may take minutes.
     """
     stop = Stop.after(time_limit)
     enough = None if cost_s is None else int(cost_s * NS)
@@ -77,6 +87,31 @@ def placement_bound(
         if enough is not None and proved >= enough * (1 - TOLERANCE):
             break
     assert best is not None
+    if enough is None or problem.stages == 1 or best.seconds * NS >= enough * (1 - TOLERANCE):
+        return best
+    classes, few = best.duals.classes, math.comb(problem.devices, problem.data)
+    if few <= MAX_WALKED:
+        classes = np.arange(problem.devices)  # all told apart
+    if time_limit is None and few > MAX_UNASKED:
+        return best
+    return _by_sequences(problem, classes, best, enough, stop)
+
+
+def _by_sequences(
+    problem: Problem, classes: NDArray[np.int64], best: PlacementBound, enough: int, stop: Stop
+) -> PlacementBound:
+    """A better bound where sequences of few compositions can be searched, or the same."""
+    for share in GOALS:
+        # Each time that is added is rounded down.
+        goal = int(enough * share) - problem.stages - problem.data - 2
+        if goal <= best.seconds * NS or stop.reached():
+            break
+        duals = SequenceSearch(problem, classes, goal, stop).duals()
+        if duals is None:
+            continue
+        proved, weakest = duals.nanoseconds(problem)
+        if proved > best.seconds * NS:
+            return PlacementBound(proved / NS, duals, duals.windows[weakest].since_ns / NS)
     return best
 
 
