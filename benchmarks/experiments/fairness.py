@@ -167,7 +167,7 @@ class Trainer:
             levels = dataclasses.replace(learner.hierarchy, consensus=consensus)
             return dataclasses.replace(learner, hierarchy=levels, settings=now)
 
-        def trained(state: Any, numbers: dict[str, Any], consensus: ByMatrix, updates: Any) -> Any:
+        def trained(state: Any, numbers: dict[str, Any], consensus: ByMatrix, number: Any) -> Any:
             now = varied(settings, entropy_coefficient=numbers["entropy"], alpha=numbers["alpha"])
 
             def switched(_: Any, *known: Any) -> Any:
@@ -175,9 +175,9 @@ class Trainer:
                 return jnp.stack(each)[numbers["objective"]]
 
             def update(i: Any, carry: Any) -> Any:
-                def scaled(gradient: Any, state: Any, parameters: Any = None) -> Any:
-                    change, state = learner.optimizer.update(gradient, state, parameters)
-                    rate = numbers["rate"] * (1 - i / updates)
+                def scaled(updates: Any, state: Any, params: Any = None) -> Any:
+                    change, state = learner.optimizer.update(updates, state, params)
+                    rate = numbers["rate"] * (1 - i / number)
                     return jax.tree.map(lambda x: rate * x, change), state
 
                 optimizer = optax.GradientTransformation(learner.optimizer.init, scaled)
@@ -186,7 +186,7 @@ class Trainer:
                     state, metrics = one.update(carry[0])
                 return state, metrics.figures["gossip_bytes"]
 
-            state, sent = jax.lax.fori_loop(0, updates, update, (state, jnp.zeros(())))
+            state, sent = jax.lax.fori_loop(0, number, update, (state, jnp.zeros(())))
             return learner.parameters(state), sent
 
         def judged(parameters: Any, keys: Any, consensus: ByMatrix) -> Any:
@@ -211,8 +211,8 @@ class Trainer:
         begun = time.process_time()
         weights, sent_bytes = messages(method, self.agents)
         consensus = ByMatrix(weights.astype(np.float32), sent_bytes)
-        numbers = {"rate": rate, "entropy": entropy, "alpha": method.alpha}
-        numbers = {name: np.float32(value) for name, value in numbers.items()}
+        given = {"rate": rate, "entropy": entropy, "alpha": method.alpha}
+        numbers: dict[str, Any] = {name: np.float32(value) for name, value in given.items()}
         numbers["objective"] = np.int32(OBJECTIVES.index(method.objective))
         updates = np.int32(-(-steps // self.steps))
         start = self.start(jax.random.key(seed))
@@ -265,7 +265,7 @@ def rows_of(part: str, world: str, method: str) -> list[dict[str, Any]]:
     return [row for row in done()[part] if (row["world"], row["method"]) == (world, method)]
 
 
-def done() -> dict[str, list[dict[str, Any]]]:
+def done() -> dict[str, Any]:
     """What is measured so far."""
     return {"search": [], "seeds_of": []} | recorded("fairness", ("search", "seeds_of"))[0]
 
