@@ -1,24 +1,28 @@
-"""The asynchronous server on two of Ray's machines, one of which is taken away on the way.
+"""The asynchronous server on several of Ray's machines, which come and go.
 
-    python benchmarks/experiments/asynchronous_nodes.py [--part throughput|taken] [--resume]
+    python benchmarks/experiments/asynchronous_nodes.py [--part PART] [--resume]
 
-Two machines of Ray's cluster utility on this one, each with room for eight workers of one
-processor; a worker's step is planned to take 50 ms, asleep, since two cores cannot compute for
-sixteen. 100,000 parameters, a linear model, four servers.
+Ray's machines are processes of this one: two of its cluster utility, each with room for eight
+workers of one processor. A few cores cannot compute for sixteen workers, so steps are planned to
+take a while, asleep.
 
-throughput: gradients a second by 1 to 16 workers, over the whole run after the first update, and
-the bytes that the busiest server moves for each gradient.
+game: sixteen workers learn a game by policy gradients. Two agents see one of 16 signs; each chooses
+one of 8 actions. They are paid 1 where both choose the sign's own action, 0.5 where both choose
+another one, else 0. At a third of the updates the second machine is killed, with its workers and
+servers: all resume from the checkpoint, with as many workers as there is room for. Beside it the
+same training that nothing happens to, by several seeds, on the simulator of the same protocol.
 
-taken: sixteen workers learn, of which four begin and the others join; at a third of the updates the
-second machine is taken away, with its workers and servers: all resume from the checkpoint, with as
-many workers as there is room for, and at two thirds another machine comes. The loss at the end
-beside that of three seeds that nothing happened to.
+throughput: a linear model of 100,000 parameters, four servers: gradients a second by 1 to 16
+workers whose steps take 0.5 s, after the first update; the processor's time for a gradient, of all
+processes; and the bytes that the busiest server moves for each.
 """
 
+import contextlib
+import os
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,119 +35,222 @@ from command_line import parser_of
 from record import record, recorded, show
 
 from gradweave.aggregate import asynchronous
+from gradweave.processes.jax_start import start_jax
 
 NAME = "asynchronous_nodes"
-WORKERS, SERVERS, EACH = (1, 2, 4, 8, 16), 4, 8
-WIDTH, RATE, STEP_S = 100_000, 0.2, 0.05
-GRADIENTS, LONG, SEEDS = 480, 1920, 3
-PARTS = ("throughput", "taken")
+PARTS = ("game", "throughput")
+WORKERS, EACH = 16, 8
+"""Workers at most, and processors of a machine."""
+MIN_WORKERS = 4
+ROOM = {"num_cpus": EACH, "object_store_memory": 200 * 2**20}
+
+SIGNS, ACTIONS, EPISODES, GAME_RATE, GAME_STEP_S = 16, 8, 64, 2.0, 0.25
+GAME_GRADIENTS, SEEDS, KILLED_SEEDS = 1_600, 5, 1
+
+WIDTH, FEATURES, RATE, STEP_S, SERVERS = 100_000, 50, 0.2, 0.5, 4
+COUNTS, STEPS_EACH = (1, 2, 4, 8, 16), 30
 
 
-def loss(params: Any, draw: asynchronous.Draw) -> Any:
-    x = jax.random.normal(draw.key, (8, WIDTH)) / jnp.sqrt(WIDTH)
-    return jnp.mean((x @ (params["w"] - 1.0)) ** 2)
+def paid() -> Any:
+    """[sign, action, action] what both agents get."""
+    alike = jnp.eye(ACTIONS)
+    own = jax.nn.one_hot(jnp.arange(SIGNS) % ACTIONS, ACTIONS)
+    return alike / 2 + jnp.einsum("sa,sb->sab", own, own) / 2
 
 
-def task(workers: int, rule: str, gradients: int, seed: int = 0) -> asynchronous.Task:
+def earned(params: Any) -> float:
+    """The return that policies expect."""
+    one, other = jax.nn.softmax(params["policy"])
+    return float(jnp.einsum("sa,sb,sab->s", one, other, paid()).mean())
+
+
+def policy_gradient(params: Any, draw: asynchronous.Draw) -> Any:
+    """Of REINFORCE, with the mean as its baseline; beside it the return played, negated."""
+    signs, actions = jax.random.split(draw.key)
+    sign = jax.random.randint(signs, (EPISODES,), 0, SIGNS)
+    action = jax.random.categorical(actions, params["policy"][:, sign])
+    reward = paid()[sign, action[0], action[1]]
+
+    def surrogate(params: Any) -> Any:
+        chosen = jnp.take_along_axis(
+            jax.nn.log_softmax(params["policy"])[:, sign], action[..., None], -1
+        )
+        return -jnp.mean((reward - reward.mean()) * chosen[..., 0].sum(0))
+
+    return -reward.mean(), jax.grad(surrogate)(params)
+
+
+def game(seed: int) -> asynchronous.Task:
     return asynchronous.Task(
-        params={"w": jnp.zeros(WIDTH)},
-        gradient=jax.value_and_grad(loss),
-        optimizer=optax.sgd(RATE * WIDTH / 8),
-        workers=workers,
+        params={"policy": jnp.zeros((2, SIGNS, ACTIONS))},
+        gradient=policy_gradient,
+        optimizer=optax.sgd(GAME_RATE),
+        workers=WORKERS,
         servers=SERVERS,
-        steps=gradients // workers,
-        consistency=rule,
+        steps=GAME_GRADIENTS // WORKERS,
+        consistency="async",
         seed=seed,
-        stragglers=asynchronous.Stragglers(STEP_S),
+        stragglers=asynchronous.Stragglers(GAME_STEP_S, pause_rate=0.2, pause_s=GAME_STEP_S),
     )
 
 
-def throughput(rule: str, workers: int) -> dict[str, Any]:
-    """One run on both machines."""
-    run = asynchronous.train(task(workers, rule, GRADIENTS), worker_cpus=1)
-    seconds = run.history.seconds
-    moved = (run.traffic.pushed_bytes + run.traffic.pulled_bytes).sum(0).max()
+def played(where: str, seed: int, run: asynchronous.Run) -> dict[str, Any]:
     return {
-        "rule": rule,
-        "workers": workers,
-        "gradients_per_s": float((len(seconds) - workers) / (seconds[-1] - seconds[workers - 1])),
-        "server_bytes": float(moved / len(seconds)),
+        "on": where,
+        "seed": seed,
+        "return": earned(run.params),
+        "gradients": run.history.gradients,
+        "seconds": float(run.history.seconds[-1]),
+        "staleness_mean": float(run.history.staleness.mean()),
+        "replaced": run.replaced,
+        "recovered": run.recovered,
     }
 
 
-def taken(machines: Any, away: bool, seed: int) -> dict[str, Any]:
-    """A run that loses a machine, and gets one; or one that does not."""
-    of = task(16, "async", LONG, seed)
-    second: list[Any] = (
-        [machines.add_node(num_cpus=EACH)]
-        if not machines.worker_nodes
-        else list(machines.worker_nodes)
-    )
-    there: list[int] = []
+def killed_game(seed: int) -> dict[str, Any]:
+    """The second of two machines is killed."""
+    there: list[tuple[float, int]] = []
+    events: dict[str, float] = {}
+    with machines() as cluster, tempfile.TemporaryDirectory() as folder:
+        second = [cluster.add_node(**ROOM)]
 
-    def on_update(made: asynchronous.UpdateReport) -> None:
-        there.append(sum(process > 0 for process in made.workers))
-        if away and made.update >= LONG // 3 and second:
-            node = second.pop()
-            threading.Thread(target=machines.remove_node, args=(node, False)).start()
-        elif away and made.update >= 2 * LONG // 3 and not machines.worker_nodes:
-            machines.add_node(num_cpus=EACH)
+        def on_update(made: asynchronous.UpdateReport) -> None:
+            there.append((made.seconds, sum(process > 0 for process in made.workers)))
+            if made.update % 100 == 0:
+                print(f"update {made.update}, {there[-1]}", flush=True)
+            if second and made.update >= GAME_GRADIENTS // 3:
+                events["killed_s"] = made.seconds
+                threading.Thread(target=cluster.remove_node, args=(second.pop(), False)).start()
+            if made.recovered and "resumed_s" not in events:
+                events["resumed_s"] = made.seconds
 
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
         run = asynchronous.train(
-            of,
+            game(seed),
+            address=cluster.address,
             folder=folder,
             checkpoint_every=40,
             report=on_update,
             worker_cpus=1,
-            min_workers=4,
-            timeout_s=120,
+            min_workers=MIN_WORKERS,
+            timeout_s=600,
         )
-    key = jax.random.key(10_000 + seed)
-    zero = jnp.zeros((), jnp.int32)
+    return played("two machines, one killed", seed, run) | {"workers": spans(there), **events}
+
+
+def spans(there: list[tuple[float, int]]) -> list[list[float]]:
+    """Seconds from which on so many workers were there."""
+    found: list[list[float]] = []
+    for seconds, count in there:
+        if not found or found[-1][1] != count:
+            found.append([round(seconds, 1), count])
+    return found
+
+
+@contextlib.contextmanager
+def machines() -> Iterator[Any]:
+    """Ray's machines, the first one there."""
+    from ray.cluster_utils import Cluster
+
+    first = {**ROOM, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=first)
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def loss(params: Any, draw: asynchronous.Draw) -> Any:
+    """Of a linear model of few features, each of whose weights is a sum of many parameters."""
+    x = jax.random.normal(draw.key, (8, FEATURES))
+    weights = params["w"].reshape(FEATURES, -1).sum(1) / (WIDTH / FEATURES) ** 0.5
+    return jnp.mean((x @ (weights - 1.0)) ** 2)
+
+
+def task(workers: int, rule: str, steps: int) -> asynchronous.Task:
+    return asynchronous.Task(
+        params={"w": jnp.zeros(WIDTH)},
+        gradient=jax.value_and_grad(loss),
+        optimizer=optax.sgd(RATE / (1 if rule == "sync" else workers)),
+        workers=workers,
+        servers=SERVERS,
+        steps=steps,
+        consistency=rule,
+        stragglers=asynchronous.Stragglers(STEP_S),
+    )
+
+
+def throughput(address: str, rule: str, workers: int) -> dict[str, Any]:
+    """One run on both machines."""
+    used: list[float] = []
+
+    def on_update(made: asynchronous.UpdateReport) -> None:
+        if made.gradients in (workers, workers * STEPS_EACH):
+            used.append(processor_s())
+
+    run = asynchronous.train(
+        task(workers, rule, STEPS_EACH), address=address, worker_cpus=1, report=on_update
+    )
+    seconds = run.history.seconds
+    moved = (run.traffic.pushed_bytes + run.traffic.pulled_bytes).sum(0).max()
+    made = len(seconds) - workers
+    rate = made / float(seconds[-1] - seconds[workers - 1])
     return {
-        "machine_taken": away,
-        "seed": seed,
-        "loss": float(loss(run.params, asynchronous.Draw(key, zero, zero))),
-        "replaced": run.replaced,
-        "recovered": run.recovered,
-        "fewest_workers": min(there),
-        "seconds": time.perf_counter() - began,
+        "rule": rule,
+        "workers": workers,
+        "gradients_per_s": rate,
+        "of_planned": rate * STEP_S / workers,
+        "processor_s": (used[1] - used[0]) / made,
+        "server_bytes": float(moved / len(seconds)),
     }
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--part", choices=PARTS)
-    parser.add_argument("--resume", action="store_true")
-    given = parser.parse_args()
-    parts, kept = recorded(NAME, PARTS) if given.part or given.resume else ({}, {})
-    import ray
-    from ray.cluster_utils import Cluster
+def processor_s() -> float:
+    """Processor time of this process and all that it has started."""
+    import psutil
 
-    machines = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": EACH, "include_dashboard": False}
-    )
-    machines.add_node(num_cpus=EACH)
-    ray.init(address=machines.address, log_to_driver=False)
-    try:
-        if given.part != "taken":
-            parts["throughput"] = []
-            for rule in ("sync", "async"):
-                for workers in WORKERS:
-                    parts["throughput"].append(throughput(rule, workers))
-                    show(parts["throughput"][-1])
-        if given.part != "throughput":
-            parts["taken"] = []
-            for away, seed in [*((False, seed) for seed in range(SEEDS)), (True, 0)]:
-                parts["taken"].append(taken(machines, away, seed))
-                show(parts["taken"][-1])
-    finally:
-        ray.shutdown()
-        machines.shutdown()
-    kept = {name: source for name, source in kept.items() if name != given.part and given.part}
-    record(NAME, libraries=("jax", "optax", "ray"), kept=kept, **parts)
+    total, here = 0.0, psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def main() -> None:
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--part", choices=PARTS, help="the others stay as recorded")
+    asked = parser.parse_args()
+    start_jax(1)
+    os.environ["RAY_worker_niceness"] = "0"  # as all else here: workers are most of the work
+    parts, kept = recorded(NAME, PARTS) if asked.part or asked.resume else ({}, {})
+    for part in [asked.part] if asked.part else PARTS:
+        rows = list(parts.get(part, [])) if asked.resume else []
+        for row in lacking(part, rows):
+            rows += row
+            for one in row:
+                show(one)
+            parts[part] = rows
+            kept.pop(part, None)
+            record(NAME, libraries=("ray", "jax", "jaxlib", "optax"), kept=kept, **parts)
+
+
+def lacking(part: str, rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Measures what a part has no rows of."""
+    if part == "game":
+        done = {(one["on"], one["seed"]) for one in rows}
+        for seed in range(KILLED_SEEDS):
+            if ("two machines, one killed", seed) not in done:
+                yield [killed_game(seed)]
+        for seed in range(SEEDS):
+            if ("simulator", seed) not in done:
+                yield [played("simulator", seed, asynchronous.simulate(game(seed)))]
+    else:
+        with machines() as cluster:
+            cluster.add_node(**ROOM)
+            for rule in ("async", "sync"):
+                for workers in COUNTS:
+                    if not any((one["rule"], one["workers"]) == (rule, workers) for one in rows):
+                        yield [throughput(cluster.address, rule, workers)]
 
 
 if __name__ == "__main__":
