@@ -51,7 +51,7 @@ from scipy import stats
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.aggregate import exchange_seconds, outer_settings
+from gradweave.aggregate import NoLoCo, exchange_seconds, outer_settings
 from gradweave.aggregate.aggregation import resolve
 from gradweave.aggregate.asynchronous import UpdateReport, simulate
 from gradweave.aggregate.local.exchange import PairwiseExchange
@@ -148,7 +148,7 @@ def raised(name: str) -> float:
 
 def config(game: Game, aggregation: str, times: float = 1.0) -> Config:
     """A training, as `gradweave train` would be asked for it, its rate raised."""
-    made = settings("ippo", game.family, game.settings)
+    made: Any = settings("ippo", game.family, game.settings)
     made = dataclasses.replace(made, learning_rate=times * made.learning_rate)
     return Config(
         *(game.env, "ippo", made, game.steps),
@@ -175,7 +175,7 @@ def one_of(made: list[optax.GradientTransformation], which: Any) -> optax.Gradie
         shapes[:] = [jax.tree.structure(state) for state in states]
         return Chosen(jnp.zeros(()), tuple(tuple(jax.tree.leaves(state)) for state in states))
 
-    def update(updates: Any, state: Chosen, params: Any = None) -> tuple[Any, Chosen]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Chosen]:
         def by(number: int) -> Any:
             own = jax.tree.unflatten(shapes[number], state.states[number])
             change, own = made[number].update(updates, own, params)
@@ -304,7 +304,7 @@ def message_seconds(on: str, row: dict[str, Any]) -> float:
         each = row["all"] / STEPS / messages_sent(mixing).sum(1).mean()
         return STEPS * float(exchange_seconds(network(on), mixing, each).mean())
     assert isinstance(spec, LocalSpec)
-    if row["name"] == "NoLoCo":
+    if isinstance(spec.method, NoLoCo):
         mixing = PairwiseExchange.drawn(spec.compressor, AXIS, WORKERS, spec.seed).mixing
         return float(exchange_seconds(network(on), mixing, 8.0 * size).mean())
     plain = 4.0 * size * 2 * (WORKERS - 1) / WORKERS
