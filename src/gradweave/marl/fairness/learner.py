@@ -144,7 +144,7 @@ class FENLearner:
             view=view,
             estimates=self.hierarchy.consensus.start(*nothing.shape),
             worth=self.hierarchy.consensus.start(*nothing.shape),
-            tally=RunningReturns.zero(*nothing.shape),
+            tally=RunningReturns.zero(self.games, environment.num_agents),
             ended=jax.tree.map(jnp.zeros_like, fairness(nothing)),
             keys=keys,
             key=jax.random.fold_in(learning, first),
