@@ -191,7 +191,7 @@ def measure_answers(topology, output):
     output.write_text(json.dumps({**said, "graph": {**said.get("graph", {}), "measured": how}}))
 
 
-RETURNS = {how: {"mean": 1.0} for how in ("greedy", "sampled", "random")}
+RETURNS = {how: {"mean": 1.0, "measures": {}} for how in ("greedy", "sampled", "random")}
 
 
 @pytest.mark.parametrize("name", AS_FILES)

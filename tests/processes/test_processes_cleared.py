@@ -81,6 +81,9 @@ def test_a_folder_is_in_use_while_one_other_process_is_there(tmp_path, child):
         errors = log if child == "writes" else subprocess.DEVNULL
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
     try:
+        command_line = Path(f"/proc/{process.pid}/cmdline")
+        while not command_line.read_bytes():  # until the kernel has it, a moment after the start
+            time.sleep(0.01)
         assert cleared._in_use(str(tmp_path))
     finally:
         process.kill()
