@@ -31,12 +31,11 @@ def job_orders(
         yield alike
     yield _places(np.array(_one_by_one(ready_s, alone_s, ratio)))
     yield alike
-    if objective.sums:
+    if objective.name != "makespan":
         yield suited_order(objective, load_s, least)
+    if objective.sums:
         busiest = load_s[int(np.argmax(load_s.sum(axis=1)))]
         yield _places(np.argsort(busiest / objective.weight, kind="stable"))
-    if objective.name == "fair":
-        yield suited_order(objective, load_s, least)
     yield _places(np.argsort(ratio, kind="stable"))
     yield _places(np.argsort(-ratio, kind="stable"))
 

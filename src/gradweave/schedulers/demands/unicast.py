@@ -408,9 +408,8 @@ def _ordered(
         capacity = quotient.capacity
         over = transfers._replace(links=quotient.orbit[transfers.links])
         load = np.bincount(quotient.orbit[parts.links], minlength=len(capacity))
-        least = int(
-            (-(-load // np.maximum(capacity, 1))).max()
-        )  # no load where no capacity is left
+        used = load > 0  # others may have no capacity left for a transfer and its images
+        least = math.ceil((load[used] / capacity[used]).max())
         for found in _orders(over, capacity, least, seed + tried) if least < best else ():
             handled += len(found[0])
             if found[2] < best:
