@@ -22,6 +22,8 @@ MAX_WALKED = 2_000
 """Compositions between which boundaries are looked at: tables of that many squared."""
 MAX_LOOKED = 300_000_000
 """Compositions that the search of one window looks at, over all sequences: a second or so."""
+FAR_NS = 1 << 57
+"""More than any sequence of groups that can stand in one placement takes; see `walks_kernel`."""
 SHARES = 64
 """Parts into which what a threshold adds is divided."""
 MAX_DUAL_NS = 10**14
@@ -178,13 +180,16 @@ class Columns:
         self._steps = _class_steps(steps, classes)
         self._boundaries = np.zeros((0, 0), np.int64)
 
-    def run_parts(self, widths_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[C] nanoseconds that a group pays for runs, over all thresholds.
+    def run_parts(
+        self, widths_ns: NDArray[np.int64], count: int | None = None
+    ) -> NDArray[np.int64]:
+        """[count] nanoseconds that a group pays for runs, over all thresholds.
 
         Args:
             widths_ns: [L] what each threshold adds for a boundary that is longer.
+            count: of the first compositions; of all, if not given.
         """
-        return (widths_ns[:, None] // self.caps).sum(axis=0)
+        return (widths_ns[:, None] // self.caps[:, :count]).sum(axis=0)
 
     def boundaries(self, count: int) -> NDArray[np.int64]:
         """[count, count] the least time between groups of the first compositions."""
@@ -205,7 +210,7 @@ class Columns:
             count: compositions.
         """
         edges = self.boundaries(count).copy()
-        can = edges < 1 << 57
+        can = edges < FAR_NS
         low = self.levels.least
         widths = np.zeros(len(by_runs), np.int64)
         for place, (level, parts) in enumerate(zip(self.levels.levels, by_runs, strict=True)):
@@ -214,8 +219,7 @@ class Columns:
                 edges -= np.where(can, -(-within * parts // SHARES), 0)
                 widths[place] = level.width * parts // SHARES
             low += level.width
-        own = (widths[:, None] // self.caps[:, :count]).sum(axis=0)
-        return edges, own, -int(widths.sum())
+        return edges, self.run_parts(widths, count), -int(widths.sum())
 
     def proved(self, window: Window, end_ns: int | None, goal_ns: int) -> int:
         """Nanoseconds that the pipelines take at least where DataP is in a window.
@@ -259,7 +263,7 @@ class Columns:
             *(self.boundaries(count), edges, own, constant, self.taken[:count], self.sizes),
             *(self.groups, goal_ns, MAX_LOOKED),
         )
-        return None if found < -(1 << 57) else max(0, int(found))
+        return None if found < -FAR_NS else max(0, int(found))
 
     def within(self, end_ns: int | None) -> int:
         """How many compositions have DataP of less than `end_ns`; they stand in front."""

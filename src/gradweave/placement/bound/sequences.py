@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.placement.bound.duals import MAX_WALKED, SHARES, Columns, GroupDuals, Window
+from gradweave.placement.bound.duals import (
+    FAR_NS,
+    MAX_WALKED,
+    SHARES,
+    Columns,
+    GroupDuals,
+    Window,
+)
 from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
@@ -89,12 +96,12 @@ class SequenceSearch:
         caps = np.minimum(repeats.min(axis=1), columns.groups)
         duals = np.zeros(len(columns.sizes), np.int64)
         by_runs = np.zeros(len(self.widths), np.int64)
-        best = (duals, by_runs, -(1 << 57))
+        best = (duals, by_runs, -FAR_NS)
         walks = [walk for walk in self.walks if walk.max() < count]
         for tried in range(MAX_ROUNDS if count > FEW else FEW_ROUNDS):
             edges, own, constant = columns.divided(by_runs, count)
             value, walk = least_walk(edges, own - taken @ duals, caps, columns.groups)
-            if value >= 1 << 57:  # no sequence at all
+            if value >= FAR_NS:  # no sequence at all
                 return duals, by_runs, self.goal_ns
             value = int(value) + constant + int(duals @ columns.sizes)
             if value > best[2]:
