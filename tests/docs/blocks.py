@@ -5,7 +5,8 @@ GitHub nor the site shows it:
 
     <!-- not run: starts on two machines -->      nothing is done; the reason is for readers of this
     <!-- slow: starts eighteen processes -->      run with DOCS=all, else options are checked
-    <!-- run with: --steps 4096 -->               options that each `gradweave` command gets besides
+    <!-- run with: --steps 4096 -->               added to each `gradweave` command, but with
+                                                  DOCS=printed
     <!-- run with: n=9->n=4 -->                   something else in place of what the block has
     <!-- run with: steps=4_096 -->                other values of a program's keywords
     <!-- as root: makes network namespaces -->    left out where that is not possible

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.docs.blocks import COMMANDS, PROGRAMS, Block, blocks_of
 
 PATIENCE_S = 600
-"""How long one command may take on a busy machine."""
+"""How long commands may take on a busy machine that are not as large as the page has them."""
 HERE = ("schedule", "compare", "verify", "show", "place", "export")
 """Verbs that start no processes."""
 SHELL = frozenset("|&;<>$`*?!~{}")
@@ -47,28 +47,34 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("page", type=Path)
     parser.add_argument("--all", action="store_true", help="run what is slow, too")
+    parser.add_argument(
+        "--as-printed", action="store_true", help="run all, with nothing made smaller"
+    )
     parser.add_argument("--without-root", action="store_true", help="leave out what needs root")
     arguments = parser.parse_args()
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(arguments.page):
+        if arguments.as_printed:
+            block.marks.pop("run with", None)
+        patience_s = None if arguments.as_printed else PATIENCE_S
         started = time.monotonic()
         try:
             if "not run" in block.marks:
                 done = f"not run: {block.marks['not run']}"
             elif "as root" in block.marks and arguments.without_root:
                 done = "left out: needs root"
-            elif "slow" in block.marks and not arguments.all:
+            elif "slow" in block.marks and not (arguments.all or arguments.as_printed):
                 check(block)
                 done = f"checked, not run: {block.marks['slow']}"
             else:
-                run(block, names)
+                run(block, names, patience_s)
                 done = f"{time.monotonic() - started:.1f} s"
         except (Exception, SystemExit):
             sys.exit(f"{block.place}: failed\n{traceback.format_exc()}")
         print(f"{block.place}: {done}", flush=True)
 
 
-def run(block: Block, names: dict[str, Any]) -> None:
+def run(block: Block, names: dict[str, Any], patience_s: float | None) -> None:
     if block.title:
         Path(block.title).write_text(block.code)
     elif block.language in PROGRAMS and ">>>" in block.code:
@@ -78,7 +84,7 @@ def run(block: Block, names: dict[str, Any]) -> None:
         # The lines before it make tracebacks name the page's lines.
         exec(compile("\n" * block.line + program, str(block.page), "exec"), names)
     elif block.language in COMMANDS:
-        run_commands(block)
+        run_commands(block, patience_s)
     elif block.language == "json":
         json.loads(block.code)
 
@@ -113,17 +119,17 @@ def run_prompts(block: Block, names: dict[str, Any]) -> None:
         raise Failed("".join(said))
 
 
-def run_commands(block: Block) -> None:
+def run_commands(block: Block, patience_s: float | None) -> None:
     options = block.marks.get("run with", "")
     for option in shlex.split(options):
         old, replaced, _ = option.partition("->")
         if replaced and old not in block.code:
             raise Failed(f"run with {option}: there is no {old} in the block")
     if block.language == "bash":
-        output_of(with_options(block.code, options))
+        output_of(with_options(block.code, options), patience_s)
         return
     for command, expected in dialogue(block.code):
-        output = output_of(with_options(command, options))
+        output = output_of(with_options(command, options), patience_s)
         if expected.strip() and not re.fullmatch(pattern(expected), output.strip(), re.DOTALL):
             raise Failed(f"$ {command}\nprints\n{output}\nwhere the page has\n{expected}")
 
@@ -178,10 +184,10 @@ def pattern(expected: str) -> str:
     return "".join(parts)
 
 
-def output_of(script: str) -> str:
+def output_of(script: str, patience_s: float | None) -> str:
     """What a script prints on standard output; it ends at its first command that fails."""
     ours = own_commands(script)
-    return "".join(map(answer_of, ours)) if ours else output_of_bash(script)
+    return "".join(map(answer_of, ours)) if ours else output_of_bash(script, patience_s)
 
 
 def own_commands(script: str) -> list[list[str]]:
@@ -210,7 +216,7 @@ def answer_of(arguments: list[str]) -> str:
     return output.getvalue()
 
 
-def output_of_bash(script: str) -> str:
+def output_of_bash(script: str, patience_s: float | None) -> str:
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         stdin=subprocess.DEVNULL,
@@ -221,7 +227,7 @@ def output_of_bash(script: str) -> str:
         start_new_session=True,
     )
     try:
-        output, errors = process.communicate(timeout=PATIENCE_S)
+        output, errors = process.communicate(timeout=patience_s)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise

@@ -16,6 +16,8 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BIN = Path(sys.executable).parent
+SIZES = {"all": ["--all"], "printed": ["--as-printed"]}
+"""Of the environment variable DOCS: what is slow is run too, or all at the size of the page."""
 
 
 def runs(block: Block) -> bool:
@@ -46,7 +48,7 @@ def test_page_runs(page: Path, tmp_path: Path):
     run = subprocess.run(
         [
             *(sys.executable, str(ROOT / "tests" / "docs" / "run_page.py"), str(page)),
-            *(["--all"] if os.environ.get("DOCS") == "all" else []),
+            *(SIZES[os.environ["DOCS"]] if "DOCS" in os.environ else []),
             *(["--without-root"] if needs_root and not emulates() else []),
         ],
         cwd=tmp_path,
