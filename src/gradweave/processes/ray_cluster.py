@@ -94,6 +94,20 @@ class Cluster:
             if len(done) >= count or time.monotonic() >= until:
                 return done
 
+    def machines(self) -> list[Any]:
+        """Those that there are, as what has Ray start an actor there, or elsewhere if one is gone.
+
+        This process's own comes first.
+        """
+        from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
+            NodeAffinitySchedulingStrategy,
+        )
+
+        here = self.ray.get_runtime_context().get_node_id()
+        there = [machine["NodeID"] for machine in self.ray.nodes() if machine["Alive"]]
+        there.sort(key=lambda machine: (machine != here, machine))
+        return [NodeAffinitySchedulingStrategy(machine, soft=True) for machine in there]
+
     def resume(self, how: str) -> None:
         """Sets the end of the message for when Ray ends: what was kept, and how to resume."""
         self._resume = how

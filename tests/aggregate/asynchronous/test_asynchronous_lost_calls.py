@@ -93,6 +93,9 @@ class Here:
                 raise reference.error
         return [reference.value for reference in asked]
 
+    def machines(self) -> list[str]:
+        return ["here"]
+
     def resume(self, how: str) -> None: ...
 
 

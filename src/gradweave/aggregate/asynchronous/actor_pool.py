@@ -1,6 +1,7 @@
 """The actors of a run: started, checked, replaced and ended."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,8 +30,9 @@ class ServerLost(Exception):
 class ActorPool:
     """Servers and workers as Ray actors.
 
-    They are spread over the machines of a cluster. Servers request no CPUs of Ray, so that any
-    number of them starts on any machine.
+    They are spread over the machines of a cluster: the servers in turn over those that there are,
+    since Ray itself deals out by chance what requests no CPUs; the workers as Ray does. Servers
+    request none, so that any number of them starts on any machine.
     """
 
     def __init__(
@@ -56,15 +58,18 @@ class ActorPool:
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
         self._timeout_s, self._folder = timeout_s, folder
-        options = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
-        start = to_host(task.params, task.layout())
-        server = ray.remote(ServerActor).options(**options)
+        start, server = to_host(task.params, task.layout()), ray.remote(ServerActor)
         self.servers = [
-            server.remote(number, start[begin:end], task.optimizer, folder, updates)
-            for number, (begin, end) in enumerate(task.ranges())
+            server.options(num_cpus=0, scheduling_strategy=machine).remote(
+                number, start[begin:end], task.optimizer, folder, updates
+            )
+            for number, ((begin, end), machine) in enumerate(
+                zip(task.ranges(), itertools.cycle(cluster.machines()), strict=False)
+            )
         ]
-        options["num_cpus"] = worker_cpus
-        self._worker_class = ray.remote(WorkerActor).options(**options)
+        self._worker_class = ray.remote(WorkerActor).options(
+            num_cpus=worker_cpus, scheduling_strategy="SPREAD"
+        )
         self.workers = [self._start_worker(worker, 0, updates) for worker in range(task.workers)]
 
     def ready_servers(self) -> list[int]:

@@ -111,7 +111,7 @@ class UpdateReport:
     servers: tuple[int, ...] = ()
     """Process ids, each on its machine; none where there are no processes."""
     workers: tuple[int, ...] = ()
-    """The same; 0 of one that is not there yet."""
+    """The same; 0 of one that is not there, not yet or no longer."""
     not_finite: tuple[int, ...] = ()
     """Workers whose gradients were not finite, and left out of this update."""
     stale: tuple[int, ...] = ()

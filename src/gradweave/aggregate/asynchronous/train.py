@@ -272,6 +272,7 @@ class _Driver:
         self.saved_at_s = time.monotonic()
         self.saving: collections.deque[_Saving] = collections.deque()
         self.pending: dict[Any, _PendingCall] = {}
+        self.done: collections.deque[Any] = collections.deque()
         self.commands = Commands(self.pool)
         self.applied: Callable[[], list[Any]] = list
         self.losses, self.finite = [0.0] * workers, [True] * workers
@@ -292,16 +293,10 @@ class _Driver:
         """Starts the steps that may start, and takes the next result."""
         for worker in protocol.may_start(self.clocks, self.task.rule):
             self._start(worker)
-        done = self.cluster.wait(list(self.pending), self.options.timeout_s)
-        if not done:
-            busy = [str(call.worker) for call in self.pending.values()]
-            raise RunError(
-                f"nothing came from workers {', '.join(busy)} for {self.options.timeout_s:g} s; "
-                "where a step takes that long give a larger timeout_s"
-            )
-        pending = self.pending.pop(done[0])
+        done = self._next_done()
+        pending = self.pending.pop(done)
         try:
-            result = self.cluster.get(done)[0]
+            result = self.cluster.get([done])[0]
         except self.ray.exceptions.ActorUnavailableError:
             self._retry(pending)
         except (self.ray.exceptions.RayActorError, self.ray.exceptions.ObjectLostError):
@@ -313,6 +308,25 @@ class _Driver:
             pending.on_done(result, pending.worker)
         self.commands.collect(wait=False)
         self._commit(wait=False)
+
+    def _next_done(self) -> Any:
+        """The next call that is done, of all before any that is made meanwhile.
+
+        Where several are done, `ray.wait` names those of some workers again and again, and the
+        others would never have their turn.
+        """
+        if not self.done:
+            asked = list(self.pending)
+            first = self.cluster.wait(asked, self.options.timeout_s)
+            if not first:
+                busy = [str(call.worker) for call in self.pending.values()]
+                raise RunError(
+                    f"nothing came from workers {', '.join(busy)} for "
+                    f"{self.options.timeout_s:g} s; where a step takes that long give a larger "
+                    "timeout_s"
+                )
+            self.done.extend(self.cluster.wait(asked, 0, len(asked)) or first)
+        return self.done.popleft()
 
     def _await(self, call: RetriedCall, on_done: Callable[[Any, int], None], worker: int) -> None:
         self.pending[call.reference] = _PendingCall(call, on_done, worker)
@@ -347,6 +361,7 @@ class _Driver:
         self._apply(protocol.push(self.clocks, self.task.rule, worker, step.version))
 
     def _replace(self, worker: int) -> None:
+        self.worker_pids[worker] = 0
         if self.task.elastic:
             self._apply(protocol.remove(self.clocks, self.task.rule, worker))
         self._await(self._replacement(worker), self._take_replacement, worker)
