@@ -91,11 +91,10 @@ STEPS = 8
 """Of the optimizer, in an update."""
 GAMES = {
     "harvest": Game("harvest:Harvest", "own", 60_000, LEARNED | {"rollout": 32}),
-    "spread": Game("MPE_simple_spread_v3", "spread", 96_000, LEARNED | {"rollout": 50}),
+    "spread": Game("MPE_simple_spread_v3", "spread", 400_000, LEARNED | {"rollout": 50}),
 }
-AVERAGES = 60
-"""Of DiLoCo in a training, one an update."""
-_OUTER = ",".join(f"{name}={value}" for name, value in outer_settings(AVERAGES).items())
+OUTER = "OUTER"
+"""Stands for the outer settings of DiLoCo, which depend on the number of averages."""
 _CHOSEN = "leaf_spine:leaves=4,spines=2,servers_per_leaf=2,oversubscription=4"
 TOGETHER = {
     "exact": "mean",
@@ -105,9 +104,9 @@ TOGETHER = {
     ),
     "DCD, 4 bits": "dcd_psgd:bits=4",
     "CHOCO, 4 bits": "choco_sgd:bits=4",
-    "DiLoCo": f"diloco:local_steps={STEPS},{_OUTER}",
-    "DiLoCo, 4 bits": f"diloco:local_steps={STEPS},{_OUTER},bits=4",
-    "streaming DiLoCo": f"streaming_diloco:local_steps={STEPS},fragments=4,delay=1,{_OUTER}",
+    "DiLoCo": f"diloco:local_steps={STEPS},{OUTER}",
+    "DiLoCo, 4 bits": f"diloco:local_steps={STEPS},{OUTER},bits=4",
+    "streaming DiLoCo": f"streaming_diloco:local_steps={STEPS},fragments=4,delay=1,{OUTER}",
     "NoLoCo": f"noloco:local_steps={STEPS}",
 }
 PLAIN = ", rate not raised"
@@ -144,6 +143,13 @@ def network(name: str) -> gw.topology.Topology:
 def raised(name: str) -> float:
     """How many times as high the learning rate is as for exact means."""
     return 1.0 if name == "exact" or name.endswith(PLAIN) else WORKERS**0.5
+
+
+def together(game: Game, name: str) -> str:
+    """The aggregation; DiLoCo averages once an update."""
+    updates = config(game, "mean").updates
+    outer = ",".join(f"{key}={value}" for key, value in outer_settings(updates).items())
+    return TOGETHER[name].replace(OUTER, outer)
 
 
 def config(game: Game, aggregation: str, times: float = 1.0) -> Config:
@@ -193,8 +199,8 @@ class Together:
     """The program of a game's workers, by any of some aggregations, compiled once for all."""
 
     def __init__(self, game: Game, names: list[str]) -> None:
-        self.config = config(game, "mean")
-        self.texts = list(dict.fromkeys(TOGETHER[name] for name in names))
+        self.game, self.config = game, config(game, "mean")
+        self.texts = list(dict.fromkeys(together(game, name) for name in names))
         environment = make(game.env)
         each = [resolve(parse(text), WORKERS, same_data=True) for text in self.texts]
 
@@ -227,7 +233,8 @@ class Together:
 
     def run(self, name: str) -> dict[str, Any]:
         """Trains."""
-        which = jnp.int32(self.texts.index(TOGETHER[name])), jnp.float32(raised(name))
+        aggregation = together(self.game, name)
+        which = jnp.int32(self.texts.index(aggregation)), jnp.float32(raised(name))
         state, made = self.start(*which), []
         for _ in range(self.config.updates):
             state, told = self.update(state, *which)
@@ -235,7 +242,7 @@ class Together:
         sent = np.array([one[1] for one in made], np.float64).mean(0)
         leaves = jax.tree.leaves(state.parameters)
         return {
-            "aggregation": TOGETHER[name],
+            "aggregation": aggregation,
             "parameters": sum(leaf[0, 0].size for leaf in leaves),
             "steps": [self.config.settings.steps * (i + 1) for i in range(len(made))],
             "return": [[round(float(x), 4) for x in one[0]] for one in made],
@@ -426,8 +433,8 @@ def main() -> None:
         for game in asked.games:
             known = {row["name"] for row in kept.rows() if row["game"] == game}
             lacking = [name for name in asked.only if name not in known]
-            together = [name for name in lacking if name in TOGETHER]
-            program = Together(GAMES[game], together) if together else None
+            alike = [name for name in lacking if name in TOGETHER]
+            program = Together(GAMES[game], alike) if alike else None
             for name in lacking:
                 if name in TOGETHER:
                     assert program is not None

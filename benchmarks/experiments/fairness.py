@@ -12,9 +12,9 @@ seeds go round all methods of the worlds, so that all have about as many. With `
 lacking is measured, also beside another call for other worlds or methods.
 
 Compiling takes longer than training, so that all methods of a world without a hierarchy are one
-program, and so are those with one: objective, alpha, and the matrix by which means are found are
-its arguments, as rate and entropy are. Independent agents find no means: they see their own
-utility, where the others see how it differs from the mean.
+program, and so are those with one: objective, alpha, epsilon, and the matrix by which means are
+found are its arguments, as rate and entropy are. Independent agents find no means: they see their
+own utility, where the others see how it differs from the mean.
 """
 
 import copy
@@ -52,6 +52,8 @@ class Method(NamedTuple):
 
     objective: str
     alpha: float = 1.0
+    epsilon: float = 0.1
+    """Of the fair-efficient reward: the default."""
     hierarchy: bool = False
     network: str = "exact"
     """`exact`, `ring`, or `alone`."""
@@ -70,6 +72,8 @@ METHODS = {
     "fair-efficient, no hierarchy": Method("fair_efficient"),
     "minimum, hierarchy": Method("minimum", hierarchy=True),
     "alpha-fair, hierarchy": Method("alpha_fair", hierarchy=True),
+    "FEN, epsilon 0.3": Method("fair_efficient", epsilon=0.3, hierarchy=True),
+    "FEN, epsilon 1": Method("fair_efficient", epsilon=1.0, hierarchy=True),
 }
 """Searched. With an alpha of 0 the alpha-fair objective is the mean reward."""
 BY_GOSSIP = {
@@ -168,7 +172,8 @@ class Trainer:
             return dataclasses.replace(learner, hierarchy=levels, settings=now)
 
         def trained(state: Any, numbers: dict[str, Any], consensus: ByMatrix, number: Any) -> Any:
-            now = varied(settings, entropy_coefficient=numbers["entropy"], alpha=numbers["alpha"])
+            given = {name: numbers[name] for name in ("alpha", "epsilon")}
+            now = varied(settings, entropy_coefficient=numbers["entropy"], **given)
 
             def switched(_: Any, *known: Any) -> Any:
                 each = [plain(varied(now, objective=name), *known) for name in OBJECTIVES]
@@ -211,7 +216,8 @@ class Trainer:
         begun = time.process_time()
         weights, sent_bytes = messages(method, self.agents)
         consensus = ByMatrix(weights.astype(np.float32), sent_bytes)
-        given = {"rate": rate, "entropy": entropy, "alpha": method.alpha}
+        given = {"rate": rate, "entropy": entropy}
+        given |= {"alpha": method.alpha, "epsilon": method.epsilon}
         numbers: dict[str, Any] = {name: np.float32(value) for name, value in given.items()}
         numbers["objective"] = np.int32(OBJECTIVES.index(method.objective))
         updates = np.int32(-(-steps // self.steps))

@@ -207,20 +207,26 @@ def test_games_side_by_side_are_stepped_as_each_alone(spec):
     def play(step: Any, key: Any) -> Any:
         def on(carry: Any, key: Any) -> Any:
             games, view = carry
-            keys = jax.random.split(key, 5)
+            keys = jax.random.split(key, 6)
             action = random_action(env, view, keys)
             games, view, outcome = step(keys, games, action)
             return (games, view), (games, view, outcome)
 
-        begun = jax.vmap(env.reset)(jax.random.split(key, 5))
+        begun = jax.vmap(env.reset)(jax.random.split(key, 6))
         return jax.lax.scan(on, begun, jax.random.split(key, STEPS))[1]
 
-    together, alone = (
+    def as_of_seeds(*arguments: Any) -> Any:
+        divided = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), arguments)
+        made = jax.vmap(env.steps)(*divided)
+        return jax.tree.map(lambda x: x.reshape(6, *x.shape[2:]), made)
+
+    alone, *others = (
         jax.jit(functools.partial(play, step))(jax.random.key(2))
-        for step in (env.steps, jax.vmap(env.step))
+        for step in (jax.vmap(env.step), env.steps, as_of_seeds)
     )
-    jax.tree.map(np.testing.assert_array_equal, together, alone)
-    ends = np.asarray(together[2].done).sum(1)
+    for together in others:
+        jax.tree.map(np.testing.assert_array_equal, together, alone)
+    ends = np.asarray(alone[2].done).sum(1)
     assert (ends == 0).any() and (ends > 0).any()
 
 

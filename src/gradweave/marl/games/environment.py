@@ -15,6 +15,10 @@ from gradweave.marl.games.guide import Guide
 from gradweave.marl.games.reading import Game, State
 from gradweave.marl.games.reading import Reading as Reading
 
+PARTS = 8
+"""New episodes begin for an eighth of all games at a time: with smaller parts the loop's own time
+counts where all episodes end together, with larger ones more begin in vain."""
+
 
 class View(eqx.Module):
     """What is observed before an action. ``*B`` are axes of parallel games."""
@@ -133,7 +137,7 @@ class Environment:
     def steps(
         self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
     ) -> tuple[State, View, Outcome]:
-        """`step` for parallel games; new episodes are drawn only when any has ended.
+        """`step` for parallel games; new episodes are drawn for those alone that have ended.
 
         Args:
             keys: [B] each game's.
@@ -141,15 +145,50 @@ class Environment:
             actions: see `step`.
         """
         after, last, outcome = jax.vmap(self._step_in_episode)(keys, states, actions)
+        return *self._begin_anew(outcome.done, keys, (after, last)), outcome
 
-        def reset_where_done() -> tuple[State, View]:
-            return jax.vmap(self._reset_where_done)(outcome.done, keys, after, last)
+    def _begin_anew(self, done: Bool[Array, " B"], keys: PRNGKeyArray, now: Any) -> Any:
+        """New episodes in place of those that have ended, [B] in all.
 
-        like = jax.eval_shape(reset_where_done)
-        states, views = jax.lax.cond(
-            outcome.done.any(), reset_where_done, lambda: jax.tree.map(_cast, (after, last), like)
-        )
-        return states, views, outcome
+        To begin an episode may take longer than a step, and few end at once. So a loop begins a few
+        at a time, as many times as it has to; under `jax.vmap`, of seeds say, it is one loop over
+        all games together, where a condition would begin all of them always.
+        """
+
+        @jax.custom_batching.custom_vmap
+        def begin(done: Array, keys: Array, now: Any) -> Any:
+            games = len(done)
+            few = -(-games // PARTS)
+            ended, first = done.sum(), jnp.argsort(~done, stable=True)
+            first = jnp.pad(first, (0, few), constant_values=games)  # beyond: left alone
+
+            def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+                at, now = carry
+                which = jax.lax.dynamic_slice(first, (at,), (few,))
+                which = jnp.where(at + jnp.arange(few) < ended, which, games)
+                new = jax.vmap(self._begun)(keys[jnp.minimum(which, games - 1)])
+                now = jax.tree.map(lambda x, y: x.at[which].set(y, mode="drop"), now, new)
+                return at + few, now
+
+            return jax.lax.while_loop(lambda carry: carry[0] < ended, some, (0 * ended, now))[1]
+
+        @begin.def_vmap
+        def _(size: int, mapped: Any, *arguments: Any) -> Any:
+            whole = jax.tree.map(
+                lambda x, has: x if has else jnp.broadcast_to(x, (size, *x.shape)),
+                arguments,
+                tuple(mapped),
+            )
+            flat = begin(*jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), whole))
+            made = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), flat)
+            return made, jax.tree.map(lambda _: True, made)
+
+        like = jax.eval_shape(self._begun, keys[0])
+        return begin(done, keys, jax.tree.map(_cast, now, like))
+
+    def _begun(self, key: PRNGKeyArray) -> tuple[State, View]:
+        """The next episode, by the key of the step that ended one."""
+        return self.reset(jax.random.split(key)[1])
 
     def _step_in_episode(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
@@ -184,7 +223,7 @@ class Environment:
         self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
     ) -> tuple[State, View]:
         """A new episode in place of one that has ended."""
-        first = self.reset(jax.random.split(key)[1])
+        first = self._begun(key)
         return jax.tree.map(
             lambda new, old: jnp.where(done, new, _cast(old, new)), first, (state, view)
         )

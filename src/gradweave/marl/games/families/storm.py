@@ -3,11 +3,16 @@
 ``storm``: 2 agents, each one's payoffs of the matrix game.
 """
 
+import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
-from gradweave.marl.games.family import MEAN, Family, always, at_time_limit, team_per_agent
+from gradweave.marl.games.family import MEAN, Family, Wrapper, always, at_time_limit, team_per_agent
 from gradweave.marl.games.reading import Reading
+
+_TRACING = threading.Lock()
+"""Held while JaxMARL's module has another `jax`."""
 
 
 def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
@@ -24,6 +29,46 @@ def _interactions(game: Any, state: Any, rewards: Any, info: Any, done: Any) -> 
     return (rewards[0] != 0) | (rewards[1] != 0)
 
 
+class _Instead:
+    """A module, some of whose names are other things."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        self.__dict__ |= names
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class _OneDrawn(Wrapper):
+    """A game that draws agents' places by one number.
+
+    JaxMARL draws one of 735,471 placements without replacement, in each step: it shuffles all of
+    them and takes the first, which takes a thousand times as long as the rest of the step. One
+    drawn with replacement has the same probabilities.
+    """
+
+    def reset(self, key: Any) -> Any:
+        return self._by_one(self._game.reset, key)
+
+    def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
+        return self._by_one(self._game.step_env, key, state, actions)
+
+    def _by_one(self, function: Any, *arguments: Any) -> Any:
+        import jax
+
+        def choice(key: Any, a: Any, shape: Any = (), replace: bool = True, **more: Any) -> Any:
+            return jax.random.choice(key, a, shape, replace or shape == (), **more)
+
+        module: Any = sys.modules[type(self._game).__module__]
+        with _TRACING:
+            module.jax = _Instead(jax, random=_Instead(jax.random, choice=choice))
+            try:
+                return function(*arguments)
+            finally:
+                module.jax = jax
+
+
 FAMILIES = {
     "storm": Family(
         ("storm",),
@@ -35,6 +80,7 @@ FAMILIES = {
         ),
         MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
+        wrapper=_OneDrawn,
         teams=team_per_agent,
         opposed=always,
     ),
