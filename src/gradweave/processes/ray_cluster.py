@@ -95,9 +95,10 @@ class Cluster:
                 return done
 
     def machines(self) -> list[Any]:
-        """Those that there are, as what has Ray start an actor there, or elsewhere if one is gone.
+        """Scheduling strategies that start an actor on one machine, one for each; its own first.
 
-        This process's own comes first.
+        Without one Ray picks a machine at random for what requests no CPUs, whatever strategy is
+        asked for, a soft affinity too (ray-project/ray#25360).
         """
         from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
             NodeAffinitySchedulingStrategy,
@@ -106,7 +107,7 @@ class Cluster:
         here = self.ray.get_runtime_context().get_node_id()
         there = [machine["NodeID"] for machine in self.ray.nodes() if machine["Alive"]]
         there.sort(key=lambda machine: (machine != here, machine))
-        return [NodeAffinitySchedulingStrategy(machine, soft=True) for machine in there]
+        return [NodeAffinitySchedulingStrategy(machine, soft=False) for machine in there]
 
     def resume(self, how: str) -> None:
         """Sets the end of the message for when Ray ends: what was kept, and how to resume."""

@@ -30,9 +30,8 @@ class ServerLost(Exception):
 class ActorPool:
     """Servers and workers as Ray actors.
 
-    They are spread over the machines of a cluster: the servers in turn over those that there are,
-    since Ray itself deals out by chance what requests no CPUs; the workers as Ray does. Servers
-    request none, so that any number of them starts on any machine.
+    They are spread over the machines of a cluster: the servers in turn, the workers as Ray does.
+    Servers request no CPUs of Ray, so that any number of them starts on any machine.
     """
 
     def __init__(
@@ -221,6 +220,7 @@ class ActorPool:
                 )
             except (
                 self._ray.exceptions.RayActorError,
+                self._ray.exceptions.ActorUnschedulableError,  # its machine went before it began
                 self._ray.exceptions.GetTimeoutError,
             ) as error:
                 raise ServerLost(number, _last_line(error)) from error
