@@ -11,10 +11,13 @@ the settings of the same method with the exact mean. Each seed is written as soo
 seeds go round all methods of the worlds, so that all have about as many. With `--resume` what is
 lacking is measured, also beside another call for other worlds or methods.
 
+FEN over alpha-fair was chosen among variants of FEN by seeds 0 to 2 of all worlds. So its own seeds
+are from 10 on, where the others' are from 0 on.
+
 Compiling takes longer than training, so that all methods of a world without a hierarchy are one
-program, and so are those with one: objective, alpha, epsilon, and the matrix by which means are
-found are its arguments, as rate and entropy are. Independent agents find no means: they see their
-own utility, where the others see how it differs from the mean.
+program, and so are those with one and the same first sub-policy: objective, alpha, epsilon, and the
+matrix by which means are found are its arguments, as rate and entropy are. Independent agents find
+no means: they see their own utility, where the others see how it differs from the mean.
 """
 
 import copy
@@ -55,6 +58,8 @@ class Method(NamedTuple):
     epsilon: float = 0.1
     """Of the fair-efficient reward: the default."""
     hierarchy: bool = False
+    first: str = "own"
+    """What the first sub-policy maximises."""
     network: str = "exact"
     """`exact`, `ring`, or `alone`."""
     exchanges: int = 1
@@ -72,6 +77,7 @@ METHODS = {
     "fair-efficient, no hierarchy": Method("fair_efficient"),
     "minimum, hierarchy": Method("minimum", hierarchy=True),
     "alpha-fair, hierarchy": Method("alpha_fair", hierarchy=True),
+    "FEN over alpha-fair": Method("fair_efficient", hierarchy=True, first="alpha_fair"),
     "FEN, epsilon 0.3": Method("fair_efficient", epsilon=0.3, hierarchy=True),
     "FEN, epsilon 1": Method("fair_efficient", epsilon=1.0, hierarchy=True),
 }
@@ -79,9 +85,11 @@ METHODS = {
 BY_GOSSIP = {
     f"{method}, ring{more}": (method, METHODS[method]._replace(network="ring", exchanges=exchanges))
     for exchanges, more in {1: "", 8: ", 8 exchanges"}.items()
-    for method in ("alpha-fair", "FEN")
+    for method in ("alpha-fair", "FEN", "FEN over alpha-fair")
 }
 """With the settings of which method they run."""
+OTHER_SEEDS = {name: 10 for name in ("FEN over alpha-fair", "FEN over alpha-fair, ring")}
+"""The first seed of what was chosen by seeds from 0 on."""
 SHARED = ("alpha_fair",)
 """Objectives that are means, for which agents send a second number."""
 OBJECTIVES = ("own", "alpha_fair", "minimum", "inequity_aversion", "jain", "fair_efficient")
@@ -139,13 +147,14 @@ def varied(settings: Any, **values: Any) -> Any:
 class Trainer:
     """Methods of one world, with or without a hierarchy: one compiled program."""
 
-    def __init__(self, world: str, hierarchy: bool, objective: str) -> None:
+    def __init__(self, world: str, hierarchy: bool, objective: str, first: str) -> None:
         """Builds the program.
 
         Args:
             world: its name.
             hierarchy: whether there is one.
             objective: one that is found from utilities or by gossip as the method's.
+            first: what the first sub-policy maximises.
         """
         import jax
         import jax.numpy as jnp
@@ -159,7 +168,7 @@ class Trainer:
 
         # The optimizer's own rate is 1: what it makes of a gradient is scaled by that of the call.
         options = {"learning_rate": 1.0, "decay": False, "hidden": HIDDEN, "gossip": "exact"}
-        options |= {"hierarchy": hierarchy, "objective": objective}
+        options |= {"hierarchy": hierarchy, "objective": objective, "first_objective": first}
         settings = algorithms.settings("fen", world, options)
         environment = make(world)
         config = Config(world, "fen", settings, STEPS[world])
@@ -245,7 +254,8 @@ def measured(world: str, name: str, steps: int, seed: int, **tried: float) -> di
     _, method = BY_GOSSIP.get(name, (name, METHODS.get(name)))
     assert method is not None
     of_utilities = method.hierarchy and method.objective not in SHARED
-    trainer = trainer_of(world, method.hierarchy, "fair_efficient" if of_utilities else SHARED[0])
+    objective = "fair_efficient" if of_utilities else SHARED[0]
+    trainer = trainer_of(world, method.hierarchy, objective, method.first)
     row = trainer.measured(method, steps, seed, **tried)
     return {"world": world, "method": name, "steps": steps} | row
 
@@ -320,7 +330,8 @@ def main() -> None:
         for world, method in itertools.product(asked.only, asked.methods):
             if until:
                 search(world, BY_GOSSIP.get(method, (method, None))[0])
-            for seed in range(until):
+            first = OTHER_SEEDS.get(method, 0)
+            for seed in range(first, first + until):
                 if all(row["seed"] != seed for row in rows_of("seeds_of", world, method)):
                     row = measured(world, method, STEPS[world], seed, **best(world, method))
                     write("seeds_of", row)

@@ -48,11 +48,11 @@ CASES: dict[str, list[str]] = {
     ],
     "cnn": [
         *(*GAME, "--network", "networks:CNN", "--set", "learning_rate=3e-3"),
-        *("--steps", "50000", "--seeds", "1"),
+        *("--steps", "100000", "--seeds", "3"),
     ],
     "transformer": [
-        *(*GAME, "--network", "networks:Transformer", "--set", "learning_rate=3e-3"),
-        *("--steps", "50000", "--seeds", "1"),
+        *(*GAME, "--network", "networks:Transformer:width=8", "--set", "learning_rate=3e-3"),
+        *("--steps", "100000", "--seeds", "3"),
     ],
     "pettingzoo": ["--env", OF_PETTINGZOO, "--steps", "60000", "--seeds", "1"],
 }

@@ -184,6 +184,11 @@ def test_fen_learns_with_all_its_networks_and_says_how_fair_it_is():
 REFUSED = {
     "rollout": ({"rollout": 40}, "multiple of choice_steps"),
     "objective": ({"objective": "fairness"}, "objective: expected fair_efficient"),
+    "first": ({"first_objective": "alpha"}, "first_objective: expected own or alpha_fair"),
+    "first of none": (
+        {"first_objective": "alpha_fair", "hierarchy": False},
+        "expected own where there is no hierarchy",
+    ),
     "gossip": ({"gossip": "rong"}, "rong"),
     "minibatches": ({"minibatches": 7}, "divisor of the 320 choices"),
 }

@@ -28,6 +28,7 @@ def played() -> tuple[np.ndarray, np.ndarray, Steps]:
         action=rng.integers(0, U, (S, T, E, A)),
         log_probability=-rng.random((S, T, E, A)),
         reward=rng.standard_normal((S, T, E, A)),
+        first=rng.standard_normal((S, T, E, A)),
         objective=rng.standard_normal((S, T, E, A)),
         seen_after=rng.standard_normal((S, T, E, A, F)),
         done=np.zeros((S, T, E), bool),
@@ -40,12 +41,12 @@ def played() -> tuple[np.ndarray, np.ndarray, Steps]:
 
 
 def rewards_by_hand(of: dict, chosen: np.ndarray, steps: Steps) -> np.ndarray:
-    """The first sub-policy's are the environment's, the others' log p(chosen) after the step."""
+    """The first sub-policy's are told, the others' are log p(chosen) after the step."""
     found = np.zeros((S, T, E, A))
     for s, t, e, a in np.ndindex(S, T, E, A):
         k = chosen[s, e, a]
         log_p = log_softmax(steps.seen_after[s, t, e, a] @ of["controller"] + of["own"][a])
-        found[s, t, e, a] = steps.reward[s, t, e, a] if k == 0 else 0.7 * max(log_p[k], -5.0)
+        found[s, t, e, a] = steps.first[s, t, e, a] if k == 0 else 0.7 * max(log_p[k], -5.0)
     return found
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.aggregate import MixingMatrix
-from gradweave.marl.fairness.learner import FENState
+from gradweave.marl.fairness.learner import FENLearner, FENState
 from gradweave.marl.fairness.measures import fairness
 from gradweave.marl.games.environment import Outcome, View
 from gradweave.marl.learners.learner import RunningReturns
@@ -88,12 +88,15 @@ class Clocks:
         return after, self.view(after + jnp.where(done, 0.5, 0.0), done), outcome
 
 
-@pytest.mark.parametrize("name", ["fair_efficient", "alpha_fair"])
-def test_a_roll_out_is_what_was_played(name: str):
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("fair_efficient", "own"), ("alpha_fair", "own"), ("fair_efficient", "alpha_fair")],
+)
+def test_a_roll_out_is_what_was_played(name: str, first: str, monkeypatch):
     """Choices and actions by the networks and the draws, told means, episodes and figures."""
     mixing = MixingMatrix.of([[0.75, 0.25], [0.25, 0.75]])
     clocks, of = Clocks(), drawn(4)
-    one = learner(clocks, mixing, objective=name)
+    one = learner(clocks, mixing, objective=name, first_objective=first)
     games = jnp.array([0, 3])  # the second game's episode ends within a choice
     view, nothing = clocks.view(games, jnp.array([True, False])), jnp.zeros((E, A))
     keys = jax.random.split(jax.random.key(9), E)
@@ -103,7 +106,9 @@ def test_a_roll_out_is_what_was_played(name: str):
     )
     tally = RunningReturns.zero(E, A)
     state = FENState(of, (), games, view, told, told, tally, ended, keys, jax.random.key(0))  # type: ignore[arg-type]
-    after, samples, metrics = jax.jit(one._rollout)(state)
+    plain = FENLearner._samples
+    monkeypatch.setattr(FENLearner, "_samples", lambda *given: (plain(*given), given[-1].first))
+    after, (samples, efficient), metrics = jax.jit(one._rollout)(state)
 
     _, (choosing, sampling, _) = rollout_keys(keys, S * T, 3)
     picks, draws = (
@@ -115,7 +120,8 @@ def test_a_roll_out_is_what_was_played(name: str):
         return int((np.exp(log_p).cumsum() <= uniform).sum())
 
     estimate, known, share, added = np.zeros((4, E, A))
-    chosen, seen_of, errors, worth = np.zeros((S, E, A), int), np.zeros((S, T, E, A, F)), [], []
+    chosen, seen_of, earned = np.zeros((S, E, A), int), np.zeros((S, T, E, A, F)), []
+    errors, worth = [], []
     taken, returns = np.zeros((S, T, E, A), int), np.zeros((E, A))
     finished, last_utility, episodes = np.zeros(A), np.zeros((E, A)), 0
     observed, shown = np.asarray(view.observation), np.asarray(view.utility)
@@ -141,7 +147,8 @@ def test_a_roll_out_is_what_was_played(name: str):
         before, added = added, reward / (utility + 0.01)
         share = (share + added - before) @ mixing.weights[0].T
         fair = np.minimum(1, estimate / SETTINGS.capacity) / (0.1 + apart)
-        worth.append({"fair_efficient": fair, "alpha_fair": share}[name])
+        earned.append(reward if first == "own" else share.copy())
+        worth.append({"fair_efficient": fair, "alpha_fair": share.copy()}[name])
         for e in np.flatnonzero(games % clocks.lasts == 0):
             finished, episodes = finished + returns[e], episodes + 1
             returns[e], estimate[e], known[e], last_utility[e] = 0, 0, 0, utility[e]
@@ -153,12 +160,13 @@ def test_a_roll_out_is_what_was_played(name: str):
     np.testing.assert_allclose(samples.seen, rows(seen_of), atol=1e-5)
     np.testing.assert_array_equal(samples.chosen, chosen.reshape(-1))
     np.testing.assert_array_equal(samples.action, rows(taken))
+    np.testing.assert_allclose(efficient, np.reshape(earned, (S, T, E, A)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(after.estimates.mean, estimate, atol=1e-5)
     assert after.games.tolist() == games.tolist() == [12, 15]
     assert int(metrics.episodes) == episodes == 2
     np.testing.assert_allclose(metrics.returns, finished, atol=1e-5)
     said = {name: float(value) for name, value in metrics.figures.items()}
-    assert said["gossip_bytes"] == {"fair_efficient": 4, "alpha_fair": 8}[name]
+    assert said["gossip_bytes"] == (8 if "alpha_fair" in (name, first) else 4)
     assert said["first_policy"] == pytest.approx((chosen == 0).mean())
     assert said["gossip_error"] == pytest.approx(np.mean(errors), abs=1e-5) != 0
     assert said["objective"] == pytest.approx(np.mean(worth), rel=1e-4)

@@ -2,9 +2,10 @@
 
 A choice lasts for T steps, and every roll-out is a whole number of choices. Each choice's steps are
 a trajectory of the sub-policy that was picked, and the choice itself is one step of the controller.
-The first sub-policy gets the environment's reward, the others the logarithm of the probability with
-which the controller would pick them after the step; the controller gets the objective, by
-default the fair-efficient reward. Without a hierarchy one policy gets the objective in each step.
+The first sub-policy gets the environment's reward, or the mean of what agents' steps are worth; the
+others the logarithm of the probability with which the controller would pick them after the step.
+The controller gets the objective, by default the fair-efficient reward. Without a hierarchy one
+policy gets the objective in each step.
 
 Values are of (1 − γ) times the discounted sums, so that critics learn numbers of the rewards' size.
 
@@ -24,7 +25,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gradweave.marl.fairness.hierarchy import Hierarchy, Parameters
 from gradweave.marl.fairness.mean_utility import Estimates, emptied
 from gradweave.marl.fairness.measures import Fairness, fairness, figures
-from gradweave.marl.fairness.objectives import MEANS, OF_UTILITIES, contribution, objective
+from gradweave.marl.fairness.objectives import OF_UTILITIES, contribution, objective
 from gradweave.marl.fairness.settings import FEN
 from gradweave.marl.games.environment import View
 from gradweave.marl.learners import distributions
@@ -55,7 +56,7 @@ class FENState(eqx.Module):
     estimates: Estimates
     """[E, A] of the mean utility."""
     worth: Estimates
-    """[E, A] of the mean of what agents' steps add to an objective of `MEANS`."""
+    """[E, A] of the mean of what agents' steps are worth."""
     tally: RunningReturns
     ended: Fairness
     """[E] of each game's last whole episode; 0 before there is one."""
@@ -81,6 +82,8 @@ class Steps(eqx.Module):
     action: Int[Array, "S T E A"]
     log_probability: Float[Array, "S T E A"]
     reward: Float[Array, "S T E A"]
+    first: Float[Array, "S T E A"]
+    """What the first sub-policy gets."""
     objective: Float[Array, "S T E A"]
     """What the controller gets, or the one policy."""
     seen_after: Float[Array, "S T E A F"]
@@ -88,7 +91,7 @@ class Steps(eqx.Module):
     done: Array
     """[S, T, E]."""
     sent_bytes: Float[Array, "S T E A"]
-    """By each agent, to find the mean utility, and the objective where that is a mean."""
+    """By each agent, to find the mean utility, and the mean worth of a step where that counts."""
     error: Float[Array, "S T E A"]
     """Of its estimate, as a share of the mean."""
 
@@ -270,7 +273,7 @@ class FENLearner:
         assert utility is not None
         estimates = hierarchy.consensus.after(estimates, utility, last.start)
         sent_bytes = estimates.sent_bytes
-        if self.settings.objective in MEANS:
+        if self.settings.worth is not None:
             added = contribution(self.settings, outcome.reward, utility)
             worth = hierarchy.consensus.after(worth, added, last.start)
             sent_bytes += worth.sent_bytes
@@ -281,6 +284,7 @@ class FENLearner:
             action=action,
             log_probability=distributions.of_action(log_p, action),
             reward=outcome.reward,
+            first=outcome.reward if self.settings.first_objective == "own" else worth.mean,
             objective=objective(self.settings, outcome.reward, utility, *known),
             seen_after=hierarchy.seen(last, estimates),
             done=outcome.done,
@@ -336,7 +340,7 @@ class FENLearner:
         log_p = self.hierarchy.choices(parameters, played.seen_after)
         picked = jnp.broadcast_to(chosen[:, None], played.reward.shape)
         log_choice = jnp.maximum(distributions.of_action(log_p, picked), LEAST_INFORMATION)
-        return jnp.where(picked == 0, played.reward, self.settings.information * log_choice)
+        return jnp.where(picked == 0, played.first, self.settings.information * log_choice)
 
     def _choice_advantages(self, parameters: Parameters, played: Steps) -> tuple[Array, Array]:
         """[S, E, A] advantages of choices, normalised, and the targets of the controller's critic.

@@ -27,14 +27,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gradweave.marl.fairness.measures import fairness
-from gradweave.marl.fairness.settings import FEN
+from gradweave.marl.fairness.settings import FEN, MEANS
 
 ENVY, GUILT = 5.0, 0.05
 """α and β of inequity aversion."""
 OF_UTILITIES = ("fair_efficient", "minimum", "inequity_aversion")
 """Objectives that stand for the episode so far."""
-MEANS = ("average", "alpha_fair")
-"""Objectives that are the mean of a number of each agent's."""
 _LEAST_UTILITY = 1e-2
 """δ: of the objective ``alpha_fair``, so that the first reward is not worth infinitely much."""
 
@@ -53,14 +51,14 @@ def used(mean: Float[Array, "*B A"], capacity: float) -> Float[Array, "*B A"]:
 def contribution(
     settings: FEN, reward: Float[Array, "*B A"], utility: Float[Array, "*B A"]
 ) -> Float[Array, "*B A"]:
-    """What each agent's step adds to an objective of `MEANS`.
+    """What each agent's step is worth, of which agents find the mean.
 
     Args:
-        settings: which objective, and its numbers.
+        settings: by which of `MEANS`, and its numbers.
         reward: of the step.
         utility: after it.
     """
-    if settings.objective == "average":
+    if settings.worth == "average":
         return reward
     return reward / (utility + _LEAST_UTILITY) ** settings.alpha
 

@@ -18,6 +18,9 @@ Objective = Literal[
     "fair_efficient", "own", "average", "minimum", "inequity_aversion", "alpha_fair", "jain"
 ]
 """What agents maximise; see `gradweave.marl.fairness.objectives`."""
+FirstObjective = Literal["own", "alpha_fair"]
+MEANS = ("average", "alpha_fair")
+"""Objectives that are the mean of what each agent's step is worth."""
 EXACT, COMPLETE, RING = "exact", "complete", "ring"
 
 
@@ -44,7 +47,10 @@ class FEN:
     hierarchy: bool = True
     """Whether a controller picks among sub-policies."""
     sub_policies: int = 4
-    """Of which the first one maximises the environment's reward, the others its being chosen."""
+    """Of which the first one maximises `first_objective`, the others its being chosen."""
+    first_objective: FirstObjective = "own"
+    """``own``: its own reward, as in FEN. ``alpha_fair``: the mean of what agents' steps are worth,
+    which takes a second number in each message."""
     choice_steps: int = 25
     """T: steps between choices."""
     capacity: float = 0.25
@@ -97,6 +103,16 @@ class FEN:
         known = get_args(Objective)
         if self.objective not in known:
             raise OptionError(f"objective: expected {', '.join(known)}, got {self.objective!r}")
+        known = get_args(FirstObjective)
+        if self.first_objective not in known:
+            raise OptionError(
+                f"first_objective: expected {' or '.join(known)}, got {self.first_objective!r}"
+            )
+        if self.first_objective != "own" and (not self.hierarchy or self.objective == "average"):
+            raise OptionError(
+                "first_objective: expected own where there is no hierarchy, or the objective is "
+                f"average; got {self.first_objective!r}"
+            )
         if self.rollout % self.choice_steps:
             raise OptionError(
                 f"rollout: expected a multiple of choice_steps, {self.choice_steps}, "
@@ -108,6 +124,12 @@ class FEN:
     def steps(self) -> int:
         """Steps of an update, of all games on all devices together."""
         return self.environments * self.rollout
+
+    @property
+    def worth(self) -> str | None:
+        """By which of `MEANS` a step counts whose mean agents find; none where they need not."""
+        maximised = (self.objective, self.first_objective)
+        return next((name for name in MEANS if name in maximised), None)
 
     @property
     def informed(self) -> bool:
