@@ -32,6 +32,10 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "own-games.md"
 OF_PETTINGZOO = "mpe2.simple_spread_v3:parallel_env:max_cycles=25"
 GAME = ("--env", "harvest:Harvest")
+SMALL = [
+    *("--set", "learning_rate=3e-3", "--set", "environments=16", "--set", "rollout=32"),
+    *("--steps", "50000", "--seeds", "3"),
+]
 CASES: dict[str, list[str]] = {
     "ippo": [*GAME, "--steps", "100000", "--seeds", "3"],
     "qmix": [
@@ -46,14 +50,8 @@ CASES: dict[str, list[str]] = {
         *(*GAME, "--algorithm", "iql", "--machine", "relay.yaml", "--set", "learning_rate=3e-3"),
         *("--set", "discount=0.95", "--set", "epochs=8", "--steps", "60000", "--seeds", "2"),
     ],
-    "cnn": [
-        *(*GAME, "--network", "networks:CNN", "--set", "learning_rate=3e-3"),
-        *("--steps", "100000", "--seeds", "3"),
-    ],
-    "transformer": [
-        *(*GAME, "--network", "networks:Transformer:width=8", "--set", "learning_rate=3e-3"),
-        *("--steps", "100000", "--seeds", "3"),
-    ],
+    "cnn": [*GAME, "--network", "networks:CNN", *SMALL],
+    "transformer": [*GAME, "--network", "networks:Transformer:width=8", *SMALL],
     "pettingzoo": ["--env", OF_PETTINGZOO, "--steps", "60000", "--seeds", "1"],
 }
 STEPS, GAMES = 50, 16

@@ -237,6 +237,7 @@ def check_masks_and_shapes(spec: str) -> None:
     assert views.observation.shape == (STEPS, env.num_agents, env.observation)
     assert views.available.shape == (STEPS, env.num_agents, env.actions)
     assert views.world.shape == (STEPS, env.world)
+    assert {measure.shape for measure in outcome.measures.values()} <= {(STEPS,)}
     assert views.available.any(-1).all(), "every agent can do something"
     assert not views.available[:, ~env.mask].any(), "nobody can do what does not exist"
     assert np.isfinite(views.observation).all() and np.isfinite(outcome.reward).all()
@@ -497,3 +498,27 @@ def test_every_id_is_of_one_family():
     assert len(ids()) == len(set(ids()))
     assert {family_of(id) for id in ids()} == set(FAMILIES)
     assert all(family.meaning for family in FAMILIES.values())
+
+
+def test_two_agents_who_meet_in_storm_are_paid_by_the_matrix():
+    """JaxMARL freezes them and pays nothing."""
+    env = environment("storm:num_inner_steps=6")
+    step = jax.jit(env.game.step_env)
+    _, state = env.game.reset(jax.random.key(0))
+    facing = state.replace(
+        grid=jnp.zeros_like(state.grid).at[3, 3].set(1).at[3, 4].set(2),
+        agent_positions=jnp.array([[3, 3, 0], [3, 4, 2]], state.agent_positions.dtype),
+    )
+
+    def paid(held: list[list[float]], actions: tuple[int, int] = (3, 3)) -> list[float]:
+        state = facing.replace(agent_inventories=jnp.array(held))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return step(jax.random.key(1), state, dict(enumerate(actions)))[2].tolist()
+
+    # A coin of the first kind is to cooperate: 3 each; who defects gets 5 from who does not.
+    assert paid([[2.0, 0.0], [0.0, 3.0]]) == [0, 5]
+    assert paid([[0.0, 1.0], [0.0, 3.0]]) == [1, 1]
+    assert paid([[1.0, 1.0], [1.0, 0.0]]) == [4, 1.5]
+    assert paid([[2.0, 0.0], [0.0, 3.0]], (3, 4)) == [0, 0]
+    assert paid([[2.0, 0.0], [0.0, 0.0]]) == [0, 0]

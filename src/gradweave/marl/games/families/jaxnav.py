@@ -22,7 +22,7 @@ def _share(*counts: str) -> Measure:
     """The share of robots to which this happens in an episode, by the game's own counts."""
 
     def share(game: Any, state: Any, rewards: Any, info: Mapping, done: Any) -> Any:
-        return sum(info[count] for count in counts) / len(game.agents)
+        return sum(info[count].sum() for count in counts) / len(game.agents)
 
     return share
 

@@ -25,7 +25,7 @@ def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
 
 
 def _interactions(game: Any, state: Any, rewards: Any, info: Any, done: Any) -> Any:
-    """Meetings whose payoffs were given out; none of the matrix's rows pays nothing to both."""
+    """Meetings that were paid; none of the matrix's rows pays nothing to both."""
     return (rewards[0] != 0) | (rewards[1] != 0)
 
 
@@ -40,19 +40,31 @@ class _Instead:
         return getattr(self._module, name)
 
 
-class _OneDrawn(Wrapper):
-    """A game that draws agents' places by one number.
+class _Mended(Wrapper):
+    """JaxMARL's game, but for two things.
 
-    JaxMARL draws one of 735,471 placements without replacement, in each step: it shuffles all of
-    them and takes the first, which takes a thousand times as long as the rest of the step. One
+    It draws one of 735,471 placements of agents without replacement, in each step: all of them are
+    shuffled to take the first, which takes a thousand times as long as the rest of the step. One
     drawn with replacement has the same probabilities.
+
+    It goes through as many pairs as there are agents. Of two agents there is one pair, which is
+    gone through twice and forgotten the second time: they meet and are frozen, but JaxMARL 0.2.0
+    pays them nothing. Here they get what its matrix says.
     """
 
     def reset(self, key: Any) -> Any:
         return self._by_one(self._game.reset, key)
 
     def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
-        return self._by_one(self._game.step_env, key, state, actions)
+        import jax.numpy as jnp
+
+        told = self._by_one(self._game.step_env, key, state, actions)
+        seen, after, _, dones, info = told
+        # Who meets is frozen, and pays with an inventory that is kept until thawing. A new episode
+        # begins with nobody frozen: as in JaxMARL its last step pays nothing.
+        met = (after.agent_freezes > state.agent_freezes).all() & (after.agent_freezes > 0).all()
+        pair = self._game.get_reward(after, jnp.arange(2))
+        return seen, after, jnp.where(met, pair, 0.0), dones, info
 
     def _by_one(self, function: Any, *arguments: Any) -> Any:
         import jax
@@ -80,7 +92,7 @@ FAMILIES = {
         ),
         MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
-        wrapper=_OneDrawn,
+        wrapper=_Mended,
         teams=team_per_agent,
         opposed=always,
     ),
