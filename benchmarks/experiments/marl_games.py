@@ -80,7 +80,7 @@ CASES = {
     "SMAX 3m": Case("HeuristicEnemySMAX:scenario=3m", 1_600_000, "win_rate", SMAX, target=0.9),
     "Hanabi, small": Case(SMALL, 100_000, "score", CARDS),
     "SMAX 2s3z": Case("HeuristicEnemySMAX:scenario=2s3z", 1_600_000, "win_rate", SMAX),
-    "storm": Case("storm", 2_000_000, "return", MATRIX, episodes=128),
+    "storm": Case("storm", 1_000_000, "return", MATRIX, episodes=128),
     "jaxnav": Case("jaxnav", 200_000, "arrived_rate", MATRIX | {"learning_rate": 2e-3}),
 }
 
