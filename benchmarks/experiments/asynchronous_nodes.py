@@ -12,17 +12,25 @@ another one, else 0. At a third of the updates the second machine is killed, wit
 servers: all resume from the checkpoint, with as many workers as there is room for. Beside it the
 same training that nothing happens to, by several seeds, on the simulator of the same protocol.
 
+autoscaler: the same game by twelve workers; it begins with four, for which the first machine has
+room. Ray's autoscaler, with its provider of machines that are processes of this one, brings up to
+two others of four processors for the workers that wait, which join. Then one of these is killed,
+and it brings another one; after the end it takes away those that are idle.
+
 throughput: a linear model of 100,000 parameters, four servers: gradients a second by 1 to 16
 workers whose steps take 0.5 s, after the first update; the processor's time for a gradient, of all
 processes; and the bytes that the busiest server moves for each.
 """
 
 import contextlib
+import json
 import os
+import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +46,7 @@ from gradweave.aggregate import asynchronous
 from gradweave.processes.jax_start import start_jax
 
 NAME = "asynchronous_nodes"
-PARTS = ("game", "throughput")
+PARTS = ("game", "throughput", "autoscaler")
 WORKERS, EACH = 16, 8
 """Workers at most, and processors of a machine."""
 MIN_WORKERS = 4
@@ -46,6 +54,11 @@ ROOM = {"num_cpus": EACH, "object_store_memory": 200 * 2**20}
 
 SIGNS, ACTIONS, EPISODES, GAME_RATE, GAME_STEP_S = 16, 8, 64, 2.0, 0.25
 GAME_GRADIENTS, SEEDS, KILLED_SEEDS = 1_600, 5, 1
+
+SCALED_WORKERS, SCALED_EACH, SCALED_MACHINES = 12, 4, 2
+"""Workers at most, processors of a machine, and machines that the autoscaler may bring."""
+IDLE_S, IDLE_MOST_S = 12.0, 120.0
+"""After which the autoscaler takes an idle machine away, and how long that is waited for."""
 
 WIDTH, FEATURES, RATE, STEP_S, SERVERS = 100_000, 50, 0.2, 0.5, 4
 COUNTS, STEPS_EACH = (1, 2, 4, 8, 16), 30
@@ -80,14 +93,14 @@ def policy_gradient(params: Any, draw: asynchronous.Draw) -> Any:
     return -reward.mean(), jax.grad(surrogate)(params)
 
 
-def game(seed: int) -> asynchronous.Task:
+def game(seed: int, workers: int = WORKERS) -> asynchronous.Task:
     return asynchronous.Task(
         params={"policy": jnp.zeros((2, SIGNS, ACTIONS))},
         gradient=policy_gradient,
         optimizer=optax.sgd(GAME_RATE),
-        workers=WORKERS,
+        workers=workers,
         servers=SERVERS,
-        steps=GAME_GRADIENTS // WORKERS,
+        steps=GAME_GRADIENTS // workers,
         consistency="async",
         seed=seed,
         stragglers=asynchronous.Stragglers(GAME_STEP_S, pause_rate=0.2, pause_s=GAME_STEP_S),
@@ -134,7 +147,67 @@ def killed_game(seed: int) -> dict[str, Any]:
             min_workers=MIN_WORKERS,
             timeout_s=600,
         )
-    return played("two machines, one killed", seed, run) | {"workers": spans(there), **events}
+    return played(KILLED, seed, run) | {"workers": spans(there), **events}
+
+
+def scaled_game(seed: int) -> dict[str, Any]:
+    """Machines come and go by Ray's autoscaler; one of its machines is killed."""
+    there: list[tuple[float, int]] = []
+    events: dict[str, float] = {}
+    with autoscaler() as cluster, tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+
+        def since() -> float:
+            return time.perf_counter() - begin
+
+        def on_update(made: asynchronous.UpdateReport) -> None:
+            there.append((since(), sum(process > 0 for process in made.workers)))
+            if made.update % 100 == 0:
+                print(f"update {made.update}, {there[-1]}", flush=True)
+            complete = there[-1][1] == SCALED_WORKERS
+            if complete and made.update >= GAME_GRADIENTS // 3 and "killed_s" not in events:
+                brought(cluster)[-1].kill()
+                events["killed_s"] = since()
+
+        with counted(cluster, since) as machines_there:
+            run = asynchronous.train(
+                game(seed, SCALED_WORKERS),
+                address=cluster.address,
+                folder=folder,
+                checkpoint_every=40,
+                report=on_update,
+                worker_cpus=1,
+                min_workers=SCALED_EACH,
+                timeout_s=600,
+            )
+            events["trained_s"] = since()
+            while machines_there[-1][1] > 1 and since() < events["trained_s"] + IDLE_MOST_S:
+                time.sleep(1)
+    return played(SCALED, seed, run) | {
+        "workers": spans(there),
+        "machines": spans(machines_there),
+        **events,
+    }
+
+
+@contextlib.contextmanager
+def counted(cluster: Any, since: Callable[[], float]) -> Iterator[list[tuple[float, int]]]:
+    """Seconds and Ray's machines then, by another thread."""
+    found: list[tuple[float, int]] = [(0.0, 1)]
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.5):
+            nodes = cluster.global_state.node_table()
+            found.append((since(), sum(node["Alive"] for node in nodes)))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
 
 
 def spans(there: list[tuple[float, int]]) -> list[list[float]]:
@@ -147,16 +220,87 @@ def spans(there: list[tuple[float, int]]) -> list[list[float]]:
 
 
 @contextlib.contextmanager
-def machines() -> Iterator[Any]:
-    """Ray's machines, the first one there."""
+def machines(**head: Any) -> Iterator[Any]:
+    """Ray's machines, the first one there, by options of its own."""
     from ray.cluster_utils import Cluster
 
-    first = {**ROOM, "include_dashboard": False}
+    first = {**ROOM, "include_dashboard": False, **head}
     cluster = Cluster(initialize_head=True, head_node_args=first)
     try:
         yield cluster
     finally:
         cluster.shutdown()
+
+
+@contextlib.contextmanager
+def autoscaler() -> Iterator[Any]:
+    """One of Ray's machines, with its autoscaler.
+
+    As `ray.cluster_utils.AutoscalingCluster` has it, which ends all that is Ray's on this machine
+    and reads a file that Ray's package lacks.
+    """
+    from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+    from ray.util import get_node_ip_address
+
+    os.environ |= {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    resources = {"CPU": SCALED_EACH, "object_store_memory": ROOM["object_store_memory"]}
+    head, more = "ray.head.default", {"resources": resources, "node_config": {}}
+    commands = ("initialization", "setup", "head_setup", "worker_setup")
+    starts = ("head_start_ray", "worker_start_ray")
+    config = {
+        "cluster_name": NAME,
+        "max_workers": SCALED_MACHINES,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": IDLE_S / 60,
+        "provider": {
+            "type": "fake_multinode",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "gcs_address": f"{get_node_ip_address()}:{port}",
+        },
+        "head_node_type": head,
+        "available_node_types": {
+            head: more | {"max_workers": 0},
+            "more": more | {"min_workers": 0, "max_workers": SCALED_MACHINES},
+        },
+        **{f"{name}_commands": [] for name in (*commands, *starts)},
+        **{"auth": {}, "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False},
+        **{"cluster_synced_files": [], "rsync_exclude": [], "rsync_filter": []},
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(config))
+        file.flush()
+        first = {
+            "num_cpus": SCALED_EACH,
+            "gcs_server_port": port,
+            "autoscaling_config": file.name,
+            "env_vars": {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID},
+        }
+        left: list[Any] = []
+        try:
+            with machines(**first) as cluster:
+                try:
+                    yield cluster
+                finally:
+                    left = brought(cluster)
+        finally:
+            for process in left:
+                with contextlib.suppress(Exception):
+                    process.kill()
+
+
+def brought(cluster: Any) -> list[Any]:
+    """Processes of the machines that the autoscaler has brought: their raylets, oldest first."""
+    import psutil
+
+    own = cluster.head_node.all_processes["raylet"][0].process.pid
+    children = psutil.Process().children(recursive=True)
+    found = [one for one in children if one.name() == "raylet" and one.pid != own]
+    return sorted(found, key=lambda one: one.create_time())
 
 
 def loss(params: Any, draw: asynchronous.Draw) -> Any:
@@ -216,6 +360,13 @@ def processor_s() -> float:
     return total
 
 
+KILLED, SCALED = "two machines, one killed", "machines by the autoscaler, one killed"
+GAMES = {
+    "game": (killed_game, KILLED, WORKERS),
+    "autoscaler": (scaled_game, SCALED, SCALED_WORKERS),
+}
+
+
 def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--part", choices=PARTS, help="the others stay as recorded")
@@ -236,14 +387,15 @@ def main() -> None:
 
 def lacking(part: str, rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Measures what a part has no rows of."""
-    if part == "game":
+    if part in GAMES:
+        disturbed, where, workers = GAMES[part]
         done = {(one["on"], one["seed"]) for one in rows}
         for seed in range(KILLED_SEEDS):
-            if ("two machines, one killed", seed) not in done:
-                yield [killed_game(seed)]
+            if (where, seed) not in done:
+                yield [disturbed(seed)]
         for seed in range(SEEDS):
             if ("simulator", seed) not in done:
-                yield [played("simulator", seed, asynchronous.simulate(game(seed)))]
+                yield [played("simulator", seed, asynchronous.simulate(game(seed, workers)))]
     else:
         with machines() as cluster:
             cluster.add_node(**ROOM)
