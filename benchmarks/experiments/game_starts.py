@@ -1,0 +1,90 @@
+"""Steps of games whose episodes begin only where one ended, and of games that begin in each step.
+
+    taskset -c 0 python benchmarks/experiments/game_starts.py [--only GAME ...]
+
+`MultiAgentEnv.step`, JaxMARL's and Gradweave's of one game, draws a new episode in each step, and
+throws it away where none ended. `Environment.steps` plays many games and draws episodes for those
+that ended. Both under `jax.vmap` over seeds, as learners side by side play them, by random actions,
+on one core; steps of all games a second of processor time, after compiling. They take turns, and
+the median counts.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+from command_line import parser_of
+from record import record, recorded, show
+
+from gradweave.marl.evaluation import random_action
+from gradweave.marl.games.environments import make
+from gradweave.processes.jax_start import start_jax
+
+NAME = "game_starts"
+GAMES = (
+    *("MPE_simple_spread_v3", "overcooked", "coin_game", "switch_riddle"),
+    *("HeuristicEnemySMAX:scenario=3m", "hanabi", "jaxnav", "storm"),
+)
+SEEDS, SIDE_BY_SIDE, STEPS, TURNS = 3, 64, 100, 3
+
+
+def measured(spec: str) -> dict[str, Any]:
+    """One game."""
+    environment = make(spec)
+
+    def played(step: Any) -> Any:
+        def on(carry: Any, key: Any) -> Any:
+            keys = jax.random.split(key, SIDE_BY_SIDE)
+            games, view = carry
+            action = random_action(environment, view, keys)
+            games, view, outcome = step(keys, games, action)
+            return (games, view), (outcome.reward.sum(), outcome.done.sum())
+
+        def seed(key: Any) -> Any:
+            begun = jax.vmap(environment.reset)(jax.random.split(key, SIDE_BY_SIDE))
+            return jax.lax.scan(on, begun, jax.random.split(key, STEPS))[1]
+
+        compiled = jax.jit(jax.vmap(seed))
+        jax.block_until_ready(compiled(jax.random.split(jax.random.key(0), SEEDS)))
+        return compiled
+
+    ways = {"always": played(jax.vmap(environment.step)), "ended": played(environment.steps)}
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    ended = 0
+    for turn in range(TURNS):
+        keys = jax.random.split(jax.random.key(1 + turn), SEEDS)
+        for name, way in ways.items():
+            before = time.process_time()
+            _, done = jax.block_until_ready(way(keys))
+            took[name].append(time.process_time() - before)
+            ended = int(done.sum())
+    number = SEEDS * SIDE_BY_SIDE * STEPS
+    rates = {name: number / statistics.median(each) for name, each in took.items()}
+    return {
+        "game": spec,
+        "steps_per_cpu_s": rates,
+        "times": rates["ended"] / rates["always"],
+        "ended": ended / number,
+    }
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", nargs="+", choices=GAMES, default=list(GAMES))
+    options = parser.parse_args()
+    start_jax(1)
+    rows = {row["game"]: row for row in recorded(NAME, ["rows"])[0].get("rows", [])}
+    for game in options.only:
+        rows[game] = measured(game)
+        show(rows[game])
+        ordered = [rows[name] for name in GAMES if name in rows]
+        record(NAME, libraries=("jax", "jaxmarl"), seeds=SEEDS, games=SIDE_BY_SIDE, rows=ordered)
+
+
+if __name__ == "__main__":
+    main()
