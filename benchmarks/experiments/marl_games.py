@@ -81,7 +81,9 @@ CASES = {
     "Hanabi, small": Case(SMALL, 100_000, "score", CARDS),
     "SMAX 2s3z": Case("HeuristicEnemySMAX:scenario=2s3z", 1_600_000, "win_rate", SMAX),
     "storm": Case("storm", 1_000_000, "return", MATRIX, episodes=128),
-    "jaxnav": Case("jaxnav", 200_000, "arrived_rate", MATRIX | {"learning_rate": 2e-3}),
+    "jaxnav": Case(
+        *("jaxnav", 200_000, "arrived_rate", MATRIX | {"learning_rate": 2e-3}), episodes=64
+    ),
 }
 
 
