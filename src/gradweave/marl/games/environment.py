@@ -16,8 +16,8 @@ from gradweave.marl.games.reading import Game, State
 from gradweave.marl.games.reading import Reading as Reading
 
 PARTS = 8
-"""New episodes begin for an eighth of all games at a time: with smaller parts the loop's own time
-counts where all episodes end together, with larger ones more begin in vain."""
+"""Where at most an eighth of the games have ended, an eighth begins anew, else all do: of larger
+parts more begin in vain, smaller ones are oftener too small."""
 
 
 class View(eqx.Module):
@@ -150,27 +150,27 @@ class Environment:
     def _begin_anew(self, done: Bool[Array, " B"], keys: PRNGKeyArray, now: Any) -> Any:
         """New episodes in place of those that have ended, [B] in all.
 
-        To begin an episode may take longer than a step, and few end at once. So a loop begins a few
-        at a time, as many times as it has to; under `jax.vmap`, of seeds say, it is one loop over
-        all games together, where a condition would begin all of them always.
+        To begin an episode may take longer than a step, and mostly none or few end at once. Then
+        few are begun, or none. Under `jax.vmap`, of seeds say, that is decided for all games
+        together, where a condition of each seed's would begin all games of all always.
         """
 
         @jax.custom_batching.custom_vmap
         def begin(done: Array, keys: Array, now: Any) -> Any:
-            games = len(done)
-            few = -(-games // PARTS)
-            ended, first = done.sum(), jnp.argsort(~done, stable=True)
-            first = jnp.pad(first, (0, few), constant_values=games)  # beyond: left alone
+            few = -(-len(done) // PARTS)
 
-            def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-                at, now = carry
-                which = jax.lax.dynamic_slice(first, (at,), (few,))
-                which = jnp.where(at + jnp.arange(few) < ended, which, games)
-                new = jax.vmap(self._begun)(keys[jnp.minimum(which, games - 1)])
-                now = jax.tree.map(lambda x, y: x.at[which].set(y, mode="drop"), now, new)
-                return at + few, now
+            def all_of_them(now: Any) -> Any:
+                return jax.vmap(self._reset_where_done)(done, keys, *now)
 
-            return jax.lax.while_loop(lambda carry: carry[0] < ended, some, (0 * ended, now))[1]
+            def few_of_them(now: Any) -> Any:
+                which = jnp.argsort(~done, stable=True)[:few]
+                each = jax.tree.map(lambda x: x[which], (done, keys, *now))
+                made = jax.vmap(self._reset_where_done)(*each)
+                return jax.tree.map(lambda x, y: x.at[which].set(y), now, made)
+
+            ended = done.sum()
+            number = (ended > 0).astype(int) + (ended > few)
+            return jax.lax.switch(number, (lambda now: now, few_of_them, all_of_them), now)
 
         @begin.def_vmap
         def _(size: int, mapped: Any, *arguments: Any) -> Any:
@@ -183,12 +183,8 @@ class Environment:
             made = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), flat)
             return made, jax.tree.map(lambda _: True, made)
 
-        like = jax.eval_shape(self._begun, keys[0])
+        like = jax.eval_shape(lambda: jax.vmap(self._reset_where_done)(done, keys, *now))
         return begin(done, keys, jax.tree.map(_cast, now, like))
-
-    def _begun(self, key: PRNGKeyArray) -> tuple[State, View]:
-        """The next episode, by the key of the step that ended one."""
-        return self.reset(jax.random.split(key)[1])
 
     def _step_in_episode(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
@@ -223,7 +219,7 @@ class Environment:
         self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
     ) -> tuple[State, View]:
         """A new episode in place of one that has ended."""
-        first = self._begun(key)
+        first = self.reset(jax.random.split(key)[1])
         return jax.tree.map(
             lambda new, old: jnp.where(done, new, _cast(old, new)), first, (state, view)
         )
