@@ -10,7 +10,8 @@ game: sixteen workers learn a game by policy gradients. Two agents see one of 16
 one of 8 actions. They are paid 1 where both choose the sign's own action, 0.5 where both choose
 another one, else 0. At a third of the updates the second machine is killed, with its workers and
 servers: all resume from the checkpoint, with as many workers as there is room for. Beside it the
-same training that nothing happens to, by several seeds, on the simulator of the same protocol.
+same training that nothing happens to, on the simulator of the same protocol: by sixteen workers, as
+it began, and by eight, as it went on, whose parameters are less stale.
 
 autoscaler: the same game by twelve workers; it begins with four, for which the first machine has
 room. Ray's autoscaler, with its provider of machines that are processes of this one, brings up to
@@ -23,6 +24,7 @@ processes; and the bytes that the busiest server moves for each.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -53,7 +55,7 @@ MIN_WORKERS = 4
 ROOM = {"num_cpus": EACH, "object_store_memory": 200 * 2**20}
 
 SIGNS, ACTIONS, EPISODES, GAME_RATE, GAME_STEP_S = 16, 8, 64, 2.0, 0.25
-GAME_GRADIENTS, SEEDS, KILLED_SEEDS = 1_600, 5, 1
+GAME_GRADIENTS, SEEDS = 1_600, 5
 
 SCALED_WORKERS, SCALED_EACH, SCALED_MACHINES = 12, 4, 2
 """Workers at most, processors of a machine, and machines that the autoscaler may bring."""
@@ -362,9 +364,10 @@ def processor_s() -> float:
 
 KILLED, SCALED = "two machines, one killed", "machines by the autoscaler, one killed"
 GAMES = {
-    "game": (killed_game, KILLED, WORKERS),
-    "autoscaler": (scaled_game, SCALED, SCALED_WORKERS),
+    "game": (killed_game, KILLED, 3, {"simulator": WORKERS, "simulator, 8 workers": EACH}),
+    "autoscaler": (scaled_game, SCALED, 1, {"simulator": SCALED_WORKERS}),
 }
+"""What happens, its name, by how many seeds; and undisturbed trainings of so many workers."""
 
 
 def main() -> None:
@@ -388,14 +391,14 @@ def main() -> None:
 def lacking(part: str, rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Measures what a part has no rows of."""
     if part in GAMES:
-        disturbed, where, workers = GAMES[part]
+        disturbed, where, seeds, alone = GAMES[part]
         done = {(one["on"], one["seed"]) for one in rows}
-        for seed in range(KILLED_SEEDS):
+        for seed in range(seeds):
             if (where, seed) not in done:
                 yield [disturbed(seed)]
-        for seed in range(SEEDS):
-            if ("simulator", seed) not in done:
-                yield [played("simulator", seed, asynchronous.simulate(game(seed, workers)))]
+        for (name, workers), seed in itertools.product(alone.items(), range(SEEDS)):
+            if (name, seed) not in done:
+                yield [played(name, seed, asynchronous.simulate(game(seed, workers)))]
     else:
         with machines() as cluster:
             cluster.add_node(**ROOM)
