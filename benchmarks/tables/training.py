@@ -185,7 +185,7 @@ def placement_small() -> str:
     return (
         f"{table('strategy | reaches the least | processor time', lines)}\n\n"
         f"The least cost is {result['gap_median']:.0%} above the bound in the median, "
-        f"{result['gap_largest']:.0%} at most: where all devices differ, it is weak."
+        f"{result['gap_largest']:.0%} at most."
     )
 
 
