@@ -448,6 +448,7 @@ def test_help_for_learning_is_apart_from_the_reward():
         ("switch_riddle:num_agents=2", "switch_riddle: refused its options"),
         ("overcooked:layout=diner", "layout: expected one of cramped_room, .* got 'diner'"),
         ("SMAX:scenario=1x1", "scenario: expected one of 3m, "),
+        ("storm:freeze_penalty=0", "freeze_penalty: expected 1 or more steps, got 0"),
         ("overcooked_v2:layout=diner", "layout: expected one of cramped_room, .* got 'diner'"),
         ("MPE_simple_push_v3:num_obs=3", "unknown option 'num_obs'; .*it takes continuous, max_"),
         ("MPE_simple_facmac_3a_v1:max_steps=3", "unknown option 'max_steps'; it takes none"),

@@ -1,6 +1,6 @@
 """Spatial-temporal representations of matrix games (STORM).
 
-``storm``: 2 agents, each one's payoffs of the matrix game.
+``storm``: 2 agents, each one's payoffs of the matrix game, which JaxMARL 0.2.0 forgets to pay.
 """
 
 import sys
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from gradweave.errors import OptionError
 from gradweave.marl.games.family import MEAN, Family, Wrapper, always, at_time_limit, team_per_agent
 from gradweave.marl.games.reading import Reading
 
@@ -60,8 +61,8 @@ class _Mended(Wrapper):
 
         told = self._by_one(self._game.step_env, key, state, actions)
         seen, after, _, dones, info = told
-        # Who meets is frozen, and pays with an inventory that is kept until thawing. A new episode
-        # begins with nobody frozen: as in JaxMARL its last step pays nothing.
+        # Agents who meet are frozen, and keep until they thaw what they are paid by. An episode
+        # begins with nobody frozen: as in JaxMARL, the last step of one pays nothing.
         met = (after.agent_freezes > state.agent_freezes).all() & (after.agent_freezes > 0).all()
         pair = self._game.get_reward(after, jnp.arange(2))
         return seen, after, jnp.where(met, pair, 0.0), dones, info
@@ -81,6 +82,14 @@ class _Mended(Wrapper):
                 module.jax = jax
 
 
+def _storm(options: dict[str, Any]) -> dict[str, Any]:
+    if options.get("freeze_penalty", 1) < 1:  # who meets is told by that
+        raise OptionError(
+            f"freeze_penalty: expected 1 or more steps, got {options['freeze_penalty']}"
+        )
+    return options
+
+
 FAMILIES = {
     "storm": Family(
         ("storm",),
@@ -92,6 +101,7 @@ FAMILIES = {
         ),
         MEAN,
         ("num_inner_steps", "num_outer_steps", "fixed_coin_location", "freeze_penalty"),
+        _storm,
         wrapper=_Mended,
         teams=team_per_agent,
         opposed=always,
