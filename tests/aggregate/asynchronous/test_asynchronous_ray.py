@@ -1,5 +1,6 @@
 """The real thing: actors of Ray, which are killed."""
 
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -284,16 +285,17 @@ def test_a_process_without_the_token_is_refused(ray):
 
 def test_nothing_listens_on_the_network(ray):
     psutil = pytest.importorskip("psutil")
-    here = psutil.Process()
-    listening = {
-        (process.name(), ipaddress.ip_address(one.laddr.ip))
-        for process in (here, *here.children(recursive=True))
-        for one in process.net_connections("inet")
-        if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM
-    }
+    here, listening = psutil.Process(), []
+    for process in (here, *here.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended listens to nobody
+            listening += [
+                (process.name(), ipaddress.ip_address(one.laddr.ip))
+                for one in process.net_connections("inet")
+                if one.status == psutil.CONN_LISTEN or one.type == socket.SOCK_DGRAM
+            ]
     assert {"raylet", "gcs_server"} < {name for name, _ in listening}
-    mapped = {name: getattr(ip, "ipv4_mapped", None) or ip for name, ip in listening}
-    assert all(ip.is_loopback for ip in mapped.values()), mapped
+    mapped = [(name, getattr(ip, "ipv4_mapped", None) or ip) for name, ip in listening]
+    assert all(ip.is_loopback for _, ip in mapped), mapped
 
 
 def test_what_ray_writes_is_for_its_user_only(ray):
