@@ -122,6 +122,20 @@ def played(where: str, seed: int, run: asynchronous.Run) -> dict[str, Any]:
     }
 
 
+def trained(task: asynchronous.Task, cluster: Any, folder: str, report: Any) -> asynchronous.Run:
+    """On Ray's machines, of which each worker takes a processor."""
+    return asynchronous.train(
+        task,
+        address=cluster.address,
+        folder=folder,
+        checkpoint_every=40,
+        report=report,
+        worker_cpus=1,
+        min_workers=MIN_WORKERS,
+        timeout_s=600,
+    )
+
+
 def killed_game(seed: int) -> dict[str, Any]:
     """The second of two machines is killed."""
     there: list[tuple[float, int]] = []
@@ -139,16 +153,7 @@ def killed_game(seed: int) -> dict[str, Any]:
             if made.recovered and "resumed_s" not in events:
                 events["resumed_s"] = made.seconds
 
-        run = asynchronous.train(
-            game(seed),
-            address=cluster.address,
-            folder=folder,
-            checkpoint_every=40,
-            report=on_update,
-            worker_cpus=1,
-            min_workers=MIN_WORKERS,
-            timeout_s=600,
-        )
+        run = trained(game(seed), cluster, folder, on_update)
     return played(KILLED, seed, run) | {"workers": spans(there), **events}
 
 
@@ -172,16 +177,7 @@ def scaled_game(seed: int) -> dict[str, Any]:
                 events["killed_s"] = since()
 
         with counted(cluster, since) as machines_there:
-            run = asynchronous.train(
-                game(seed, SCALED_WORKERS),
-                address=cluster.address,
-                folder=folder,
-                checkpoint_every=40,
-                report=on_update,
-                worker_cpus=1,
-                min_workers=SCALED_EACH,
-                timeout_s=600,
-            )
+            run = trained(game(seed, SCALED_WORKERS), cluster, folder, on_update)
             events["trained_s"] = since()
             while machines_there[-1][1] > 1 and since() < events["trained_s"] + IDLE_MOST_S:
                 time.sleep(1)

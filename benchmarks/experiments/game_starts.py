@@ -33,23 +33,38 @@ GAMES = (
 SEEDS, SIDE_BY_SIDE, STEPS, TURNS = 3, 64, 100, 3
 
 
+def random_play(environment: Any, games: int, steps: int, step: Any = None) -> Any:
+    """A function of a key: [T, …] rewards and ends of games side by side, by random actions.
+
+    Args:
+        environment: of all games.
+        games: side by side.
+        steps: T, of each.
+        step: of all games; without one `Environment.steps`.
+    """
+    step = step or environment.steps
+
+    def on(carry: Any, key: Any) -> Any:
+        keys = jax.random.split(key, games)
+        states, views = carry
+        action = random_action(environment, views, keys)
+        states, views, outcome = step(keys, states, action)
+        return (states, views), (outcome.reward, outcome.done)
+
+    def play(key: Any) -> Any:
+        begun = jax.vmap(environment.reset)(jax.random.split(key, games))
+        return jax.lax.scan(on, begun, jax.random.split(key, steps))[1]
+
+    return play
+
+
 def measured(spec: str) -> dict[str, Any]:
     """One game."""
     environment = make(spec)
 
     def played(step: Any) -> Any:
-        def on(carry: Any, key: Any) -> Any:
-            keys = jax.random.split(key, SIDE_BY_SIDE)
-            games, view = carry
-            action = random_action(environment, view, keys)
-            games, view, outcome = step(keys, games, action)
-            return (games, view), (outcome.reward.sum(), outcome.done.sum())
-
-        def seed(key: Any) -> Any:
-            begun = jax.vmap(environment.reset)(jax.random.split(key, SIDE_BY_SIDE))
-            return jax.lax.scan(on, begun, jax.random.split(key, STEPS))[1]
-
-        compiled = jax.jit(jax.vmap(seed))
+        one = random_play(environment, SIDE_BY_SIDE, STEPS, step)
+        compiled = jax.jit(jax.vmap(one))
         jax.block_until_ready(compiled(jax.random.split(jax.random.key(0), SEEDS)))
         return compiled
 

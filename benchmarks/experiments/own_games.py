@@ -101,30 +101,17 @@ def trained(case: str, folder: Path) -> dict[str, Any]:
 def speed() -> dict[str, Any]:
     """Steps of games a second of processor time, after compiling."""
     import jax
+    from game_starts import random_play
 
-    from gradweave.marl.evaluation import random_action
     from gradweave.marl.games.environments import make
 
     def rate(spec: str) -> float:
-        environment = make(spec)
-
-        def play(key: Any) -> Any:
-            def step(carry: Any, key: Any) -> Any:
-                keys = jax.random.split(key, GAMES)
-                states, views = carry
-                action = random_action(environment, views, keys)
-                states, views, outcome = environment.steps(keys, states, action)
-                return (states, views), outcome.reward
-
-            begun = jax.vmap(environment.reset)(jax.random.split(key, GAMES))
-            return jax.lax.scan(step, begun, jax.random.split(key, STEPS))[1]
-
-        compiled = jax.jit(play)
-        compiled(jax.random.key(0)).block_until_ready()
+        compiled = jax.jit(random_play(make(spec), GAMES, STEPS))
+        jax.block_until_ready(compiled(jax.random.key(0)))
         begun, runs = time.process_time(), 0
         while time.process_time() - begun < 4.0:
             runs += 1
-            compiled(jax.random.key(runs)).block_until_ready()
+            jax.block_until_ready(compiled(jax.random.key(runs)))
         return runs * STEPS * GAMES / (time.process_time() - begun)
 
     return {
