@@ -390,8 +390,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def keep(rows: list[dict[str, Any]]) -> None:
     """Writes all, in the order of this file, whatever was measured first."""
-    places = [*GAMES], [*TOGETHER, *BY_SERVER]
-    rows = sorted(rows, key=lambda r: (places[0].index(r["game"]), places[1].index(r["name"])))
+    games, names = [*GAMES], [*TOGETHER, *BY_SERVER]
+    rows = sorted(rows, key=lambda r: (games.index(r["game"]), names.index(r["name"])))
     record(
         NAME,
         libraries=LIBRARIES,

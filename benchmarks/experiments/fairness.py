@@ -88,7 +88,7 @@ BY_GOSSIP = {
     for method in ("alpha-fair", "FEN", "FEN over alpha-fair")
 }
 """With the settings of which method they run."""
-OTHER_SEEDS = {name: 10 for name in ("FEN over alpha-fair", "FEN over alpha-fair, ring")}
+OTHER_SEEDS = dict.fromkeys(("FEN over alpha-fair", "FEN over alpha-fair, ring"), 10)
 """The first seed of what was chosen by seeds from 0 on."""
 SHARED = ("alpha_fair",)
 """Objectives that are means, for which agents send a second number."""

@@ -48,7 +48,7 @@ def test_page_runs(page: Path, tmp_path: Path):
     run = subprocess.run(
         [
             *(sys.executable, str(ROOT / "tests" / "docs" / "run_page.py"), str(page)),
-            *(SIZES[os.environ["DOCS"]] if "DOCS" in os.environ else []),
+            *SIZES.get(os.environ.get("DOCS", ""), []),
             *(["--without-root"] if needs_root and not emulates() else []),
         ],
         cwd=tmp_path,

@@ -94,8 +94,8 @@ class Cluster:
             if len(done) >= count or time.monotonic() >= until:
                 return done
 
-    def machines(self) -> list[Any]:
-        """Scheduling strategies that start an actor on one machine, one for each; its own first.
+    def affinities(self) -> list[Any]:
+        """Scheduling strategies, each of which starts actors on one machine; this one's first.
 
         Without one Ray picks a machine at random for what requests no CPUs, whatever strategy is
         asked for, a soft affinity too (ray-project/ray#25360).

@@ -63,7 +63,7 @@ class ActorPool:
                 number, start[begin:end], task.optimizer, folder, updates
             )
             for number, ((begin, end), machine) in enumerate(
-                zip(task.ranges(), itertools.cycle(cluster.machines()), strict=False)
+                zip(task.ranges(), itertools.cycle(cluster.affinities()), strict=False)
             )
         ]
         self._worker_class = ray.remote(WorkerActor).options(

@@ -16,8 +16,8 @@ from gradweave.marl.games.reading import Game, State
 from gradweave.marl.games.reading import Reading as Reading
 
 PARTS = 8
-"""Where at most an eighth of the games have ended, an eighth begins anew, else all do: of larger
-parts more begin in vain, smaller ones are oftener too small."""
+"""Where at most an eighth of the games have ended, an eighth begins anew, else all do. A larger
+part begins more episodes in vain, a smaller one suffices less often."""
 
 
 class View(eqx.Module):
@@ -137,7 +137,7 @@ class Environment:
     def steps(
         self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
     ) -> tuple[State, View, Outcome]:
-        """`step` for parallel games; new episodes are drawn for those alone that have ended.
+        """`step` for parallel games; where none or few have ended, none or few episodes are drawn.
 
         Args:
             keys: [B] each game's.

@@ -83,7 +83,7 @@ class _Mended(Wrapper):
 
 
 def _storm(options: dict[str, Any]) -> dict[str, Any]:
-    if options.get("freeze_penalty", 1) < 1:  # who meets is told by that
+    if options.get("freeze_penalty", 1) < 1:  # meetings are told by it
         raise OptionError(
             f"freeze_penalty: expected 1 or more steps, got {options['freeze_penalty']}"
         )
