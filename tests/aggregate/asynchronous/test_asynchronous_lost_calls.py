@@ -96,6 +96,9 @@ class Here:
     def machines(self) -> list[str]:
         return ["here"]
 
+    def affinities(self) -> list[str]:
+        return ["here"]
+
     def resume(self, how: str) -> None: ...
 
 

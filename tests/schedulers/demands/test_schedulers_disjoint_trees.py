@@ -84,6 +84,12 @@ def test_a_long_pipeline_is_near_the_bound(name: str, network: str):
     assert ends.max() <= gw.bounds.demand_bound(topology, demand).seconds * 1.03
 
 
+def test_late_it_still_has_a_set_for_each_block():
+    topology = gw.topology.from_spec("torus:3x3")
+    gathered = collective("all_gather", topology.servers, 9)
+    assert DisjointTrees().schedule(topology, gathered, time_limit=1e-9).demand is not None
+
+
 def test_other_demands_and_networks_have_none():
     ring = gw.topology.ring(4)
     for demand in (

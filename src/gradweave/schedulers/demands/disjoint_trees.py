@@ -32,7 +32,8 @@ class DisjointTrees(DemandStrategy):
 
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        carriers = list(disjoint_carriers(topology, demand, stop.part(TUNING.planning)))
+        planning = stop.part(TUNING.planning)
+        carriers = list(disjoint_carriers(topology, demand, planning, every_block=True))
         if len({block for block, _ in carriers}) < len(demand):
             raise self.refused(
                 "is for broadcasts and reductions among all servers, over links whose bandwidths "
@@ -43,7 +44,7 @@ class DisjointTrees(DemandStrategy):
 
 
 def disjoint_carriers(
-    topology: Topology, demand: Demand, stop: Stop = UNLIMITED
+    topology: Topology, demand: Demand, stop: Stop = UNLIMITED, *, every_block: bool = False
 ) -> Iterator[tuple[int, Carrier]]:
     """Carriers of broadcasts and reductions among all servers.
 
@@ -55,6 +56,7 @@ def disjoint_carriers(
             are sought for as long as there is time.
         demand: what is to be summed and moved; the more blocks, the fewer sets of each are tried.
         stop: after which no further block is begun.
+        every_block: whether each block gets one set of trees, however long that takes.
     """
     units = units_of(topology)
     if units is None or len(topology.source) > TUNING.max_disjoint_links:
@@ -68,7 +70,7 @@ def disjoint_carriers(
         tries = math.ceil(TUNING.splits / len(demand)) if len(topology.switches) else 1
         for carrier in search.carriers(tries, stop.part(1 / (len(demand) - block))):
             yield block, carrier
-        if stop.reached():
+        if stop.reached() and not every_block:
             return
 
 
