@@ -231,7 +231,9 @@ def test_a_server_that_dies_is_named_and_nothing_stays():
     ],
 )
 def test_an_ended_lab_leaves_nothing(latency, number, status):
-    process = start("lab", "ring:4", "--repetitions", "10000", "--latency", latency)
+    # So little bandwidth that a busy machine carries it as well.
+    slow = "--bandwidth", "20Mbit/s", "--latency", latency
+    process = start("lab", "ring:4", "--repetitions", "10000", *slow)
     wait_for(lambda: len(namespaces(process.pid)) == 4, process)
     # A server each, and the one that clears up where the lab itself cannot.
     wait_for(lambda: len(children_of(process.pid)) >= 5, process)
