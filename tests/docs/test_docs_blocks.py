@@ -18,6 +18,7 @@ PAGES = [
 BIN = Path(sys.executable).parent
 SIZES = {"all": ["--all"], "printed": ["--as-printed"]}
 """Of the environment variable DOCS: what is slow is run too, or all at the size of the page."""
+SIZE = os.environ.get("DOCS", "")
 
 
 def runs(block: Block) -> bool:
@@ -35,6 +36,7 @@ def test_each_block_runs_or_says_why_not(page: Path):
 
 
 @pytest.mark.always  # what is changed most often, without a test
+@pytest.mark.timeout(0 if SIZE == "printed" else 600)
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(map(runs, blocks_of(page)))], ids=page_name
 )
@@ -48,7 +50,7 @@ def test_page_runs(page: Path, tmp_path: Path):
     run = subprocess.run(
         [
             *(sys.executable, str(ROOT / "tests" / "docs" / "run_page.py"), str(page)),
-            *SIZES.get(os.environ.get("DOCS", ""), []),
+            *SIZES.get(SIZE, []),
             *(["--without-root"] if needs_root and not emulates() else []),
         ],
         cwd=tmp_path,
@@ -62,12 +64,14 @@ def test_page_runs(page: Path, tmp_path: Path):
 
 def environment(folder: Path) -> dict[str, str]:
     """That of someone who installed everything, and is in no hurry to see twenty seeds."""
+    # What is trained for long compiles once; all else would rather compile sooner.
+    sooner = {} if SIZE == "printed" else {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
     return {
         **os.environ,
+        **sooner,
         "PATH": os.pathsep.join(map(str, (BIN, folder / ".venv", os.environ["PATH"]))),
         "SEEDS": "1",
         "NETWORKS": "bcube:n=2,k=1",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "true",  # compiles sooner
         # Open MPI refuses to be root's, and to start more processes than there are cores.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

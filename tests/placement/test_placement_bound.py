@@ -11,6 +11,8 @@ from gradweave.placement import (
     GroupDuals,
     Pairs,
     Problem,
+    RandomOrder,
+    Sequences,
     Stage,
     Workload,
     even_stages,
@@ -18,10 +20,10 @@ from gradweave.placement import (
     exchange_kernel,
     placement_bound,
 )
-from gradweave.placement.bound import duals as certificate
-from gradweave.placement.bound import levels, search
-from gradweave.placement.bound.duals import NS, SHARES, Columns, Window, exchange_ns, step_ns
-from gradweave.placement.bound.levels import Levels, compositions, levels_of
+from gradweave.placement.bound import levels, search, sequences, sequences_kernel
+from gradweave.placement.bound.duals import NS, Columns, Window, exchange_ns, step_ns
+from gradweave.placement.bound.levels import Levels, compositions, count_compositions, levels_of
+from gradweave.placement.bound.sequences import SequenceSearch, alike
 from tests.interpreted import interpreted
 
 MICROBATCHES = 3
@@ -61,64 +63,92 @@ def test_whatever_duals_prove_no_placement_is_below(devices, stages, data, like,
                 patched.setattr(levels, "MAX_LEVELS", 3)
                 patched.setattr(search, "MAX_COMPOSITIONS", 6)
             found = placement_bound(problem)
-            proved, weakest = found.duals.nanoseconds(problem)
-            assert proved / NS == found.seconds <= least * (1 + 1e-12)
-            assert found.data_s == found.duals.windows[weakest].since_ns / NS
+            duals = found.certificate
+            assert isinstance(duals, GroupDuals)
+            assert duals.nanoseconds(problem) / NS == found.seconds <= least * (1 + 1e-12)
             for scale in (1e5, 1e7, 1e9):
                 windows = tuple(
                     Window(one.since_ns, tuple(rng.normal(0, scale, len(one.duals_ns)).astype(int)))
-                    for one in found.duals.windows
+                    for one in duals.windows
                 )
-                other = GroupDuals(found.duals.classes, windows)
-                assert other.nanoseconds(problem)[0] / NS <= least * (1 + 1e-12)
+                other = GroupDuals(duals.classes, windows)
+                assert other.nanoseconds(problem) / NS <= least * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("devices", "stages", "data"), [(6, 3, 2), (7, 3, 2), (6, 2, 3)])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_whatever_sequences_prove_no_placement_is_below(devices, stages, data, seed):
-    """Given the least cost they prove it, where stages are alike; none idle, and one."""
+SHAPES = [(6, 3, 2), (7, 3, 2), (6, 2, 3), (8, 4, 2), (5, 5, 1), (6, 4, 1), (5, 1, 4)]
+"""Devices, stages and pipelines; in three, devices stay idle."""
+
+
+@pytest.mark.parametrize(("devices", "stages", "data"), SHAPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_prove_the_least_where_stages_are_alike(devices, stages, data, seed):
+    """And find it, given the cost of another placement."""
     problem, naive = drawn(seed, devices, stages, data, like=True)
     least = naive.best_in_order(devices, stages)
-    found = placement_bound(problem, cost_s=least)
-    proved, _ = found.duals.nanoseconds(problem)
-    assert proved / NS == found.seconds == pytest.approx(least, rel=1e-7)
-    assert proved / NS <= least * (1 + 1e-12)
-    rng, count = np.random.default_rng(devices), len(levels_of(step_ns(problem)).levels)
-    for scale in (1e5, 1e8):
-        windows = tuple(
-            Window(
-                one.since_ns,
-                tuple(rng.normal(0, scale, len(one.duals_ns)).astype(int).tolist()),
-                tuple(rng.integers(0, SHARES + 1, count).tolist()),
-            )
-            for one in found.duals.windows
-        )
-        other = GroupDuals(found.duals.classes, windows, int(2 * least * NS))
-        read = GroupDuals.from_object(problem, **other.as_object())
-        assert read.nanoseconds(problem)[0] / NS <= least * (1 + 1e-12)
+    proof = Sequences(alike(problem), int(2 * least * NS))
+    assert proof.nanoseconds(problem) / NS == pytest.approx(least, rel=1e-7)
+    assert proof.nanoseconds(problem) / NS <= least * (1 + 1e-12)
+    dear = exchange_cost(problem, RandomOrder().place(problem, seed=seed)).seconds
+    found = placement_bound(problem, cost_s=dear)
+    if found.cheaper is not None:
+        assert exchange_cost(problem, found.cheaper).seconds == pytest.approx(least, rel=1e-7)
+        assert isinstance(found.certificate, Sequences)
+    read = type(found.certificate).from_object(problem, **found.certificate.as_object())
+    assert read.nanoseconds(problem) / NS == found.seconds <= least * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"by_runs": [[0]]}, "by_runs: expected none or 0 numbers for each of 1 windows"),
-        ({"goal_ns": -1}, "by_runs: expected none or 0 numbers"),
-        ({"by_runs": [[], []]}, "by_runs: expected none or"),
-    ],
-)
-def test_sequences_that_do_not_fit_the_problem_are_refused(changes, said):
+@pytest.mark.parametrize(("devices", "stages", "data"), SHAPES)
+def test_whatever_sequences_prove_no_placement_is_below(devices, stages, data):
+    """By any classes, of stages that differ, and with few thresholds."""
+    rng = np.random.default_rng(devices)
+    for seed in range(6):
+        problem, naive = drawn(seed, devices, stages, data, like=seed % 3 == 0)
+        least = naive.best_in_order(devices, stages)
+        count = int(rng.integers(1, devices + 1))
+        classes = np.r_[np.arange(count), rng.integers(count, size=devices - count)]
+        classes = rng.permutation(classes)
+        for share in (0.5, 0.9, 1.5):
+            goal_ns = int(share * least * NS)
+            proved = Sequences(classes, goal_ns).nanoseconds(problem)
+            assert proved <= goal_ns and proved / NS <= least * (1 + 1e-12)
+
+
+def test_what_is_left_out_of_sequences_is_dearer(monkeypatch):
+    """Eight groups of two in four sites, against the search that leaves nothing out."""
+    rng = np.random.default_rng(5)
+    for _ in range(6):
+        home = np.repeat(np.arange(4), 4)
+        latency = rng.uniform(1e-3, 0.2, (4, 4))[np.ix_(home, home)]
+        problem = even(Pairs(latency, np.full((16, 16), 1e9)), 8, 2)
+        goal = int(10 * NS)
+        found = SequenceSearch(problem, alike(problem)).least(goal, 10**9)
+        with interpreted(sequences_kernel), monkeypatch.context() as patched:
+            patched.setattr(sequences_kernel, "still_to_pay", lambda *_: 0)
+            all_of_them = SequenceSearch(problem, alike(problem)).least(found.ns + 1, 10**9)
+        assert all_of_them.ns == found.ns
+
+
+@pytest.mark.parametrize("goal_ns", [-1, 10**14 + 1])
+def test_a_goal_that_is_no_time_is_refused(goal_ns):
     problem = even(between_sites([4], 10.5, 10.5), 2, 2)
-    with pytest.raises(InvalidCertificateError, match=said):
-        GroupDuals.from_object(problem, [0, 0, 0, 0], [0], [[0]], **changes)
+    with pytest.raises(InvalidCertificateError, match="goal_ns: expected whole nanoseconds up to"):
+        Sequences.from_object(problem, [0, 0, 0, 0], goal_ns)
 
 
-def test_a_certificate_whose_search_would_take_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr(certificate, "MAX_LOOKED", 3)
+@pytest.mark.parametrize("limit", ["MAX_LOOKED", "MAX_PAIRS"])
+def test_sequences_that_are_too_many_are_refused(monkeypatch, limit):
     problem, _ = drawn(1, 6, 3, 2, like=True)
-    count = len(levels_of(step_ns(problem)).levels)
-    window = Window(0, (0,) * 6, (0,) * count)
-    with pytest.raises(InvalidCertificateError, match="more than 3 beginnings of sequences"):
-        GroupDuals(np.arange(6), (window,), 10**12).nanoseconds(problem)
+    monkeypatch.setattr(sequences, limit, 3)
+    with pytest.raises(InvalidCertificateError, match="certificate: there are more than"):
+        Sequences(np.arange(6), 10**12).nanoseconds(problem)
+
+
+def test_devices_are_alike_if_all_others_are_as_far_from_them():
+    far = np.array([[0, 5, 1, 9], [5, 0, 1, 9], [1, 1, 0, 9], [9, 9, 9, 0.0]])
+    problem = even(Pairs(far, np.full((4, 4), 1e9)), 2, 2)
+    assert alike(problem).tolist() == [0, 0, 1, 2]
+    assert count_compositions(np.bincount(alike(problem)), 2) == 4
+    assert not count_compositions(np.array([1, 1]), 3)
 
 
 @pytest.mark.parametrize("like", [True, False])
@@ -245,8 +275,7 @@ def test_a_single_stage_pays_for_its_exchange_alone():
         trips[pair] = trips[pair[::-1]] = trip
     problem = even(Pairs(trips / 2 * 1e-9, np.full((4, 4), 1e30)), 1, 3)
     assert exchange_cost(problem, np.array([[0, 1, 2]])).seconds == pytest.approx(21e-9)
-    found = placement_bound(problem)
-    assert found.seconds == pytest.approx(20e-9) and found.data_s == found.seconds
+    assert placement_bound(problem).seconds == pytest.approx(20e-9)
 
 
 def test_thresholds_and_who_reaches_whom_by_hand():

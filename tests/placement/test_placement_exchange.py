@@ -123,6 +123,9 @@ def test_time_limits_end_searches():
     assert PLACERS["rank_order"]().search(problem, time_limit=1e-9)[1] == "tried"
     with pytest.raises(NoScheduleError, match="no proof within"):
         Exact().place(problem, time_limit=0.05)
-    large, _ = problem_and_naive(0, 5, 4)
-    with pytest.raises(OptionError, match="at most 16 devices, got 20"):
+    large, _ = problem_and_naive(0, 4, 6)
+    with pytest.raises(OptionError, match="at most 16 devices, or stages that are alike .* got 24"):
         Exact().place(large)
+    larger, _ = problem_and_naive(0, 5, 4)
+    with pytest.raises(NoScheduleError, match="no proof within"):
+        Exact().place(larger, time_limit=0.05)

@@ -7,6 +7,7 @@ from gradweave.lazy import lazily
 if TYPE_CHECKING:
     from gradweave.placement.bound.duals import GroupDuals
     from gradweave.placement.bound.search import PlacementBound, placement_bound
+    from gradweave.placement.bound.sequences import Sequences
     from gradweave.placement.exchange import ExchangeCost, exchange_cost
     from gradweave.placement.pairs import Pairs, pairs_of
     from gradweave.placement.placement import (
@@ -62,6 +63,7 @@ __all__ = [
     "RandomOrder",
     "RankOrder",
     "ScheduledCost",
+    "Sequences",
     "Stage",
     "StepTime",
     "Transformer",

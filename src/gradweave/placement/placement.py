@@ -131,7 +131,7 @@ class Placement(Drawn):
         """
         whole = self.as_object() | {"topology": topology_to_object(self.topology)}
         if self.bound is not None:
-            whole["certificate"] = self.bound.duals.as_object()
+            whole["certificate"] = self.bound.certificate.as_object()
         text = json.dumps(whole, indent=1, ensure_ascii=False)
         atomic_write(path, (text + "\n").encode())
 
@@ -166,18 +166,16 @@ class _Strategy(msgspec.Struct):
 
 
 class Certificate(msgspec.Struct):
-    """A bound's duals as a file has them, see `gradweave.placement.bound.duals.GroupDuals`."""
+    """A bound's certificate as a file has it: `Sequences` with a goal, or `GroupDuals`."""
 
     classes: list[int]
     """[N] class of each device."""
-    since_ns: list[int]
+    since_ns: list[int] = []
     """[W] DataP from which each window holds."""
-    duals_ns: list[list[int]]
+    duals_ns: list[list[int]] = []
     """[W][Q]."""
-    by_runs: list[list[int]] = []
-    """[W][L], or [W][0] of windows whose sequences are not searched."""
-    goal_ns: int = 0
-    """Of searches."""
+    goal_ns: int | None = None
+    """Below which no sequence of groups is."""
 
 
 class PlacementFile(msgspec.Struct):

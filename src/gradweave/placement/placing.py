@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.errors import InvalidCertificateError, OptionError
 from gradweave.placement.bound.duals import NS, GroupDuals
 from gradweave.placement.bound.search import PlacementBound, placement_bound
+from gradweave.placement.bound.sequences import Sequences
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.pairs import pairs_of
-from gradweave.placement.placement import Placement, read_placement
+from gradweave.placement.placement import Certificate, Placement, read_placement
 from gradweave.placement.problem import Problem, problem_of
 from gradweave.placement.scheduled import place_scheduled
+from gradweave.placement.strategies.exact import Exact
 from gradweave.placement.strategies.spec import as_placer
 from gradweave.placement.strategies.strategy import Placer
 from gradweave.placement.workload import Transformer, Workload
@@ -102,7 +104,21 @@ def place(
     if bound:
         progress(f"{placed.cost_s:.4g} s found; looking for a bound")
         proved = placement_bound(problem, cost_s=placed.cost_s, time_limit=time_limit)
+        if cost == "exchange" and proved.cheaper is not None:
+            placed = _cheaper(problem, placed, proved.cheaper)
     return dataclasses.replace(placed, bound=proved, wall_s=wall_s)
+
+
+def _cheaper(problem: Problem, placed: Placement, devices: NDArray[np.int64]) -> Placement:
+    """A placement that its bound's proof came upon, if it costs less and fits."""
+    found = exchange_cost(problem, devices)
+    if found.seconds >= placed.cost_s or not problem.fits.all():
+        return placed
+    exact = Exact()
+    return dataclasses.replace(
+        placed, servers=placed.topology.servers[found.devices], data_s=found.data_s,
+        pipeline_s=found.pipeline_s, strategy=exact.name, options=exact.options(), stopped="tried",
+    )  # fmt: skip
 
 
 def problem_for(placement: Placement) -> Problem:
@@ -144,12 +160,17 @@ def recounted(path: str | Path) -> Placement:
     if file.certificate is None:
         return placement
     problem = problem_for(placement)
-    duals = GroupDuals.from_object(problem, **msgspec.structs.asdict(file.certificate))
-    proved, weakest = duals.nanoseconds(problem)
+    certificate = _certificate(problem, file.certificate)
+    proved = certificate.nanoseconds(problem)
     if file.bound_s is not None and file.bound_s * NS > proved + 1:
         raise InvalidCertificateError(
             f"{path}: states a bound of {file.bound_s:.6g} s; its certificate proves "
             f"{proved / NS:.6g} s"
         )
-    bound = PlacementBound(proved / NS, duals, duals.windows[weakest].since_ns / NS)
-    return dataclasses.replace(placement, bound=bound)
+    return dataclasses.replace(placement, bound=PlacementBound(proved / NS, certificate))
+
+
+def _certificate(problem: Problem, read: Certificate) -> GroupDuals | Sequences:
+    if read.goal_ns is not None:
+        return Sequences.from_object(problem, read.classes, read.goal_ns)
+    return GroupDuals.from_object(problem, read.classes, read.since_ns, read.duals_ns)

@@ -1,7 +1,6 @@
 """The certificate: duals of devices, by which every group pays its part of the pipelines' time."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import InvalidCertificateError
-from gradweave.placement.bound.levels import compositions, levels_of
+from gradweave.placement.bound.levels import compositions, count_compositions, levels_of
 
 if TYPE_CHECKING:
     from gradweave.placement.problem import Problem
@@ -18,14 +17,6 @@ NS = 1e9
 """Nanoseconds in a second: times are rounded down to them, and all else is exact."""
 MAX_COMPOSITIONS = 20_000
 """Of a group, over the classes that are told apart."""
-MAX_WALKED = 2_000
-"""Compositions between which boundaries are looked at: tables of that many squared."""
-MAX_LOOKED = 300_000_000
-"""Compositions that the search of one window looks at, over all sequences: a second or so."""
-FAR_NS = 1 << 57
-"""More than any sequence of groups that can stand in one placement takes; see `walks_kernel`."""
-SHARES = 64
-"""Parts into which what a threshold adds is divided."""
 MAX_DUAL_NS = 10**14
 """Greatest dual that is read, a day or so: sums of them stay within 64 bits."""
 
@@ -38,9 +29,6 @@ class Window:
     """DataP from which on; until the next window's."""
     duals_ns: tuple[int, ...]
     """[Q] what a device of each class adds."""
-    by_runs: tuple[int, ...] = ()
-    """[L] of each threshold, how many of `SHARES` parts of what it adds are counted by runs; the
-    others by boundaries of sequences. All by runs where there are none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,31 +46,29 @@ class GroupDuals:
     A group's composition bounds its DataP, too. So where DataP is less than t, only compositions
     within t are used, and each pays at least the duals of its devices and a constant: together, all
     devices' duals and S times the constant.
-
-    Where compositions are few, sequences of them are looked at instead: a boundary is the
-    bottleneck matching of its two groups, which is longer than a threshold at least as often as
-    runs say. Any division of what a threshold adds between the two bounds the time. The sequences
-    that take no more of a class than there is, and cost less than the goal, are searched for; a
-    sequence's beginning is left where duals tell that no end of it costs less.
     """
 
     classes: NDArray[np.int64]
     """[N] class of each device."""
     windows: tuple[Window, ...]
     """Ascending, from 0 on."""
-    goal_ns: int = 0
-    """What is to be proved where sequences are searched; nothing above it is."""
 
-    def nanoseconds(self, problem: "Problem") -> tuple[int, int]:
-        """What they prove, computed from nothing else, and the window that proves least."""
+    def __str__(self) -> str:
+        count = int(self.classes.max()) + 1
+        return f"duals of {count} classes of devices for {len(self.windows)} lengths of DataP"
+
+    def nanoseconds(self, problem: "Problem") -> int:
+        """What they prove, computed from nothing else."""
+        return min(self.windows_ns(problem))
+
+    def windows_ns(self, problem: "Problem") -> list[int]:
+        """[W] what those of each window prove of placements whose DataP is in it."""
         columns = Columns(problem, self.classes)
         ends = [window.since_ns for window in self.windows[1:]] + [None]
-        proved = [
-            window.since_ns + columns.proved(window, end, self.goal_ns - window.since_ns)
+        return [
+            window.since_ns + columns.least(np.array(window.duals_ns), end)
             for window, end in zip(self.windows, ends, strict=True)
         ]
-        weakest = int(np.argmin(proved))
-        return int(proved[weakest]), weakest
 
     def as_object(self) -> dict[str, Any]:
         """As a placement's file has them: whole nanoseconds."""
@@ -90,8 +76,6 @@ class GroupDuals:
             "classes": self.classes.tolist(),
             "since_ns": [window.since_ns for window in self.windows],
             "duals_ns": [list(window.duals_ns) for window in self.windows],
-            "by_runs": [list(window.by_runs) for window in self.windows],
-            "goal_ns": self.goal_ns,
         }
 
     @classmethod
@@ -101,8 +85,6 @@ class GroupDuals:
         classes: Sequence[int],
         since_ns: Sequence[int],
         duals_ns: Sequence[Sequence[int]],
-        by_runs: Sequence[Sequence[int]] = (),
-        goal_ns: int = 0,
     ) -> "GroupDuals":
         """Duals that were read, not trusted, for a problem: such as `nanoseconds` can count.
 
@@ -111,23 +93,12 @@ class GroupDuals:
             classes: [N] class of each device, from 0 on.
             since_ns: [W] where windows begin: ascending, from 0 on.
             duals_ns: of W windows, each Q of them.
-            by_runs: of W windows, `Window.by_runs`; none where no sequences are searched.
-            goal_ns: as the field.
 
         Raises:
             InvalidCertificateError: they do not fit the problem, or each other.
         """
-        count = max(classes, default=-1) + 1
-        if len(classes) != problem.devices or set(classes) != set(range(count)):
-            raise InvalidCertificateError(
-                f"certificate: classes: expected one of 0, 1, 2, … for each of {problem.devices} "
-                "devices, none left out"
-            )
-        if math.comb(problem.data + count - 1, problem.data) > MAX_COMPOSITIONS:
-            raise InvalidCertificateError(
-                f"certificate: classes: {count} give groups of {problem.data} more than "
-                f"{MAX_COMPOSITIONS:,} compositions"
-            )
+        checked = classes_read(problem, classes)
+        count = int(checked.max()) + 1
         starts = list(since_ns)
         if starts[:1] != [0] or starts != sorted(set(starts)) or starts[-1] > MAX_DUAL_NS:
             raise InvalidCertificateError(
@@ -139,27 +110,36 @@ class GroupDuals:
                 f"certificate: duals_ns: expected {count} whole nanoseconds for each of "
                 f"{len(starts)} windows, at most {MAX_DUAL_NS:,} either way"
             )
-        parts = [*map(tuple, by_runs)] or [()] * len(starts)
-        fits = len(parts) == len(starts) and 0 <= goal_ns <= MAX_DUAL_NS
-        count = len(levels_of(step_ns(problem)).levels)
-        if not fits or any(len(row) not in (0, count) for row in parts):
-            raise InvalidCertificateError(
-                f"certificate: by_runs: expected none or {count} numbers for each of "
-                f"{len(starts)} windows, and goal_ns of 0 or more"
-            )
-        if any(not 0 <= one <= SHARES for row in parts for one in row):
-            raise InvalidCertificateError(f"certificate: by_runs: expected numbers 0 to {SHARES}")
-        windows = zip(starts, map(tuple, duals_ns), parts, strict=True)
-        return cls(
-            np.array(classes, np.int64), tuple(Window(*window) for window in windows), goal_ns
+        windows = zip(starts, map(tuple, duals_ns), strict=True)
+        return cls(checked, tuple(Window(*window) for window in windows))
+
+
+def classes_read(problem: "Problem", classes: Sequence[int]) -> NDArray[np.int64]:
+    """[N] classes of devices that were read, not trusted.
+
+    Raises:
+        InvalidCertificateError: they do not fit the problem, or are too many.
+    """
+    count = max(classes, default=-1) + 1
+    if len(classes) != problem.devices or set(classes) != set(range(count)):
+        raise InvalidCertificateError(
+            f"certificate: classes: expected one of 0, 1, 2, … for each of {problem.devices} "
+            "devices, none left out"
         )
+    found = np.array(classes, np.int64)
+    if count_compositions(np.bincount(found), problem.data) > MAX_COMPOSITIONS:
+        raise InvalidCertificateError(
+            f"certificate: classes: {count} give groups of {problem.data} more than "
+            f"{MAX_COMPOSITIONS:,} compositions"
+        )
+    return found
 
 
 class Columns:
     """Every composition of a group: the least of its DataP, and its part of the pipelines' time."""
 
     def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
-        self.groups, self.spare = problem.stages, problem.spare
+        self.classes, self.groups, self.spare = classes, problem.stages, problem.spare
         self.sizes = np.bincount(classes).astype(np.int64)
         self.taken = compositions(self.sizes, problem.data)
         steps = step_ns(problem)
@@ -171,99 +151,13 @@ class Columns:
             self.constant = levels.least * (problem.stages - 1)
             for place, level in enumerate(levels.levels):
                 self.caps[place] = _cap(level.component, classes, self.taken, problem.stages)
-            self.cost_ns = self.run_parts(np.array([level.width for level in levels.levels]))
+            widths = np.array([level.width for level in levels.levels], np.int64)
+            self.cost_ns = (widths[:, None] // self.caps).sum(axis=0)
             self.constant -= sum(level.width for level in levels.levels)
         order = np.argsort(self.data_ns, kind="stable")
         for name in ("taken", "data_ns", "cost_ns"):
             setattr(self, name, getattr(self, name)[order])
         self.caps = self.caps[:, order]
-        self._steps = _class_steps(steps, classes)
-        self._boundaries = np.zeros((0, 0), np.int64)
-
-    def run_parts(
-        self, widths_ns: NDArray[np.int64], count: int | None = None
-    ) -> NDArray[np.int64]:
-        """[count] nanoseconds that a group pays for runs, over all thresholds.
-
-        Args:
-            widths_ns: [L] what each threshold adds for a boundary that is longer.
-            count: of the first compositions; of all, if not given.
-        """
-        return (widths_ns[:, None] // self.caps[:, :count]).sum(axis=0)
-
-    def boundaries(self, count: int) -> NDArray[np.int64]:
-        """[count, count] the least time between groups of the first compositions."""
-        if count > len(self._boundaries):
-            from gradweave.placement.bound.walks_kernel import boundaries
-
-            most = min(len(self.taken), MAX_WALKED)
-            self._boundaries = boundaries(self._steps, self.taken[:most], self.sizes)
-        return np.ascontiguousarray(self._boundaries[:count, :count])
-
-    def divided(
-        self, by_runs: NDArray[np.int64], count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """What boundaries [count, count] and groups [count] of sequences cost, and a constant.
-
-        Args:
-            by_runs: [L] as `Window.by_runs`.
-            count: compositions.
-        """
-        edges = self.boundaries(count).copy()
-        can = edges < FAR_NS
-        low = self.levels.least
-        widths = np.zeros(len(by_runs), np.int64)
-        for place, (level, parts) in enumerate(zip(self.levels.levels, by_runs, strict=True)):
-            if parts:
-                within = np.clip(self.boundaries(count) - low, 0, level.width)
-                edges -= np.where(can, -(-within * parts // SHARES), 0)
-                widths[place] = level.width * parts // SHARES
-            low += level.width
-        return edges, self.run_parts(widths, count), -int(widths.sum())
-
-    def proved(self, window: Window, end_ns: int | None, goal_ns: int) -> int:
-        """Nanoseconds that the pipelines take at least where DataP is in a window.
-
-        Args:
-            window: of the certificate.
-            end_ns: where it ends.
-            goal_ns: of sequences, what is looked for.
-
-        Raises:
-            InvalidCertificateError: there are too many sequences to search.
-        """
-        duals, count = np.array(window.duals_ns), self.within(end_ns)
-        if not window.by_runs or not count:
-            return self.least(duals, end_ns)
-        if count > MAX_WALKED:
-            raise InvalidCertificateError(
-                f"certificate: expected at most {MAX_WALKED:,} compositions in a window whose "
-                f"sequences are searched, got {count:,}"
-            )
-        found = self.searched(duals, np.array(window.by_runs), count, goal_ns)
-        if found is None:
-            raise InvalidCertificateError(
-                f"certificate: the window from {window.since_ns} ns has more than "
-                f"{MAX_LOOKED:,} beginnings of sequences to look at"
-            )
-        return found
-
-    def searched(
-        self, duals: NDArray[np.int64], by_runs: NDArray[np.int64], count: int, goal_ns: int
-    ) -> int | None:
-        """The least of sequences of the first compositions, at most the goal; None: too many."""
-        from gradweave.placement.bound.walks_kernel import search
-
-        if self.spare:
-            duals = np.minimum(duals, 0)
-        edges, own, constant = self.divided(by_runs, count)
-        constant += int(duals @ self.sizes)
-        own = own - self.taken[:count] @ duals
-        found, _ = search(
-            *(self.boundaries(count), edges, own, constant, self.taken[:count], self.sizes),
-            *(self.groups, goal_ns, MAX_LOOKED),
-        )
-        return None if found < -FAR_NS else max(0, int(found))
 
     def within(self, end_ns: int | None) -> int:
         """How many compositions have DataP of less than `end_ns`; they stand in front."""
@@ -334,7 +228,7 @@ def _sums(
     return np.column_stack(parts)
 
 
-def _class_steps(steps: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+def class_steps(steps: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.int64]:
     """[Q, Q] the shortest step between two devices of two classes."""
     other = steps.copy()
     np.fill_diagonal(other, 1 << 50)

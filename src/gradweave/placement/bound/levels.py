@@ -107,6 +107,14 @@ def _at_most(component: NDArray[np.int64], allowed: int) -> NDArray[np.int64]:
     return np.unique(component, return_inverse=True)[1].astype(np.int64)
 
 
+def count_compositions(sizes: NDArray[np.int64], data: int) -> int:
+    """In how many ways D devices can be taken of classes of these sizes."""
+    ways = [1] + [0] * data
+    for size in sizes.tolist():
+        ways = [sum(ways[max(0, taken - size) : taken + 1]) for taken in range(data + 1)]
+    return ways[data]
+
+
 def compositions(sizes: NDArray[np.int64], data: int) -> NDArray[np.int64]:
     """[C, Q] every way to take D devices of classes of these sizes."""
     rows = np.zeros((1, 0), np.int64)

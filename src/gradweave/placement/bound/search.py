@@ -1,9 +1,8 @@
-"""Duals that prove much: a linear program over compositions for each length of DataP."""
+"""Bounds that prove much: all sequences of groups, or duals for each length of DataP."""
 
 import bisect
 import dataclasses
 import heapq
-import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from gradweave.placement.bound.duals import (
     MAX_COMPOSITIONS,
-    MAX_WALKED,
     NS,
     Columns,
     GroupDuals,
@@ -19,7 +17,13 @@ from gradweave.placement.bound.duals import (
     step_ns,
 )
 from gradweave.placement.bound.levels import classings, levels_of
-from gradweave.placement.bound.sequences import SequenceSearch
+from gradweave.placement.bound.sequences import (
+    MAX_LOOKED,
+    Sequences,
+    SequenceSearch,
+    alike,
+    countable,
+)
 from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
@@ -31,10 +35,10 @@ TOLERANCE = 1e-4
 """How near the best of its windows a bound ends the search, relative to it."""
 MAX_ROUNDS = 60
 """Times that a linear program gets new columns."""
-MAX_UNASKED = 500
-"""Groups that there may be for sequences to be searched where no time limit says for how long."""
-GOALS = (1.0, 0.985, 0.95, 0.9)
-"""Shares of the cost that sequences are searched for, until one is proved."""
+MAX_UNASKED = 50_000_000
+"""Beginnings of sequences that are looked at where no time limit says for how long: seconds."""
+GOALS = (1.0, 0.98, 0.95, 0.9)
+"""Shares of the cost below which all sequences are looked through, until one is done."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,17 +46,14 @@ class PlacementBound:
     """No placement costs less in the exchange model, and why."""
 
     seconds: float
-    duals: GroupDuals
-    """The certificate; `GroupDuals.nanoseconds` computes the bound from it and nothing else."""
-    data_s: float
-    """DataP where the bound is weakest."""
+    certificate: GroupDuals | Sequences
+    """Its `nanoseconds` computes the bound from it and nothing else."""
+    cheaper: NDArray[np.int64] | None = None
+    """[S, D] ranks of devices that cost less than the placement that was to be bounded, where the
+    proof came upon them: where stages are alike and so are devices of a class, the least."""
 
     def __str__(self) -> str:
-        classes = int(self.duals.classes.max()) + 1
-        return (
-            f"at least {self.seconds:.4g} s: duals of {classes} classes of devices for "
-            f"{len(self.duals.windows)} lengths of DataP, weakest at {self.data_s:.4g} s"
-        )
+        return f"at least {self.seconds:.4g} s: {self.certificate}"
 
 
 def placement_bound(
@@ -60,19 +61,43 @@ def placement_bound(
 ) -> PlacementBound:
     """A lower bound of the exchange model's cost.
 
-    For networks of regions it is often met, and mostly for a dozen devices that all differ, by
-    searching sequences of groups; where more devices differ it gets weak. See
-    `gradweave.placement.bound.duals.GroupDuals` for what it rests on.
+    Given the cost of a placement it is mostly met, for sixteen devices that all differ or dozens
+    in a few regions, by looking through all sequences of groups (`Sequences`). Otherwise it is
+    that of a linear program (`GroupDuals`), often met where regions are alike inside, and weak
+    where many devices differ.
 
     Args:
         problem: what is placed.
         cost_s: of a placement that was found: a bound that meets it ends the search. Sequences are
-            searched only where it is given.
-        time_limit: seconds after which the best so far is returned. With one, sequences are
-            searched where there are more than `MAX_UNASKED` groups, too, which may take minutes.
+            looked through only where it is given.
+        time_limit: seconds after which the best so far is returned; sequences are looked through
+            for longer with one.
     """
     stop = Stop.after(time_limit)
     enough = None if cost_s is None else int(cost_s * NS)
+    best = _by_duals(problem, enough, stop)
+    if enough is None or best.seconds * NS >= enough * (1 - TOLERANCE):
+        return best
+    most = MAX_UNASKED if time_limit is None else MAX_LOOKED
+    classes = alike(problem)
+    if not countable(problem, classes):
+        classes = best.certificate.classes
+    search = SequenceSearch(problem, classes)
+    for share in GOALS:
+        # Each time that is added is rounded down.
+        goal = int(enough * share) - problem.stages - problem.data - 2
+        if goal <= best.seconds * NS or stop.reached():
+            break
+        found = search.least(goal, most, stop)
+        if found is not None:
+            if found.ns > best.seconds * NS:
+                return PlacementBound(found.ns / NS, Sequences(classes, found.ns), found.devices)
+            break
+    return best
+
+
+def _by_duals(problem: Problem, enough: int | None, stop: Stop) -> PlacementBound:
+    """The best that duals prove of some choices of classes."""
     best: PlacementBound | None = None
     levels = levels_of(step_ns(problem))
     choices = classings(levels, problem.devices, problem.data, MAX_COMPOSITIONS)
@@ -80,38 +105,12 @@ def placement_bound(
         if best is not None and (tried >= MAX_CLASSINGS or stop.reached()):
             break
         duals = _Search(Columns(problem, classes), enough, stop).duals(classes)
-        proved, weakest = duals.nanoseconds(problem)
+        proved = duals.nanoseconds(problem)
         if best is None or proved / NS > best.seconds:
-            since = duals.windows[weakest].since_ns / NS
-            best = PlacementBound(proved / NS, duals, since)
+            best = PlacementBound(proved / NS, duals)
         if enough is not None and proved >= enough * (1 - TOLERANCE):
             break
     assert best is not None
-    if enough is None or problem.stages == 1 or best.seconds * NS >= enough * (1 - TOLERANCE):
-        return best
-    classes, few = best.duals.classes, math.comb(problem.devices, problem.data)
-    if few <= MAX_WALKED:
-        classes = np.arange(problem.devices)  # all told apart
-    if time_limit is None and few > MAX_UNASKED:
-        return best
-    return _by_sequences(problem, classes, best, enough, stop)
-
-
-def _by_sequences(
-    problem: Problem, classes: NDArray[np.int64], best: PlacementBound, enough: int, stop: Stop
-) -> PlacementBound:
-    """A better bound where sequences of few compositions can be searched, or the same."""
-    for share in GOALS:
-        # Each time that is added is rounded down.
-        goal = int(enough * share) - problem.stages - problem.data - 2
-        if goal <= best.seconds * NS or stop.reached():
-            break
-        duals = SequenceSearch(problem, classes, goal, stop).duals()
-        if duals is None:
-            continue
-        proved, weakest = duals.nanoseconds(problem)
-        if proved > best.seconds * NS:
-            return PlacementBound(proved / NS, duals, duals.windows[weakest].since_ns / NS)
     return best
 
 
@@ -146,8 +145,9 @@ class _Search:
             Window(int(times[start]), tuple(self._solved(end)[1].tolist()))
             for start, end in zip(starts, ends, strict=True)
         ]
-        # Nothing is shorter than the first length, where there are no compositions.
-        return GroupDuals(classes, (Window(0, (0,) * len(self.columns.sizes)), *windows))
+        if times[0] > 0:  # nothing is shorter
+            windows.insert(0, Window(0, (0,) * len(self.columns.sizes)))
+        return GroupDuals(classes, tuple(windows))
 
     def _proved(self, first: int, end: int) -> int:
         return int(self.times[first]) + self._solved(end)[0]

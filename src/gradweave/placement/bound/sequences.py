@@ -1,150 +1,240 @@
-"""Windows in which sequences of compositions are searched, and the duals that make it short."""
+"""Sequences of groups, looked through to the end: none costs less than what is stated."""
 
-from typing import Any
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.errors import InvalidCertificateError
 from gradweave.placement.bound.duals import (
-    FAR_NS,
-    MAX_WALKED,
-    SHARES,
+    MAX_COMPOSITIONS,
+    MAX_DUAL_NS,
     Columns,
-    GroupDuals,
-    Window,
+    class_steps,
+    classes_read,
+    exchange_ns,
+    step_ns,
 )
-from gradweave.placement.problem import Problem
-from gradweave.stop import Stop
+from gradweave.placement.bound.levels import Levels, count_compositions
+from gradweave.stop import UNLIMITED, Stop
 
-MAX_ROUNDS = 60
-"""Sequences that a window's linear program gets, at most."""
-FEW_ROUNDS = 8
-"""As many where compositions are few."""
-NEAR, FEW = 0.97, 200
-"""Share of the goal that a window's linear program proves before its sequences are searched; of so
-few compositions they are anyhow."""
-ENOUGH = 1e-3
-"""How near the linear program's optimum duals end its rounds, relative to it."""
-MAX_FAILURES = 3
-"""Windows that need too long a search, before the goal is given up."""
+if TYPE_CHECKING:
+    from gradweave.placement.problem import Problem
+
+MAX_LOOKED = 500_000_000
+"""Beginnings of sequences that are looked at: half a minute or so."""
+MAX_PAIRS = 10_000_000
+"""Pairs of compositions whose boundary is looked for: half a gigabyte, and ten seconds or so."""
+PER_PAIR = 25
+"""How many beginnings take as long as a boundary, about."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sequences:
+    """No sequence of groups costs less than this, as looking through all of them says again.
+
+    A group's composition, how many devices of each class it has, bounds its DataP. A boundary is at
+    least the bottleneck matching of its two compositions. A placement is a sequence of groups that
+    together take no more of a class than there is; it costs the longest DataP of them and all
+    boundaries. Looked through is not what certainly costs more, see
+    `gradweave.placement.bound.sequences_kernel.least_sequence`.
+    """
+
+    classes: NDArray[np.int64]
+    """[N] class of each device."""
+    goal_ns: int
+    """What is stated."""
+
+    def __str__(self) -> str:
+        count = int(self.classes.max()) + 1
+        return f"all sequences of groups by {count} classes of devices"
+
+    def nanoseconds(self, problem: "Problem") -> int:
+        """What they prove: `goal_ns`, or less if there is a sequence that costs less.
+
+        Raises:
+            InvalidCertificateError: there are too many sequences to look through.
+        """
+        found = SequenceSearch(problem, self.classes).least(self.goal_ns, MAX_LOOKED)
+        if found is None:
+            raise InvalidCertificateError(
+                f"certificate: there are more than {MAX_LOOKED:,} beginnings of sequences below "
+                f"{self.goal_ns} ns to look at, or {MAX_PAIRS:,} pairs of groups"
+            )
+        return found.ns
+
+    def as_object(self) -> dict[str, Any]:
+        """As a placement's file has them: whole nanoseconds."""
+        return {"classes": self.classes.tolist(), "goal_ns": self.goal_ns}
+
+    @classmethod
+    def from_object(cls, problem: "Problem", classes: Sequence[int], goal_ns: int) -> "Sequences":
+        """What was read, not trusted, for a problem: such as `nanoseconds` can look through.
+
+        Args:
+            problem: that they are of.
+            classes: [N] class of each device, from 0 on.
+            goal_ns: as the field.
+
+        Raises:
+            InvalidCertificateError: they do not fit the problem.
+        """
+        if not 0 <= goal_ns <= MAX_DUAL_NS:
+            raise InvalidCertificateError(
+                f"certificate: goal_ns: expected whole nanoseconds up to {MAX_DUAL_NS:,}"
+            )
+        return cls(classes_read(problem, classes), goal_ns)
+
+
+def alike(problem: "Problem") -> NDArray[np.int64]:
+    """[N] classes of devices that are as far from all others, so that they can be exchanged.
+
+    By these classes a sequence of compositions is one of devices, and costs as much.
+    """
+    tables = step_ns(problem), exchange_ns(problem)
+    classes = np.full(problem.devices, -1)
+    for device in range(problem.devices):
+        if classes[device] < 0:
+            new = classes.max() + 1
+            classes[device] = new
+            for other in range(device + 1, problem.devices):
+                apart = np.ones(problem.devices, bool)
+                apart[[device, other]] = False
+                if all((table[device] == table[other])[apart].all() for table in tables):
+                    classes[other] = new
+    return classes
+
+
+def countable(problem: "Problem", classes: NDArray[np.int64]) -> bool:
+    """Whether groups have so few compositions that sequences of them can be looked through."""
+    return count_compositions(np.bincount(classes), problem.data) <= MAX_COMPOSITIONS
+
+
+class Least(NamedTuple):
+    """What looking through sequences of groups came to."""
+
+    ns: int
+    """None costs less: the least cost, or the goal."""
+    devices: NDArray[np.int64] | None
+    """[S, D] a sequence that costs so much, if devices of a class are alike; None where that is the
+    goal."""
 
 
 class SequenceSearch:
-    """Looks for a certificate of a goal: windows that are cut in two until each is proved."""
+    """Looks through the sequences of groups of a problem, by classes of devices."""
 
-    def __init__(
-        self, problem: Problem, classes: NDArray[np.int64], goal_ns: int, stop: Stop
-    ) -> None:
-        self.classes, self.goal_ns, self.stop = classes, goal_ns, stop
-        self.columns = Columns(problem, classes)
-        self.times = np.unique(self.columns.data_ns)
-        self.widths = np.array([one.width for one in self.columns.levels.levels], np.int64)
-        self.walks: list[NDArray[np.int64]] = []
-        self.failures = 0
+    def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
+        self._columns = columns = Columns(problem, classes)
+        self._steps = class_steps(step_ns(problem), classes)
+        belongs, self._widths = _components(columns.levels, classes)
+        self._parts = np.einsum("cq,lqj->clj", columns.taken, belongs)
+        self._part_sizes = np.einsum("q,lqj->lj", columns.sizes, belongs)
+        self._rows: _Rows | None = None
+        self._goal_ns = 0
 
-    def duals(self) -> GroupDuals | None:
-        """The certificate; None where a window cannot be proved."""
-        windows = [Window(0, (0,) * len(self.columns.sizes))]
-        waiting = [(0, len(self.times))]
-        while waiting:
-            if self.stop.reached():
-                return None
-            first, end = waiting.pop()
-            since = int(self.times[first])
-            if since >= self.goal_ns:  # whatever the pipelines take
-                windows.append(Window(since, (0,) * len(self.columns.sizes)))
-                continue
-            window = self._proved(since, end)
-            if window is not None:
-                windows.append(window)
-            elif end - first > 1 and self.failures < MAX_FAILURES:
-                middle = (first + end) // 2
-                waiting += [(middle, end), (first, middle)]
-            else:
-                return None
-        return GroupDuals(self.classes, tuple(windows), self.goal_ns)
+    def least(self, goal_ns: int, most: int, stop: Stop = UNLIMITED) -> Least | None:
+        """The least cost of all sequences, at most the goal.
 
-    def _proved(self, since: int, end: int) -> Window | None:
-        """A window's duals, if they prove the goal."""
-        limit = int(self.times[end]) if end < len(self.times) else None
-        count, goal = self.columns.within(limit), self.goal_ns - since
-        if self.columns.least(np.zeros(len(self.columns.sizes), np.int64), limit) >= goal:
-            return Window(since, (0,) * len(self.columns.sizes))
-        if count > MAX_WALKED:
-            return None
-        duals, by_runs, value = self._multipliers(count)
-        if count > FEW and value < goal - (1 - NEAR) * self.goal_ns:
-            return None
-        found = self.columns.searched(duals, by_runs, count, goal)
-        self.failures += found is None
-        if found is None or found < goal:
-            return None
-        return Window(since, tuple(duals.tolist()), tuple(by_runs.tolist()))
+        Args:
+            goal_ns: costs from which on nothing is looked for.
+            most: beginnings of sequences that are looked at; pairs of groups, `PER_PAIR` times
+                fewer.
+            stop: after which the search ends.
 
-    def _multipliers(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Duals of classes, shares by runs, and what they prove of the first compositions.
-
-        Each round adds the sequence that costs least by the duals so far to a linear program over
-        duals and shares; every other time they are taken half way from the best ones, since those
-        of few sequences are far off.
+        Returns:
+            None where there are too many pairs of groups or beginnings, or time is up.
         """
-        from gradweave.placement.bound.walks_kernel import least_walk
+        from gradweave.placement.bound.sequences_kernel import least_sequence
 
-        columns = self.columns
-        taken = columns.taken[:count]
-        repeats = np.where(taken > 0, columns.sizes // np.maximum(taken, 1), columns.groups)
-        caps = np.minimum(repeats.min(axis=1), columns.groups)
-        duals = np.zeros(len(columns.sizes), np.int64)
-        by_runs = np.zeros(len(self.widths), np.int64)
-        best = (duals, by_runs, -FAR_NS)
-        walks = [walk for walk in self.walks if walk.max() < count]
-        for tried in range(MAX_ROUNDS if count > FEW else FEW_ROUNDS):
-            edges, own, constant = columns.divided(by_runs, count)
-            value, walk = least_walk(edges, own - taken @ duals, caps, columns.groups)
-            if value >= FAR_NS:  # no sequence at all
-                return duals, by_runs, self.goal_ns
-            value = int(value) + constant + int(duals @ columns.sizes)
-            if value > best[2]:
-                best = duals, by_runs, value
-            walks.append(walk)
-            solved = self._solve(walks, count)
-            if solved is None or solved[2] - best[2] < ENOUGH * abs(solved[2]):
-                break
-            duals, by_runs, _ = solved
-            if tried % 2 == 0:
-                duals, by_runs = (duals + best[0]) // 2, (by_runs + best[1]) // 2
-        self.walks = walks[-200:]
-        return best
+        columns = self._columns
+        if columns.groups == 1:
+            return self._least(int(columns.data_ns[0]), goal_ns, np.zeros(1, np.int64))
+        with stop.watched() as stop:
+            if self._rows is None or goal_ns > self._goal_ns:
+                self._rows, self._goal_ns = self._rows_below(goal_ns, most, stop), goal_ns
+            rows, chosen = self._rows, np.empty(columns.groups, np.int64)
+            if rows is None:
+                return None
+            found, _ = least_sequence(
+                *(rows.begins, rows.after, rows.between),
+                *(columns.taken, self._parts, columns.data_ns),
+                *(columns.sizes.copy(), self._part_sizes.copy(), self._widths),
+                *(columns.levels.least, goal_ns, most, stop.flag),
+                *(*np.zeros((4, columns.groups), np.int64), chosen),
+            )
+        return None if found < 0 else self._least(int(found), goal_ns, chosen)
 
-    def _solve(
-        self, walks: list[NDArray[np.int64]], count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], float] | None:
-        """The linear program of some sequences: duals, shares by runs, and its optimum."""
-        from ortools.math_opt.python import mathopt
+    def _least(self, ns: int, goal_ns: int, sequence: NDArray[np.int64]) -> Least:
+        """A sequence of compositions as one of devices."""
+        if ns >= goal_ns:
+            return Least(goal_ns, None)
+        taken = self._columns.taken[sequence]
+        devices = np.empty((len(taken), taken[0].sum()), np.int64)
+        place = np.zeros(len(taken), np.int64)
+        for one in range(taken.shape[1]):
+            members = np.flatnonzero(self._columns.classes == one)
+            for group, (begin, end) in enumerate(itertools.pairwise([0, *taken[:, one].cumsum()])):
+                devices[group, place[group] : place[group] + end - begin] = members[begin:end]
+                place[group] += end - begin
+        return Least(ns, devices)
 
-        columns, model = self.columns, mathopt.Model()
-        edges, scale = columns.boundaries(count), 1e9
-        low = columns.levels.least + np.cumsum(self.widths) - self.widths
-        most = float(columns.groups * (low[-1] + self.widths[-1])) / scale if len(low) else 1.0
-        upper = 0.0 if columns.spare else most
-        duals = [model.add_variable(lb=-most, ub=upper) for _ in columns.sizes]
-        shares = [model.add_variable(lb=0.0, ub=1.0) for _ in self.widths]
-        least = model.add_variable()
-        for walk in walks:
-            between = edges[walk[:-1], walk[1:]]
-            by_boundaries = np.clip(between[:, None] - low, 0, self.widths).sum(axis=0)
-            by_runs = (self.widths[:, None] // columns.caps[:, walk]).sum(axis=1) - self.widths
-            cost: Any = float(between.sum()) / scale
-            for share, more in zip(shares, (by_runs - by_boundaries).tolist(), strict=True):
-                cost += more / scale * share
-            for dual, used in zip(duals, columns.taken[walk].sum(axis=0).tolist(), strict=True):
-                cost -= used * dual
-            model.add_linear_constraint(least <= cost)
-        sizes = columns.sizes.tolist()
-        model.maximize(least + sum(size * dual for size, dual in zip(sizes, duals, strict=True)))
-        result: Any = mathopt.solve(model, mathopt.SolverType.GLOP)
-        if not result.has_primal_feasible_solution():
+    def _rows_below(self, goal_ns: int, most: int, stop: Stop) -> "_Rows | None":
+        """Of sequences that cost less than a goal; None where they are too many or time is up."""
+        from gradweave.placement.bound.sequences_kernel import followers
+
+        columns, count = self._columns, len(self._columns.taken)
+        levels = self._parts.swapaxes(0, 1)
+        kinds = [np.unique(rows, axis=0, return_inverse=True)[1] for rows in levels]
+        most = min(MAX_PAIRS, most // PER_PAIR, count * (count + 1) // 2)
+        pairs = np.empty((3, most), np.int64)
+        found = followers(
+            *(columns.taken, np.column_stack([*kinds, np.zeros(count, np.int64)])),
+            *(columns.data_ns, columns.sizes, self._steps, self._widths),
+            *(columns.levels.least, (columns.groups - 2) * columns.levels.least, goal_ns),
+            *(stop.flag, *pairs),
+        )
+        if found < 0:
             return None
-        found = np.rint([value * scale for value in result.variable_values(duals)])
-        parts = np.rint([value * SHARES for value in result.variable_values(shares)])
-        return found.astype(np.int64), parts.astype(np.int64), result.objective_value() * scale
+        one, other, between = pairs[:, :found]
+        back = one != other
+        before, after = np.append(one, other[back]), np.append(other, one[back])
+        between = np.append(between, between[back])
+        order = np.lexsort((between, before))
+        begins = np.searchsorted(before[order], np.arange(count + 1))
+        return _Rows(begins, after[order], between[order])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
+    """For each composition those that may follow it, in ascending order of boundaries."""
+
+    begins: NDArray[np.int64]
+    """[C + 1] where each one's begin."""
+    after: NDArray[np.int64]
+    """[M] which follow."""
+    between: NDArray[np.int64]
+    """[M] nanoseconds of the boundary."""
+
+
+def _components(
+    levels: Levels, classes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which classes make up which components, and what each threshold adds, the widest first.
+
+    Thresholds at which a class is of several components are left out.
+
+    Returns:
+        [L, Q, J] 1 where a class is of a component; [L] nanoseconds.
+    """
+    classings = int(classes.max()) + 1
+    first = np.array([np.flatnonzero(classes == one)[0] for one in range(classings)])
+    told = [one for one in levels.levels if (one.component == one.component[first][classes]).all()]
+    told.sort(key=lambda level: -level.width)
+    belongs = np.zeros((len(told), classings, classings), np.int64)
+    for place, level in enumerate(told):
+        part = np.unique(level.component[first], return_inverse=True)[1]
+        belongs[place, np.arange(classings), part] = 1
+    return belongs, np.array([level.width for level in told], np.int64)

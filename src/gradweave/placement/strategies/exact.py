@@ -1,8 +1,9 @@
-"""The least cost in the exchange model, by constraint programming; for a dozen devices or so."""
+"""The least cost in the exchange model: all sequences of groups, or constraint programming."""
 
 import dataclasses
 import itertools
 import math
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,12 +11,20 @@ from numpy.typing import NDArray
 
 from gradweave import cp_sat
 from gradweave.errors import NoScheduleError, OptionError
+from gradweave.placement.bound.duals import MAX_COMPOSITIONS, NS
+from gradweave.placement.bound.sequences import SequenceSearch, alike, countable
+from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
+from gradweave.placement.strategies.annealing import Annealing
 from gradweave.placement.strategies.strategy import Placer, check_range
 from gradweave.stop import Stop
 
 MAX_DEVICES = 16
-"""Devices up to which it is tried: the model has S·N² pairs, and proofs get hard soon after."""
+"""Devices up to which constraint programming is tried: the model has S·N² pairs, and proofs get
+hard soon after."""
+RESTARTS, SHARE = 8, 0.2
+"""Of annealing beforehand, and its share of the time: the less it finds, the less there is to look
+through."""
 UNIT_S = 1e-9
 """What times are multiples of, at least."""
 MAX_UNITS = 1 << 27
@@ -25,41 +34,66 @@ more CP-SAT 9.15 was seen to call feasible models infeasible, and others optimal
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Placer):
-    """CP-SAT over the device at each position; ends with a proof that nothing costs less.
+    """Ends with a proof that nothing costs less.
 
-    Times are rounded to a 2^27th of the longest, so that the proof holds to that.
+    Where stages are alike and fit every device, all sequences of groups are looked through that
+    may cost less than what annealing finds, to the nanosecond for each group and device
+    (`gradweave.placement.bound.sequences.SequenceSearch`): for sixteen devices that all differ, or
+    dozens in a few regions. Otherwise CP-SAT over the device at each position; times are rounded to
+    a 2^27th of the longest.
     """
 
     name: ClassVar[str] = "exact"
 
     workers: int = 1
-    """Threads of the solver; more than one may return another placement of the same cost."""
+    """Threads of CP-SAT; more than one may return another placement of the same cost."""
 
     def __post_init__(self) -> None:
         check_range(self, "workers", 1, 1024)
 
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         """Devices of the stages, as `Placer.assign` has it."""
-        from ortools.sat.python import cp_model
-
-        if problem.devices > MAX_DEVICES:
+        classes, limit_s = alike(problem), stop.seconds_left
+        if problem.alike and problem.fits.all() and countable(problem, classes):
+            found = _least(problem, classes, seed, stop)
+        elif problem.devices <= MAX_DEVICES:
+            found = self._programmed(problem, seed, stop)
+        else:
             raise OptionError(
-                f"exact: expected at most {MAX_DEVICES} devices, got {problem.devices}; "
+                f"exact: expected at most {MAX_DEVICES} devices, or stages that are alike and "
+                f"groups of at most {MAX_COMPOSITIONS:,} kinds, got {problem.devices} devices; "
                 "annealing finds placements of any size, and states a bound"
             )
+        if found is None:
+            within = f" within {round(limit_s, 1):g} s" if math.isfinite(limit_s) else ""
+            raise NoScheduleError(f"exact: no proof{within}; give more time, or take annealing")
+        return found
+
+    def _programmed(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64] | None:
+        """By CP-SAT; None where it ends without a proof."""
+        from ortools.sat.python import cp_model
+
         model, at = _model(problem)
         solver = cp_model.CpSolver()
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = self.workers
-        limit_s = stop.seconds_left
-        status = cp_sat.solve(solver, model, stop)
-        if status != cp_model.OPTIMAL:
-            raise NoScheduleError(
-                f"exact: no proof within {round(limit_s, 1):g} s; give more time, or take annealing"
-                if math.isfinite(limit_s)
-                else "exact: the solver found no placement"
-            )
+        if cp_sat.solve(solver, model, stop) != cp_model.OPTIMAL:
+            return None
         return np.array([np.argmax([solver.value(one) for one in row]) for row in at])
+
+
+def _least(
+    problem: Problem, classes: NDArray[np.int64], seed: int, stop: Stop
+) -> NDArray[np.int64] | None:
+    """By sequences of groups; None where they are too many for the time or the memory."""
+    begun = Annealing(restarts=RESTARTS).assign(problem, seed, stop.part(SHARE))
+    cost = exchange_cost(problem, begun)
+    # Each time that is added is rounded down.
+    goal = int(cost.seconds * NS) - problem.stages - problem.data - 2
+    found = SequenceSearch(problem, classes).least(goal, sys.maxsize, stop)
+    if found is None:
+        return None
+    return begun if found.devices is None else exchange_cost(problem, found.devices).devices
 
 
 def _model(problem: Problem) -> tuple[Any, list[list[Any]]]:
