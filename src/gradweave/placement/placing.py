@@ -104,7 +104,7 @@ def place(
     if bound:
         progress(f"{placed.cost_s:.4g} s found; looking for a bound")
         proved = placement_bound(problem, cost_s=placed.cost_s, time_limit=time_limit)
-        if cost == "exchange" and proved.cheaper is not None:
+        if cost == "exchange" and placer.yields and proved.cheaper is not None:
             placed = _cheaper(problem, placed, proved.cheaper)
     return dataclasses.replace(placed, bound=proved, wall_s=wall_s)
 

@@ -48,6 +48,7 @@ class Annealing(Placer):
 
     name: ClassVar[str] = "annealing"
     anytime: ClassVar[bool] = True
+    yields: ClassVar[bool] = True
 
     restarts: int = 0
     """0: in batches, until several in a row find nothing better: more of them where there is a time

@@ -28,6 +28,9 @@ class Placer(abc.ABC):
     """Whether order and pipelines are to be taken as they stand, not matched afterwards."""
     anytime: ClassVar[bool] = False
     """Whether the search, once it is stopped, returns the best so far."""
+    yields: ClassVar[bool] = False
+    """Whether `place` takes a cheaper placement instead, where its bound's proof comes upon one;
+    not of what is there to be compared with."""
 
     def place(
         self, problem: Problem, *, seed: int = 0, time_limit: float | None = None
