@@ -3,11 +3,9 @@
     python benchmarks/experiments/aggregations.py [--games GAME] [--only NAME ...] [--resume]
 
 Eight workers learn by IPPO, five seeds side by side. Harvest is the game of the guide own-games.md,
-spread is simple_spread. Settings are the same for all aggregations and were not searched, but for
-the learning rate: where each worker has an optimizer of its own, which sees the noise of an eighth
-of the samples, it is √8 times as high, since Adam divides gradients by their noise. For comparison
-some also learn at the rate of exact means (“rate not raised”), and exact means at the higher one
-(“rate raised”). One training feeds all axes: returns are those of the episodes that ended while
+spread is simple_spread. Settings are the same for all aggregations, but for the learning rate: that
+is searched for each, among TIMES the algorithm's own, by SEARCHED other seeds, whose returns at the
+end decide. One training feeds all axes: returns are those of the episodes that ended while
 learning, and steps, bytes and seconds are counted for the update in which they ended. The four
 exact aggregations give every worker the same mean, so that one training, by `mean`, stands for
 them; they differ in bytes and seconds.
@@ -70,6 +68,8 @@ from tests.docs.blocks import blocks_of
 NAME = "aggregations"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-games.md"
 WORKERS, SEEDS = 8, 5
+TIMES, SEARCHED, FIRST = (8**-0.5, 1.0, 8**0.5, 8.0), 2, 100
+"""Rates that are searched, of the algorithm's own; by how many seeds, from which one on."""
 LIBRARIES = ("jax", "jaxmarl", "optax")
 SMOOTH, LAST, LEVEL = 5, 0.1, 0.8
 """Updates of a mean; share of the updates that are the end; share of the way up."""
@@ -109,10 +109,6 @@ TOGETHER = {
     "streaming DiLoCo": f"streaming_diloco:local_steps={STEPS},fragments=4,delay=1,{OUTER}",
     "NoLoCo": f"noloco:local_steps={STEPS}",
 }
-PLAIN = ", rate not raised"
-TOGETHER |= {f"{name}{PLAIN}": TOGETHER[name] for name in ("D-PSGD, ring", "D-PSGD, chosen pairs")}
-RAISED = "exact, rate raised"
-TOGETHER[RAISED] = "mean"
 _SLOW = f"step_s={COMPUTE_S},slow={SLOW},factor={FACTOR:g}"
 BY_SERVER = {
     "server, sync": f"asynchronous:consistency=sync,step_s={COMPUTE_S}",
@@ -140,11 +136,6 @@ def network(name: str) -> gw.topology.Topology:
     return gw.topology.ring(WORKERS, link=gw.topology.Link(12.5e6, 10e-3))
 
 
-def raised(name: str) -> float:
-    """How many times as high the learning rate is as for exact means."""
-    return 1.0 if name == "exact" or name.endswith(PLAIN) else WORKERS**0.5
-
-
 def together(game: Game, name: str) -> str:
     """The aggregation; DiLoCo averages once an update."""
     updates = config(game, "mean").updates
@@ -152,15 +143,18 @@ def together(game: Game, name: str) -> str:
     return TOGETHER[name].replace(OUTER, outer)
 
 
-def config(game: Game, aggregation: str, times: float = 1.0) -> Config:
-    """A training, as `gradweave train` would be asked for it, its rate raised."""
+def config(
+    game: Game, aggregation: str, times: float = 1.0, seed: int = 0, seeds: int = SEEDS
+) -> Config:
+    """A training, as `gradweave train` would be asked for it, its rate so many times as high."""
     made: Any = settings("ippo", game.family, game.settings)
     made = dataclasses.replace(made, learning_rate=times * made.learning_rate)
     return Config(
         *(game.env, "ippo", made, game.steps),
         aggregation=aggregation,
         devices=WORKERS,
-        seeds=SEEDS,
+        seed=seed,
+        seeds=seeds,
     )
 
 
@@ -196,11 +190,11 @@ def one_of(made: list[optax.GradientTransformation], which: Any) -> optax.Gradie
 
 
 class Together:
-    """The program of a game's workers, by any of some aggregations, compiled once for all."""
+    """The program of a game's workers, by any of the aggregations, compiled once for all."""
 
-    def __init__(self, game: Game, names: list[str]) -> None:
+    def __init__(self, game: Game, seed: int, seeds: int) -> None:
         self.game, self.config = game, config(game, "mean")
-        self.texts = list(dict.fromkeys(together(game, name) for name in names))
+        self.texts = list(dict.fromkeys(together(game, name) for name in TOGETHER))
         environment = make(game.env)
         each = [resolve(parse(text), WORKERS, same_data=True) for text in self.texts]
 
@@ -212,7 +206,7 @@ class Together:
             return build(self.config, environment, aggregate)
 
         def start(which: Any, times: Any) -> Any:
-            made, keys = learner(which, times), seed_keys(np.int32(0), SEEDS)
+            made, keys = learner(which, times), seed_keys(np.int32(seed), seeds)
 
             def worker(number: Any) -> Any:
                 return jax.vmap(lambda key: made.init(key, number * made.games))(keys)
@@ -231,10 +225,10 @@ class Together:
         self.start = jax.jit(start, compiler_options=quick)
         self.update = jax.jit(update, donate_argnums=0)
 
-    def run(self, name: str) -> dict[str, Any]:
-        """Trains."""
+    def run(self, name: str, times: float) -> dict[str, Any]:
+        """Trains at so many times the rate."""
         aggregation = together(self.game, name)
-        which = jnp.int32(self.texts.index(aggregation)), jnp.float32(raised(name))
+        which = jnp.int32(self.texts.index(aggregation)), jnp.float32(times)
         state, made = self.start(*which), []
         for _ in range(self.config.updates):
             state, told = self.update(state, *which)
@@ -252,9 +246,11 @@ class Together:
         }
 
 
-def by_server(game: Game, name: str, parameters: int) -> dict[str, Any]:
+def by_server(
+    game: Game, name: str, times: float, parameters: int, seed: int, seeds: int
+) -> dict[str, Any]:
     """Trains by the asynchronous server on its simulator."""
-    of = config(game, BY_SERVER[name], raised(name))
+    of = config(game, BY_SERVER[name], times, seed, seeds)
     spec = parse(of.aggregation)
     assert isinstance(spec, AsynchronousSpec)
     told: list[Any] = []
@@ -324,7 +320,7 @@ def message_seconds(on: str, row: dict[str, Any]) -> float:
 def told_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What a training is by each way to compute its means: bytes and seconds of each update."""
     count = np.arange(1, len(row["steps"]) + 1)
-    base = {key: row[key] for key in ("game", "name", "steps", "return")}
+    base = {key: row[key] for key in ("game", "name", "times", "steps", "return")}
     if row["name"] in BY_SERVER:
         slow, size = "slow" in row["name"], row["parameters"]
         at = np.array(row["seconds"])
@@ -335,10 +331,10 @@ def told_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
             found[f"{RACKS}_slow"] = count * ((FACTOR - 1) * COMPUTE_S + of)
         yield base | {"busiest": count * row["busiest"], "all": count * row["all"], **found}
         return
-    if row["name"] not in ("exact", RAISED):
+    if row["name"] != "exact":
         yield base | timed(row, {on: message_seconds(on, row) for on in (RACKS, SITES)})
         return
-    for how in EXACT if row["name"] == "exact" else ("schedule",):
+    for how in EXACT:
         size = row["parameters"]
         sent = gw.simulate.traffic(exact_schedule(RACKS, how), 4.0 * size).sent_bytes
         of = row | {"busiest": STEPS * sent.max(), "all": STEPS * sent.sum()}
@@ -362,6 +358,12 @@ def smoothed(returns: Any) -> np.ndarray:
     return np.stack([np.nanmean(part, 0) for part in parts])
 
 
+def at_the_end(row: dict[str, Any]) -> np.ndarray:
+    """[S] the mean return of the last updates."""
+    returns = np.array(row["return"], np.float64)
+    return np.nanmean(returns[-max(1, round(LAST * len(returns))) :], 0)
+
+
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row of the table for each aggregation: its end, and what it took to the level."""
     levels = {}
@@ -372,8 +374,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for one in itertools.chain.from_iterable(told_of(row) for row in rows if row["game"] in levels):
         curve, level = smoothed(one["return"]), levels[one["game"]]
-        last = max(1, round(LAST * len(curve)))
-        ends = np.nanmean(np.array(one["return"], np.float64)[-last:], 0)
+        ends = at_the_end(one)
         low, high = stats.t.interval(0.95, SEEDS - 1, ends.mean(), stats.sem(ends))
         at = [np.flatnonzero(of >= level) for of in curve.T]
         there = [int(places[0]) for places in at if len(places)]
@@ -382,16 +383,25 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             known = len(there) == SEEDS and axis in one
             reached[axis] = float(np.mean(np.array(one[axis])[there])) if known else None
         found.append(
-            {"game": one["game"], "name": one["name"], "end": float(ends.mean()), "low": low,
+            {"game": one["game"], "name": one["name"], "times": one["times"],
+             "end": float(ends.mean()), "low": low,
              "high": high, "level": float(level), "seeds_there": len(there), "to": reached}
         )  # fmt: skip
     return found
 
 
+def chosen(searches: list[dict[str, Any]], game: str, name: str) -> float:
+    """The rate whose returns are the highest, of those that were searched."""
+    tried = [one for one in searches if (one["game"], one["name"]) == (game, name)]
+    return max(tried, key=lambda one: one["end"])["times"]
+
+
 def keep(rows: list[dict[str, Any]]) -> None:
     """Writes all, in the order of this file, whatever was measured first."""
     games, names = [*GAMES], [*TOGETHER, *BY_SERVER]
-    rows = sorted(rows, key=lambda r: (games.index(r["game"]), names.index(r["name"])))
+    rows = sorted(rows, key=lambda r: (games.index(r["game"]), names.index(r["name"]), r["times"]))
+    searches = [row for row in rows if "return" not in row]
+    rows = [row for row in rows if "return" in row]
     record(
         NAME,
         libraries=LIBRARIES,
@@ -399,6 +409,8 @@ def keep(rows: list[dict[str, Any]]) -> None:
         workers=WORKERS,
         compute_s=COMPUTE_S,
         slow_factor=FACTOR,
+        search_seeds=list(range(FIRST, FIRST + SEARCHED)),
+        searches=searches,
         summary=summary(rows),
         rows=rows,
     )
@@ -416,6 +428,34 @@ def draw(result: dict[str, Any], path: Path) -> None:
     draw_curves(curves, f"return in {SHOWN}", path, against=axis, log=True)
 
 
+def measure(game: str, names: list[str], kept: Unfinished) -> None:
+    """Searches each aggregation's rate, then trains by it; what is there already stays."""
+    searched = functools.cache(lambda: Together(GAMES[game], FIRST, SEARCHED))
+    reported = functools.cache(lambda: Together(GAMES[game], 0, SEEDS))
+
+    def trained(name: str, times: float, program: Any, *seeds: int) -> dict[str, Any]:
+        if name in TOGETHER:
+            return program().run(name, times)
+        (size,) = {row["parameters"] for row in kept.rows() if row["game"] == game}
+        return by_server(GAMES[game], name, times, size, *seeds)
+
+    for name in names:
+        own = {"game": game, "name": name}
+        there = [row for row in kept.rows() if row["game"] == game and row["name"] == name]
+        tried = {row["times"] for row in there if "return" not in row}
+        for times in TIMES:
+            if times not in tried:
+                made = trained(name, times, searched, FIRST, SEARCHED)
+                found = {"times": times, "end": float(at_the_end(made).mean())}
+                kept.add(own | found | {"parameters": made["parameters"]})
+                show(own | found)
+        if not any("return" in row for row in there):
+            times = chosen([row for row in kept.rows() if "return" not in row], game, name)
+            made = trained(name, times, reported, 0, SEEDS)
+            kept.add(own | {"times": times} | made)
+            show(own | {"times": times, "end": float(at_the_end(made).mean())})
+
+
 def main() -> None:
     """Measures each game by each aggregation."""
     picture = Picture(NAME, draw, ("rows",))
@@ -427,27 +467,14 @@ def main() -> None:
     asked = parser.parse_args()
     start_jax(1)
     warnings.simplefilter("ignore", gw.aggregate.ValidityWarning)
-    kept = Unfinished(NAME, resume=asked.resume, libraries=LIBRARIES, from_record=True)
+    kept = Unfinished(NAME, resume=asked.resume, libraries=LIBRARIES)
     with tempfile.TemporaryDirectory() as folder:
         for block in blocks_of(GUIDE):
             if block.title:
                 (Path(folder) / block.title).write_text(block.code)
         sys.path.insert(0, folder)
         for game in asked.games:
-            known = {row["name"] for row in kept.rows() if row["game"] == game}
-            lacking = [name for name in asked.only if name not in known]
-            alike = [name for name in lacking if name in TOGETHER]
-            program = Together(GAMES[game], alike) if alike else None
-            for name in lacking:
-                if name in TOGETHER:
-                    assert program is not None
-                    made = program.run(name)
-                else:
-                    (size,) = {row["parameters"] for row in kept.rows() if row["game"] == game}
-                    made = by_server(GAMES[game], name, size)
-                row = {"game": game, "name": name, "rate_raised": raised(name), **made}
-                kept.add(row)
-                show({"game": game, "name": name, "end": row["return"][-1]})
+            measure(game, asked.only, kept)
     keep(kept.rows())
     kept.end()
     picture.redraw()
