@@ -68,7 +68,7 @@ from tests.docs.blocks import blocks_of
 NAME = "aggregations"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-games.md"
 WORKERS, SEEDS = 8, 5
-TIMES, SEARCHED, FIRST = (8**-0.5, 1.0, 8**0.5, 8.0), 2, 100
+TIMES, SEARCHED, FIRST = (8**-0.5, 1.0, 8**0.5, 8.0, 8**1.5), 2, 100
 """Rates that are searched, of the algorithm's own; by how many seeds, from which one on."""
 LIBRARIES = ("jax", "jaxmarl", "optax")
 SMOOTH, LAST, LEVEL = 5, 0.1, 0.8
