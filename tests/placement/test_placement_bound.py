@@ -113,8 +113,10 @@ def test_whatever_sequences_prove_no_placement_is_below(devices, stages, data):
             assert proved <= goal_ns and proved / NS <= least * (1 + 1e-12)
 
 
-def test_what_is_left_out_of_sequences_is_dearer(monkeypatch):
+@pytest.mark.parametrize("known", [0, 1, 1 << 12])
+def test_what_is_left_out_of_sequences_is_dearer(known, monkeypatch):
     """Eight groups of two in four sites, against the search that leaves nothing out."""
+    monkeypatch.setattr(sequences, "KNOWN", known)
     rng = np.random.default_rng(5)
     for _ in range(6):
         home = np.repeat(np.arange(4), 4)
@@ -124,6 +126,7 @@ def test_what_is_left_out_of_sequences_is_dearer(monkeypatch):
         found = SequenceSearch(problem, alike(problem)).least(goal, 10**9)
         with interpreted(sequences_kernel), monkeypatch.context() as patched:
             patched.setattr(sequences_kernel, "still_to_pay", lambda *_: 0)
+            patched.setattr(sequences, "KNOWN", 0)
             all_of_them = SequenceSearch(problem, alike(problem)).least(found.ns + 1, 10**9)
         assert all_of_them.ns == found.ns
 

@@ -37,8 +37,9 @@ MAX_ROUNDS = 60
 """Times that a linear program gets new columns."""
 MAX_UNASKED = 50_000_000
 """Beginnings of sequences that are looked at where no time limit says for how long: seconds."""
-GOALS = (1.0, 0.98, 0.95, 0.9)
-"""Shares of the cost below which all sequences are looked through, until one is done."""
+GOALS = (0.25, 0.5, 0.75, 1.0)
+"""How far up from the bound by duals to the cost sequences are looked through, one after the other
+as far as that is done. Each takes several times as long as the one before."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,15 +84,15 @@ def placement_bound(
     if not countable(problem, classes):
         classes = best.certificate.classes
     search = SequenceSearch(problem, classes)
+    # Each time that is added is rounded down.
+    first, most_ns = int(best.seconds * NS), enough - problem.stages - problem.data - 2
     for share in GOALS:
-        # Each time that is added is rounded down.
-        goal = int(enough * share) - problem.stages - problem.data - 2
-        if goal <= best.seconds * NS or stop.reached():
+        goal = first + round(share * (most_ns - first))
+        found = None if stop.reached() else search.least(goal, most, stop)
+        if found is None:
             break
-        found = search.least(goal, most, stop)
-        if found is not None:
-            if found.ns > best.seconds * NS:
-                return PlacementBound(found.ns / NS, Sequences(classes, found.ns), found.devices)
+        best = PlacementBound(found.ns / NS, Sequences(classes, found.ns), found.devices)
+        if found.ns < goal:
             break
     return best
 

@@ -28,8 +28,10 @@ MAX_LOOKED = 500_000_000
 """Beginnings of sequences that are looked at: half a minute or so."""
 MAX_PAIRS = 10_000_000
 """Pairs of compositions whose boundary is looked for: half a gigabyte, and ten seconds or so."""
-PER_PAIR = 25
-"""How many beginnings take as long as a boundary, about."""
+KNOWN = 1 << 21
+"""Beginnings that are remembered: 50 MB."""
+PER_PAIR = 10
+"""How many beginnings there may be for a pair; a boundary takes as long as 25, about."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,8 +134,6 @@ class SequenceSearch:
         belongs, self._widths = _components(columns.levels, classes)
         self._parts = np.einsum("cq,lqj->clj", columns.taken, belongs)
         self._part_sizes = np.einsum("q,lqj->lj", columns.sizes, belongs)
-        self._rows: _Rows | None = None
-        self._goal_ns = 0
 
     def least(self, goal_ns: int, most: int, stop: Stop = UNLIMITED) -> Least | None:
         """The least cost of all sequences, at most the goal.
@@ -153,9 +153,7 @@ class SequenceSearch:
         if columns.groups == 1:
             return self._least(int(columns.data_ns[0]), goal_ns, np.zeros(1, np.int64))
         with stop.watched() as stop:
-            if self._rows is None or goal_ns > self._goal_ns:
-                self._rows, self._goal_ns = self._rows_below(goal_ns, most, stop), goal_ns
-            rows, chosen = self._rows, np.empty(columns.groups, np.int64)
+            rows, chosen = self._rows_below(goal_ns, most, stop), np.empty(columns.groups, np.int64)
             if rows is None:
                 return None
             found, _ = least_sequence(
@@ -163,9 +161,19 @@ class SequenceSearch:
                 *(columns.taken, self._parts, columns.data_ns),
                 *(columns.sizes.copy(), self._part_sizes.copy(), self._widths),
                 *(columns.levels.least, goal_ns, most, stop.flag),
-                *(*np.zeros((4, columns.groups), np.int64), chosen),
+                *(*np.zeros((4, columns.groups), np.int64), chosen, *self._numbered()),
             )
         return None if found < 0 else self._least(int(found), goal_ns, chosen)
+
+    def _numbered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[C] each composition's part of a number for any devices that are taken, and the table."""
+        columns, digit, code = self._columns, 1, np.zeros(len(self._columns.taken), np.int64)
+        for place, size in enumerate(columns.sizes.tolist()):
+            code += digit * columns.taken[:, place]
+            digit *= size + 1
+            if digit * len(code) >= 1 << 62:
+                return np.zeros(len(code), np.int64), np.zeros((0, 3), np.int64)
+        return code, np.full((KNOWN, 3), -1)
 
     def _least(self, ns: int, goal_ns: int, sequence: NDArray[np.int64]) -> Least:
         """A sequence of compositions as one of devices."""

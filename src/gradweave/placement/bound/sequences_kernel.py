@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.placement.exchange_kernel import matching
 
+SPREAD = np.int64(0x1E3779B97F4A7C15)
+"""Multiplies numbers so that their middle bits differ."""
+
 
 @kernel
 def followers(
@@ -207,13 +210,16 @@ def least_sequence(
     length: NDArray[np.int64],
     longest: NDArray[np.int64],
     found: NDArray[np.int64],
+    code: NDArray[np.int64],
+    known: NDArray[np.int64],
 ) -> tuple[int, int]:
     """The least cost of sequences that take no more of a class than there is; depth first.
 
     A sequence costs the longest DataP of its groups and all its boundaries. Its beginning is left
     where it and `still_to_pay` are no less than the goal, or than the best sequence so far. So it
     is where the boundaries of the sequence's first half take more than those of any second half
-    may: read the other way round, the sequence begins with the half that takes less.
+    may: read the other way round, the sequence begins with the half that takes less. And so it is
+    where another one ended in the same group, left the same devices and took no more.
 
     Args:
         begins: [C + 1] where each composition's followers begin; they are in ascending order of
@@ -235,6 +241,9 @@ def least_sequence(
         length: [S] for the sums of boundaries.
         longest: [S] for the longest DataP.
         found: [S] the least sequence; written where it costs less than the goal.
+        code: [C] what a composition takes off the number of what is left.
+        known: [T, 3] for beginnings that were looked at: a number, their boundaries and longest
+            DataP; T is a power of two, or 0 where numbers would be too large.
 
     Returns:
         The least cost, at most the goal, or −1 where it was not found in so many; and how many were
@@ -243,7 +252,7 @@ def least_sequence(
     groups, data = len(chosen), taken[0].sum()
     half = groups // 2
     middle = groups - 1 - 2 * (half - 1)  # boundaries between the halves
-    best, looked = goal, 0
+    best, looked, number, mask = goal, 0, 0, len(known) - 1
     for first in range(len(taken)):
         room = best - data_ns[first] - (groups - 1) * least
         if room <= 0:
@@ -251,6 +260,7 @@ def least_sequence(
         if not is_left(taken, first, left):
             continue
         take(taken, parts, first, left, left_parts, 1)
+        number += code[first]
         place = 0
         if still_to_pay(parts, first, left_parts, groups - 1, data, widths, room) >= room:
             place = -1
@@ -284,6 +294,15 @@ def least_sequence(
                 if still_to_pay(parts, following, left_parts, more, data, widths, room) >= room:
                     take(taken, parts, following, left, left_parts, -1)
                     continue
+                if mask >= 0:
+                    what = (number + code[following]) * len(taken) + following
+                    slot = ((what * SPREAD) >> 20) & mask
+                    if known[slot, 0] == what:
+                        if known[slot, 1] <= far and known[slot, 2] <= slower:
+                            take(taken, parts, following, left, left_parts, -1)
+                            continue
+                    known[slot, 0], known[slot, 1], known[slot, 2] = what, far, slower
+                number += code[following]
                 entered = True
                 place_in[place] = at
                 place += 1
@@ -295,6 +314,8 @@ def least_sequence(
             if not entered:
                 if place > 0:
                     take(taken, parts, chosen[place], left, left_parts, -1)
+                    number -= code[chosen[place]]
                 place -= 1
         take(taken, parts, first, left, left_parts, -1)
+        number -= code[first]
     return best, looked
