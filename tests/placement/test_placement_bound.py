@@ -1,5 +1,7 @@
 """The bound's certificate against the least cost of all placements, with all that it claims."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -20,8 +22,15 @@ from gradweave.placement import (
     exchange_kernel,
     placement_bound,
 )
-from gradweave.placement.bound import levels, search, sequences, sequences_kernel
-from gradweave.placement.bound.duals import NS, Columns, Window, exchange_ns, step_ns
+from gradweave.placement.bound import levels, search, sequences
+from gradweave.placement.bound.duals import (
+    NS,
+    Columns,
+    Window,
+    class_steps,
+    exchange_ns,
+    step_ns,
+)
 from gradweave.placement.bound.levels import Levels, compositions, count_compositions, levels_of
 from gradweave.placement.bound.sequences import SequenceSearch, alike
 from tests.interpreted import interpreted
@@ -115,20 +124,61 @@ def test_whatever_sequences_prove_no_placement_is_below(devices, stages, data):
 
 @pytest.mark.parametrize("known", [0, 1, 1 << 12])
 def test_what_is_left_out_of_sequences_is_dearer(known, monkeypatch):
-    """Eight groups of two in four sites, against the search that leaves nothing out."""
+    """Sites of alike devices, some idle, against all that can be reached group by group."""
     monkeypatch.setattr(sequences, "KNOWN", known)
     rng = np.random.default_rng(5)
-    for _ in range(6):
-        home = np.repeat(np.arange(4), 4)
-        latency = rng.uniform(1e-3, 0.2, (4, 4))[np.ix_(home, home)]
-        problem = even(Pairs(latency, np.full((16, 16), 1e9)), 8, 2)
-        goal = int(10 * NS)
-        found = SequenceSearch(problem, alike(problem)).least(goal, 10**9)
-        with interpreted(sequences_kernel), monkeypatch.context() as patched:
-            patched.setattr(sequences_kernel, "still_to_pay", lambda *_: 0)
-            patched.setattr(sequences, "KNOWN", 0)
-            all_of_them = SequenceSearch(problem, alike(problem)).least(found.ns + 1, 10**9)
-        assert all_of_them.ns == found.ns
+    for instance in range(150):
+        data = 1 + instance % 3
+        stages = int(rng.integers(3, 10 - 2 * data))
+        home = rng.integers(int(rng.integers(2, 6)), size=stages * data + int(rng.integers(3)))
+        count = int(home.max()) + 1
+        # Boundaries of few lengths, and exchanges that take about as long as all of them.
+        latency = rng.integers(1, 6, (count, count)) * 0.1
+        if instance % 4:  # else sites may be far from themselves
+            np.fill_diagonal(latency, 0.05)
+        slowness = rng.uniform(0, 1, (count, count))
+        pairs = Pairs(latency[np.ix_(home, home)], 1 / slowness[np.ix_(home, home)])
+        work = even_stages(
+            stages, activation_bytes=1e-3, gradient_bytes=float(rng.choice([0.3, 4]))
+        )
+        problem = Problem(pairs, work, data)
+        least = least_by_states(problem, alike(problem))
+        for goal in (least + 2, 2 * least):
+            found = SequenceSearch(problem, alike(problem)).least(goal, 10**9)
+            assert found is not None and found.ns == least
+            assert found.devices is not None
+            cost = exchange_cost(problem, found.devices).seconds
+            assert cost == pytest.approx(least / NS, rel=1e-7)
+
+
+def least_by_states(problem: Problem, classes: np.ndarray) -> int:
+    """By what is left and the last group, for each DataP that is allowed."""
+    columns = Columns(problem, classes)
+    steps = class_steps(step_ns(problem), classes)
+    rows = [tuple(row) for row in columns.taken.tolist()]
+    members = [[one for one, count in enumerate(row) for _ in range(count)] for row in rows]
+    between = {
+        (one, other): min(
+            max(int(steps[pair]) for pair in zip(members[one], order, strict=True))
+            for order in itertools.permutations(members[other])
+        )
+        for one, other in itertools.product(range(len(rows)), repeat=2)
+    }
+    least = 1 << 62
+    for longest in np.unique(columns.data_ns).tolist():
+        allowed = [one for one in range(len(rows)) if columns.data_ns[one] <= longest]
+        reached = {(rows[one], one): 0 for one in allowed}
+        for _ in range(problem.stages - 1):
+            after: dict = {}
+            for (taken, last), length in reached.items():
+                for one in allowed:
+                    both = tuple(map(sum, zip(taken, rows[one], strict=True)))
+                    if all(map(int.__le__, both, columns.sizes.tolist())):
+                        key, value = (both, one), length + between[last, one]
+                        after[key] = min(value, after.get(key, value))
+            reached = after
+        least = min([least, *(longest + length for length in reached.values())])
+    return least
 
 
 @pytest.mark.parametrize("goal_ns", [-1, 10**14 + 1])
