@@ -9,6 +9,8 @@ import gradweave as gw
 from gradweave.errors import FileError, GradweaveError, InvalidCertificateError, OptionError
 from gradweave.placement import (
     Pairs,
+    RandomOrder,
+    Sequences,
     Transformer,
     cost_of,
     even_stages,
@@ -114,3 +116,34 @@ def test_a_placement_is_counted_again(tmp_path, forge, reason):
     (tmp_path / "p.json").write_text(json.dumps(file))
     with pytest.raises((InvalidCertificateError, FileError), match=reason):
         recounted(tmp_path / "p.json")
+
+
+ALL_DIFFER = "cities:Oregon.Virginia.London.Tokyo.Seoul.Ohio,each=1"
+
+
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_a_placement_among_cities_that_differ_is_counted_again(tmp_path, pipelines):
+    """Also where nobody averages."""
+    work = even_stages(6 // pipelines, activation_bytes=1e9, gradient_bytes=1e9)
+    one = place(ALL_DIFFER, work, strategy="annealing:restarts=2,moves=1000")
+    one.save(tmp_path / "p.json")
+    assert one.optimal and recounted(tmp_path / "p.json").optimal
+    file = json.loads((tmp_path / "p.json").read_text())
+    if pipelines == 2:
+        assert isinstance(one.bound and one.bound.certificate, Sequences)
+        file["certificate"]["goal_ns"] *= 2
+    file["bound_s"] *= 2
+    (tmp_path / "p.json").write_text(json.dumps(file))
+    with pytest.raises(InvalidCertificateError, match="its certificate proves"):
+        recounted(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_a_cheaper_placement_that_the_proof_comes_upon_is_taken(yields, monkeypatch):
+    monkeypatch.setattr(RandomOrder, "yields", yields)
+    work = even_stages(3, activation_bytes=1e9, gradient_bytes=1e9)
+    found = place(ALL_DIFFER, work, strategy="random")
+    least = place(ALL_DIFFER, work, strategy="exact")
+    assert found.optimal == yields and found.strategy == ("exact" if yields else "random")
+    assert least.optimal and found.cost_s == pytest.approx(cost_of(found))
+    assert found.bound and least.cost_s == pytest.approx(found.bound.seconds, rel=1e-7)
