@@ -124,7 +124,7 @@ def test_time_limits_end_searches():
     with pytest.raises(NoScheduleError, match="no proof within"):
         Exact().place(problem, time_limit=0.05)
     large, _ = problem_and_naive(0, 4, 6)
-    with pytest.raises(OptionError, match="or stages that are alike and groups of at most"):
+    with pytest.raises(OptionError, match="or activations of one size and groups of at most"):
         Exact().place(large)
     larger, _ = problem_and_naive(0, 5, 4)
     with pytest.raises(NoScheduleError, match="no proof within"):

@@ -145,7 +145,7 @@ class Columns:
         steps = step_ns(problem)
         self.levels = levels = levels_of(steps)
         self.caps = np.ones((len(levels.levels), len(self.taken)), np.int64)
-        self.data_ns = _data_ns(exchange_ns(problem), classes, self.taken)
+        self.data_ns = data_ns(exchange_ns(problem), classes, self.taken)
         self.cost_ns, self.constant = np.zeros(len(self.taken), np.int64), 0
         if problem.stages > 1:
             self.constant = levels.least * (problem.stages - 1)
@@ -182,9 +182,10 @@ def step_ns(problem: "Problem") -> NDArray[np.int64]:
     return _floor(problem, moved)
 
 
-def exchange_ns(problem: "Problem") -> NDArray[np.int64]:
-    """[N, N] nanoseconds of the cheapest exchange of a part between two devices."""
-    return _floor(problem, float(problem.part_bytes.min()))
+def exchange_ns(problem: "Problem", part_bytes: float | None = None) -> NDArray[np.int64]:
+    """[N, N] nanoseconds of the exchange of a part, or the smallest part, between two devices."""
+    least = float(problem.part_bytes.min())
+    return _floor(problem, least if part_bytes is None else part_bytes)
 
 
 def _floor(problem: "Problem", moved: float) -> NDArray[np.int64]:
@@ -194,7 +195,7 @@ def _floor(problem: "Problem", moved: float) -> NDArray[np.int64]:
     return np.floor(np.minimum(seconds * NS * (1 - 1e-12), 1e15)).astype(np.int64)
 
 
-def _data_ns(
+def data_ns(
     exchange: NDArray[np.int64], classes: NDArray[np.int64], taken: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """[C] the least DataP: some device of each class has its cheapest partners of each class."""

@@ -51,7 +51,8 @@ class PlacementBound:
     """Its `nanoseconds` computes the bound from it and nothing else."""
     cheaper: NDArray[np.int64] | None = None
     """[S, D] ranks of devices that cost less than the placement that was to be bounded, where the
-    proof came upon them: where stages are alike and so are devices of a class, the least."""
+    proof came upon them; the least, where all boundaries carry as much and devices of a class are
+    alike."""
 
     def __str__(self) -> str:
         return f"at least {self.seconds:.4g} s: {self.certificate}"

@@ -15,6 +15,7 @@ from gradweave.placement.bound.duals import (
     Columns,
     class_steps,
     classes_read,
+    data_ns,
     exchange_ns,
     step_ns,
 )
@@ -38,10 +39,10 @@ PER_PAIR = 10
 class Sequences:
     """No sequence of groups costs less than this, as looking through all of them says again.
 
-    A group's composition, how many devices of each class it has, bounds its DataP. A boundary is at
-    least the bottleneck matching of its two compositions. A placement is a sequence of groups that
-    together take no more of a class than there is; it costs the longest DataP of them and all
-    boundaries. Looked through is not what certainly costs more, see
+    A group's composition, how many devices of each class it has, bounds its DataP in each stage. A
+    boundary is at least the bottleneck matching of its two compositions. A placement is a sequence
+    of groups that together take no more of a class than there is; it costs the longest DataP of
+    them and all boundaries. Looked through is not what certainly costs more, see
     `gradweave.placement.bound.sequences_kernel.least_sequence`.
     """
 
@@ -96,7 +97,8 @@ def alike(problem: "Problem") -> NDArray[np.int64]:
 
     By these classes a sequence of compositions is one of devices, and costs as much.
     """
-    tables = step_ns(problem), exchange_ns(problem)
+    sizes = np.unique(problem.part_bytes).tolist()
+    tables = [step_ns(problem), *(exchange_ns(problem, size) for size in sizes)]
     classes = np.full(problem.devices, -1)
     for device in range(problem.devices):
         if classes[device] < 0:
@@ -131,6 +133,9 @@ class SequenceSearch:
     def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
         self._columns = columns = Columns(problem, classes)
         self._steps = class_steps(step_ns(problem), classes)
+        sizes, self._kind = np.unique(problem.part_bytes, return_inverse=True)
+        exchanges = [exchange_ns(problem, size) for size in sizes.tolist()]
+        self._data_ns = np.stack([data_ns(one, classes, columns.taken) for one in exchanges])
         belongs, self._widths = _components(columns.levels, classes)
         self._parts = np.einsum("cq,lqj->clj", columns.taken, belongs)
         self._part_sizes = np.einsum("q,lqj->lj", columns.sizes, belongs)
@@ -158,7 +163,7 @@ class SequenceSearch:
                 return None
             found, _ = least_sequence(
                 *(rows.begins, rows.after, rows.between),
-                *(columns.taken, self._parts, columns.data_ns),
+                *(columns.taken, self._parts, self._data_ns, self._kind),
                 *(columns.sizes.copy(), self._part_sizes.copy(), self._widths),
                 *(columns.levels.least, goal_ns, most, stop.flag),
                 *(*np.zeros((4, columns.groups), np.int64), chosen, *self._numbered()),

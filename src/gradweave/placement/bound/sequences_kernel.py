@@ -1,8 +1,8 @@
 """Sequences of groups' compositions, compiled: what may follow what, and the least of them all.
 
-Compositions are 0 … C−1, in ascending order of DataP; `taken` [C, Q] has how many devices of each
-class each one takes, `parts` [C, L, J] how many of each component at each threshold. All times are
-whole nanoseconds.
+Compositions are 0 … C−1, in ascending order of their least DataP; `taken` [C, Q] has how many
+devices of each class each one takes, `parts` [C, L, J] how many of each component at each
+threshold. All times are whole nanoseconds.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def followers(
     Args:
         taken: [C, Q].
         kinds: [C, L] equal numbers of those that are alike at a threshold.
-        data_ns: [C] DataP, ascending.
+        data_ns: [C] the least DataP in any stage, ascending.
         sizes: [Q] devices of each class.
         steps: [Q, Q] the shortest step between devices of two classes.
         widths: [L] what each threshold adds to a boundary that is longer.
@@ -198,6 +198,7 @@ def least_sequence(
     taken: NDArray[np.int64],
     parts: NDArray[np.int64],
     data_ns: NDArray[np.int64],
+    kind: NDArray[np.int64],
     left: NDArray[np.int64],
     left_parts: NDArray[np.int64],
     widths: NDArray[np.int64],
@@ -218,7 +219,8 @@ def least_sequence(
     A sequence costs the longest DataP of its groups and all its boundaries. Its beginning is left
     where it and `still_to_pay` are no less than the goal, or than the best sequence so far. So it
     is where the boundaries of the sequence's first half take more than those of any second half
-    may: read the other way round, the sequence begins with the half that takes less. And so it is
+    may: read the other way round, the sequence begins with the half that takes less, if its stages
+    are of the same kinds then. And so it is
     where another one ended in the same group, left the same devices and took no more.
 
     Args:
@@ -228,7 +230,8 @@ def least_sequence(
         between: [M] boundaries to them.
         taken: [C, Q].
         parts: [C, L, J].
-        data_ns: [C] DataP, ascending.
+        data_ns: [K, C] DataP in a stage of each kind.
+        kind: [S] of each stage; S is at least 2.
         left: [Q] devices of each class; the same again at the end, but where it ends early.
         left_parts: [L, J] devices of each component; likewise.
         widths: [L] what each threshold adds to a boundary that is longer.
@@ -236,7 +239,7 @@ def least_sequence(
         goal: costs from which on nothing is looked for.
         most: beginnings that are looked at.
         flag: [1] ends the search when set.
-        chosen: [S] for the compositions; S is at least 2.
+        chosen: [S] for the compositions.
         place_in: [S] for which of the followers are next.
         length: [S] for the sums of boundaries.
         longest: [S] for the longest DataP.
@@ -249,22 +252,24 @@ def least_sequence(
         The least cost, at most the goal, or −1 where it was not found in so many; and how many were
         looked at.
     """
-    groups, data = len(chosen), taken[0].sum()
+    groups, data = len(kind), taken[0].sum()
     half = groups // 2
+    for stage in range(groups):
+        if kind[stage] != kind[groups - 1 - stage]:
+            half = 1  # read backwards it costs something else
     middle = groups - 1 - 2 * (half - 1)  # boundaries between the halves
     best, looked, number, mask = goal, 0, 0, len(known) - 1
     for first in range(len(taken)):
-        room = best - data_ns[first] - (groups - 1) * least
-        if room <= 0:
-            break
-        if not is_left(taken, first, left):
+        room = best - data_ns[kind[0], first] - (groups - 1) * least
+        if room <= 0 or not is_left(taken, first, left):
             continue
         take(taken, parts, first, left, left_parts, 1)
         number += code[first]
         place = 0
         if still_to_pay(parts, first, left_parts, groups - 1, data, widths, room) >= room:
             place = -1
-        chosen[0], place_in[0], longest[0], length[0] = first, begins[first], data_ns[first], 0
+        chosen[0], place_in[0], length[0] = first, begins[first], 0
+        longest[0] = data_ns[kind[0], first]
         while place >= 0:
             at, end = place_in[place], begins[chosen[place] + 1]
             more = groups - 2 - place  # groups after the next one
@@ -280,7 +285,7 @@ def least_sequence(
                     spent = max(spent, twice)
                 if spent >= best:
                     break  # so do those behind it
-                slower = max(longest[place], data_ns[following])
+                slower = max(longest[place], data_ns[kind[place + 1], following])
                 room = best - slower - far - more * least
                 if room <= 0 or not is_left(taken, following, left):
                     continue

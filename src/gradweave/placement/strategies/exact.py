@@ -36,8 +36,9 @@ more CP-SAT 9.15 was seen to call feasible models infeasible, and others optimal
 class Exact(Placer):
     """Ends with a proof that nothing costs less.
 
-    Where stages are alike and fit every device, all sequences of groups are looked through that
-    may cost less than what annealing finds, to the nanosecond for each group and device
+    Where all boundaries carry as much and stages fit every device, all sequences of groups are
+    looked through that may cost less than what annealing finds, to the nanosecond for each group
+    and device
     (`gradweave.placement.bound.sequences.SequenceSearch`): for sixteen devices that all differ, or
     dozens in a few regions. Otherwise CP-SAT over the device at each position; times are rounded to
     a 2^27th of the longest.
@@ -54,13 +55,14 @@ class Exact(Placer):
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
         """Devices of the stages, as `Placer.assign` has it."""
         classes, limit_s = alike(problem), stop.seconds_left
-        if problem.alike and problem.fits.all() and countable(problem, classes):
+        as_much = len(np.unique(problem.activation_bytes)) < 2
+        if as_much and problem.fits.all() and countable(problem, classes):
             found = _least(problem, classes, seed, stop)
         elif problem.devices <= MAX_DEVICES:
             found = self._programmed(problem, seed, stop)
         else:
             raise OptionError(
-                f"exact: expected at most {MAX_DEVICES} devices, or stages that are alike and "
+                f"exact: expected at most {MAX_DEVICES} devices, or activations of one size and "
                 f"groups of at most {MAX_COMPOSITIONS:,} kinds, got {problem.devices} devices; "
                 "annealing finds placements of any size, and states a bound"
             )
