@@ -68,7 +68,7 @@ from tests.docs.blocks import blocks_of
 NAME = "aggregations"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-games.md"
 WORKERS, SEEDS = 8, 5
-TIMES, SEARCHED, FIRST = (8**-0.5, 1.0, 8**0.5, 8.0, 8**1.5), 2, 100
+TIMES, SEARCHED, FIRST = tuple(8.0 ** (half / 2) for half in range(-2, 5)), 2, 100
 """Rates that are searched, of the algorithm's own; by how many seeds, from which one on."""
 LIBRARIES = ("jax", "jaxmarl", "optax")
 SMOOTH, LAST, LEVEL = 5, 0.1, 0.8
@@ -402,6 +402,7 @@ def keep(rows: list[dict[str, Any]]) -> None:
     rows = sorted(rows, key=lambda r: (games.index(r["game"]), names.index(r["name"]), r["times"]))
     searches = [row for row in rows if "return" not in row]
     rows = [row for row in rows if "return" in row]
+    rows = [row for row in rows if row["times"] == chosen(searches, row["game"], row["name"])]
     record(
         NAME,
         libraries=LIBRARIES,
@@ -449,8 +450,8 @@ def measure(game: str, names: list[str], kept: Unfinished) -> None:
                 found = {"times": times, "end": float(at_the_end(made).mean())}
                 kept.add(own | found | {"parameters": made["parameters"]})
                 show(own | found)
-        if not any("return" in row for row in there):
-            times = chosen([row for row in kept.rows() if "return" not in row], game, name)
+        times = chosen([row for row in kept.rows() if "return" not in row], game, name)
+        if not any("return" in row and row["times"] == times for row in there):
             made = trained(name, times, reported, 0, SEEDS)
             kept.add(own | {"times": times} | made)
             show(own | {"times": times, "end": float(at_the_end(made).mean())})

@@ -53,7 +53,7 @@ class Sequences:
 
     def __str__(self) -> str:
         count = int(self.classes.max()) + 1
-        return f"all sequences of groups by {count} classes of devices"
+        return f"looking through all sequences of groups, by {count} classes of devices"
 
     def nanoseconds(self, problem: "Problem") -> int:
         """What they prove: `goal_ns`, or less if there is a sequence that costs less.
