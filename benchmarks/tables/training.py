@@ -182,10 +182,11 @@ def placement_small() -> str:
         f"{names[name]} | {count} of {result['instances']} | {duration(result['search_s'][name])}"
         for name, count in result["equal"].items()
     ]
+    met = result["gap_largest"] < 1e-6
+    above = f"{result['gap_median']:.0%} below it in the median, {result['gap_largest']:.0%} at most"
     return (
         f"{table('strategy | reaches the least | processor time', lines)}\n\n"
-        f"The least cost is {result['gap_median']:.0%} above the bound in the median, "
-        f"{result['gap_largest']:.0%} at most."
+        f"The bound, given the least cost, is {'that, in all of them' if met else above}."
     )
 
 
