@@ -183,7 +183,8 @@ def placement_small() -> str:
         for name, count in result["equal"].items()
     ]
     met = result["gap_largest"] < 1e-6
-    above = f"{result['gap_median']:.0%} below it in the median, {result['gap_largest']:.0%} at most"
+    median, most = result["gap_median"], result["gap_largest"]
+    above = f"{median:.0%} below it in the median, {most:.0%} at most"
     return (
         f"{table('strategy | reaches the least | processor time', lines)}\n\n"
         f"The bound, given the least cost, is {'that, in all of them' if met else above}."
