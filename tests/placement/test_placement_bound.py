@@ -206,6 +206,14 @@ def test_a_goal_that_is_no_time_is_refused(goal_ns):
         Sequences.from_object(problem, [0, 0, 0, 0], goal_ns)
 
 
+def test_classes_that_are_too_many_for_tables_are_refused(monkeypatch):
+    problem = even(between_sites([4], 10.5, 10.5), 2, 2)
+    monkeypatch.setattr(sequences, "MAX_TABLE", 6 * 4 * 48 - 1)
+    with pytest.raises(InvalidCertificateError, match="classes: expected fewer"):
+        Sequences.from_object(problem, [0, 1, 2, 3], 10)
+    assert isinstance(placement_bound(problem, cost_s=1.0).certificate, GroupDuals)
+
+
 @pytest.mark.parametrize("limit", ["MAX_LOOKED", "MAX_PAIRS"])
 def test_sequences_that_are_too_many_are_refused(monkeypatch, limit):
     problem, _ = drawn(1, 6, 3, 2, like=True)
@@ -220,6 +228,17 @@ def test_devices_are_alike_if_all_others_are_as_far_from_them():
     assert alike(problem).tolist() == [0, 0, 1, 2]
     assert count_compositions(np.bincount(alike(problem)), 2) == 4
     assert not count_compositions(np.array([1, 1]), 3)
+    rng = np.random.default_rng(1)
+    for _ in range(20):  # against the definition
+        home = rng.integers(4, size=9)
+        latency = rng.integers(1, 3, (4, 4))[np.ix_(home, home)] * 0.1
+        problem = even(Pairs(latency, np.full((9, 9), 1e9)), 3, 3)
+        there = latency + latency.T
+        classes = alike(problem)
+        for one, other in itertools.combinations(range(9), 2):
+            rest = np.setdiff1d(np.arange(9), [one, other])
+            same = (there[one, rest] == there[other, rest]).all()
+            assert same == (classes[one] == classes[other])
 
 
 @pytest.mark.parametrize("like", [True, False])

@@ -84,6 +84,8 @@ def placement_bound(
     classes = alike(problem)
     if not countable(problem, classes):
         classes = best.certificate.classes
+        if not countable(problem, classes):
+            return best
     search = SequenceSearch(problem, classes)
     # Each time that is added is rounded down.
     first, most_ns = int(best.seconds * NS), enough - problem.stages - problem.data - 2
@@ -92,7 +94,8 @@ def placement_bound(
         found = None if stop.reached() else search.least(goal, most, stop)
         if found is None:
             break
-        best = PlacementBound(found.ns / NS, Sequences(classes, found.ns), found.devices)
+        if found.ns > best.seconds * NS:
+            best = PlacementBound(found.ns / NS, Sequences(classes, found.ns), found.devices)
         if found.ns < goal:
             break
     return best

@@ -19,7 +19,7 @@ from gradweave.placement.bound.duals import (
     exchange_ns,
     step_ns,
 )
-from gradweave.placement.bound.levels import Levels, count_compositions
+from gradweave.placement.bound.levels import MAX_LEVELS, Levels, count_compositions
 from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ MAX_PAIRS = 10_000_000
 """Pairs of compositions whose boundary is looked for: half a gigabyte, and ten seconds or so."""
 KNOWN = 1 << 21
 """Beginnings that are remembered: 50 MB."""
-PER_PAIR = 10
-"""How many beginnings there may be for a pair; a boundary takes as long as 25, about."""
+MAX_TABLE = 20_000_000
+"""Compositions times classes times thresholds: tables of so many numbers, 160 MB."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +89,12 @@ class Sequences:
             raise InvalidCertificateError(
                 f"certificate: goal_ns: expected whole nanoseconds up to {MAX_DUAL_NS:,}"
             )
-        return cls(classes_read(problem, classes), goal_ns)
+        found = classes_read(problem, classes)
+        if not countable(problem, found):
+            raise InvalidCertificateError(
+                "certificate: classes: expected fewer, of which groups have fewer compositions"
+            )
+        return cls(found, goal_ns)
 
 
 def alike(problem: "Problem") -> NDArray[np.int64]:
@@ -97,24 +102,30 @@ def alike(problem: "Problem") -> NDArray[np.int64]:
 
     By these classes a sequence of compositions is one of devices, and costs as much.
     """
-    sizes = np.unique(problem.part_bytes).tolist()
-    tables = [step_ns(problem), *(exchange_ns(problem, size) for size in sizes)]
+    tables = [step_ns(problem), *(exchange_ns(problem, size) for size in part_sizes(problem)[0])]
     classes = np.full(problem.devices, -1)
     for device in range(problem.devices):
         if classes[device] < 0:
-            new = classes.max() + 1
-            classes[device] = new
-            for other in range(device + 1, problem.devices):
-                apart = np.ones(problem.devices, bool)
-                apart[[device, other]] = False
-                if all((table[device] == table[other])[apart].all() for table in tables):
-                    classes[other] = new
+            same = np.ones(problem.devices, bool)
+            for table in tables:
+                differs = table != table[device]
+                # What two devices are from each other and from themselves does not count.
+                same &= differs.sum(axis=1) == differs[:, device].astype(int) + differs.diagonal()
+            classes[same] = classes.max() + 1
     return classes
 
 
 def countable(problem: "Problem", classes: NDArray[np.int64]) -> bool:
     """Whether groups have so few compositions that sequences of them can be looked through."""
-    return count_compositions(np.bincount(classes), problem.data) <= MAX_COMPOSITIONS
+    sizes = np.bincount(classes)
+    count = count_compositions(sizes, problem.data)
+    return count <= MAX_COMPOSITIONS and count * len(sizes) * MAX_LEVELS <= MAX_TABLE
+
+
+def part_sizes(problem: "Problem") -> tuple[list[float], NDArray[np.int64]]:
+    """Sizes of gradients' parts that differ, and [S] which each stage has."""
+    sizes, kind = np.unique(problem.part_bytes, return_inverse=True)
+    return sizes.tolist(), kind
 
 
 class Least(NamedTuple):
@@ -133,8 +144,8 @@ class SequenceSearch:
     def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
         self._columns = columns = Columns(problem, classes)
         self._steps = class_steps(step_ns(problem), classes)
-        sizes, self._kind = np.unique(problem.part_bytes, return_inverse=True)
-        exchanges = [exchange_ns(problem, size) for size in sizes.tolist()]
+        sizes, self._kind = part_sizes(problem)
+        exchanges = [exchange_ns(problem, size) for size in sizes]
         self._data_ns = np.stack([data_ns(one, classes, columns.taken) for one in exchanges])
         belongs, self._widths = _components(columns.levels, classes)
         self._parts = np.einsum("cq,lqj->clj", columns.taken, belongs)
@@ -145,8 +156,8 @@ class SequenceSearch:
 
         Args:
             goal_ns: costs from which on nothing is looked for.
-            most: beginnings of sequences that are looked at; pairs of groups, `PER_PAIR` times
-                fewer.
+            most: beginnings of sequences that are looked at; pairs of groups, D²/2 times fewer,
+                since a boundary takes as much longer.
             stop: after which the search ends.
 
         Returns:
@@ -199,9 +210,10 @@ class SequenceSearch:
         from gradweave.placement.bound.sequences_kernel import followers
 
         columns, count = self._columns, len(self._columns.taken)
+        data = int(columns.taken[0].sum())
         levels = self._parts.swapaxes(0, 1)
         kinds = [np.unique(rows, axis=0, return_inverse=True)[1] for rows in levels]
-        most = min(MAX_PAIRS, most // PER_PAIR, count * (count + 1) // 2)
+        most = min(MAX_PAIRS, 2 * most // data**2, count * (count + 1) // 2)
         pairs = np.empty((3, most), np.int64)
         found = followers(
             *(columns.taken, np.column_stack([*kinds, np.zeros(count, np.int64)])),

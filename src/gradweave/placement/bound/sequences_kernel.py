@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.placement.exchange_kernel import matching
 
+SMALL, LARGE = 512, 16
+"""Numbers of a table that take next to nothing beside what else a beginning takes, and as how many
+beginnings so many count."""
 SPREAD = np.int64(0x1E3779B97F4A7C15)
 """Multiplies numbers so that their middle bits differ."""
 
@@ -237,7 +240,7 @@ def least_sequence(
         widths: [L] what each threshold adds to a boundary that is longer.
         least: of any boundary.
         goal: costs from which on nothing is looked for.
-        most: beginnings that are looked at.
+        most: beginnings that are looked at; one whose devices fill large tables counts as many.
         flag: [1] ends the search when set.
         chosen: [S] for the compositions.
         place_in: [S] for which of the followers are next.
@@ -259,6 +262,7 @@ def least_sequence(
             half = 1  # read backwards it costs something else
     middle = groups - 1 - 2 * (half - 1)  # boundaries between the halves
     best, looked, number, mask = goal, 0, 0, len(known) - 1
+    large = LARGE * (len(widths) * left_parts.shape[1] // SMALL)
     for first in range(len(taken)):
         room = best - data_ns[kind[0], first] - (groups - 1) * least
         if room <= 0 or not is_left(taken, first, left):
@@ -295,6 +299,7 @@ def least_sequence(
                         found[group] = chosen[group]
                     found[groups - 1] = following
                     continue
+                looked += large
                 take(taken, parts, following, left, left_parts, 1)
                 if still_to_pay(parts, following, left_parts, more, data, widths, room) >= room:
                     take(taken, parts, following, left, left_parts, -1)
