@@ -325,7 +325,6 @@ def python():
         yield
 
 
-@pytest.mark.usefixtures("python")
 def test_the_bound_is_met_where_unlike_stages_leave_it_room():
     # Three in a row: little crosses the far link, much another one, whose bandwidth is free.
     latency = np.array([[0, 50.25, 50.25], [50.25, 0, 5.25], [50.25, 5.25, 0]]) * 1e-9
