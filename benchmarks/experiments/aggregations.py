@@ -4,8 +4,8 @@
 
 Eight workers learn by IPPO, five seeds side by side. Harvest is the game of the guide own-games.md,
 spread is simple_spread. Settings are the same for all aggregations, but for the learning rate: that
-is searched for each, among TIMES the algorithm's own, by SEARCHED other seeds, whose returns at the
-end decide. One training feeds all axes: returns are those of the episodes that ended while
+is searched for each, among TIMES the algorithm's own and beyond while the best is at an end, by
+SEARCHED other seeds, whose returns at the end decide. One training feeds all axes: returns are those of the episodes that ended while
 learning, and steps, bytes and seconds are counted for the update in which they ended. The four
 exact aggregations give every worker the same mean, so that one training, by `mean`, stands for
 them; they differ in bytes and seconds.
@@ -68,7 +68,7 @@ from tests.docs.blocks import blocks_of
 NAME = "aggregations"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own-games.md"
 WORKERS, SEEDS = 8, 5
-TIMES, SEARCHED, FIRST = tuple(8.0 ** (half / 2) for half in range(-2, 5)), 2, 100
+TIMES, SEARCHED, FIRST = tuple(8.0 ** (half / 2) for half in range(-1, 4)), 2, 100
 """Rates that are searched, of the algorithm's own; by how many seeds, from which one on."""
 LIBRARIES = ("jax", "jaxmarl", "optax")
 SMOOTH, LAST, LEVEL = 5, 0.1, 0.8
@@ -396,6 +396,17 @@ def chosen(searches: list[dict[str, Any]], game: str, name: str) -> float:
     return max(tried, key=lambda one: one["end"])["times"]
 
 
+def next_to_try(ends: dict[float, float]) -> float | None:
+    """The next rate of a search; None where the best lies between others."""
+    for times in TIMES:
+        if times not in ends:
+            return times
+    best = max(ends, key=lambda times: ends[times])
+    if best == max(ends):
+        return best * 8**0.5
+    return best / 8**0.5 if best == min(ends) else None
+
+
 def keep(rows: list[dict[str, Any]]) -> None:
     """Writes all, in the order of this file, whatever was measured first."""
     games, names = [*GAMES], [*TOGETHER, *BY_SERVER]
@@ -443,13 +454,13 @@ def measure(game: str, names: list[str], kept: Unfinished) -> None:
     for name in names:
         own = {"game": game, "name": name}
         there = [row for row in kept.rows() if row["game"] == game and row["name"] == name]
-        tried = {row["times"] for row in there if "return" not in row}
-        for times in TIMES:
-            if times not in tried:
-                made = trained(name, times, searched, FIRST, SEARCHED)
-                found = {"times": times, "end": float(at_the_end(made).mean())}
-                kept.add(own | found | {"parameters": made["parameters"]})
-                show(own | found)
+        ends = {row["times"]: row["end"] for row in there if "return" not in row}
+        while times := next_to_try(ends):
+            made = trained(name, times, searched, FIRST, SEARCHED)
+            ends[times] = float(at_the_end(made).mean())
+            found = {"times": times, "end": ends[times]}
+            kept.add(own | found | {"parameters": made["parameters"]})
+            show(own | found)
         times = chosen([row for row in kept.rows() if "return" not in row], game, name)
         if not any("return" in row and row["times"] == times for row in there):
             made = trained(name, times, reported, 0, SEEDS)
