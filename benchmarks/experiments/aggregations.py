@@ -5,10 +5,10 @@
 Eight workers learn by IPPO, five seeds side by side. Harvest is the game of the guide own-games.md,
 spread is simple_spread. Settings are the same for all aggregations, but for the learning rate: that
 is searched for each, among TIMES the algorithm's own and beyond while the best is at an end, by
-SEARCHED other seeds, whose returns at the end decide. One training feeds all axes: returns are those of the episodes that ended while
-learning, and steps, bytes and seconds are counted for the update in which they ended. The four
-exact aggregations give every worker the same mean, so that one training, by `mean`, stands for
-them; they differ in bytes and seconds.
+SEARCHED other seeds, whose returns at the end decide. One training feeds all axes: returns are
+those of the episodes that ended while learning, and steps, bytes and seconds are counted for the
+update in which they ended. The four exact aggregations give every worker the same mean, so that one
+training, by `mean`, stands for them; they differ in bytes and seconds.
 
 Workers of all but the asynchronous server compute in one program on one device, by `jax.vmap` over
 the axis that `gradweave train` has devices on: the same learner and the same messages. The server
