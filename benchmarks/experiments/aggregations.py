@@ -411,6 +411,7 @@ def keep(rows: list[dict[str, Any]]) -> None:
     """Writes all, in the order of this file, whatever was measured first."""
     games, names = [*GAMES], [*TOGETHER, *BY_SERVER]
     rows = sorted(rows, key=lambda r: (games.index(r["game"]), names.index(r["name"]), r["times"]))
+    rows = [row | {"times": round(row["times"], 4)} for row in rows]
     searches = [row for row in rows if "return" not in row]
     rows = [row for row in rows if "return" in row]
     rows = [row for row in rows if row["times"] == chosen(searches, row["game"], row["name"])]
