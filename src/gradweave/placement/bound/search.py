@@ -38,7 +38,7 @@ MAX_ROUNDS = 60
 MAX_UNASKED = 50_000_000
 """Beginnings of sequences that are looked at where no time limit says for how long: seconds."""
 GOALS = (0.25, 0.5, 0.75, 1.0)
-"""How far up from the bound by duals to the cost sequences are looked through, one after the other
+"""How far up from the bound by duals to the cost sequences are searched, one goal after the other
 as far as that is done. Each takes several times as long as the one before."""
 
 
@@ -64,15 +64,15 @@ def placement_bound(
     """A lower bound of the exchange model's cost.
 
     Given the cost of a placement it is mostly met, for sixteen devices that all differ or dozens
-    in a few regions, by looking through all sequences of groups (`Sequences`). Otherwise it is
+    in a few regions, by an exhaustive search of sequences of groups (`Sequences`). Otherwise it is
     that of a linear program (`GroupDuals`), often met where regions are alike inside, and weak
     where many devices differ.
 
     Args:
         problem: what is placed.
         cost_s: of a placement that was found: a bound that meets it ends the search. Sequences are
-            looked through only where it is given.
-        time_limit: seconds after which the best so far is returned; sequences are looked through
+            searched only where it is given.
+        time_limit: seconds after which the best so far is returned; sequences are searched
             for longer with one.
     """
     stop = Stop.after(time_limit)

@@ -1,7 +1,6 @@
-"""Sequences of groups, looked through to the end: none costs less than what is stated."""
+"""Exhaustive search of sequences of groups, and the certificate that none costs less."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,29 +36,29 @@ MAX_TABLE = 20_000_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sequences:
-    """No sequence of groups costs less than this, as looking through all of them says again.
+    """No sequence of groups costs less than a goal, which an exhaustive search confirms.
 
     A group's composition, how many devices of each class it has, bounds its DataP in each stage. A
     boundary is at least the bottleneck matching of its two compositions. A placement is a sequence
     of groups that together take no more of a class than there is; it costs the longest DataP of
-    them and all boundaries. Looked through is not what certainly costs more, see
+    them and all boundaries. How the search prunes, says
     `gradweave.placement.bound.sequences_kernel.least_sequence`.
     """
 
     classes: NDArray[np.int64]
     """[N] class of each device."""
     goal_ns: int
-    """What is stated."""
+    """Nanoseconds that no sequence costs less than."""
 
     def __str__(self) -> str:
         count = int(self.classes.max()) + 1
-        return f"looking through all sequences of groups, by {count} classes of devices"
+        return f"exhaustive search of sequences of groups, by {count} classes of devices"
 
     def nanoseconds(self, problem: "Problem") -> int:
         """What they prove: `goal_ns`, or less if there is a sequence that costs less.
 
         Raises:
-            InvalidCertificateError: there are too many sequences to look through.
+            InvalidCertificateError: there are too many sequences to search.
         """
         found = SequenceSearch(problem, self.classes).least(self.goal_ns, MAX_LOOKED)
         if found is None:
@@ -75,7 +74,7 @@ class Sequences:
 
     @classmethod
     def from_object(cls, problem: "Problem", classes: Sequence[int], goal_ns: int) -> "Sequences":
-        """What was read, not trusted, for a problem: such as `nanoseconds` can look through.
+        """What was read, not trusted, for a problem: such as `nanoseconds` can search.
 
         Args:
             problem: that they are of.
@@ -116,7 +115,7 @@ def alike(problem: "Problem") -> NDArray[np.int64]:
 
 
 def countable(problem: "Problem", classes: NDArray[np.int64]) -> bool:
-    """Whether groups have so few compositions that sequences of them can be looked through."""
+    """Whether groups have so few compositions that sequences of them can be searched."""
     sizes = np.bincount(classes)
     count = count_compositions(sizes, problem.data)
     return count <= MAX_COMPOSITIONS and count * len(sizes) * MAX_LEVELS <= MAX_TABLE
@@ -129,7 +128,7 @@ def part_sizes(problem: "Problem") -> tuple[list[float], NDArray[np.int64]]:
 
 
 class Least(NamedTuple):
-    """What looking through sequences of groups came to."""
+    """The result of a search."""
 
     ns: int
     """None costs less: the least cost, or the goal."""
@@ -139,7 +138,7 @@ class Least(NamedTuple):
 
 
 class SequenceSearch:
-    """Looks through the sequences of groups of a problem, by classes of devices."""
+    """Searches the sequences of groups of a problem, by classes of devices."""
 
     def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
         self._columns = columns = Columns(problem, classes)
@@ -150,6 +149,10 @@ class SequenceSearch:
         belongs, self._widths = _components(columns.levels, classes)
         self._parts = np.einsum("cq,lqj->clj", columns.taken, belongs)
         self._part_sizes = np.einsum("q,lqj->lj", columns.sizes, belongs)
+        levels = self._parts.swapaxes(0, 1)
+        numbers = [np.unique(rows, axis=0, return_inverse=True)[1] for rows in levels]
+        self._alike = np.column_stack([*numbers, np.zeros(len(columns.taken), np.int64)])
+        self._code = _codes(columns)
 
     def least(self, goal_ns: int, most: int, stop: Stop = UNLIMITED) -> Least | None:
         """The least cost of all sequences, at most the goal.
@@ -172,38 +175,26 @@ class SequenceSearch:
             rows, chosen = self._rows_below(goal_ns, most, stop), np.empty(columns.groups, np.int64)
             if rows is None:
                 return None
-            found, _ = least_sequence(
+            found = least_sequence(
                 *(rows.begins, rows.after, rows.between),
                 *(columns.taken, self._parts, self._data_ns, self._kind),
                 *(columns.sizes.copy(), self._part_sizes.copy(), self._widths),
                 *(columns.levels.least, goal_ns, most, stop.flag),
-                *(*np.zeros((4, columns.groups), np.int64), chosen, *self._numbered()),
+                *(*np.zeros((4, columns.groups), np.int64), chosen, self._code),
+                np.full((KNOWN if self._code.any() else 0, 3), -1),
             )
         return None if found < 0 else self._least(int(found), goal_ns, chosen)
-
-    def _numbered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[C] each composition's part of a number for any devices that are taken, and the table."""
-        columns, digit, code = self._columns, 1, np.zeros(len(self._columns.taken), np.int64)
-        for place, size in enumerate(columns.sizes.tolist()):
-            code += digit * columns.taken[:, place]
-            digit *= size + 1
-            if digit * len(code) >= 1 << 62:
-                return np.zeros(len(code), np.int64), np.zeros((0, 3), np.int64)
-        return code, np.full((KNOWN, 3), -1)
 
     def _least(self, ns: int, goal_ns: int, sequence: NDArray[np.int64]) -> Least:
         """A sequence of compositions as one of devices."""
         if ns >= goal_ns:
             return Least(goal_ns, None)
-        taken = self._columns.taken[sequence]
-        devices = np.empty((len(taken), taken[0].sum()), np.int64)
-        place = np.zeros(len(taken), np.int64)
-        for one in range(taken.shape[1]):
-            members = np.flatnonzero(self._columns.classes == one)
-            for group, (begin, end) in enumerate(itertools.pairwise([0, *taken[:, one].cumsum()])):
-                devices[group, place[group] : place[group] + end - begin] = members[begin:end]
-                place[group] += end - begin
-        return Least(ns, devices)
+        taken, members, group = self._columns.taken[sequence], [], []
+        for one, count in enumerate(taken.sum(axis=0).tolist()):
+            members.append(np.flatnonzero(self._columns.classes == one)[:count])
+            group.append(np.repeat(np.arange(len(taken)), taken[:, one]))
+        order = np.argsort(np.concatenate(group), kind="stable")
+        return Least(ns, np.concatenate(members)[order].reshape(len(taken), -1))
 
     def _rows_below(self, goal_ns: int, most: int, stop: Stop) -> "_Rows | None":
         """Of sequences that cost less than a goal; None where they are too many or time is up."""
@@ -211,13 +202,11 @@ class SequenceSearch:
 
         columns, count = self._columns, len(self._columns.taken)
         data = int(columns.taken[0].sum())
-        levels = self._parts.swapaxes(0, 1)
-        kinds = [np.unique(rows, axis=0, return_inverse=True)[1] for rows in levels]
         most = min(MAX_PAIRS, 2 * most // data**2, count * (count + 1) // 2)
         pairs = np.empty((3, most), np.int64)
         found = followers(
-            *(columns.taken, np.column_stack([*kinds, np.zeros(count, np.int64)])),
-            *(columns.data_ns, columns.sizes, self._steps, self._widths),
+            *(columns.taken, self._alike, columns.data_ns),
+            *(columns.sizes, self._steps, self._widths),
             *(columns.levels.least, (columns.groups - 2) * columns.levels.least, goal_ns),
             *(stop.flag, *pairs),
         )
@@ -242,6 +231,17 @@ class _Rows:
     """[M] which follow."""
     between: NDArray[np.int64]
     """[M] nanoseconds of the boundary."""
+
+
+def _codes(columns: Columns) -> NDArray[np.int64]:
+    """[C] numbers whose sum tells which devices are taken; all 0 where it would exceed 62 bits."""
+    digit, code = 1, np.zeros(len(columns.taken), np.int64)
+    for place, size in enumerate(columns.sizes.tolist()):
+        code += digit * columns.taken[:, place]
+        digit *= size + 1
+        if digit * len(code) >= 1 << 62:
+            return np.zeros(len(code), np.int64)
+    return code
 
 
 def _components(

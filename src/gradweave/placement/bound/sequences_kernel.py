@@ -21,7 +21,7 @@ SPREAD = np.int64(0x1E3779B97F4A7C15)
 @kernel
 def followers(
     taken: NDArray[np.int64],
-    kinds: NDArray[np.int64],
+    alike: NDArray[np.int64],
     data_ns: NDArray[np.int64],
     sizes: NDArray[np.int64],
     steps: NDArray[np.int64],
@@ -41,7 +41,7 @@ def followers(
 
     Args:
         taken: [C, Q].
-        kinds: [C, L] equal numbers of those that are alike at a threshold.
+        alike: [C, L] equal numbers of those that are alike at a threshold.
         data_ns: [C] the least DataP in any stage, ascending.
         sizes: [Q] devices of each class.
         steps: [Q, Q] the shortest step between devices of two classes.
@@ -67,7 +67,7 @@ def followers(
         for second in range(first + 1):
             length = least
             for level in range(len(widths)):
-                if kinds[first, level] != kinds[second, level]:
+                if alike[first, level] != alike[second, level]:
                     length += widths[level]
             if length >= room:
                 continue
@@ -216,15 +216,16 @@ def least_sequence(
     found: NDArray[np.int64],
     code: NDArray[np.int64],
     known: NDArray[np.int64],
-) -> tuple[int, int]:
+) -> int:
     """The least cost of sequences that take no more of a class than there is; depth first.
 
-    A sequence costs the longest DataP of its groups and all its boundaries. Its beginning is left
-    where it and `still_to_pay` are no less than the goal, or than the best sequence so far. So it
-    is where the boundaries of the sequence's first half take more than those of any second half
-    may: read the other way round, the sequence begins with the half that takes less, if its stages
-    are of the same kinds then. And so it is
-    where another one ended in the same group, left the same devices and took no more.
+    A sequence costs the longest DataP of its groups and all its boundaries. Its beginning is pruned
+    where
+
+    - it and `still_to_pay` are no less than the goal, or than the best sequence so far;
+    - the boundaries of the sequence's first half take more than those of its second half may: read
+      backwards it begins with the half that takes less, if its stages are of the same kinds then;
+    - another one that was explored ended in the same group, left the same devices and took no more.
 
     Args:
         begins: [C + 1] where each composition's followers begin; they are in ascending order of
@@ -247,13 +248,12 @@ def least_sequence(
         length: [S] for the sums of boundaries.
         longest: [S] for the longest DataP.
         found: [S] the least sequence; written where it costs less than the goal.
-        code: [C] what a composition takes off the number of what is left.
+        code: [C] numbers whose sum tells which devices are taken.
         known: [T, 3] for beginnings that were looked at: a number, their boundaries and longest
             DataP; T is a power of two, or 0 where numbers would be too large.
 
     Returns:
-        The least cost, at most the goal, or −1 where it was not found in so many; and how many were
-        looked at.
+        The least cost, at most the goal; −1 where it was not found in so many.
     """
     groups, data = len(kind), taken[0].sum()
     half = groups // 2
@@ -320,7 +320,7 @@ def least_sequence(
                 length[place], longest[place] = far, slower
                 break
             if looked > most or flag[0]:
-                return -1, looked
+                return -1
             if not entered:
                 if place > 0:
                     take(taken, parts, chosen[place], left, left_parts, -1)
@@ -328,4 +328,4 @@ def least_sequence(
                 place -= 1
         take(taken, parts, first, left, left_parts, -1)
         number -= code[first]
-    return best, looked
+    return best

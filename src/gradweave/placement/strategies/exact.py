@@ -23,8 +23,8 @@ MAX_DEVICES = 16
 """Devices up to which constraint programming is tried: the model has S·N² pairs, and proofs get
 hard soon after."""
 RESTARTS, SHARE = 8, 0.2
-"""Of annealing beforehand, and its share of the time: the less it finds, the less there is to look
-through."""
+"""Of annealing beforehand, and its share of the time: the less its placement costs, the less there
+is to search."""
 UNIT_S = 1e-9
 """What times are multiples of, at least."""
 MAX_UNITS = 1 << 27
@@ -36,12 +36,11 @@ more CP-SAT 9.15 was seen to call feasible models infeasible, and others optimal
 class Exact(Placer):
     """Ends with a proof that nothing costs less.
 
-    Where all boundaries carry as much and stages fit every device, all sequences of groups are
-    looked through that may cost less than what annealing finds, to the nanosecond for each group
-    and device
-    (`gradweave.placement.bound.sequences.SequenceSearch`): for sixteen devices that all differ, or
-    dozens in a few regions. Otherwise CP-SAT over the device at each position; times are rounded to
-    a 2^27th of the longest.
+    Where all boundaries carry as much and stages fit every device, by an exhaustive search of
+    sequences of groups that cost less than what annealing finds, to the nanosecond for each group
+    and device (`gradweave.placement.bound.sequences.SequenceSearch`): for sixteen devices that all
+    differ, or dozens in a few regions. Otherwise by CP-SAT over the device at each position, with
+    times rounded to a 2^27th of the longest.
     """
 
     name: ClassVar[str] = "exact"
