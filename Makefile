@@ -36,21 +36,21 @@ $(VENV)/installed-for-use: $(FRAME) | $(BIN)/python
 	@touch $@
 
 $(VENV)/installed-for-work: $(FRAME) | $(BIN)/python
-	$(PIP) -e '.[run,lab,learn,marl,ray,plot,docs,dev]'
+	$(PIP) -e '.[run,mpi,lab,learn,marl,ray,plot,docs,dev]'
 	@touch $@ $(VENV)/installed-for-use
 
 demo: $(VENV)/installed-for-use
 	@mkdir -p demo && date +%s > demo/.started
 	@echo
 	@echo "1 of 4  Looking for an all-reduce of 16 servers, BCube(4,1), in as few rounds as there can be"
-	@$(BIN)/gradweave schedule bcube:n=4,k=1 --output demo/bcube4.json
+	@$(BIN)/gradweave solve bcube:n=4,k=1 --output demo/bcube4.json
 	@echo
 	@echo "2 of 4  Checking that file as a stranger would: every contribution arrives once, no link is overbooked"
 	@$(BIN)/gradweave verify demo/bcube4.json
 	@echo
 	@echo "3 of 4  Writing pages that play it, and the ring of the textbooks, round by round"
 	@$(BIN)/gradweave show demo/bcube4.json --output demo/bcube4.html
-	@$(BIN)/gradweave schedule ring:n=8 --scheduler ring --output demo/ring8.json
+	@$(BIN)/gradweave solve ring:n=8 --scheduler ring --output demo/ring8.json
 	@$(BIN)/gradweave show demo/ring8.json --output demo/ring8.html
 	@echo "        after $$(($$(date +%s) - $$(cat demo/.started))) s: open demo/bcube4.html in a browser"
 	@echo
@@ -92,7 +92,7 @@ imports: $(VENV)/installed-for-work
 pages: $(VENV)/installed-for-work
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
-# What each quantitative sentence of README and docs rests on still says the same: benchmarks/claims/__init__.py.
+# Figures in README and docs agree with the evidence in their comments: benchmarks/claims/__init__.py.
 claims: $(VENV)/installed-for-work
 	$(BIN)/python -m benchmarks.claims
 	$(BIN)/python benchmarks/render.py --check

@@ -65,18 +65,18 @@ def _network_files(suffix: str) -> list[bytes]:
 
 
 def _network(suffix: str, shape: str, more: Sequence[bytes] = (), *formats: str | None) -> Reader:
-    from gradweave.topology import load
+    from gradweave.topology.formats.files import read as read_network
 
     def read(path: Path) -> None:
         for name in formats or (None,):
-            load(path, name)
+            read_network(path, name)
 
     made = _network_files(suffix) if suffix not in (".xml", "") else []
     return Reader(shape, suffix, read, [*made, *more])
 
 
 def _schedule(suffix: str, shape: str) -> Reader:
-    from gradweave.schedule import load
+    from gradweave.schedules.file import load
 
     shared = json.loads(GOLDEN.read_bytes())
     shared |= {"version": 2, "shares": {"numerators": [1, 2, 3], "denominator": 6}}
@@ -111,10 +111,10 @@ def _workload() -> Reader:
 
 
 def _machine() -> Reader:
-    from gradweave.automata import dump, load, read_text
+    from gradweave.automata import dump, load_machine, read_text
 
     def read(path: Path) -> None:
-        read_text(dump(load(path)))  # what is read can be written and read again
+        read_text(dump(load_machine(path)))  # what is read can be written and read again
 
     worlds = (ROOT / "src" / "gradweave" / "marl" / "worlds" / "data").glob("*.yaml")
     return Reader("yaml", ".yaml", read, [MACHINE, *(path.read_bytes() for path in sorted(worlds))])
@@ -131,7 +131,7 @@ def _formula() -> Reader:
 def _specification() -> Reader:
     from gradweave.aggregate.spec import parse
     from gradweave.errors import GradweaveError
-    from gradweave.schedulers import from_spec
+    from gradweave.schedulers.spec import from_spec
     from gradweave.specification import parse_spec
     from gradweave.topology import units
 
@@ -156,9 +156,9 @@ def _specification() -> Reader:
 
 
 def _planned_weights() -> Reader:
-    from gradweave.schedulers.planned.policy import read_weights
+    from gradweave.schedulers.greedy.policy import read_weights
 
-    shipped = ROOT / "src/gradweave/schedulers/planned/weights/planned.safetensors"
+    shipped = ROOT / "src/gradweave/schedulers.greedy/weights/planned.safetensors"
     return Reader(
         "safetensors", ".safetensors", lambda p: read_weights(str(p)), [shipped.read_bytes()]
     )

@@ -92,10 +92,10 @@ def edits_of(path: str, source: str, lines: set[int] | None = None) -> list[Edit
 def sample(root: Path, folders: Iterable[str], count: int, seed: int) -> list[Edit]:
     """Edits drawn without replacement, one a line at most, every edit as likely as another."""
     draw = random.Random(seed)
-    files = sorted(file for folder in folders for file in _files(root / folder))
+    found = sorted(file for folder in folders for file in files(root / folder))
     edits = [
         edit
-        for file in files
+        for file in found
         for edit in edits_of(file.relative_to(root).as_posix(), file.read_text())
     ]
     draw.shuffle(edits)
@@ -107,7 +107,8 @@ def sample(root: Path, folders: Iterable[str], count: int, seed: int) -> list[Ed
     return list(taken.values())
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files(path: Path) -> Iterator[Path]:
+    """A file itself, or all of a folder."""
     if path.suffix == ".py":
         yield path
         return

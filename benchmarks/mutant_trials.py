@@ -39,6 +39,8 @@ COPIED = (
 LIBRARIES = ("numpy", "numba", "networkx", "ortools.graph.python.max_flow", "msgspec", "hypothesis")
 JAX_LIBRARIES = ("jax", "equinox", "optax")
 """Importing these starts no thread, which a fork would lose."""
+OWN = ("gradweave", "gradweave_check", "gradweave_refute", "tests")
+"""Modules that are imported from the copy, never inherited from the parent process."""
 REWRITTEN = "pytest.PytestAssertRewriteWarning"  # of plugins imported before the fork
 DAY_S = 86_400
 
@@ -139,7 +141,12 @@ class Trials:
         log = os.open(self.work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        sys.path.insert(0, str(self.tree / "src"))
+        _forget_packages()
+        sys.path[:0] = [str(self.tree / "src"), str(self.tree)]
+        where = importlib.import_module("gradweave").__file__ or ""
+        if not Path(where).is_relative_to(self.tree):
+            print(f"tests would run on {where}, not on the copy")
+            return 70
         os.environ |= {"PYTHONPATH": str(self.tree / "src"), "NUMBA_CACHE_DIR": str(compiled)}
         with contextlib.suppress(KeyError):
             sys.modules["numba"].config.CACHE_DIR = str(compiled)
@@ -181,6 +188,13 @@ class _Recorder:
     def pytest_sessionfinish(self) -> None:
         content = {"failed": self._failed, "durations": self._durations}
         self._report.write_text(json.dumps(content))
+
+
+def _forget_packages() -> None:
+    """Has this project's modules imported again, from the copy: the parent has some already."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in OWN:
+            del sys.modules[name]
 
 
 def _ended(child: int, deadline: float) -> int | None:

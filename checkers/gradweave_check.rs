@@ -1,12 +1,12 @@
-//! Checks a schedule, and proofs that none takes less: a second checker, by other means.
+//! Checks a schedule, and proofs that no schedule takes less: a second checker, by other means.
 //!
 //!     rustc --edition 2021 -O -C overflow-checks=on gradweave_check.rs
 //!     ./gradweave_check [--aggregating-switches] FILE.json    (- for standard input)
-//!     ./gradweave_check --lines                               (a file a line; 1 or 0 for each part)
+//!     ./gradweave_check --lines                               (one file per line; 1 or 0 for each part)
 //!
 //! Written from docs/reference/schedule-file.md and docs/concepts/certificates.md; it shares no code
-//! with Gradweave, nor with gradweave_check.py, and needs the standard library alone. Numbers are
-//! exact fractions of its own. Exit status: 0 all is accepted, 1 not all, 2 no such file.
+//! with Gradweave or gradweave_check.py, and needs only the standard library. It implements exact
+//! fractions. Exit status: 0 all is accepted, 1 not all, 2 no such file.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -22,7 +22,7 @@ fn need(holds: bool, otherwise: &str) -> Res<()> {
 
 // ------------------------------------------------------------------------------ natural numbers
 
-/// Limbs of 32 bits, the lowest first; none of them a leading zero.
+/// Limbs of 32 bits, the lowest first, without leading zeros.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Nat(Vec<u32>);
 
@@ -65,7 +65,7 @@ impl Nat {
         sum.push(carry as u32);
         Nat(sum).trimmed()
     }
-    /// The difference; what is taken away must not be more.
+    /// The difference; the subtrahend must not be larger.
     fn minus(&self, other: &Nat) -> Nat {
         let (mut borrow, mut rest) = (0i64, vec![]);
         for k in 0..self.0.len() {
@@ -167,7 +167,7 @@ impl Nat {
 
 // ------------------------------------------------------------------------------------ fractions
 
-/// In lowest terms.
+/// A fraction in lowest terms.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Frac {
     negative: bool,
@@ -208,7 +208,7 @@ impl Frac {
             Frac::new(value < 0.0, over, Nat::of(1).left(-power as usize))
         })
     }
-    /// "p" or "p/q", in decimal digits.
+    /// Parses "p" or "p/q", in decimal digits.
     fn parsed(text: &str) -> Res<Frac> {
         let (over, under) = text.split_once('/').unwrap_or((text, "1"));
         for part in [over, under] {
@@ -304,7 +304,7 @@ fn total<'a>(values: impl IntoIterator<Item = &'a Frac>) -> Frac {
     values.into_iter().fold(zero(), |sum, value| sum.plus(value))
 }
 
-/// The least T for which the sum of rate · max(0, T − idle) is what must be paid.
+/// The smallest T for which the sum of rate · max(0, T − idle) is the amount to be paid.
 fn until(paid: &Frac, mut charges: Vec<(Frac, Frac)>) -> Frac {
     charges.sort();
     let (mut rate, mut level, mut time) = (zero(), zero(), zero());
@@ -415,7 +415,13 @@ impl Parser<'_> {
                     need(digits.len() == 1 || !digits.starts_with('0'), "JSON: a leading zero")?;
                     return word.parse().map(Json::Int).map_err(|e| format!("JSON: {e}"));
                 }
-                word.parse().map(Json::Float).map_err(|e| format!("JSON: {e}"))
+                let (whole, rest) = digits.split_at(digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len()));
+                need(whole.len() == 1 || !whole.starts_with('0'), "JSON: a leading zero")?;
+                if let Some(after) = rest.strip_prefix('.') {
+                    need(after.starts_with(|c: char| c.is_ascii_digit()), "JSON: no digit after the point")?;
+                }
+                let value: f64 = word.parse().map_err(|e| format!("JSON: {e}"))?;
+                Ok(Json::Float(value))
             }
         }
     }
@@ -434,6 +440,10 @@ impl Parser<'_> {
                     match escaped {
                         b'n' => found.push(b'\n'),
                         b't' => found.push(b'\t'),
+                        b'r' => found.push(b'\r'),
+                        b'b' => found.push(8),
+                        b'f' => found.push(12),
+                        b'"' | b'\\' | b'/' => found.push(escaped),
                         b'u' => {
                             let digits = self.text.get(self.at..self.at + 4).ok_or("JSON: \\u")?;
                             let digits = std::str::from_utf8(digits).map_err(|e| e.to_string())?;
@@ -442,9 +452,10 @@ impl Parser<'_> {
                             let c = char::from_u32(code).unwrap_or('\u{fffd}');
                             found.extend(c.to_string().bytes());
                         }
-                        c => found.push(c),
+                        _ => return Err("JSON: no such escape".into()),
                     }
                 }
+                0..32 => return Err("JSON: a control character in a string".into()),
                 c => found.push(c),
             }
         }
@@ -645,12 +656,20 @@ impl Network {
         Ok(net)
     }
 
-    /// Ends of links, of all of them turned round if asked.
+    /// Liberties that no schedule on it can take.
+    fn never(&self) -> Vec<Liberty> {
+        let several = |s: &usize| self.ends.iter().filter(|(a, _)| a == s).count() > 1;
+        let passed = self.size > 2 && self.servers.iter().any(several);
+        let can = [(RoutesPassServers, passed), (SwitchesAdd, self.size > self.servers.len())];
+        can.into_iter().filter(|x| !x.1).map(|x| x.0).collect()
+    }
+
+    /// Ends of the links, reversed if asked.
     fn turned(&self, back: bool) -> Vec<(usize, usize)> {
         self.ends.iter().map(|(a, b)| if back { (*b, *a) } else { (*a, *b) }).collect()
     }
 
-    /// Least sums of costs from some nodes to each, or back: labels corrected until none is too large.
+    /// Minimum sums of costs from some nodes to each, or back: labels corrected until none is too large.
     fn least(&self, starts: &[usize], cost: &[Frac], back: bool, through: &dyn Fn(usize) -> bool) -> Vec<Option<Frac>> {
         let mut out = vec![vec![]; self.size];
         for (k, (a, b)) in self.turned(back).into_iter().enumerate() {
@@ -680,7 +699,7 @@ impl Network {
         found
     }
 
-    /// Found when they are first asked for.
+    /// Computed on first use.
     fn messages(&self) -> Res<&Messages> {
         self.messages.get_or_init(|| Messages::new(self)).as_ref().map_err(String::clone)
     }
@@ -689,7 +708,7 @@ impl Network {
         self.least(starts, &self.delay, back, &|_| true)
     }
 
-    /// Least numbers of transfers from some servers, or to them, of at most 2^31.
+    /// Minimum numbers of transfers from some servers, or to them, of at most 2^31.
     fn hops(&self, starts: &[usize], back: bool) -> Vec<i128> {
         let counts = |(_, end): (usize, usize)| Frac::whole(self.is_server[end] as i128);
         let cost: Vec<Frac> = self.turned(back).into_iter().map(counts).collect();
@@ -697,7 +716,7 @@ impl Network {
         found.iter().map(|x| x.as_ref().map_or(1 << 31, |x| x.float() as i128)).collect()
     }
 
-    /// Seconds for which each link direction carries nothing: what it carries must come and go on.
+    /// Seconds for which each link direction is idle: its bytes must come there and go on.
     fn idle(&self, given: &[usize], wanted: &[usize], through: &dyn Fn(usize) -> bool) -> Vec<Option<Frac>> {
         let with_hold = |k: usize, node: usize| {
             if self.is_server[node] { self.delay[k].plus(&self.hold[k]) } else { self.delay[k].clone() }
@@ -793,7 +812,7 @@ impl Asked {
 
 // ------------------------------------------------------------------------------------- schedule
 
-/// What schedules may do that a bound does not hold for.
+/// Liberties of schedules that a bound may exclude.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Liberty {
     StagesOverlap,
@@ -805,6 +824,50 @@ enum Liberty {
     TransfersLeaveTheTrees,
 }
 use Liberty::*;
+
+impl Liberty {
+    /// In the order in which classes of schedules name them.
+    const ALL: [Liberty; 7] = [
+        ServersRootFewerPieces, ServersRootUnequalParts, SumsMeetAtSeveralServers, StagesOverlap,
+        RoutesPassServers, SwitchesAdd, TransfersLeaveTheTrees,
+    ];
+
+    fn words(self) -> &'static str {
+        match self {
+            StagesOverlap => "stages overlap",
+            SumsMeetAtSeveralServers => "sums meet at several servers",
+            RoutesPassServers => "routes pass servers",
+            SwitchesAdd => "switches add",
+            ServersRootUnequalParts => "servers root unequal parts",
+            ServersRootFewerPieces => "servers root fewer pieces",
+            TransfersLeaveTheTrees => "transfers leave the trees",
+        }
+    }
+
+    /// The description of schedules that do not take it.
+    fn without(self, pieces: &[u128], trees: Option<&Trees>) -> String {
+        match self {
+            ServersRootFewerPieces => {
+                let alike = pieces.iter().all(|x| *x == pieces[0]);
+                let most = match pieces[0] {
+                    _ if !alike => "the pieces claimed".into(),
+                    1 => "a piece".into(),
+                    count => format!("at least {count} pieces"),
+                };
+                format!("root {most} at each server")
+            }
+            ServersRootUnequalParts => "root equal parts at all servers".into(),
+            SumsMeetAtSeveralServers => "sum each piece at one server".into(),
+            StagesOverlap => "finish every sum before the first copy".into(),
+            RoutesPassServers => "route through no other server".into(),
+            SwitchesAdd => "add at servers alone".into(),
+            TransfersLeaveTheTrees => {
+                let shortest = trees.is_some_and(|trees| trees.before.is_empty());
+                format!("keep to {}", if shortest { "shortest paths" } else { "the given trees" })
+            }
+        }
+    }
+}
 
 struct Transfer {
     round: u64,
@@ -895,7 +958,7 @@ impl Plan {
         let rounds = transfers.last().map_or(0, |one| one.round + 1);
         need(data.get("rounds")?.int()? == rounds as i128, "rounds: not the transfers'")?;
 
-        // How often each server's contribution is in what a node holds of a piece: 0, 1, or 2 for more.
+        // How often each server's contribution is in a node's sum of a piece: 0, 1, or 2 for more.
         let servers = net.servers.len();
         let mut held: HashMap<(usize, usize), Vec<u8>> = HashMap::new();
         let holds = |held: &HashMap<(usize, usize), Vec<u8>>, node: usize, piece: usize| {
@@ -1037,11 +1100,13 @@ impl Plan {
 
 // ------------------------------------------------------------------------ messages without bytes
 
-/// What messages take at least, and who can have heard of whom by when at most.
+/// Minimum times of messages, and how many servers can have heard of how many by when.
 struct Messages {
     hold: [HashMap<usize, Frac>; 2],
     ports: [HashMap<usize, Frac>; 2],
     far: HashMap<usize, Vec<Option<Frac>>>,
+    /// By the longest hold on the way: with it, and over links that are held at most that long.
+    along: Vec<(Frac, HashMap<usize, Vec<Option<Frac>>>)>,
     spread: Vec<Frac>,
 }
 
@@ -1060,6 +1125,18 @@ impl Messages {
             }
         }
         let far: HashMap<_, _> = net.servers.iter().map(|s| (*s, net.away(&[*s], false))).collect();
+        let every: Vec<&Frac> = net.hold.iter().collect::<BTreeSet<_>>().into_iter().collect();
+        // With more than four different holds, the others are rounded down to one of these.
+        let levels: BTreeSet<&Frac> = (0..4).map(|k| every[(every.len() - 1) * k / 3]).collect();
+        let counted = |k: usize| *levels.iter().filter(|x| ***x <= net.hold[k]).max().unwrap();
+        let closed = total(net.delay.iter().chain(&net.hold)).plus(&Frac::whole(1)); // longer than any way
+        let mut along = vec![];
+        for level in &levels {
+            let cost = |k: usize| if counted(k) <= *level { net.delay[k].clone() } else { closed.clone() };
+            let way: Vec<Frac> = (0..net.ends.len()).map(cost).collect();
+            let row = |s: &usize| (*s, net.least(&[*s], &way, false, &|_| true));
+            along.push(((*level).clone(), net.servers.iter().map(row).collect()));
+        }
         let mut near: Option<Frac> = None;
         for (a, row) in &far {
             for b in net.servers.iter().filter(|b| *b != a) {
@@ -1067,8 +1144,8 @@ impl Messages {
                 near = Some(near.map_or(away.clone(), |known: Frac| known.min(away)));
             }
         }
-        // All as near as any: what a server knows since t, its k-th message brings another one at
-        // t + near + hold * max(1, k / most); when one server more can know at the earliest.
+        // As if all were as near as any: a server that knows since t informs another one by its k-th message at
+        // t + near + hold * max(1, k / most): the earliest times at which one more server can know.
         let near = near.unwrap();
         let least = net.hold.iter().min().unwrap();
         let most = net.servers.iter().flat_map(|s| [&ports[0][s], &ports[1][s]]).max().unwrap().clone();
@@ -1086,20 +1163,22 @@ impl Messages {
             spread.push(time);
             sent.push(0);
         }
-        Ok(Messages { hold, ports, far, spread })
+        Ok(Messages { hold, ports, far, along, spread })
     }
 
-    /// Seconds from one server to another at least; not leaving, from the other to the one.
+    /// Minimum seconds from one server to another; the other way if not leaving.
     fn between(&self, x: usize, y: usize, leaving: bool) -> Frac {
         let (a, b) = if leaving { (x, y) } else { (y, x) };
         if a == b {
             return zero();
         }
         let held = self.hold[0][&a].clone().max(self.hold[1][&b].clone());
-        self.far[&a][b].as_ref().unwrap().plus(&held)
+        let ends = self.far[&a][b].as_ref().unwrap().plus(&held);
+        let along = self.along.iter().map(|(hold, far)| far[&a][b].as_ref().unwrap().plus(hold));
+        ends.max(along.min().unwrap())
     }
 
-    /// Of each server, ascending: seconds to each of some others, or from them.
+    /// For each server, ascending: seconds to each of some others, or from them.
     fn reached(&self, net: &Network, some: &BTreeSet<usize>, leaving: bool) -> HashMap<usize, Vec<Frac>> {
         let row = |s: usize| {
             let mut times: Vec<Frac> = some.iter().map(|o| self.between(s, *o, leaving)).collect();
@@ -1148,8 +1227,8 @@ impl Messages {
 
 // ---------------------------------------------------------------------------------------- trees
 
-/// The least cost of a tree from a root to all places: duals of sets that no free arc enters yet are
-/// raised until an arc is free, and their sum is the least cost (Fulkerson 1974).
+/// Minimum cost of a tree from a root to all places: duals of sets that no free arc enters yet are
+/// raised until an arc is free, and their sum is the minimum cost (Fulkerson 1974).
 fn spanning(cost: &[Vec<Option<Frac>>], root: usize) -> Option<Frac> {
     let count = cost.len();
     let mut rest = cost.to_vec();
@@ -1174,7 +1253,7 @@ fn spanning(cost: &[Vec<Option<Frac>>], root: usize) -> Option<Frac> {
             if set[root] {
                 break;
             }
-            // The smallest such set within: one from which each member can be reached.
+            // The smallest such set within: a set from which each member can be reached.
             let mut tried = 0;
             while tried < count {
                 let smaller = if set[tried] { behind(&rest, tried) } else { set.clone() };
@@ -1196,7 +1275,7 @@ fn spanning(cost: &[Vec<Option<Frac>>], root: usize) -> Option<Frac> {
     Some(sum)
 }
 
-/// The least length of what brings a block's contributions together, and the sum to all.
+/// Minimum length that brings a block's contributions together, and the sum to all.
 fn carrier(least: &HashMap<usize, Vec<Option<Frac>>>, block: &Block) -> Option<Frac> {
     let places: Vec<usize> = block.allowed.iter().copied().collect();
     let forth: Vec<Vec<_>> = places.iter().map(|a| places.iter().map(|b| least[a][*b].clone()).collect()).collect();
@@ -1264,10 +1343,11 @@ impl<'a> Proof<'a> {
         let each = bytes.per(&Frac::whole(count as i128))?;
         let amount = if rounds { pieces.iter().map(|x| Frac::whole(*x as i128)).collect() } else { vec![each; count] };
         let both = asked.name == "all_reduce" && rounds && !overlap;
-        let forbids = if both { [StagesOverlap, SumsMeetAtSeveralServers].into() } else { BTreeSet::new() };
+        let mut forbids: BTreeSet<Liberty> = if both { [StagesOverlap, SumsMeetAtSeveralServers].into() } else { BTreeSet::new() };
         let trees = match claim.find("trees").filter(|x| **x != Json::Null) {
             Some(trees) => {
                 need(rounds && STAGES.contains(&asked.name.as_str()), "trees: of rounds of one stage alone")?;
+                forbids.insert(TransfersLeaveTheTrees);
                 Some(Trees::new(trees, net, asked.name == STAGES[0])?)
             }
             None => None,
@@ -1283,7 +1363,28 @@ impl<'a> Proof<'a> {
             proof.least = proof.least.plus(&more);
         }
         need(proof.least >= claim.get("least")?.exact()?, "it proves less than it claims")?;
+        net.never().iter().for_each(|x| { proof.forbids.remove(x); });
+        if let Some(unless) = claim.find("holds_unless") {
+            let known = |text: &Json| -> Res<Liberty> {
+                let text = text.text()?;
+                Liberty::ALL.into_iter().find(|x| x.words() == text).ok_or("holds_unless: unknown".into())
+            };
+            let claimed: BTreeSet<Liberty> = unless.list()?.iter().map(known).collect::<Res<_>>()?;
+            need(proof.forbids.is_subset(&claimed), "it holds for fewer schedules than it claims")?;
+            proof.forbids = claimed;
+        }
         Ok(proof)
+    }
+
+    /// The schedules that it holds for.
+    fn holds_for(&self) -> String {
+        let named = Liberty::ALL.into_iter().filter(|x| self.forbids.contains(x));
+        let mut words: Vec<String> = named.map(|x| x.without(&self.pieces, self.trees.as_ref())).collect();
+        match (words.pop(), words.is_empty()) {
+            (None, _) => "every schedule".into(),
+            (Some(last), true) => format!("schedules that {last}"),
+            (Some(last), false) => format!("schedules that {} and {last}", words.join(", ")),
+        }
     }
 
     fn step(&mut self, step: &Json) -> Res<Frac> {
@@ -1293,6 +1394,7 @@ impl<'a> Proof<'a> {
             ("rounds" | "seconds", "cut") => self.cut(step),
             ("rounds" | "seconds", "groups") => self.groups(step),
             ("rounds", "depth") => self.depth(step),
+            ("rounds", "growth") => self.growth(step),
             ("rounds", "late_entry") => self.late_entry(step),
             ("rounds", "closing_cut") => self.closing_cut(step),
             ("rounds", "load") => self.load(step),
@@ -1312,7 +1414,7 @@ impl<'a> Proof<'a> {
         self.net.servers.iter().copied().collect()
     }
 
-    /// Nodes of a set, with some servers inside and some outside.
+    /// The nodes of a set, with some servers inside and some outside.
     fn inside(&self, step: &Json, servers: &str, switches: &str) -> Res<Set> {
         let net = self.net;
         let (some, others) = (step.get(servers)?.indices(net.size)?, step.get(switches)?.indices(net.size)?);
@@ -1328,8 +1430,11 @@ impl<'a> Proof<'a> {
         Ok(node)
     }
 
-    /// What some servers root.
-    fn sum<'b>(&self, servers: impl IntoIterator<Item = &'b usize>) -> Frac {
+    /// The amount that some servers root.
+    fn sum<'b>(&mut self, servers: impl IntoIterator<Item = &'b usize>) -> Frac {
+        if self.rounds {
+            self.forbids.insert(ServersRootFewerPieces);
+        }
         total(servers.into_iter().map(|s| &self.amount[self.net.rank[*s]]))
     }
 
@@ -1357,13 +1462,15 @@ impl<'a> Proof<'a> {
         if stage == "all_reduce" {
             let late = if leaving { within } else { rest };
             let since = late.iter().map(|s| self.ready[self.net.rank[*s]].clone()).max().unwrap();
-            return self.crossing(&self.sum(&everyone), links, since);
+            let amount = self.sum(&everyone);
+            return self.crossing(&amount, links, since);
         }
         if !self.rounds {
             self.forbids.insert(ServersRootUnequalParts);
         }
         let rooted = if leaving == (stage == "all_gather") { within } else { rest };
-        self.crossing(&self.sum(&rooted), links, zero())
+        let amount = self.sum(&rooted);
+        self.crossing(&amount, links, zero())
     }
 
     fn groups(&mut self, step: &Json) -> Res<Frac> {
@@ -1385,18 +1492,43 @@ impl<'a> Proof<'a> {
         let out = |(_, (a, b)): &(usize, &(usize, usize))| of.contains_key(a) && of.get(a) != of.get(b);
         let links = ends.iter().enumerate().filter(out).map(|x| x.0).collect();
         let times = Frac::whole((all.len() as i128 - 1) * if both { 2 } else { 1 });
-        let amount = times.times(&self.sum(&self.everyone()));
+        let everyone = self.everyone();
+        let amount = times.times(&self.sum(&everyone));
         self.crossing(&amount, links, zero())
     }
 
     fn depth(&mut self, step: &Json) -> Res<Frac> {
         self.forbids.insert(RoutesPassServers);
         let (a, b) = (self.server(step, "source")?, self.server(step, "target")?);
-        need(a != b && self.sum([&a]).positive() && self.sum([&b]).positive(), "depth: not two servers with pieces")?;
+        let rooted = step.get("stage")?.text()? == "all_reduce" || self.sum([&a]).positive() && self.sum([&b]).positive();
+        need(a != b && rooted, "depth: not two servers with pieces")?;
         Ok(Frac::whole(self.net.hops(&[a], false)[b]))
     }
 
-    /// Whether all is reversed, as in a reduce-scatter.
+    /// Rounds until one server's contribution can be at all, or all at one: in a round, a server that has it
+    /// informs at most as many others as links leave it, or a sum takes in that many.
+    fn growth(&mut self, step: &Json) -> Res<Frac> {
+        let (leaving, adding) = (step.get("leaving")?.flag(), step.get("switches")?.flag());
+        let other = if leaving { "reduce_scatter" } else { "all_gather" };
+        need(step.get("stage")?.text()? != other, "growth: the other way")?;
+        if !adding {
+            self.forbids.insert(SwitchesAdd);
+        }
+        let net = self.net;
+        let mut room = vec![0u128; net.size];
+        for ((source, target), count) in net.ends.iter().zip(&net.room) {
+            room[if leaving { *source } else { *target }] += *count as u128;
+        }
+        let most = (0..net.size).filter(|x| adding || net.is_server[*x]).map(|x| room[x]).max().unwrap_or(0);
+        need(most > 0, "growth: no links")?;
+        let (mut there, mut rounds) = (1u128, 0);
+        while there < net.servers.len() as u128 {
+            (there, rounds) = (there * (most + 1), rounds + 1);
+        }
+        Ok(Frac::whole(rounds))
+    }
+
+    /// Whether time is reversed, as in a reduce-scatter.
     fn reversed(&mut self, step: &Json) -> Res<bool> {
         let stage = step.get("stage")?.text()?;
         need(STAGES.contains(&stage), "of one stage alone")?;
@@ -1415,6 +1547,7 @@ impl<'a> Proof<'a> {
         let far = net.hops(&outside, back);
         let arcs: Vec<(usize, usize, i128)> =
             net.turned(back).into_iter().zip(&net.room).map(|((a, b), room)| (a, b, *room as i128)).collect();
+        self.forbids.insert(ServersRootFewerPieces);
         let count = |servers: Vec<&usize>| servers.iter().map(|s| self.pieces[net.rank[**s]] as i128).sum::<i128>();
         let mut left = count(outside.iter().filter(|s| away[**s] > first).collect());
         if last > 0 {
@@ -1472,6 +1605,7 @@ impl<'a> Proof<'a> {
         need(sets.len() == switches.len() + 1, "closing_cut: not a set for each round")?;
         let nested = sets.windows(2).all(|pair| pair[1].is_subset(&pair[0]));
         need(nested && sets[sets.len() - 1].contains(&self.server(step, "target")?), "closing_cut: sets are not nested")?;
+        self.forbids.insert(ServersRootFewerPieces);
         let mut room = 0i128;
         for (pair, through) in sets.windows(2).zip(&switches) {
             for (k, (a, b)) in net.turned(back).into_iter().enumerate() {
@@ -1484,7 +1618,7 @@ impl<'a> Proof<'a> {
         Ok(Frac::whole(if outside > room { switches.len() as i128 + 1 } else { 0 }))
     }
 
-    /// Transfers that given trees take over one link: of each to a server, from the server before it.
+    /// Transfers of given trees over one link, each to a server from the server before it.
     fn load(&mut self, step: &Json) -> Res<Frac> {
         let net = self.net;
         let trees = self.trees.as_ref().filter(|trees| !trees.before.is_empty()).ok_or("load: of given trees alone")?;
@@ -1503,13 +1637,14 @@ impl<'a> Proof<'a> {
                 load += if crossed { self.pieces[rank] as i128 } else { 0 };
             }
         }
-        self.forbids.insert(SwitchesAdd);
+        self.forbids.extend([SwitchesAdd, ServersRootFewerPieces]);
         Ok(Frac::whole(load).per(&Frac::whole(room as i128))?.ceiling())
     }
 
-    /// A formula that every schedule of so few rounds satisfies, and a proof that nothing does.
+    /// A formula that every schedule of this few rounds satisfies, and a proof that it has no solution.
     fn refutation(&mut self, step: &Json) -> Res<Frac> {
         let back = self.reversed(step)?;
+        self.forbids.insert(ServersRootFewerPieces);
         let rounds = step.get("rounds")?.index(1 << 16)?;
         let lines = proof_lines(step.get("lrat_xz")?.text()?, step.get("sha256")?.text()?)?;
         let formula = Formula::new(self.net, back, rounds, &self.pieces, self.trees.as_ref(), step.get("counters")?)?;
@@ -1533,6 +1668,8 @@ impl<'a> Proof<'a> {
         }
         if STAGES.contains(&self.asked.name.as_str()) {
             self.forbids.insert(ServersRootUnequalParts);
+        } else if self.rounds {
+            self.forbids.insert(ServersRootFewerPieces);
         }
         let mut idle: Vec<Option<Frac>> = vec![None; cost.len()];
         let mut used = zero();
@@ -1648,6 +1785,7 @@ impl<'a> Proof<'a> {
         let away = net.away(&[x], !leaving);
         let (time, beyond) = (step.get("seconds")?.exact()?, step.get("beyond_s")?.exact()?);
         if time.positive() {
+            self.forbids.insert(SwitchesAdd);
             let messages = net.messages()?;
             let far = |s: &&usize| messages.between(x, **s, leaving) >= beyond;
             let some: Set = others.iter().filter(far).copied().collect();
@@ -1664,28 +1802,36 @@ impl<'a> Proof<'a> {
     }
 
     fn root(&mut self) -> Res<Frac> {
-        need(self.asked.name == "all_reduce", "root: of an all-reduce alone")?;
-        self.forbids.extend([SumsMeetAtSeveralServers, SwitchesAdd]);
+        let both_stages = self.asked.name == "all_reduce";
+        if both_stages {
+            self.forbids.extend([SumsMeetAtSeveralServers, SwitchesAdd]);
+        }
+        let ways: Vec<bool> =
+            [true, false].into_iter().filter(|back| both_stages || (self.asked.name == STAGES[0]) == *back).collect();
         let farthest = |r: usize, back: bool| {
             let away = self.net.away(&[r], back);
             self.net.servers.iter().map(|s| away[*s].clone()).collect::<Option<Vec<_>>>()?.into_iter().max()
         };
-        let both = |r: &usize| Some(farthest(*r, true)?.plus(&farthest(*r, false)?));
+        let both = |r: &usize| {
+            let times = ways.iter().map(|back| farthest(*r, *back)).collect::<Option<Vec<_>>>()?;
+            Some(total(&times))
+        };
         let sums: Option<Vec<Frac>> = self.net.servers.iter().map(both).collect();
         let least = sums.ok_or("a server that is not reached")?.into_iter().min().unwrap();
         let hold = self.net.hold.iter().min().unwrap();
-        Ok(least.plus(hold).plus(hold))
+        Ok(total(&vec![hold.clone(); ways.len()]).plus(&least))
     }
 
     fn relay(&mut self, step: &Json) -> Res<Frac> {
         need(self.asked.name == "all_reduce" && !self.rounds, "relay: of an all-reduce alone")?;
+        self.forbids.insert(SwitchesAdd);
         let (net, x, messages) = (self.net, self.server(step, "server")?, self.net.messages()?);
         let m = |a: usize, b: usize| messages.between(a, b, true);
         let rooms = |leaving: bool| {
             let own = |k: &usize| if leaving { net.ends[*k].0 == x } else { net.ends[*k].1 == x };
             self.room((0..net.ends.len()).filter(own))
         };
-        // The least time in which b hears of a by two messages in a row, or after a has heard of another.
+        // The minimum time in which b hears of a by two messages in a row, or after a has heard of another.
         let two = |a: usize, b: usize| {
             let between = net.servers.iter().filter(|c| **c != a && **c != b).map(|c| m(a, *c).plus(&m(*c, b)));
             let after = net.servers.iter().filter(|c| **c != a).map(|c| m(*c, a).plus(&m(a, b)));
@@ -1703,6 +1849,7 @@ impl<'a> Proof<'a> {
     fn meeting(&mut self, step: &Json) -> Res<Frac> {
         let (net, everyone) = (self.net, self.everyone());
         need(self.asked.name == "all_reduce" && everyone.len() > 2 && !self.rounds, "meeting: of an all-reduce alone")?;
+        self.forbids.insert(SwitchesAdd);
         let messages = net.messages()?;
         let m = |a: usize, b: usize| messages.between(a, b, true);
         let time = step.get("seconds")?.exact()?;
@@ -1732,7 +1879,7 @@ impl<'a> Proof<'a> {
             let begun = time.minus(&onward);
             // Whether x can have the whole sum in time to send it on.
             need(sets.iter().any(|some| known(&begun, x, some) < some.len()), "meeting: a sum can be sent on")?;
-            // Whether x and those from which it receives in a round can have everything together.
+            // Whether x and those from which it receives in a round can have all contributions together.
             let end = |a: usize| if a == x { begun.clone() } else { time.minus(&m(a, x)) };
             let near: HashMap<usize, Set> = everyone
                 .iter()
@@ -1872,17 +2019,18 @@ impl<'a> Proof<'a> {
         Ok(length.min(self.bytes.times(&due).times(&Frac::whole(count as i128)).per(&charged)?))
     }
 
-    /// Whether it says something of a schedule, and what.
+    /// Whether it applies to a schedule, and its statement.
     fn of(&self, plan: &Plan) -> (bool, String) {
         let mut reasons: BTreeSet<Liberty> = self.forbids.intersection(&plan.liberties).copied().collect();
-        if self.rounds && plan.pieces.iter().zip(&self.pieces).any(|(a, b)| a < b) {
+        if self.forbids.contains(&ServersRootFewerPieces) && plan.pieces.iter().zip(&self.pieces).any(|(a, b)| a < b) {
             reasons.insert(ServersRootFewerPieces);
         }
         if self.trees.as_ref().is_some_and(|trees| !trees.hold(self.net, plan)) {
             reasons.insert(TransfersLeaveTheTrees);
         }
         if !reasons.is_empty() {
-            return (false, format!("but not of this schedule: {reasons:?}"));
+            let reasons: Vec<&str> = reasons.into_iter().map(Liberty::words).collect();
+            return (false, format!("but not of this schedule: {}", reasons.join(" and ")));
         }
         let ready: Vec<f64> = self.ready.iter().map(Frac::float).collect();
         let unit = if self.asked.demand { 1.0 } else { self.bytes.float() };
@@ -1891,18 +2039,18 @@ impl<'a> Proof<'a> {
         if gap < -1e-9 {
             return (false, "refused: it proves more than the schedule takes".into());
         }
-        let near = if gap < 1e-9 { format!("optimal in {}", self.unit) } else { format!("within {:.3} %", 100.0 * gap) };
-        let along = if self.trees.is_some() { " along such trees" } else { "" };
-        (true, format!("the schedule takes {time} {}: {near}{along}", self.unit))
+        let among = if self.forbids.is_empty() { "" } else { " among such schedules" };
+        let near = if gap < 1e-9 { format!("optimal in {}{among}", self.unit) } else { format!("within {:.3} %", 100.0 * gap) };
+        (true, format!("the schedule takes {time} {}: {near}", self.unit))
     }
 }
 
 // ---------------------------------------------------------------------------------- refutations
 
-/// Along which link directions the pieces of a root go; turned, in a reduce-scatter.
+/// The link directions that the pieces of a root take; reversed for a reduce-scatter.
 struct Trees {
     back: bool,
-    /// From which node given trees come to each; empty where all shortest paths are meant.
+    /// The node from which given trees reach each node; empty for all shortest paths.
     before: Vec<Vec<Option<usize>>>,
     /// By root, in order of id, and link.
     allowed: Vec<Vec<bool>>,
@@ -1944,7 +2092,7 @@ impl Trees {
 const LARGEST: u128 = 1 << 24;
 const YES: i32 = 1;
 
-/// What a variable says; numbers of pieces, places, channels, rounds, counters in the order of the docs.
+/// The meaning of a variable, with numbers of pieces, places, channels, rounds, counters in the order of the docs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Name {
     Holds(usize, usize, usize),
@@ -1957,7 +2105,7 @@ enum Name {
     Among(usize, usize, usize, usize, i64),
 }
 
-/// docs/concepts/refutations.md: what holds of a schedule of so many rounds, in clauses and in order.
+/// docs/concepts/refutations.md: the rules of a schedule of some number of rounds, in clauses and in order.
 struct Formula<'a> {
     net: &'a Network,
     rounds: usize,
@@ -1974,11 +2122,11 @@ struct Formula<'a> {
     clauses: Vec<Vec<i32>>,
 }
 
-/// Pieces that are counted as they come into a set, or over a link to where they must.
+/// Pieces that are counted as they enter a set, or as they cross a link to their destination.
 struct Counter {
     key: usize,
     over: bool,
-    /// (piece, servers of which it must be at one)
+    /// (piece, servers; the piece must be at one of them)
     items: Vec<(usize, Vec<usize>)>,
     ways: Vec<usize>,
 }
@@ -2033,7 +2181,7 @@ impl<'a> Formula<'a> {
         self.clauses.push(clause);
     }
 
-    /// A literal that is true just where one of some is.
+    /// A literal that is true exactly if one of some is.
     fn either(&mut self, name: Name, literals: &[i32]) -> i32 {
         if let Some(found) = self.known.get(&name) {
             return *found;
@@ -2076,7 +2224,7 @@ impl<'a> Formula<'a> {
         self.new_variable(Name::Sent(p, c, t))
     }
 
-    /// That a channel carries one of the first n pieces.
+    /// A channel carries one of the first n pieces.
     fn used(&mut self, n: usize, c: usize, t: usize) -> i32 {
         if n == 0 { -YES } else { self.new_variable(Name::Used(n, c, t)) }
     }
@@ -2156,7 +2304,7 @@ impl<'a> Formula<'a> {
         }
     }
 
-    /// Whether a piece can come to a node over a link alone, from wherever a server may have it.
+    /// Whether a piece can reach a node only over a link, from any server that may have it.
     fn forced(&self, p: usize, mut node: usize, link: usize) -> bool {
         let mut passed: Vec<usize> = vec![];
         loop {
@@ -2232,7 +2380,7 @@ impl<'a> Formula<'a> {
         Ok(())
     }
 
-    /// That channel n, counted from 0, brings item i, counted from 1, in round t.
+    /// Channel n, counted from 0, brings item i, counted from 1, in round t.
     fn brought(&mut self, counter: &Counter, i: usize, t: usize, n: usize) -> i32 {
         if !counter.over {
             return self.sent(counter.items[i - 1].0, counter.ways[n], t);
@@ -2241,7 +2389,7 @@ impl<'a> Formula<'a> {
         -self.either(Name::Brought(counter.key, i, t), &[before, -after])
     }
 
-    /// That it brings one of the first i.
+    /// It brings one of the first i.
     fn brought_until(&mut self, counter: &Counter, i: usize, t: usize, n: usize) -> i32 {
         if !counter.over {
             let first = if i > 0 { counter.items[i - 1].0 + 1 } else { 0 };
@@ -2254,7 +2402,7 @@ impl<'a> Formula<'a> {
         self.either(Name::Until(counter.key, i, t), &[before, now])
     }
 
-    /// That item i is inside before round t, or comes in it by the first n channels.
+    /// Item i is inside before round t, or enters in it by the first n channels.
     fn within(&mut self, counter: &Counter, i: usize, t: usize, n: usize) -> i32 {
         let name = Name::Within(counter.key, i, t, n);
         if let Some(found) = self.known.get(&name) {
@@ -2269,7 +2417,7 @@ impl<'a> Formula<'a> {
         self.either(name, &some)
     }
 
-    /// That at least k of the first i are.
+    /// At least k of the first i are.
     fn among(&mut self, counter: &Counter, t: usize, n: usize, i: usize, k: i64) -> i32 {
         if k <= 0 || k > i as i64 {
             return if k <= 0 { YES } else { -YES };
@@ -2297,7 +2445,7 @@ impl<'a> Formula<'a> {
     }
 }
 
-/// Whether lines of LRAT derive the empty clause from some: each must be a conflict by its hints.
+/// Whether LRAT lines derive the empty clause from given clauses: each must be a conflict by its hints.
 fn derived(clauses: Vec<Vec<i32>>, lines: &str) -> Res<()> {
     let mut last = clauses.len() as i64;
     let mut known: HashMap<i64, Vec<i32>> = clauses.into_iter().enumerate().map(|(k, x)| (k as i64 + 1, x)).collect();
@@ -2337,8 +2485,8 @@ fn derived(clauses: Vec<Vec<i32>>, lines: &str) -> Res<()> {
     Err("proof: it does not derive the empty clause".into())
 }
 
-/// A proof's text, out of base64 and xz, which the program of that name unpacks: whatever comes out
-/// is checked like anything else.
+/// A proof's text, out of base64 and xz, which the program `xz` unpacks: its output is checked like
+/// anything else.
 fn proof_lines(packed: &str, hash: &str) -> Res<String> {
     let mut bytes = vec![];
     for four in packed.as_bytes().chunks(4) {
@@ -2374,7 +2522,7 @@ fn proof_lines(packed: &str, hash: &str) -> Res<String> {
 
 // ------------------------------------------------------------------------------------------ files
 
-/// What is true of a file: whether each part of it is, and what was found.
+/// The findings about a file: whether each part of it holds, and what was found.
 fn check(text: &[u8], adding: bool) -> Res<Vec<(bool, String)>> {
     let data = Parser::parsed(text)?;
     let net = Network::new(data.get("topology")?)?;
@@ -2397,7 +2545,8 @@ fn check(text: &[u8], adding: bool) -> Res<Vec<(bool, String)>> {
         let said = quietly(|| {
             let proof = Proof::new(one, &net, &asked)?;
             let (good, text) = plan.as_ref().map_or((true, String::new()), |plan| proof.of(plan));
-            Ok((good, format!("proved: at least {} {}; {text}", proof.least.float(), proof.unit)))
+            let text = if text.is_empty() { text } else { format!("; {text}") };
+            Ok((good, format!("proved for {}: at least {} {}{text}", proof.holds_for(), proof.least.float(), proof.unit)))
         });
         let (good, text) = said.unwrap_or_else(|why| (false, format!("refused: {why}")));
         found.push((good, format!("certificate {number}: {text}")));
@@ -2405,7 +2554,7 @@ fn check(text: &[u8], adding: bool) -> Res<Vec<(bool, String)>> {
     Ok(found)
 }
 
-/// What breaks while it is checked is not accepted.
+/// A failure during the check means that it is not accepted.
 fn quietly<T>(what: impl FnOnce() -> Res<T>) -> Res<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).unwrap_or(Err("it does not make sense".into()))
 }
@@ -2423,9 +2572,14 @@ fn main() {
         }
         return;
     }
+    const USAGE: &str = "gradweave_check [--aggregating-switches] FILE.json|-";
+    if std::env::args().any(|x| x == "--help" || x == "-h") {
+        println!("{USAGE}\n\nChecks a schedule and its certificates. Exit status: 0 all is accepted, 1 not all, 2 no such file.");
+        return;
+    }
     let known = ["--aggregating-switches"];
     if paths.len() != 1 || options.iter().any(|x| !known.contains(&x.as_str())) {
-        eprintln!("gradweave_check [--aggregating-switches] FILE.json");
+        eprintln!("{USAGE}");
         std::process::exit(2);
     }
     let mut text = vec![];

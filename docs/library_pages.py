@@ -141,7 +141,7 @@ def instance_page(one: Instance, same_network: list[Instance]) -> str:
             "",
             f"# {one.id}",
             "",
-            "[All instances](../library.md). [How to read this](../guides/library.md).",
+            "[All instances](../library.md). [How to read this](../guides/extend.md#the-library).",
             "",
             f"| status | {status} |",
             "| --- | --- |",

@@ -1,11 +1,11 @@
-"""IPPO as JaxMARL's users write it, learning to schedule; and, unchanged, JaxMARL's own games.
+"""IPPO as JaxMARL's users write it, learning to schedule or, unchanged, to play JaxMARL's games.
 
     python examples/ippo_on_scheduling.py                         # all-gather on a ring of 6
     python examples/ippo_on_scheduling.py MPE_simple_spread_v3    # any environment of JaxMARL
 
-Independent PPO with one network for all agents, in the manner of JaxMARL's baselines. It knows the
-interface `MultiAgentEnv` and nothing of scheduling: only `make` does. Needs the extras ``learn``
-and ``train``.
+This is independent PPO with one network for all agents, in the style of JaxMARL's baselines. It
+uses the interface `MultiAgentEnv` and knows nothing about scheduling, except in `make`. It needs
+the extras ``learn`` and ``train``.
 """
 
 import dataclasses
@@ -22,12 +22,13 @@ from flax.training.train_state import TrainState
 
 
 def make(name: str):
-    """The environment: the one place that knows Gradweave."""
+    """Creates the environment; the only function that knows Gradweave."""
     if not name.startswith("gradweave"):
         return jaxmarl.make(name)
     import gradweave as gw
-    from gradweave.environment import Instance, Rewards
+    from gradweave.environment import Rewards
     from gradweave.environment.jaxmarl_adapter import JaxMARLScheduling
+    from gradweave.environment.problem import Instance
 
     network = gw.topology.from_spec(name.partition("/")[2])
     return JaxMARLScheduling(Instance(network), rewards=Rewards.ours())
@@ -35,7 +36,7 @@ def make(name: str):
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """How much to play, and PPO's usual settings."""
+    """The amount of play, and PPO's usual settings."""
 
     num_envs: int = 32
     num_steps: int = 128
@@ -90,7 +91,7 @@ class IPPO:
         self.network = ActorCritic(self.actions, config.hidden)
 
     def batchify(self, by_agent: dict, width: int | None = None):
-        """[agents · envs, …] from one array an agent, filled up to a common width."""
+        """Stacks one array per agent into [agents · envs, …], padded to a common width."""
 
         def fill(x):
             missing = 0 if width is None else width - x.shape[-1]
@@ -104,7 +105,7 @@ class IPPO:
         return dict(zip(self.env.agents, split, strict=True))
 
     def avail(self, state):
-        """Masks, where the environment has them."""
+        """Action masks, if the environment has them."""
         try:
             masks = jax.vmap(self.env.get_avail_actions)(state)
         except NotImplementedError:
@@ -126,7 +127,7 @@ class IPPO:
         return jax.vmap(self.env.reset)(jax.random.split(key, self.config.num_envs))
 
     def rollout(self, train: TrainState, obs, state, key):
-        """Plays `num_steps`: what happened, where it stands, and what `info` said."""
+        """Plays `num_steps`; returns the final observations and states, transitions and `info`."""
 
         def step(carry, key):
             obs, state = carry
@@ -178,7 +179,7 @@ class IPPO:
         return actor + config.value * critic - config.entropy * entropy
 
     def update(self, carry, key):
-        """One of PPO's updates: play, then a few epochs over what was played."""
+        """One update of PPO: plays, then trains for a few epochs on the transitions."""
         config = self.config
         train, obs, state = carry
         play, learn = jax.random.split(key)
@@ -200,7 +201,7 @@ class IPPO:
         return (train, obs, state), (batch.reward, batch.done, info)
 
     def train(self, key):
-        """Learns: what was earned, [updates, steps, agents · envs], and what `info` said."""
+        """Trains; returns the history: rewards [updates, steps, agents · envs], dones, `info`."""
         begin, reset, learn = jax.random.split(key, 3)
         carry = self.init(begin), *self.reset(reset)
         keys = jax.random.split(learn, self.config.updates)
@@ -209,7 +210,7 @@ class IPPO:
 
 
 def summary(history, agents: int, updates: slice) -> dict[str, float]:
-    """Means over the episodes that ended in some updates: an agent's return, what `info` says."""
+    """Mean return of an agent and mean `info`, over the episodes that ended in some updates."""
     reward, done, info = jax.tree.map(lambda x: np.asarray(x[updates]), history)
     reward, done = (x.reshape(-1, x.shape[-1]) for x in (reward, done))
     ends = done.astype(bool)

@@ -1,7 +1,7 @@
-"""The lecture's example, and what it leads up to: many environments at once, compiled.
+"""The lecture's example, and its extension: many environments in one compiled program.
 
-`make`, `reset`, random actions and `step`, as on the slide; then the same for 64 environments and
-100 steps in one compiled program. Needs the extra ``marl``.
+The first part is the slide's code: `make`, `reset`, random actions and `step`. The second part runs
+100 steps of 64 environments in one compiled program. It needs the extra ``marl``.
 
 Source: Bandyopadhyay, "Modern Distributed Computing", lecture on distributed multi-agent learning,
 2025.
@@ -31,7 +31,7 @@ print("one step:", {agent: round(float(value), 2) for agent, value in reward.ite
 
 
 def play(key):
-    """Rewards by agent of one environment in which all act at random."""
+    """Rewards by agent in one environment, with random actions of all agents."""
 
     def step(state, key):
         key_act, key_step = jax.random.split(key)
@@ -53,6 +53,6 @@ jax.block_until_ready(everywhere(keys))  # compiles
 begin = time.perf_counter()
 rewards = jax.block_until_ready(everywhere(keys))
 seconds = time.perf_counter() - begin
-print(f"{ENVIRONMENTS} environments: {ENVIRONMENTS * STEPS / seconds:,.0f} steps a second")
+print(f"{ENVIRONMENTS} environments: {ENVIRONMENTS * STEPS / seconds:,.0f} steps per second")
 for agent, value in rewards.items():
-    print(f"{agent}: {float(value.mean()):.2f} a step on average")
+    print(f"{agent}: {float(value.mean()):.2f} per step on average")

@@ -8,12 +8,12 @@ print(f"{net.name}: {solution.rounds} rounds by {solution.scheduler.name}; {solu
 
 gradient_bytes = 100e6
 for model in ("rounds", "events"):
-    milliseconds = 1e3 * gw.simulate.seconds(solution.schedule, gradient_bytes, model)
+    milliseconds = 1e3 * gw.simulator.seconds(solution.schedule, gradient_bytes, model)
     print(f"{milliseconds:.2f} ms for 100 MB, {model} model")
 
-traffic = gw.simulate.traffic(solution.schedule, gradient_bytes)
+traffic = gw.simulator.traffic(solution.schedule, gradient_bytes)
 print(f"each server sends {traffic.sent_bytes.max() / 1e6:.2f} MB at most")
 
 solution.schedule.save("bcube4.json.gz")
-again = gw.schedule.load("bcube4.json.gz")
+again = gw.load("bcube4.json.gz")
 print(f"read back and verified: {gw.verify(again).valid}")

@@ -1,15 +1,15 @@
-"""Checks a schedule, and proofs that none takes less, in exact arithmetic: one file, to be copied.
+"""Checks a schedule, and proofs that no schedule takes less, in exact arithmetic: one file to copy.
 
     python gradweave_check.py FILE.json [CERTIFICATES.json] [--aggregating-switches]
 
-Needs Python 3.11 alone, and shares no code with what makes schedules. It plays the transfers,
-counting whose contribution is in each sum how often, and recounts each certificate from the
-network; what it does not know it does not accept. Why certificates prove bounds: Gradweave's
+Needs only Python 3.11, and shares no code with the programs that make schedules. It plays the
+transfers, counting how often each contribution is in each sum, and recounts each certificate from
+the network; it accepts nothing that it does not know. Why certificates prove bounds: Gradweave's
 docs/concepts/certificates.md. Exit status: 0 all is accepted, 1 not all, 2 no such file.
 """
 # fmt: off
 import gzip, hashlib, heapq, json, re, sys
-from bisect import bisect_left
+from bisect import bisect, bisect_left
 from collections import Counter, defaultdict
 from fractions import Fraction
 from functools import cache, cached_property
@@ -21,13 +21,17 @@ COLUMNS = ("source", "target", "capacity", "bandwidth_bytes_per_s", "latency_s",
 OVERLAP, SEVERAL, PASSED = "stages overlap", "sums meet at several servers", "routes pass servers"
 ADDED, UNEQUAL, FEWER = "switches add", "servers root unequal parts", "servers root fewer pieces"
 STRAYED = "transfers leave the trees"
+CLASSES = {  # liberties that void a bound: words for schedules that take none
+    FEWER: "root {} at each server", UNEQUAL: "root equal parts at all servers",
+    SEVERAL: "sum each piece at one server", OVERLAP: "finish every sum before the first copy",
+    PASSED: "route through no other server", ADDED: "add at servers alone", STRAYED: "keep to {}"}
 NEAR = 1e-9
 BROKEN = (
     TypeError, KeyError, ValueError, IndexError, AttributeError, ArithmeticError, OSError, EOFError)
 
 
 class Wrong(Exception):
-    """What does not hold, in a line."""
+    """A fault, in one line."""
 
 
 def need(holds, otherwise):
@@ -42,8 +46,28 @@ def whole(values, most, what):
 
 
 def exact(text):
-    need(re.fullmatch(r"\d{1,3000}(/\d{1,3000})?", text), f"expected p/q, got {text!r:.40}")
+    need(re.fullmatch("[0-9]{1,3000}(/[0-9]{1,3000})?", text), f"expected p/q, got {text!r:.40}")
     return Fraction(text)
+
+
+def number(value):
+    need(type(value) in (int, float), f"expected a number, got {value!r:.40}")
+    return Fraction(float(value))
+
+
+def of_list(values):
+    need(type(values) is list, f"expected a list, got {values!r:.40}")
+    return values
+
+
+def holds_for(forbids, pieces=(1,), trees="the given trees", classes=CLASSES):
+    """The schedules that a bound holds for, in words: those that take no forbidden liberty."""
+    (count,) = {*pieces} if len({*pieces}) == 1 else (None,)
+    most = {None: "the pieces claimed", 1: "a piece"}.get(count, f"at least {count} pieces")
+    some = {FEWER: most, STRAYED: "shortest paths" if trees == "shortest" else "the given trees"}
+    *words, last = [of.format(some.get(x)) for x, of in classes.items() if x in forbids] or [""]
+    listed = f"{', '.join(words)} and {last}" if words else last
+    return f"schedules that {listed}" if last else "every schedule"
 
 
 def digest(*values):
@@ -51,7 +75,7 @@ def digest(*values):
 
 
 def until(paid, charges):
-    """The least T for which the sum of rate times max(0, T - idle) is what must be paid."""
+    """The smallest T for which the sum of rate times max(0, T - idle) is the amount to be paid."""
     rate = level = time = Fraction(0)
     for idle, more in sorted(charges):
         if level + rate * (idle - time) >= paid:
@@ -61,7 +85,7 @@ def until(paid, charges):
 
 
 def reached(start, arcs):
-    """What can be reached from a node; arcs[a] is a set of nodes."""
+    """The nodes that can be reached from a node; arcs[a] is a set of nodes."""
     found, left = {start}, [start]
     while left:
         more = arcs[left.pop()] - found
@@ -70,7 +94,7 @@ def reached(start, arcs):
 
 
 def arborescence(cost, root):
-    """The least cost of a tree from a root to all; cost[a][b] of each arc (Edmonds 1967)."""
+    """Minimum cost of a tree from a root to all; cost[a][b] of each arc (Edmonds 1967)."""
     total = 0
     while True:
         best = {b: min(row[b] for a, row in cost.items() if a != b) for b in cost if b != root}
@@ -90,7 +114,7 @@ def arborescence(cost, root):
 
 
 def carrier(least, given, wanted, allowed):
-    """The least length of what brings a block's contributions together, and the sum to all."""
+    """Minimum length that brings a block's contributions together, and the sum to all."""
     forth = {a: {b: least[a][b] for b in allowed} for a in allowed}
     back = {a: {b: least[b][a] for b in allowed} for a in allowed}
     if allowed == {*given} == {*wanted}:
@@ -105,25 +129,31 @@ class Network:
     """Nodes from 0; link directions by source and target, with all their numbers exact."""
 
     def __init__(self, data):
-        nodes, links = [*data["servers"], *data["switches"]], data["links"]
+        nodes, links = [*map(of_list, (data["servers"], data["switches"]))], data["links"]
+        nodes = [*chain(*nodes)]
         self.size, self.servers = len(nodes), sorted(data["servers"])
         self.rank = {server: rank for rank, server in enumerate(self.servers)}
-        columns = [links.get(name) or [1e-6] * len(links["source"]) for name in COLUMNS]
+        usual = {"overhead_s": [1e-6] * len(links["source"])}
+        columns = [of_list((usual | links)[name]) for name in COLUMNS]
+        whole(chain(nodes, columns[0], columns[1]), self.size, "network: nodes")
         rows = sorted(zip(*columns, strict=True))
         self.ends, self.room = [row[:2] for row in rows], [row[2] for row in rows]
         self.link = {ends: k for k, ends in enumerate(self.ends)}
-        numbers = [[Fraction(float(row[k])) for row in rows] for k in (3, 4, 5)]
+        numbers = [[number(row[k]) for row in rows] for k in (3, 4, 5)]
         self.rate, self.delay, self.hold = numbers
-        whole(chain(nodes, *self.ends), self.size, "network: nodes")
         good = len({*nodes}) == self.size and len(self.servers) > 1 and len(self.link) == len(rows)
         good &= all((b, a) in self.link and a != b for a, b in self.ends)
         good &= 0 < min(whole(self.room, 1 << 31, "capacity") + self.rate)
         need(good and 0 <= min(self.delay + self.hold), "the network is none")
         written = [[*row[:3], *map(str, more)] for row, *more in zip(rows, *numbers)]
         self.hash = digest(self.servers, sorted(data["switches"]), written)
+        degree = Counter(a for a, _ in self.ends)
+        relays = self.size > 2 and any(degree[s] > 1 for s in self.servers)
+        switches = self.size > len(self.servers)
+        self.never = {x for x, can in ((PASSED, relays), (ADDED, switches)) if not can}
 
     def least(self, starts, cost, back=False, through=lambda node: True):
-        """[V] the least sum of links' costs from any of some nodes to each, or back (Dijkstra)."""
+        """[V] minimum sum of link costs from any of some nodes to each, or back (Dijkstra)."""
         arcs = defaultdict(list)
         for k, ends in enumerate(self.ends):
             arcs[ends[back]].append((ends[not back], cost[k]))
@@ -140,7 +170,7 @@ class Network:
         return found
 
     def hops(self, starts, back=False):
-        """[V] the least number of transfers from any of some servers to each, or back."""
+        """[V] minimum number of transfers from any of some servers to each, or back."""
         return self.least({*starts}, [ends[not back] in self.rank for ends in self.ends], back)
 
     @cached_property
@@ -148,7 +178,7 @@ class Network:
         return Messages(self)
 
     def idle(self, given, wanted, through=lambda node: True):
-        """[L] seconds in which a link carries nothing: messages bring it there, and take it on."""
+        """[L] seconds for which a link is idle: messages bring bytes there, and take them on."""
         rows = [*zip(self.ends, self.delay, self.hold)]
         before, after = ([d + hold * (x[k] in self.rank) for x, d, hold in rows] for k in (1, 0))
         ahead = self.least({*given}, before, False, through)
@@ -157,26 +187,29 @@ class Network:
 
 
 class Asked:
-    """What must be summed where: (size, contributors, destinations, who may relay, ready at)."""
+    """The task in blocks: (size, contributors, destinations, possible relays, ready at)."""
 
     def __init__(self, name, data, net):
         self.name, self.demand, all_ = name, name == "demand", tuple(net.servers)
-        need(self.demand == bool(data), "demand: expected one with the collective demand alone")
+        given = data is not None
+        need(self.demand == given, "demand: expected one with the collective demand alone")
         need(name in ("demand", "all_reduce", *STAGES), "collective: unknown")
         self.hash, sets = None, [(all_, all_)] if name == "all_reduce" else [
             (all_, (s,)) if name == "reduce_scatter" else ((s,), all_) for s in all_]
         self.blocks = [(Fraction(1, len(sets)), *pair, frozenset(all_), 0) for pair in sets]
         if self.demand:
-            rows, relays, allowed = data["blocks"], sorted(data.get("relays", [])), defaultdict(set)
-            jobs = data["jobs"]
-            sets = [[tuple(sorted(s)) for s in rows[x]] for x in ("contributors", "destinations")]
-            job, size = whole(rows["job"], len(jobs), "job"), whole(rows["bytes"], 1 << 60, "bytes")
+            rows, allowed, jobs = data["blocks"], defaultdict(set), of_list(data["jobs"])
+            job = whole(of_list(rows["job"]), len(jobs), "job")
+            size = whole(of_list(rows["bytes"]), 1 << 60, "bytes")
+            lists = [data.get("relays", [])], rows["contributors"], rows["destinations"]
+            (relays,), *sets = ([tuple(sorted(whole(of_list(s), net.size, "demand: a server")))
+                                 for s in of_list(some)] for some in lists)
             for j, amount, a, b in zip(job, size, *sets, strict=True):
                 need(amount and a and b and (a != b or len(a) > 1), "demand: a block with nothing")
                 allowed[j].update(relays, a, b)
             for some in (relays, *sets[0], *sets[1]):
                 need(len({*some}) == len(some) and {*some} <= {*net.rank}, "demand: not servers")
-            ready = [Fraction(float(time)) for time in data.get("ready_at_s") or [0] * len(jobs)]
+            ready = [*map(number, of_list(data.get("ready_at_s", [])))] or [Fraction(0)] * len(jobs)
             need(len(ready) == len(jobs) and min(ready) >= 0, "demand: ready_at_s")
             rows = zip(job, size, *sets)
             self.blocks = [(n, a, b, frozenset(allowed[j]), ready[j]) for j, n, a, b in rows]
@@ -188,26 +221,33 @@ class Plan:
 
     def __init__(self, data, net, asked, adding):
         moved, root, demand, blocks = data["transfers"], data["root"], asked.demand, asked.blocks
-        need(data["format"] == "gradweave-schedule" and data["version"] in (1, 2, 3), "format")
-        need(data["pieces"] == len(root) > 0 and {*root} <= {*net.rank}, "pieces, root: do not fit")
+        need(data["format"] == "gradweave-schedule", "format")
+        version, count = whole([data["version"], data["pieces"]], 1 << 63, "version, pieces")
+        whole(of_list(root), net.size, "root")
+        need(version in (1, 2, 3), "another version")
+        need(count == len(root) > 0 and {*root} <= {*net.rank}, "pieces, root: do not fit")
         ranks = [net.rank[r] * (len(blocks) > 1) for r in root]
-        block = whole(data["block"], len(blocks), "block") if demand else ranks
+        block = whole(of_list(data["block"]), len(blocks), "block") if demand else ranks
         steps = [b - a for a, b in pairwise([-1, *block, len(blocks)])]
         ascends = steps[0] == steps[-1] == 1 and {*steps} <= {0, 1}
         need(ascends or not demand, "block: not ascending, or not all")
-        shares = data.get("shares") or {"numerators": [1] * len(root), "denominator": len(root)}
-        weight, total = whole(shares["numerators"], 1 << 63, "shares"), Counter()
-        need(sum(weight) == shares["denominator"] > 0, "shares: their sum is not the denominator")
+        even, shares = {"numerators": [1] * len(root), "denominator": len(root)}, data.get("shares")
+        shares, total = even if shares is None else shares, Counter()
+        weight = whole(of_list(shares["numerators"]), 1 << 63, "shares")
+        (all_,) = whole([shares["denominator"]], 1 << 127, "shares")
+        need(sum(weight) == all_ > 0, "shares: their sum is not the denominator")
         for b, x in zip(block, weight, strict=True):
             total[b * demand] += x
         share = [Fraction(x, total[b * demand]) for b, x in zip(block, weight)]
         full = [sum(1 << net.rank[s] for s in blocks[b][1]) for b in block]
         complete = [{*blocks[b][1]} if len(blocks[b][1]) == 1 else set() for b in block]
-        columns = [moved[x] for x in ("round", "piece", "source", "target", "op", "route")]
-        for column, most in ((columns[0], 1 << 26), (columns[1], len(root))):
-            whole(column, most, "round, piece")
+        names = ("round", "piece", "source", "target", "op", "route")
+        columns = [of_list(moved[x]) for x in names]
+        for column, most in zip(columns, (1 << 26, len(root), net.size, net.size)):
+            whole(column, most, "round, piece, source, target")
         rows = sorted(zip(*columns, strict=True), key=lambda row: row[0])
-        need(data["rounds"] == (rows[-1][0] + 1 if rows else 0), "rounds: not the transfers'")
+        (rounds,) = whole([data["rounds"]], 1 << 63, "rounds")
+        need(rounds == (rows[-1][0] + 1 if rows else 0), "rounds: not the transfers'")
         held, self.transfers, passed, added = {}, [], False, False
 
         def holds(node, piece):
@@ -218,7 +258,7 @@ class Plan:
             for row in together:
                 _, piece, source, target, op, route = row
                 here = f"round {at}: piece {piece} from {source} to {target}: "
-                used = [net.link.get(x) for x in pairwise(whole(route, net.size, here + "a node"))]
+                used = [net.link.get(x) for x in pairwise(whole(of_list(route), net.size, here))]
                 need(used and [source, target] == [route[0], route[-1]], here + "its route's ends")
                 need(len({*route}) == len(route), here + "its route passes a node twice")
                 need(None not in used, here + "its route takes a link that is not there")
@@ -251,7 +291,7 @@ class Plan:
         rooted = [sum(share[p] for p, r in enumerate(root) if r == s) for s in net.servers]
         taken = {OVERLAP: min(copies, default=inf) <= max(reduces, default=-1), SEVERAL: not lone,
                  PASSED: passed, ADDED: added, UNEQUAL: len({*rooted}) > 1}
-        self.rounds, self.liberties = data["rounds"], {x for x in taken if taken[x]}
+        self.rounds, self.liberties = rounds, {x for x in taken if taken[x]}
         self.used = {(root[row[1]], net.ends[k]) for row, used in self.transfers for k in used}
         count = Counter(block if demand else root)
         self.pieces = [count[b] for b in (range(len(blocks)) if demand else net.servers)]
@@ -288,22 +328,29 @@ class Plan:
 
 
 class Messages:
-    """What messages take that have no bytes, and who can have heard of whom by when at most."""
+    """Times of messages without bytes, and how many servers can have heard of how many by when."""
 
     def __init__(self, net):
         servers, slowest = net.servers, min(rate / room for rate, room in zip(net.rate, net.room))
         self.hold, ports = [dict.fromkeys(servers, inf) for _ in (0, 1)], [Counter(), Counter()]
         for ends, rate, hold in zip(net.ends, net.rate, net.hold):
             for side, node in enumerate(ends):
-                ports[side][node] += rate / slowest  # transfers that fit beside each other
+                ports[side][node] += rate / slowest  # transfers that fit at the same time
                 self.hold[side][node] = min(hold, self.hold[side].get(node, inf))
         self.servers, self.ports = servers, ports
         self.reached, self.known = cache(self.reached), cache(self.known)
-        self.far = {s: net.least({s}, net.delay) for s in servers}
+        every = sorted({*net.hold})  # beyond four levels, others are rounded down to one of these
+        levels = sorted({every[(len(every) - 1) * k // 3] for k in range(4)})
+        ways = [[d if bisect(levels, hold) <= n else inf for d, hold in zip(net.delay, net.hold)]
+                for n in range(1, 1 + len(levels))]  # over links held at most that long
+        rows = {s: [net.least({s}, way) for way in ways] for s in servers}
+        self.far = {s: row[-1] for s, row in rows.items()}
+        self.along = {s: [min(hold + row[v] for hold, row in zip(levels, rows[s]))
+                          for v in range(net.size)] for s in servers}
         near = min(self.far[a][b] for a in servers for b in servers if a != b)
         hold, most = min(net.hold), max(x[s] for x in ports for s in servers)
         self.spread, queue = [Fraction(0)], [(near + hold, Fraction(0), 1)]
-        for _ in servers[1:]:  # all as near as any: when one server more can know of something
+        for _ in servers[1:]:  # if all were as near as any: when one more server can know of it
             time, since, k = heapq.heappop(queue)
             later = since + near + hold * max(1, (k + 1) / most)
             heapq.heappush(queue, (later, since, k + 1))
@@ -311,19 +358,20 @@ class Messages:
             self.spread.append(time)
 
     def between(self, a, b, leaving=True):
-        """Seconds from one server to another at least; not leaving, from the other to the one."""
+        """Minimum seconds from one server to another; the other way if not leaving."""
         a, b = (a, b) if leaving else (b, a)
-        return self.far[a][b] + max(self.hold[0][a], self.hold[1][b]) if a != b else Fraction(0)
+        ends = self.far[a][b] + max(self.hold[0][a], self.hold[1][b])
+        return max(ends, self.along[a][b]) if a != b else Fraction(0)
 
     def reached(self, some, leaving):
-        """Of each server, ascending: seconds to each of some others, or from them."""
+        """For each server, ascending: seconds to each of some others, or from them."""
         return {s: sorted(self.between(s, other, leaving) for other in some) for s in self.servers}
 
     def known(self, time, x, some, leaving):
         """How many of some servers one reaches before a time; not leaving, can have heard of.
 
-        Its messages hold its links in turn. What the k-th brings, counted from the end, its sender
-        had while k were still to come: no more than without distances, nor than is near enough.
+        Its messages hold its links in turn. The k-th message, counted from the end, left its sender
+        while k were still to come: it had no more than without distances, nor than is near enough.
         """
         reached, ports = self.reached(some, leaving), self.ports[not leaving][x]
         near, known, hold = bisect_left(reached[x], time), int(x in some), self.hold[not leaving][x]
@@ -343,20 +391,21 @@ class Messages:
 
 
 class Proof:
-    """A certificate recounted: none without what it `forbids` takes less than its `least`."""
+    """A recounted certificate: schedules that avoid what it `forbids` take at least its `least`."""
 
     def __init__(self, data, net, asked):
         self.net, self.asked, self.name, count = net, asked, asked.name, len(net.servers)
-        claim, steps = data["claim"], data["proof"]
-        need((data["format"], data["version"]) == ("gradweave-certificate", 1), "another format")
+        claim, steps = data["claim"], of_list(data["proof"])
+        (version,) = whole([data["version"]], 2, "version")
+        need((data["format"], version) == ("gradweave-certificate", 1), "another format")
         need(data["network"] == net.hash, "it is of another network")
         same = data.get("demand") == asked.hash and claim["collective"] == asked.name
         need(same, "it is of another collective, or demand")
         self.unit, overlap = claim["unit"], claim.get("overlap") is True
         self.rounds, self.bytes = self.unit == "rounds", exact(claim.get("bytes", "0"))
-        self.ready = [*map(exact, claim.get("ready_at_s", ["0"] * count))]
+        self.ready = [*map(exact, of_list(claim.get("ready_at_s", ["0"] * count)))]
         number = len(asked.blocks) if asked.demand else count
-        self.pieces = whole(claim.get("pieces", [1] * number), 1 << 60, "pieces")
+        self.pieces = whole(of_list(claim.get("pieces", [1] * number)), 1 << 60, "pieces")
         self.since = exact(claim.get("since_s", "0"))  # of jobs that begin no sooner
         need((len(self.ready), len(self.pieces)) == (count, number), "claim: not one for each")
         self.amount = self.pieces if self.rounds else [self.bytes / count] * count
@@ -364,6 +413,7 @@ class Proof:
         self.forbids = {OVERLAP, SEVERAL} if both else set()
         self.trees = claim.get("trees")  # that pieces take, of schedules that the bound holds for
         self.allowed = None if self.trees is None else self.along_trees()
+        self.forbids |= set() if self.trees is None else {STRAYED}
         stages = STAGES if both else (self.name,)
         need([step["stage"] for step in steps] == [*stages], "proof: not of each stage")
         need(self.unit in ("rounds", "seconds"), "claim: another unit")
@@ -371,27 +421,42 @@ class Proof:
         need({step["kind"] for step in steps} <= {*kinds}, "not checked: of an unknown kind")
         self.least = sum((Fraction(kinds[step["kind"]](self, step)) for step in steps), Fraction(0))
         need(self.least >= exact(claim["least"]), f"it proves {self.least} alone")
+        self.forbids -= net.never
+        if "holds_unless" in claim:  # it may claim a narrower class
+            claimed = {*of_list(claim["holds_unless"])}
+            less = f"it holds for {self.holds_for()} alone"
+            need(self.forbids <= claimed <= {*CLASSES}, less)
+            self.forbids = claimed
+
+    def holds_for(self):
+        """The schedules that the claim holds for."""
+        return holds_for(self.forbids, self.pieces, self.trees)
+
+    def server(self, step, name="server"):
+        need(whole([step[name]], self.net.size, name)[0] in self.net.rank, f"{name}: no server")
+        return step[name]
 
     def inside(self, step, servers="servers", switches="switches"):
-        rank, nodes = self.net.rank, {*step[servers], *step[switches]}
-        whole(nodes, self.net.size, "a set")
+        rank, nodes = self.net.rank, [*of_list(step[servers]), *of_list(step[switches])]
+        nodes = {*whole(nodes, self.net.size, "a set")}
         good = {*step[servers]} <= {*rank} and not {*step[switches]} & {*rank}
         need(good and 0 < len({*step[servers]}) < len(rank), "a set: other nodes, or all servers")
         return nodes
 
     def turned(self, back):
-        """Link directions, or all of them turned round."""
+        """Link directions, or all of them reversed."""
         return [(k, b, a) if back else (k, a, b) for k, (a, b) in enumerate(self.net.ends)]
 
     def along_trees(self):
-        """{(root, link direction)}: "shortest", those on shortest paths, or to whom trees lead."""
+        """{(root, link direction)}: links on shortest paths for "shortest", or of given trees."""
         need(self.rounds and self.name in STAGES, "trees: of rounds of one stage alone")
         found, back = set(), self.name == "reduce_scatter"
         self.ahead = {(a, b): k for k, a, b in self.turned(back)}
         for rank, root in enumerate(self.net.servers):
             away = self.net.least({root}, [1] * len(self.net.ends), back)
             if self.trees != "shortest":
-                need(all(type(node) is int for node in self.trees[rank]), "trees: not of nodes")
+                nodes = of_list(of_list(self.trees)[rank])
+                need(all(type(node) is int for node in nodes), "trees: not of nodes")
             for k, a, b in self.turned(back):
                 short = away[b] == away[a] + 1
                 if short if self.trees == "shortest" else self.trees[rank][b] == a:
@@ -400,10 +465,11 @@ class Proof:
 
     def sum(self, servers):
         """The pieces, or bytes, that some servers root."""
+        self.forbids |= {FEWER} if self.rounds else set()
         return sum(self.amount[self.net.rank[s]] for s in servers)
 
     def crossing(self, amount, links, since=0):
-        """What it takes until so much has crossed some links."""
+        """The time or rounds until an amount has crossed some links."""
         if self.rounds:
             return ceil(Fraction(amount, sum(self.net.room[k] for k in links)))
         idle = self.net.idle(self.net.rank, self.net.rank)
@@ -423,10 +489,10 @@ class Proof:
 
     def groups(self, step):
         """Transfers that leave all of some groups of servers, or enter them."""
-        of = {node: g for g, nodes in enumerate(step["groups"]) for node in nodes}
-        servers, both = {*self.net.servers}, step["stage"] == "all_reduce"
-        whole(of, self.net.size, "groups")
-        good = len(of) == sum(map(len, step["groups"])) and servers <= {*of}
+        groups, both = [*map(of_list, of_list(step["groups"]))], step["stage"] == "all_reduce"
+        servers, _ = {*self.net.servers}, whole(chain(*groups), self.net.size, "groups")
+        of = {node: g for g, nodes in enumerate(groups) for node in nodes}
+        good = len(of) == sum(map(len, groups)) and servers <= {*of}
         need(good and {of[s] for s in servers} == {*of.values()}, "groups: not of all servers")
         self.forbids |= {ADDED} if self.rounds or both else {ADDED, UNEQUAL}
         ends = self.turned(step["leaving"] is not True)
@@ -434,12 +500,24 @@ class Proof:
         return self.crossing((len({*of.values()}) - 1) * (1 + both) * self.sum(servers), links)
 
     def depth(self, step):
-        """Transfers in a row from one server to another."""
+        """Consecutive transfers from one server to another, which some contribution must make."""
         self.forbids.add(PASSED)
-        ends = [step["source"], step["target"]]
-        good = {*ends} <= {*self.net.rank} and len({*ends}) == 2
-        need(good and min(self.sum([s]) for s in ends) > 0, "depth: not two servers with pieces")
+        ends = [self.server(step, "source"), self.server(step, "target")]
+        rooted = step["stage"] == "all_reduce" or min(self.sum([s]) for s in ends) > 0
+        need(len({*ends}) == 2 and rooted, "depth: not two servers with pieces")
         return self.net.hops(ends[:1])[ends[1]]
+
+    def growth(self, step):
+        """Rounds to spread one server's contribution to all, or reverse, C messages per round."""
+        net, leaving, adding = self.net, step["leaving"] is True, step["switches"] is True
+        need(step["stage"] != STAGES[not leaving], "growth: the other way")
+        self.forbids |= set() if adding else {ADDED}
+        room, known, rounds = Counter(), 1, 0
+        for k, a, _ in self.turned(not leaving):
+            room[a] += net.room[k] * (adding or a in net.rank)
+        while known < len(net.servers):  # each informed server tells C others, or the reverse
+            known, rounds = known * (1 + max(room.values())), rounds + 1
+        return rounds
 
     def late_entry(self, step):
         """Pieces that must enter a set some rounds before the end, to spread in it."""
@@ -454,17 +532,17 @@ class Proof:
         return first + last + ceil(Fraction(left, room)) if left > 0 else 0
 
     def stage(self, step):
-        need(step["stage"] in STAGES, "of one stage alone")
+        need(step["stage"] in [*STAGES], "of one stage alone")
         return step["stage"]
 
     def spread(self, step):
-        """Of one stage, in which pieces go from server to server; whether that is reversed."""
+        """The stage, in which pieces go from server to server, and whether it is reversed."""
         self.forbids |= {PASSED, ADDED}
         return self.stage(step) == "reduce_scatter"
 
     def late(self, step, arcs, far, last, back):
         """Pieces that can enter in the last rounds and still reach all of some servers inside."""
-        nodes, reach = self.inside(step, "reach", "reach_switches"), {*step["reach"]}
+        nodes, reach = self.inside(step, "reach", "reach_switches"), {*of_list(step["reach"])}
         need(reach <= {*step["servers"]}, "late_entry: reach is not inside")
         takes, gives, room = Counter(), Counter(), 0
         for a, b, c in arcs:
@@ -485,12 +563,12 @@ class Proof:
         return late
 
     def closing_cut(self, step):
-        """Sets around a server, each within the one before, that pieces cannot enter in time."""
+        """Nested sets around a server that pieces cannot enter in time."""
         net, back, room = self.net, self.spread(step), 0
-        sets = [self.inside({"servers": s, "switches": []}) for s in step["servers"]]
-        switches = [{*x} for x in step["switches"]]
+        sets = [self.inside({"servers": s, "switches": []}) for s in of_list(step["servers"])]
+        switches = [{*whole(of_list(x), net.size, "a set")} for x in of_list(step["switches"])]
         nested = all(a >= b for a, b in pairwise(sets))
-        need(nested and step["target"] in sets[-1], "closing_cut: sets are not nested")
+        need(nested and self.server(step, "target") in sets[-1], "closing_cut: sets not nested")
         for before, after, through in zip(sets[:-1], sets[1:], switches, strict=True):
             for k, a, b in self.turned(back):
                 out = a not in (before if a in net.rank else through)
@@ -498,12 +576,13 @@ class Proof:
         return len(switches) + 1 if self.sum({*net.servers} - sets[0]) > room else 0
 
     def refutation(self, step):
-        """A proof that nothing satisfies what every schedule of so few rounds would."""
+        """A proof that the formula of every schedule of this few rounds has no solution."""
         try:
             import gradweave_refute as other
         except ImportError:
             raise Wrong("not checked: gradweave_refute.py is not beside this file") from None
         self.spread(step)
+        self.forbids.add(FEWER)
         net, (source, target) = self.net, zip(*self.net.ends)
         nodes = {"servers": net.servers, "switches": sorted({*range(net.size)} - {*net.rank})}
         links = {"source": source, "target": target, "capacity": net.room}
@@ -516,9 +595,9 @@ class Proof:
         return step["rounds"] + 1
 
     def load(self, step):
-        """Transfers of given trees, each to a server from the last one before it, over one link."""
+        """Transfers of given trees over one link, each to a server from the server before it."""
         need(self.allowed is not None and self.trees != "shortest", "load: of given trees alone")
-        self.forbids.add(ADDED)
+        self.forbids |= {ADDED, FEWER}
         net, link, load = self.net, (step["source"], step["target"]), 0
         for rank, root in enumerate(net.servers):
             for node in {*net.servers} - {root}:
@@ -531,14 +610,15 @@ class Proof:
         return ceil(Fraction(load, net.room[self.ahead[link]]))
 
     def lengths(self, step):
-        """Lengths of links: what blocks use of them at least, over what links offer."""
-        net, cost, used = self.net, whole(step["lengths"], 1 << 64, "lengths"), Fraction(0)
+        """Lengths of links: the minimum use of them by blocks, over what the links offer."""
+        net, used = self.net, Fraction(0)
+        cost = whole(of_list(step["lengths"]), 1 << 64, "lengths")
         need(len(cost) == len(net.ends), "lengths: not one for each link direction")
         blocks = [(*x, n) for x, n in zip(self.asked.blocks, self.pieces) if x[4] >= self.since]
         need(blocks, "lengths: of no block")
         several = any(len(given) > 1 < len(wanted) for _, given, wanted, *_ in blocks)
         self.forbids |= {ADDED, PASSED} | ({SEVERAL} if several else set())
-        self.forbids |= {UNEQUAL} if self.name in STAGES else set()
+        self.forbids |= {UNEQUAL} if self.name in STAGES else {FEWER} if self.rounds else set()
         idle, known = [inf] * len(cost), {}
         for allowed in {block[3] for block in blocks}:
             def through(node, some=allowed):
@@ -558,16 +638,16 @@ class Proof:
         return self.since + until(used, [x for x in zip(idle, offered) if x[0] < inf])
 
     def crossings(self, step):
-        """Sets that sums to a root inside must enter, and copies leave, each since when, priced."""
+        """Priced sets, each from a time on: sums enter it to a root inside, or copies leave it."""
         need(self.name == "all_reduce", "crossings: of an all-reduce alone")
         self.forbids |= {SEVERAL, ADDED}
         net, ready, paid = self.net, dict(zip(self.net.servers, self.ready)), Counter()
         last, toll, sets = max(self.ready), Counter(), []
-        for x in step["tolls"]:
+        for x in of_list(step["tolls"]):
             good = type(x["price"]) is int and abs(x["price"]) < 1 << 64
             need(good and x["stage"] in STAGES and x["switch"] not in net.rank, "a toll")
             toll[x["stage"], x["switch"]] += x["price"]
-        for x in step["sets"]:
+        for x in of_list(step["sets"]):
             stage, nodes, since = self.stage(x), self.inside(x), exact(x["since_s"])
             (price,), copies = whole([x["price"]], 1 << 64, "a price"), stage == "all_gather"
             crossed = {k for k, a, b in self.turned(not copies) if a in nodes and b not in nodes}
@@ -587,8 +667,8 @@ class Proof:
         return until(min(paid[s] for s in net.servers) * self.bytes, charges)
 
     def reach(self, step):
-        """When what one server contributes has reached others, or what others do has reached it."""
-        net, x, leaving = self.net, step["server"], step["leaving"] is True
+        """When a server's contribution has reached others, or others' contributions reached it."""
+        net, x, leaving = self.net, self.server(step), step["leaving"] is True
         (block,) = whole([step["block"]], len(self.asked.blocks), "reach: a block")
         size, given, wanted, _, ready = self.asked.blocks[block]
         own, others = (given, wanted) if leaving else (wanted, given)
@@ -600,6 +680,7 @@ class Proof:
         away = net.least({x}, net.delay, not leaving)
         time, beyond = exact(step["seconds"]), exact(step["beyond_s"])
         if time:
+            self.forbids.add(ADDED)
             known, between = self.net.messages.known, self.net.messages.between
             some = frozenset(s for s in others if between(x, s, leaving) >= beyond)
             few = some and known(time, x, some, leaving) < len(some)
@@ -608,9 +689,10 @@ class Proof:
         return ready + max(time + max(0, taken - hold), hold + taken + max(away[s] for s in others))
 
     def relay(self, step):
-        """Of two servers that cannot exchange directly, two messages in a row, or a detour."""
+        """Two servers that cannot exchange directly: two messages in a row, or a detour."""
         need(self.name == "all_reduce", "relay: of an all-reduce alone")
-        net, x, m = self.net, step["server"], self.net.messages.between
+        self.forbids.add(ADDED)
+        net, x, m = self.net, self.server(step), self.net.messages.between
         rooms = [sum(net.room[k] for k, a, _ in self.turned(back) if a == x) for back in (0, 1)]
 
         def row(a, b):
@@ -624,8 +706,10 @@ class Proof:
     def meeting(self, step):
         """A complete sum is sent on, or servers that exchange parts have all of them together."""
         net, m, known = self.net, self.net.messages.between, self.net.messages.known
-        everyone, beyond = {*net.servers}, dict(zip(net.servers, step["beyond_s"], strict=True))
+        everyone, beyond = {*net.servers}, map(of_list, of_list(step["beyond_s"]))
+        beyond = dict(zip(net.servers, beyond, strict=True))
         need(self.name == "all_reduce" and len(everyone) > 2, "meeting: of an all-reduce alone")
+        self.forbids.add(ADDED)
         time = exact(step["seconds"])
         for x in net.servers:
             onward, others = min(m(x, b) for b in everyone - {x}), everyone - {x}
@@ -648,7 +732,7 @@ class Proof:
         return time
 
     def slots(self, step):
-        """Prices of links in slots of time: what sums and copies pay, over what links charge."""
+        """Prices per link and time slot: what sums and copies must pay over what links charge."""
         net, length = self.net, exact(step["length_s"])
         (count,) = whole([step["slots"]], 1001, "slots")
         stages = STAGES if self.name == "all_reduce" else (self.stage(step),)
@@ -658,11 +742,11 @@ class Proof:
         late = [min(count, int((routed[a] + d + h) * count / length)) if b in net.rank else 0
                 for (a, b), d, h in zip(net.ends, net.delay, net.hold)]
         price, toll, sums = defaultdict(int), defaultdict(int), Counter()
-        for s, t, k, server, x in step["prices"]:
+        for s, t, k, server, x in of_list(step["prices"]):
             whole([s, t, k, server, x], 1 << 64, "a price")
             price[s, t, k, server] += x
             sums[s, t, k] += x
-        for s, t, node, x in step["tolls"]:
+        for s, t, node, x in of_list(step["tolls"]):
             whole([s, t, node], 1 << 64, "a toll")
             good = type(x) is int and abs(x) < 1 << 64 and node < net.size
             need(good and node not in net.rank, "a toll")
@@ -703,22 +787,22 @@ class Proof:
         return min(length, self.bytes * due * count / charged) if charged else 0
 
     def root(self, step):
-        """A message from everyone to some root, and one from there to everyone."""
-        need(self.name == "all_reduce", "root: of an all-reduce alone")
-        self.forbids |= {SEVERAL, ADDED}
-        net, ways = self.net, (True, False)
+        """A message from every server to some root, one from there to every server, or both."""
+        net, both = self.net, self.name == "all_reduce"
+        ways = [back for back, stage in zip((True, False), STAGES) if both or stage == self.name]
+        self.forbids |= {SEVERAL, ADDED} if both else set()
         away = {r: [net.least({r}, net.delay, back) for back in ways] for r in net.servers}
         far = [sum(max(row[s] for s in net.servers) for row in rows) for rows in away.values()]
-        return min(far) + 2 * min(net.hold)
+        return min(far) + len(ways) * min(net.hold)
 
     def limits(self, plan):
-        """Why it says nothing of a schedule; nothing, if it does."""
-        few = self.rounds and any(a < b for a, b in zip(plan.pieces, self.pieces))
+        """Why it does not apply to a schedule; empty if it does."""
+        few = FEWER in self.forbids and any(a < b for a, b in zip(plan.pieces, self.pieces))
         strayed = self.allowed is not None and not plan.used <= self.allowed
         return sorted(self.forbids & plan.liberties) + [FEWER] * few + [STRAYED] * strayed
 
     def of(self, plan):
-        """Whether it says something of a schedule, and what."""
+        """Whether it applies to a schedule, and its statement."""
         if reasons := self.limits(plan):
             return False, f"but not of this schedule: {' and '.join(reasons)}"
         unit = 1 if self.asked.demand else self.bytes
@@ -726,14 +810,14 @@ class Proof:
         gap = float(time / self.least - 1) if self.least else inf
         need(gap > -NEAR, "it proves more than the schedule takes")
         taken = f"{time} {self.unit}" if self.rounds else f"{time:.9g} s in the event model"
-        near = f"optimal in {self.unit}" if gap < NEAR else f"within {100 * gap:.3g} %"
-        along = " along such trees" * (self.allowed is not None)
-        return True, f"the schedule takes {taken}: {near}{along}"
+        among = " among such schedules" * bool(self.forbids)
+        near = f"optimal in {self.unit}{among}" if gap < NEAR else f"within {100 * gap:.3g} %"
+        return True, f"the schedule takes {taken}: {near}"
 
 
 KINDS = {
-    "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.late_entry, Proof.closing_cut,
-               Proof.load, Proof.refutation),
+    "rounds": (Proof.cut, Proof.groups, Proof.depth, Proof.growth, Proof.late_entry,
+               Proof.closing_cut, Proof.load, Proof.refutation),
     "seconds": (Proof.cut, Proof.groups, Proof.lengths, Proof.crossings, Proof.slots, Proof.reach,
                 Proof.root, Proof.relay, Proof.meeting),
     "demand": (Proof.lengths, Proof.reach),
@@ -742,7 +826,7 @@ KINDS = {unit: {kind.__name__: kind for kind in kinds} for unit, kinds in KINDS.
 
 
 def check(data, beside=(), adding=False):
-    """What is true of a file: [(whether it is, what was looked at, what was found)]."""
+    """The findings about a file: [(whether it holds, what was checked, what was found)]."""
     net, plan, found = Network(data["topology"]), None, []
     asked = Asked(data["collective"], data.get("demand"), net)
     if "transfers" in data:
@@ -752,27 +836,49 @@ def check(data, beside=(), adding=False):
             found.append((True, "schedule", text))
         except Wrong as error:
             return [(False, "schedule", f"invalid: {error}")]
-    for number, one in enumerate([*(data.get("certificates") or []), *beside]):
+    for order, one in enumerate([*of_list(data.get("certificates", [])), *beside]):
         try:
             proof = Proof(one, net, asked)
             good, text = proof.of(plan) if plan else (True, "")
             least = proof.least if proof.rounds else f"{float(proof.least):.9g}"
-            text = f"proved: at least {least} {proof.unit}{'; ' * bool(text)}{text}"
+            text = f"at least {least} {proof.unit}{'; ' * bool(text)}{text}"
+            text = f"proved for {proof.holds_for()}: {text}"
         except (Wrong, *BROKEN) as error:
             good, text = False, f"refused: {error}"
-        found.append((good, f"certificate {number}", text))
+        found.append((good, f"certificate {order}", text))
     return found
 
 
+def loaded(content):
+    """UTF-8 JSON without a byte order mark, nested less than a hundred deep, numbers finite."""
+    def refused(word):
+        raise Wrong(f"JSON: {word:.40}")
+
+    def integer(digits):
+        need(len(digits) < 40 and -(1 << 127) <= int(digits) < 1 << 127, "JSON: too large a number")
+        return int(digits)
+
+    data = json.loads(content.decode(), parse_constant=refused, parse_int=integer)
+    depth, level = 0, [data]
+    while level := [x for one in level if type(one) in (list, dict)
+                    for x in (one.values() if type(one) is dict else one)]:
+        depth += 1
+        need(depth < 100, "JSON: nested too deeply")
+    return data
+
+
 def main():
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(__doc__)
+        return
     paths, adding = [x for x in sys.argv[1:] if x[:2] != "--"], "--aggregating-switches" in sys.argv
     try:
         need(0 < len(paths) == len(sys.argv) - 1 - adding, (__doc__ or "").splitlines()[2].strip())
         files = []
         for path in paths:
             with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
-                files.append(json.loads(file.read()))
-        beside = [one for other in files[1:] for one in other["certificates"]]
+                files.append(loaded(file.read()))
+        beside = [one for other in files[1:] for one in of_list(other["certificates"])]
         found = check(files[0], beside, adding)
     except (Wrong, RecursionError, *BROKEN) as error:
         text = f"{' '.join(paths)}: not checked: {type(error).__name__}: {error}"

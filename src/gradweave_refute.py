@@ -1,13 +1,13 @@
-"""Checks proofs that no schedule takes so few rounds: one file, to be copied.
+"""Checks proofs that no schedule takes this few rounds: one file to copy.
 
     python gradweave_refute.py FILE.json [PROOF.lrat[.xz] | --dimacs | --lrat]
 
-Needs Python 3.11 alone, and shares no code with what makes schedules, or proofs. A file has a
-network, as a schedule's file has it under "topology", and under "refutation" a question, such as
-{"stage": "all_gather", "rounds": 7}, and its proof, or the proof lies in a file of its own. From
-network and question follows a formula in conjunctive normal form that every schedule of so few
-rounds satisfies; the proof, in LRAT, that nothing does is checked by unit propagation. `--dimacs`
-and `--lrat` write formula and proof for other checkers. Why each clause holds: Gradweave's
+Needs only Python 3.11, and shares no code with the programs that make schedules or proofs. A file
+has a network, as in a schedule's file, under "topology"; under "refutation" it has a question, such
+as {"stage": "all_gather", "rounds": 7}, and its proof, unless that is in a separate file. Network
+and question determine a formula in conjunctive normal form that every schedule of this few rounds
+satisfies. The LRAT proof that it has no solution is checked by unit propagation. `--dimacs` and
+`--lrat` write formula and proof for other checkers. Why each clause holds: Gradweave's
 docs/concepts/refutations.md. Exit status: 0 it is proved, 1 it is not, 2 no such file.
 """
 # fmt: off
@@ -22,7 +22,7 @@ BROKEN = (TypeError, KeyError, ValueError, IndexError, AttributeError, OSError, 
 
 
 class Wrong(Exception):
-    """What does not hold, in a line."""
+    """A fault, in one line."""
 
 
 def need(holds, otherwise):
@@ -31,12 +31,12 @@ def need(holds, otherwise):
 
 
 class Formula:
-    """What holds of a schedule with so many rounds, in clauses; numbers are DIMACS literals.
+    """The rules of a schedule with some number of rounds, in clauses of DIMACS literals.
 
-    A question has a `stage` and `rounds`; it may have `pieces`, of each server in order of id (1),
-    `trees` ("free"; "shortest": a piece takes shortest paths from its root; or of each server, in
-    order of id, each node's predecessor in the tree, -1 for none), `steps` (how many rounds are one
-    step, in which nothing is sent on; of each 1), and `counters`, for which variables are defined.
+    A question has a `stage` and `rounds`. Optional: `pieces` of each server in order of id (1);
+    `trees` ("free"; "shortest": a piece takes shortest paths from its root; or for each server, in
+    order of id, each node's predecessor in its tree, -1 for none); `steps` (rounds per step, within
+    which nothing is forwarded; 1 each); and `counters`, for which variables are defined.
     """
 
     def __init__(self, network, question):
@@ -110,7 +110,7 @@ class Formula:
             self.clauses.append(tuple(dict.fromkeys(x for x in literals if x != -YES)))
 
     def either(self, name, *literals):
-        """A literal that is true just where one of some is: a variable of this name, if need be."""
+        """A literal that is true exactly if one of some is: a variable of this name if needed."""
         if name not in self.known:
             some = [x for x in dict.fromkeys(literals) if x != -YES]
             found = YES if YES in some else some[0] if some else -YES
@@ -123,7 +123,7 @@ class Formula:
         return self.known[name]
 
     def holds(self, p, v, t):
-        """Server v has piece p before round t; before round 0 its root alone, in the end all."""
+        """Server v has piece p before round t: before round 0 only its root, in the end all."""
         if v == self.root[p] or t == self.rounds:
             return YES
         return self.new("holds", p, v, t) if t else -YES
@@ -139,7 +139,7 @@ class Formula:
         return self.new("used", p, c, t) if p >= 0 else -YES
 
     def joins(self, c, out, t):
-        """At a switch, what comes over one channel in round t goes on over another."""
+        """At a switch, the piece from one channel in round t goes on over another."""
         return self.new("joins", c, out, t)
 
     def carried(self, t):
@@ -155,7 +155,7 @@ class Formula:
                     self.add(-sent, self.used(p, (*c[:2], c[2] - 1), t))
 
     def received(self, t):
-        """A server keeps what it has, and gets it once, from what has it."""
+        """A server keeps its pieces, and gets each once, from a node that has it."""
         for p in range(len(self.root)):
             for v in self.servers:
                 before, after = self.holds(p, v, t), self.holds(p, v, t + 1)
@@ -171,7 +171,7 @@ class Formula:
                     self.add(-self.sent(p, c, t), before)
 
     def switched(self, switch, t):
-        """What leaves a switch over a channel came over one, which goes on to no other."""
+        """A piece that leaves a switch over a channel came over one channel, and leaves it once."""
         for out in self.out_of[switch]:
             ways = [c for c in self.into[switch] if c[0] != out[1]]
             joins = [self.joins(c, out, t) for c in ways]
@@ -187,7 +187,7 @@ class Formula:
                 self.add(-x, -y)
 
     def numbered(self):
-        """Pieces of one root are numbered as they come to the first other server."""
+        """Pieces of one root are numbered as they arrive at the first other server."""
         for p, q in pairwise(range(len(self.root))):
             if self.root[p] == self.root[q]:
                 first = next(v for v in self.servers if v != self.root[p])
@@ -200,9 +200,9 @@ class Formula:
 
 
 class Counter:
-    """How many pieces have come into a set of nodes: definitions, which nothing limits.
+    """How many pieces have entered a set of nodes: definitions, which restrict nothing.
 
-    Of a link, {"link": [a, b]}, how many pieces have come to the servers that get them over it.
+    For a link, {"link": [a, b]}, how many pieces have reached the servers that get them over it.
     """
 
     def __init__(self, formula, of):
@@ -231,7 +231,7 @@ class Counter:
                 self.among(t, n, len(self.items), self.least(t, n))
 
     def least(self, t, n):
-        """How many must be inside before round t, with what the first n channels bring in it."""
+        """How many must be inside before round t, counting those of the first n channels in it."""
         return len(self.items) - sum(map(len, self.ways[t:])) + n
 
     def brought(self, i, t, n):
@@ -251,7 +251,7 @@ class Counter:
         return self.formula.either(name, self.used(i - 1, t, n), self.brought(i, t, n))
 
     def within(self, i, t, n=0):
-        """Piece i is inside before round t, or comes in it by the first n channels."""
+        """Piece i is inside before round t, or enters in it by the first n channels."""
         piece, servers = self.items[i - 1]
         either = [self.formula.holds(piece, v, t) for v in servers]
         if n:
@@ -278,7 +278,7 @@ class Counter:
 
 
 def check(clauses, lines):
-    """Whether lines of LRAT derive the empty clause by unit propagation; the steps it took."""
+    """Checks that LRAT lines derive the empty clause by unit propagation; returns their number."""
     known, last, steps = dict(enumerate(clauses, 1)), len(clauses), 0
     for number, line in enumerate(lines, 1):
         words = line.split()
@@ -326,11 +326,14 @@ def proof_lines(refutation):
 
 
 def proved(network, refutation):
-    """The number of a proof's steps; Wrong where it proves nothing."""
+    """The number of a proof's steps; raises Wrong if it proves nothing."""
     return check(Formula(network, refutation).clauses, proof_lines(refutation))
 
 
 def main():
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(__doc__)
+        return
     paths, options = [x for x in sys.argv[1:] if x[:2] != "--"], {*sys.argv[1:]}
     try:
         need(0 < len(paths) < 3, (__doc__ or "").splitlines()[2].strip())

@@ -97,11 +97,12 @@ MANY_PROCESSES = (
 time: ten processes are enough for two cores."""
 
 SEVERAL_PROCESSES = (
+    "lab/test_lab_program.py",
     "lab/test_lab_training.py",
     "placement/test_placement_launched.py",
     "placement/test_placement_training.py",
 )
-"""Others that start more than two; of neither is anything quick, unless a test is marked so."""
+"""Others that start several; of none is anything quick, unless a test is marked so."""
 
 TESTS = Path(__file__).parent
 

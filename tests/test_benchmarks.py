@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "experiments"))
 
 import checks
 import commands
@@ -18,10 +19,13 @@ import markdown_table
 import pictures
 import record
 import run_all
+import same_schedules
 import table_templates
 import unfinished
 
 from benchmarks.claims import query
+from gradweave.schedulers.demand_spec import DEMAND_STRATEGIES
+from gradweave.schedulers.spec import STRATEGIES
 
 
 @pytest.fixture
@@ -265,3 +269,27 @@ def test_ratios_are_to_the_variant_of_rllib_that_is_sooner():
     assert sooner == one
     expected = [their / own for their, own in zip(sooner, ours, strict=True)]
     assert result["times_rllib"]["first_run"][key] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "said"),
+    [
+        ("1f; seconds 0.5 aa", "1f; seconds 0.5 aa", ""),
+        ("2e; seconds 0.5 aa", "1f; seconds 0.5 aa", "schedule 2e, was 1f"),
+        ("1f; seconds 0.25 bb", "1f; seconds 0.5 aa", "bound SMALLER: seconds 0.25, was 0.5"),
+        ("1f; seconds 0.75 bb", "1f; seconds 0.5 aa", "bound larger: seconds 0.75, was 0.5"),
+        ("1f; seconds 0.5 bb", "1f; seconds 0.5 aa", "another proof of seconds 0.5"),
+        ("1f", "1f; seconds 0.5 aa", "0 bounds, was 1"),
+        ("NoScheduleError", "1f", "schedule NoScheduleError, was 1f"),
+        ("1f", None, "not recorded"),
+    ],
+)
+def test_each_difference_from_the_record_is_reported(now: str, before: str | None, said: str):
+    assert same_schedules.difference(now, before) == said
+
+
+def test_every_strategy_is_a_case_of_same_schedules():
+    words = {
+        word.partition(":")[0] for case in same_schedules.cases() for word in case.name.split()
+    }
+    assert {*STRATEGIES, *DEMAND_STRATEGIES} <= words

@@ -271,7 +271,7 @@ def test_loops_that_do_not_allocate_count_no_references(options, counts):
 def test_without_a_place_to_keep_it_code_is_compiled_all_the_same(monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", __file__)
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
-    with pytest.warns(compiled.NotKeptWarning, match="set NUMBA_CACHE_DIR to a directory"):
+    with pytest.warns(compiled.NotKeptWarning, match="set NUMBA_CACHE_DIR to a writable directory"):
         assert made_and_called() == 42
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once is enough
@@ -309,7 +309,7 @@ def test_compiling_takes_no_time_and_says_so(tmp_path, monkeypatch):
 
 def test_the_command_without_a_place_to_keep_code():
     done = subprocess.run(
-        [sys.executable, "-m", "gradweave", "schedule", "ring:3", "--scheduler", "ring"],
+        [sys.executable, "-m", "gradweave", "solve", "ring:3", "--scheduler", "ring"],
         capture_output=True,
         text=True,
         env={**os.environ, **NOWHERE},

@@ -19,8 +19,8 @@ import gradweave_check as checker
 import gradweave_refute as refuter
 from gradweave.bounds.refutations import certify_refutation, refute
 from gradweave.errors import InvalidCertificateError, NoProofError
-from gradweave.schedule.file import to_bytes
-from gradweave.schedulers import from_spec
+from gradweave.schedulers.spec import from_spec
+from gradweave.schedules.file import to_bytes
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.routes import shortest_path_trees
 
@@ -42,7 +42,7 @@ def test_it_imports_the_standard_library_alone():
 class Meaning:
     """What each variable of a formula says of a schedule, so that every clause must hold of it."""
 
-    def __init__(self, schedule: gw.schedule.Schedule, formula: refuter.Formula) -> None:
+    def __init__(self, schedule: gw.schedules.Schedule, formula: refuter.Formula) -> None:
         self.formula = formula
         self.arrived, first = {}, {}
         for row in range(schedule.num_transfers):
@@ -69,7 +69,7 @@ class Meaning:
             self.joined |= {(*pair, at) for pair in pairwise(taken)}
 
     @staticmethod
-    def _names(schedule: gw.schedule.Schedule, first: dict[Any, Any]) -> dict[int, int]:
+    def _names(schedule: gw.schedules.Schedule, first: dict[Any, Any]) -> dict[int, int]:
         """Pieces of a root by when they come to the first other server, roots in order of id."""
 
         def key(piece: int) -> tuple[int, int]:
@@ -229,7 +229,8 @@ def test_a_schedules_file_carries_it(tmp_path: Path):
     assert checker.check(content)[1] == (
         True,
         "certificate 0",
-        "proved: at least 4 rounds; the schedule takes 4 rounds: optimal in rounds",
+        "proved for schedules that root a piece at each server and route through no other server: "
+        "at least 4 rounds; the schedule takes 4 rounds: optimal in rounds among such schedules",
     )
     bad = copy.deepcopy(proof.certificate)
     bad["proof"][0]["rounds"] = 4

@@ -17,7 +17,7 @@ import gradweave.topology as gt
 from gradweave import arrays
 from gradweave.aggregate.asynchronous import checkpoint as snapshots
 from gradweave.aggregate.sequences import read_trace
-from gradweave.automata import dump, load, read_text
+from gradweave.automata import dump, load_machine, read_text
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.learning import checkpoint
 from gradweave.learning.config import read_config
@@ -25,7 +25,7 @@ from gradweave.marl import checkpoint as policies
 from gradweave.marl.request import read_request
 from gradweave.placement.placement import Placement, load_placement, load_workload
 from gradweave.placement.workload import even_stages
-from gradweave.schedulers.planned.policy import read_weights
+from gradweave.schedulers.greedy.policy import read_weights
 
 RING = gt.ring(4)
 LIKE = {"a": jax.ShapeDtypeStruct((2,), np.float32)}
@@ -118,7 +118,7 @@ HOSTILE: dict[str, tuple[bytes, Callable[[Path], Any], str]] = {
         snapshot(RUN | {"updates": float("inf")}), read_snapshot, "expected a run's columns"
     ),
     "endless gradients": (
-        snapshot(RUN | {"gradients": float("inf")}), read_snapshot, "what training it is of"
+        snapshot(RUN | {"gradients": float("inf")}), read_snapshot, "which training it belongs to"
     ),
     "columns of two lengths": (
         snapshot(RUN, loss=np.ones(3)), read_snapshot, "columns of different lengths"
@@ -129,26 +129,28 @@ HOSTILE: dict[str, tuple[bytes, Callable[[Path], Any], str]] = {
     "a far step": (b"999999,0,1", lambda path: read_trace(path, 99), "a step from 0 to 3422"),
     "an endless line": (b'0,0,"' + b"1" * 200_000, lambda p: read_trace(p, 3), "field larger"),
     "a reward beyond numbers": (
-        b"start: s\nmoves: {s: {a: {to: s, reward: 1e300}}}", load, "from -1e12 to 1e12"
+        b"start: s\nmoves: {s: {a: {to: s, reward: 1e300}}}", load_machine, "from -1e12 to 1e12"
     ),
     "ten thousand events": (
         b"start: s\nmoves: {s: }\nevents: [%s]" % b",".join(b"e%d" % i for i in range(10_000)),
-        load, "10,000 events; a machine has at most 200",
+        load_machine, "10,000 events; a machine has at most 200",
     ),
-    "a name in a list": (b"name: [a]\nstart: s\nmoves: {s: }", load, "name: expected a name"),
+    "a name in a list": (
+        b"name: [a]\nstart: s\nmoves: {s: }", load_machine, "name: expected a name"
+    ),
     "many formulas": (
         b"start: s\nmoves: {s: {a: s}}\ncausal: [%s]" % b",".join([b"a"] * 60),
-        load, "60 formulas; expected at most 50",
+        load_machine, "60 formulas; expected at most 50",
     ),
     "formulas that are long together": (
         b"start: s\nmoves: {s: {}}\nevents: [%s]\ncausal: [%s]" % (
             b",".join(b"a%d" % i for i in range(10)),
             b",".join([b" & ".join(b"F a%d" % i for i in range(10))] * 49),
         ),
-        load, "takes more than 102,040 terms",
+        load_machine, "takes more than 102,040 terms",
     ),
     "a formula of two lines": (
-        b'start: s\nmoves: {s: {a: s}}\ncausal: "a &\\n !a"', load, "holds for no trace"
+        b'start: s\nmoves: {s: {a: s}}\ncausal: "a &\\n !a"', load_machine, "holds for no trace"
     ),
 }  # fmt: skip
 
@@ -178,9 +180,9 @@ def test_what_is_well_formed_is_read(tmp_path: Path):
 def test_a_machine_is_named_by_its_file_whatever_that_is_called(tmp_path: Path):
     path = tmp_path / f"\x1b[31m{'x' * 100}.yaml"
     path.write_text("start: s\nmoves: {s: {a: s}}")
-    name = load(path).machine.name
+    name = load_machine(path).machine.name
     assert name.startswith("?[31mxxx") and len(name) == 60
-    assert read_text(dump(load(path))).machine.name == name
+    assert read_text(dump(load_machine(path))).machine.name == name
 
 
 def test_a_placement_has_servers_by_their_ids():

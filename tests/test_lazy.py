@@ -3,8 +3,10 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import metadata, requires
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from gradweave import lazy
 from gradweave.errors import MissingExtraError, OptionError
 from tests.patience import PATIENCE_S
 
-LAZY = ("aggregate", "environment", "execute", "lab", "learning", "marl")
+LAZY = ("aggregate", "environment", "jax", "lab", "learning", "marl", "mpi", "torch")
 
 
 @pytest.mark.parametrize("name", ["gradweave", *(f"gradweave.{name}" for name in LAZY)])
@@ -35,11 +37,11 @@ def test_every_name_is_imported_for_type_checkers_too(name):
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert set(package.__all__) - {"BACKENDS", "__version__"} <= imported
+    assert set(package.__all__) - {"__version__"} <= imported
 
 
 def test_an_unknown_name_is_no_attribute():
-    for package in (gw, gw.aggregate, gw.execute, gw.marl):
+    for package in (gw, gw.aggregate, gw.learning, gw.marl):
         with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
             _ = package.nonsense
 
@@ -60,20 +62,21 @@ def test_parts_are_found_from_the_package_and_loaded_late():
 @pytest.mark.parametrize(
     ("package", "name", "module", "extra"),
     [
-        ("execute", "mpi", "mpi4py", "mpi"),
-        ("execute", "torch_distributed", "torch", "torch"),
-        ("execute", "jax_mesh", "jax", "jax"),
+        ("mpi", "Collective", "mpi4py", "mpi"),
+        ("torch", "Collective", "torch", "torch"),
+        ("jax", "Collective", "jax", "jax"),
         ("aggregate", "mean", "optax", "train"),
         ("marl", "train", "jax", "marl"),
-        ("learning", "train", "equinox", "learn"),
+        ("learning", "HierarchicalPolicy", "equinox", "learn"),
         ("environment", "SchedulingEnvironment", "jax", "learn"),
     ],
 )
 def test_a_missing_extra_is_named(package, name, module, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    for loaded in [one for one in sys.modules if one.startswith(f"gradweave.{package}.")]:
+    rooms = (f"gradweave.{package}.", "gradweave.execute.")  # where the front doors lead
+    for loaded in [one for one in sys.modules if one.startswith(rooms)]:
         monkeypatch.delitem(sys.modules, loaded)
-    part = getattr(gw, package)
+    part = importlib.import_module(f"gradweave.{package}")
     monkeypatch.delitem(vars(part), name, raising=False)
     with pytest.raises(MissingExtraError) as refused:
         getattr(part, name)
@@ -100,7 +103,8 @@ def test_a_board_is_written_without_torch(tmp_path: Path):
     """In a process of its own: here another test may have imported torch."""
     pytest.importorskip("tensorboardX")
     program = (
-        "import sys; from gradweave import lazy; board = lazy.summary_writer()(sys.argv[1]); "
+        "import sys; from pathlib import Path; from gradweave import lazy; "
+        "from gradweave.training.curves import Curves; board = Curves(Path(sys.argv[1]), 1); "
         "board.add_scalar('return', 1.0, 3); board.close(); assert 'torch' not in sys.modules; "
         "assert not lazy.is_there('torch') or __import__('torch')"
     )
@@ -120,3 +124,20 @@ def test_without_torch_nobody_downloads_it(extra):
     extras = set().union(*(one.extras for one in with_it if one.name == "gradweave"))
     assert names and "torch" not in names
     assert not extras & {"torch", "run", "lab", "all"}
+
+
+def test_mpi4py_comes_by_its_own_extra_alone():
+    """Without MPI, mpi4py fails in every program that looks for it."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        found = set[str]()
+        for needed in extras[extra]:
+            ours = re.fullmatch(r"gradweave\[(.+)\]", needed)
+            parts = map(packages, ours[1].split(",")) if ours else [{re.split("[<>=[]", needed)[0]}]
+            found.update(*parts)
+        return found
+
+    assert {extra for extra in extras if "mpi4py" in packages(extra)} == {"mpi"}
+    assert packages("run") == {"jax", "torch"}

@@ -8,6 +8,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 from mutant_edits import edits_of, sample
+from mutant_trials import COPIED, Trials
 
 SOURCE = '''"""A docstring with 1 < 2."""
 
@@ -67,3 +68,28 @@ def test_samples_are_of_different_lines_and_the_same_for_a_seed(tmp_path: Path) 
     assert drawn == sample(tmp_path, ["."], 4, seed=1)
     assert len({edit.line for edit in drawn}) == 4
     assert len(sample(tmp_path, ["one.py"], 99, seed=1)) == 6  # lines that can be changed
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's, if a test has started it
+def test_a_trial_runs_on_the_copy_whatever_its_parent_has_imported(tmp_path: Path) -> None:
+    import gradweave as imported
+
+    root, package = tmp_path / "root", tmp_path / "root" / "src" / "gradweave"
+    for name in COPIED:
+        one = root / name
+        one.write_text("") if "." in name else one.mkdir(parents=True, exist_ok=True)
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("def double(x):\n    return 2 * x\n")
+    test = "from gradweave.one import double\n\ndef test_double():\n    assert double(3) == 6\n"
+    (root / "tests" / "test_one.py").write_text(test)
+    run = Trials(root, ["tests"], tmp_path / "work", 60.0)
+    sound = run.without_fault()
+    assert sound.wrong is None and not run.unsound and len(sound.durations) == 1, run.log()
+    (edit,) = [
+        one
+        for one in edits_of("src/gradweave/one.py", (package / "one.py").read_text())
+        if one.new == "/"
+    ]
+    assert run.with_fault(edit).failed == "tests/test_one.py::test_double"
+    assert sys.modules["gradweave"] is imported

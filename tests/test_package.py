@@ -6,6 +6,7 @@ import json
 import pkgutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import entry_points, version
 from importlib.resources import files
@@ -81,15 +82,15 @@ def test_import_loads_nothing_heavy():
     assert not set(NOT_AT_IMPORT) & set(loaded)
 
 
-def test_the_command_imports_the_verb_that_is_used():
+def test_only_the_command_that_is_used_is_imported():
     program = """
 import sys
-from gradweave.cli.main import VERBS, cli
+from gradweave.cli.main import COMMANDS, cli
 import click
-assert [name for name in sys.modules if name.startswith("gradweave.cli.verbs")] == []
+assert [name for name in sys.modules if name.startswith("gradweave.cli.commands")] == []
 assert "gradweave.schedulers" not in sys.modules
 context = click.Context(cli)
-assert [cli.get_command(context, name).name for name in VERBS] == list(VERBS)
+assert [cli.get_command(context, name).name for name in COMMANDS] == list(COMMANDS)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
@@ -124,6 +125,31 @@ def test_public_names_are_documented(package: ModuleType):
         and not inspect.getdoc(member)
     ]
     assert not undocumented
+
+
+RUNTIMES = ("gradweave.jax", "gradweave.mpi", "gradweave.torch")
+SAME_IN_ALL_RUNTIMES = {"Collective", "all_reduce", "exchange"}
+
+
+def test_a_public_name_has_one_meaning_and_a_public_object_one_door():
+    homes: dict[str, dict[int, str]] = defaultdict(dict)
+    doors: dict[int, set[str]] = defaultdict(set)
+    for package in public_packages():
+        for name in package.__all__:
+            member = getattr(package, name)
+            if not (package.__name__ in RUNTIMES and name in SAME_IN_ALL_RUNTIMES):
+                homes[name].setdefault(id(member), f"{package.__name__}.{name}")
+            if package is not gradweave and (inspect.isroutine(member) or inspect.isclass(member)):
+                doors[id(member)].add(f"{package.__name__}.{name}")
+    assert [sorted(of.values()) for of in homes.values() if len(of) > 1] == []
+    assert [sorted(names) for names in doors.values() if len(names) > 1] == []
+
+
+def test_packages_are_not_hidden_behind_functions():
+    for package in modules():
+        parent, _, name = package.__name__.rpartition(".")
+        if parent and hasattr(package, "__path__"):
+            assert getattr(sys.modules[parent], name) is package
 
 
 def test_every_module_says_what_it_is_for():

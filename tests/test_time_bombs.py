@@ -22,11 +22,11 @@ from gradweave import arrays
 from gradweave.aggregate.sequences import read_trace
 from gradweave.automata import (
     automaton,
-    load,
+    load_machine,
 )
 from gradweave.marl.request import read_request
 from gradweave.placement.placement import load_placement, load_workload
-from gradweave.schedule import load as load_schedule
+from gradweave.schedules.file import load as load_schedule
 from gradweave.specification import parse_spec
 from gradweave.topology.names import find_link
 from gradweave.topology.units import parse_sizes
@@ -114,32 +114,32 @@ def find_hyphens(text: str) -> None:
 RING = gt.ring(3)
 READERS: dict[str, tuple[str, Callable[[int], bytes], int, Callable[[Path], Any]]] = {
     "YAML: the last key twice": (
-        ".yaml", lambda n: lines(n, "k{i}: 0") + b"\nk%d: 0\n" % (n - 1), 1500, gt.load
+        ".yaml", lambda n: lines(n, "k{i}: 0") + b"\nk%d: 0\n" % (n - 1), 1500, gt.read
     ),
-    "YAML: a network": (".yaml", lambda n: node_link(n), 20, gt.load),
-    "JSON: nodes and links": (".json", node_link, 200, gt.load),
-    "JSON: attributes": (".json", lambda n: node_link(n, weight=1), 50, gt.load),
-    "JSON: a topology object": (".json", plain, 300, gt.load),
+    "YAML: a network": (".yaml", lambda n: node_link(n), 20, gt.read),
+    "JSON: nodes and links": (".json", node_link, 200, gt.read),
+    "JSON: attributes": (".json", lambda n: node_link(n, weight=1), 50, gt.read),
+    "JSON: a topology object": (".json", plain, 300, gt.read),
     "JSON: names alike": (
         ".json", lambda n: json.dumps({f"link{i}": 0 for i in range(n)} | {"links": [], "nodes": []}
-        ).encode(), 50, gt.load
+        ).encode(), 50, gt.read
     ),
-    "CSV: rows": (".csv", lambda n: b"source,target\n" + lines(n, "a{i},a{j}"), 200, gt.load),
+    "CSV: rows": (".csv", lambda n: b"source,target\n" + lines(n, "a{i},a{j}"), 200, gt.read),
     "CSV: columns": (".csv", lambda n: b"source,target," + b",".join(b"c%d" % i for i in range(n))
-                     , 200, gt.load),
-    "edges: lines": (".edges", lambda n: lines(n, "a{i} a{j} 1Gbit/s"), 200, gt.load),
-    "edges: comments": (".edges", lambda n: lines(n, "# rack{i}: x") + b"\na b", 100, gt.load),
+                     , 200, gt.read),
+    "edges: lines": (".edges", lambda n: lines(n, "a{i} a{j} 1Gbit/s"), 200, gt.read),
+    "edges: comments": (".edges", lambda n: lines(n, "# rack{i}: x") + b"\na b", 100, gt.read),
     "edges: switches": (".edges", lambda n: b"# switches: " + lines(n, "a{i}").replace(b"\n", b" ")
-                        + b"\n" + lines(n, "a{i} a{j}"), 200, gt.load),
-    "GraphML": (".graphml", graphml, 100, gt.load),
+                        + b"\n" + lines(n, "a{i} a{j}"), 200, gt.read),
+    "GraphML": (".graphml", graphml, 100, gt.read),
     "NCCL: devices": (
-        ".xml", lambda n: nccl(n, '<pci busid="{i}"><gpu dev="{i}"/></pci>', ""), 50, gt.load
+        ".xml", lambda n: nccl(n, '<pci busid="{i}"><gpu dev="{i}"/></pci>', ""), 50, gt.read
     ),
-    "NCCL: nested": (".xml", lambda n: nccl(n, '<pci busid="{i}">', "</pci>"), 100, gt.load),
+    "NCCL: nested": (".xml", lambda n: nccl(n, '<pci busid="{i}">', "</pci>"), 100, gt.read),
     "msccl-tools": (
-        ".json", msccl, 1000, lambda path: gt.load(path, "msccl_json")
+        ".json", msccl, 1000, lambda path: gt.read(path, "msccl_json")
     ),
-    "SimAI": (".edges", simai, 100, gt.load),
+    "SimAI": (".edges", simai, 100, gt.read),
     "schedule": (".json", lambda n: transfers(n, ""), 1000, load_schedule),
     "schedule, packed": (".json.gz", lambda n: transfers(n, ".gz"), 1000, load_schedule),
     "placement": (".json", placement, 500, lambda path: load_placement(path, RING)),
@@ -147,10 +147,10 @@ READERS: dict[str, tuple[str, Callable[[int], bytes], int, Callable[[Path], Any]
         ".json", lambda n: json.dumps(json.loads(placement(n))["workload"]).encode(), 300,
         load_workload,
     ),
-    "machine": (".yaml", machine, 20, load),
-    "machine: many ends": (".yaml", final_states, 50, load),
+    "machine": (".yaml", machine, 20, load_machine),
+    "machine: many ends": (".yaml", final_states, 50, load_machine),
     "machine: many agents": (".yaml", lambda n: machine(2) + b"agents: {%s}" % b", ".join(
-        b"a%d: [a, b]" % i for i in range(n)), 20, load),
+        b"a%d: [a, b]" % i for i in range(n)), 20, load_machine),
     "formula": (
         ".txt", lambda n: b" & ".join(b"F a%d" % i for i in range(n)), 50,
         lambda path: automaton(path.read_text())

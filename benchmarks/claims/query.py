@@ -6,7 +6,8 @@ A path begins with the name of a file in `benchmarks/results/`; its steps are ke
 values of an object, and filters in brackets: an index, or conditions on a row (`=`, `!=`, `<`,
 `<=`, `>`, `>=`, `~` for “contains”). Lists are entered where a step meets one, and null is left
 out. Words with other signs than letters, digits and `_` stand in quotes, single or double. A path
-that finds nothing is an error, and so is a condition on a key that no row has.
+that finds nothing is an error, and so is a condition on a key that no row has. A dot may stand
+between two brackets, `[3].[4]`, since Markdown reads `[3][4]` as a link.
 
 `code(src/gradweave/probe/rates.py, SLOT_S)` is a constant in the source, of a module or a class
 (`Settings.timeout_s`) or a default of a function, read without importing it; further words lead
@@ -215,6 +216,8 @@ class _Parser:
                 self.need("]")
             if not self.take("."):
                 break
+            if self.peek() == "[":
+                continue
             nodes, counted = self.step(nodes), self.root is not None
         found = [x for x in _rows(nodes) if x is not None]
         if not found and not counted:

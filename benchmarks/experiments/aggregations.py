@@ -12,7 +12,7 @@ training, by `mean`, stands for them; they differ in bytes and seconds.
 
 Workers of all but the asynchronous server compute in one program on one device, by `jax.vmap` over
 the axis that `gradweave train` has devices on: the same learner and the same messages. The server
-is that of `asynchronous.simulate`.
+is that of `asynchronous.simulate_training`.
 
 Bytes are what workers count as sent. Seconds are computed: an update takes a worker COMPUTE_S, and
 then come its messages on one of two networks. Exact means take what the event model says of their
@@ -51,7 +51,7 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.aggregate import NoLoCo, exchange_seconds, outer_settings
 from gradweave.aggregate.aggregation import resolve
-from gradweave.aggregate.asynchronous import UpdateReport, simulate
+from gradweave.aggregate.asynchronous import UpdateReport, simulate_training
 from gradweave.aggregate.local.exchange import PairwiseExchange
 from gradweave.aggregate.messages import messages_sent
 from gradweave.aggregate.spec import AsynchronousSpec, GossipSpec, LocalSpec, parse
@@ -267,7 +267,7 @@ def by_server(
         told.clear()
 
     overhead_s = server_seconds(RACKS, parameters)
-    simulate(server_task(of, spec), overhead_s=overhead_s, report=report)
+    simulate_training(server_task(of, spec), overhead_s=overhead_s, report=report)
     pulls = 2 if spec.correction else 1
     return {
         "aggregation": of.aggregation,
@@ -291,7 +291,7 @@ def exact_schedule(on: str, how: str) -> gw.Schedule:
 
 def exact_seconds(on: str, how: str, parameters: float) -> float:
     """Of an all-reduce."""
-    return float(gw.simulate.seconds(exact_schedule(on, how), 4.0 * parameters, "events"))
+    return float(gw.simulator.seconds(exact_schedule(on, how), 4.0 * parameters, "events"))
 
 
 def server_seconds(on: str, parameters: int) -> float:
@@ -336,7 +336,7 @@ def told_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         return
     for how in EXACT:
         size = row["parameters"]
-        sent = gw.simulate.traffic(exact_schedule(RACKS, how), 4.0 * size).sent_bytes
+        sent = gw.simulator.traffic(exact_schedule(RACKS, how), 4.0 * size).sent_bytes
         of = row | {"busiest": STEPS * sent.max(), "all": STEPS * sent.sum()}
         added = {on: STEPS * exact_seconds(on, how, size) for on in (RACKS, SITES)}
         yield base | {"name": f"{row['name']}, {how}"} | timed(of, added)

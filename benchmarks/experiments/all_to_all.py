@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from record import record
 
 import gradweave as gw
-from gradweave.bounds.unicast import Unit
-from gradweave.schedule import collective
+from gradweave.bounds.demands.unicast import Unit
 from gradweave.schedulers import plan_unicast
+from gradweave.schedules import collective
 
 GB = 10**9
 PLANS = (

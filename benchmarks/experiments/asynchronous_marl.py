@@ -38,7 +38,7 @@ from command_line import parser_of
 from pictures import Picture, figure_with
 from record import record, recorded, show
 
-from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate
+from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate_training
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.marl import Config, evaluate, make
 from gradweave.marl.asynchronous.training import server_task, train
@@ -158,7 +158,7 @@ def simulated(where: str, rule: str) -> list[dict[str, Any]]:
         lines.append(line)
         told.clear()
 
-    run = simulate(server_task(of, spec), report=report)
+    run = simulate_training(server_task(of, spec), report=report)
     return rows_of(where, rule, of, run, lines)
 
 

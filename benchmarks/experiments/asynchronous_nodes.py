@@ -124,7 +124,7 @@ def played(where: str, seed: int, run: asynchronous.Run) -> dict[str, Any]:
 
 def trained(task: asynchronous.Task, cluster: Any, folder: str, report: Any) -> asynchronous.Run:
     """On Ray's machines, of which each worker takes a processor."""
-    return asynchronous.train(
+    return asynchronous.train_on_ray(
         task,
         address=cluster.address,
         folder=folder,
@@ -329,7 +329,7 @@ def throughput(address: str, rule: str, workers: int) -> dict[str, Any]:
         if made.gradients in (workers, workers * STEPS_EACH):
             used.append(processor_s())
 
-    run = asynchronous.train(
+    run = asynchronous.train_on_ray(
         task(workers, rule, STEPS_EACH), address=address, worker_cpus=1, report=on_update
     )
     seconds = run.history.seconds
@@ -394,7 +394,7 @@ def lacking(part: str, rows: list[dict[str, Any]]) -> Iterator[list[dict[str, An
                 yield [disturbed(seed)]
         for (name, workers), seed in itertools.product(alone.items(), range(SEEDS)):
             if (name, seed) not in done:
-                yield [played(name, seed, asynchronous.simulate(game(seed, workers)))]
+                yield [played(name, seed, asynchronous.simulate_training(game(seed, workers)))]
     else:
         with machines() as cluster:
             cluster.add_node(**ROOM)

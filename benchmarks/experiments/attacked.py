@@ -77,8 +77,8 @@ MODEL = (
 )
 QUORUM = """
 import sys, os, signal, time, datetime, torch, torch.distributed as dist
-from gradweave.aggregate.local.methods import DiLoCo
-from gradweave.aggregate.local.quorum import QuorumMember
+from gradweave.aggregate import DiLoCo
+from gradweave.torch import QuorumMember
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 folder, silent_s, size = sys.argv[1], float(sys.argv[2]), 3
 children, parent = [], os.getpid()
@@ -131,18 +131,18 @@ OURS = {"PYTHONPATH": os.pathsep.join([f"{ROOT}/src", str(ROOT)])}
 
 def commands(folder: Path, schedule: Path) -> dict[str, list[str]]:
     """What is attacked, by name."""
-    run = [*GRADWEAVE, "run", str(schedule), "--elements", "100000", "--repetitions", "1000000"]
+    run = [*GRADWEAVE, "bench", str(schedule), "--elements", "100000", "--repetitions", "1000000"]
     run += ["--timeout", f"{TIMEOUT_S:g}", "--backend"]
     silent = [sys.executable, "-c", SILENT]
-    pipeline = [*silent, "train-pipeline", "ring:4", "--model", MODEL, "--pipeline", "2"]
-    pipeline += ["--strategy", "rank_order", "--time-limit", "5"]
-    lab = [*silent, "lab", "ring:4", "--schedulers", "ring", "--repetitions", "10000"]
+    pipeline = [*silent, "place", "ring:4", "--train", "--model", MODEL, "--pipeline", "2"]
+    pipeline += ["--scheduler", "rank_order", "--time-limit", "5"]
+    lab = [*silent, "lab", "ring:4", "--scheduler", "ring", "--repetitions", "10000"]
     return {
         "run-torch": [*run, "torch"],
         "run-mpi": [*run, "mpi"],
         "run-jax": [*run, "jax", "--processes", "2"],
         "measure": [
-            *(*GRADWEAVE, "measure", str(folder / "net.json"), "--servers", "3"),
+            *(*GRADWEAVE, "topology", "measure", str(folder / "net.json"), "--servers", "3"),
             *("--slot", "3", "--timeout", f"{TIMEOUT_S:g}"),
         ],
         "lab": lab,
@@ -229,7 +229,7 @@ def named(name: str, victim: str, said: str) -> bool | None:
     if name == "run-jax":  # its first process has no servers, the others two each
         number = str(2 * int(number) - 2)
         if number == "-2":
-            return "the process by which the others find each other" in said
+            return "the process through which the others find each other" in said
     return set(re.findall(r"lost server (\d+)", said)) == {number} and "likewise" not in said
 
 
@@ -306,7 +306,7 @@ def attack_all(todo: list[tuple[int, str, Row | None]], asked: Any, kept: Unfini
     begin, lock = time.monotonic(), threading.Lock()
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(asked.at_once) as pool:
         schedule = Path(name) / "ring4.json"
-        make = [*GRADWEAVE, "schedule", "ring:4", "--scheduler", "ring", "--output", str(schedule)]
+        make = [*GRADWEAVE, "solve", "ring:4", "--scheduler", "ring", "--output", str(schedule)]
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL, env=os.environ | OURS)
 
         def one(number: int, each: str, like: Row | None) -> None:

@@ -25,10 +25,10 @@ from record import record
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.bounds.least_seconds import latencies
+from gradweave.bounds.seconds.least_seconds import latencies
 from gradweave.schedulers import Hierarchical, Ring
-from gradweave.schedulers.solve.seconds_bound import seconds_bound
-from gradweave.simulate import seconds
+from gradweave.schedulers.solving.seconds_bound import seconds_bound
+from gradweave.simulator import seconds
 from gradweave.topology import Topology
 
 NAME = "boxes_in_seconds"

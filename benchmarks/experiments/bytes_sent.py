@@ -36,7 +36,7 @@ AGGREGATIONS = {
 
 def counted(spec: str, workers: int) -> np.ndarray:
     """[N] bytes that each worker sends in one update."""
-    optimizer = aggregate.from_spec(spec, workers)(optax.sgd(1.0))
+    optimizer = aggregate.aggregator(spec, workers)(optax.sgd(1.0))
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:workers]), ("server",))
 
     def update(gradient):

@@ -2,7 +2,7 @@
 
     python benchmarks/experiments/certificate_mutants.py
 
-Schedules: every mutant of tests/verify/mutations.py, and files whose shares or links are changed,
+Schedules: every mutant of tests/verifier/mutations.py, and files whose shares or links are changed,
 judged by the verifier and by both checkers, gradweave_check.py and checkers/gradweave_check.rs,
 which share no code; all must agree. Certificates: entries changed, dropped, added, negated, claims
 raised, those of other networks put in their place, or capacities of their network changed; both
@@ -33,15 +33,15 @@ from second_checker import SecondChecker
 import gradweave as gw
 import gradweave_check as checker
 from gradweave.errors import GradweaveError
-from gradweave.schedule.file import demand_to_object, from_bytes, to_bytes
-from gradweave.schedulers import from_spec
 from gradweave.schedulers.demand_spec import as_demand_strategies
+from gradweave.schedulers.spec import from_spec
+from gradweave.schedules.file import demand_to_object, from_bytes, to_bytes
 from gradweave.topology.formats.object import topology_to_object
 from tests.bounds.test_bounds_closing_cut import three_rings
-from tests.verify.checked_files import as_file
-from tests.verify.mutations import mutants, verdict_on
-from tests.verify.oracle import Draft
-from tests.verify.random_demands import random_draft
+from tests.verifier.checked_files import as_file
+from tests.verifier.mutations import mutants, verdict_on
+from tests.verifier.oracle import Draft
+from tests.verifier.random_demands import random_draft
 
 DEMANDS = 3
 """Random schedules of demands that are mutated."""
@@ -336,7 +336,7 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
         schedule = from_spec(strategy).schedule(topology)
         for size in (1e3, 1e9):
             found = gw.bounds.certify_seconds(topology, size)
-            taken = gw.simulate.seconds(schedule, size, "events")
+            taken = gw.simulator.seconds(schedule, size, "events")
             case = f"{name}, {size:g} bytes"
             yield case, topology, None, dict(found.certificate), per_byte(taken, size)
     yield from certified_messages()
@@ -347,10 +347,10 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
         ("all_reduce", None, "chain", 10**7),
         ("all_to_all", None, "direct", 10**7),
     ):
-        demand = gw.schedule.collective(name, range(6), size, root=root)
+        demand = gw.schedules.collective(name, range(6), size, root=root)
         found = gw.bounds.certify_demand(star, demand, gw.bounds.demand_bound(star, demand))
         schedule = as_demand_strategies(strategy)[0].schedule(star, demand)
-        seconds = gw.simulate.seconds(schedule, model="events")
+        seconds = gw.simulator.seconds(schedule, model="events")
         upper = of_demand(seconds, schedule.rounds)
         yield f"star:6 {name}, {size} bytes", star, demand, dict(found.certificate), upper
 
@@ -358,7 +358,7 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
 def certified_trees() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
     """Of given trees, and of a formula that nothing satisfies."""
     bcube = gw.topology.bcube(n=3, k=1)
-    along = gw.bounds.certify_fixed_trees(gw.schedule.FlowTrees.shortest_path(bcube))
+    along = gw.bounds.certify_fixed_trees(gw.schedules.FlowTrees.shortest_path(bcube))
     assert along is not None
     given = along.certificate["claim"]["trees"]
     merged = from_spec("merged").schedule(bcube, collective="reduce_scatter")
@@ -385,7 +385,7 @@ def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]
         topology = gw.topology.from_spec(spec)
         schedule = from_spec(strategy).schedule(topology, collective=collective)
         found = gw.bounds.certify_seconds(topology, small, collective, trees=False)
-        taken = gw.simulate.seconds(schedule, small, "events")
+        taken = gw.simulator.seconds(schedule, small, "events")
         upper = per_byte(taken, small)
         yield f"{spec} {collective}, small", topology, None, dict(found.certificate), upper
     boxes = gw.topology.from_spec("a100:boxes=2")
@@ -398,13 +398,13 @@ def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]
         "proof": [{"kind": "relay", "stage": "all_reduce", "server": 3}],
     }
     gw.bounds.check_certificate(relay, boxes)
-    taken = gw.simulate.seconds(from_spec("merged").schedule(boxes), small, "events")
+    taken = gw.simulator.seconds(from_spec("merged").schedule(boxes), small, "events")
     yield "a100:boxes=2, relay", boxes, None, relay, per_byte(taken, small)
     ready = [0.07, 0.03, *[0.0] * 6]
     star = gw.topology.star(8)
     found = gw.bounds.certify_seconds(star, 1e9, ready_at_s=ready)
     schedule = from_spec("merged").schedule(star)
-    taken = gw.simulate.seconds(schedule, 1e9, "events", ready_at_s=ready)
+    taken = gw.simulator.seconds(schedule, 1e9, "events", ready_at_s=ready)
     yield "star:8, late", star, None, dict(found.certificate), per_byte(taken, 1e9)
     link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     for name, topology, size, slots in (
@@ -414,7 +414,7 @@ def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]
         expanded = gw.bounds.time_expanded(topology, size, slots=slots)
         found = gw.bounds.certify_seconds(topology, size, expanded=expanded)
         schedule = from_spec("grown").schedule(topology)
-        taken = gw.simulate.seconds(schedule, size, "events")
+        taken = gw.simulator.seconds(schedule, size, "events")
         case = f"{name}, slots"
         yield case, topology, None, dict(found.certificate), per_byte(taken, size)
 

@@ -46,7 +46,7 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.errors import TopologyError
-from gradweave.schedulers.planned.decoding import (
+from gradweave.schedulers.greedy.decoding import (
     EFFORT_S,
     Decoded,
     Grove,
@@ -58,11 +58,11 @@ from gradweave.schedulers.planned.decoding import (
     lowered,
     plan_of,
 )
-from gradweave.schedulers.planned.policy import decided, plain, proposal_of, read_weights
-from gradweave.schedulers.planned.search import search
-from gradweave.schedulers.planned.tree_packing_kernel import Grown, Rates, grow
-from gradweave.schedulers.solve.repaired_plans import repaired_plans
-from gradweave.simulate import seconds
+from gradweave.schedulers.greedy.policy import decided, plain, proposal_of, read_weights
+from gradweave.schedulers.greedy.search import search
+from gradweave.schedulers.greedy.tree_packing_kernel import Grown, Rates, grow
+from gradweave.schedulers.repairing.repaired_plans import repaired_plans
+from gradweave.simulator import seconds
 from gradweave.stop import Stop
 from gradweave.topology.faults import slowed, without_links
 from gradweave.topology.units import ROUNDING

@@ -181,7 +181,7 @@ def logistic_rows(batch: int) -> list[dict[str, Any]]:
         return row(method, "max_norm" if bits else "none", bits, above, batch=batch)
 
     rows = [
-        run("all-reduce", None, optax.chain(aggregate.ring(), sgd)),
+        run("all-reduce", None, optax.chain(aggregate.ring_mean(), sgd)),
         run("D-PSGD", None, aggregate.d_psgd(sgd, MIXING)),
     ]
     for bits in BITS:

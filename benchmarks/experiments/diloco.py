@@ -224,7 +224,7 @@ def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str
         content[cut:], np.linspace(0, len(content) - cut - CONTEXT - 2, JUDGED).astype(int)
     )
     params = aggregate.replicate(started(seed, content[:cut]), WORKERS)
-    optimizer = aggregate.from_spec(spec, WORKERS)(inner_optimizer())
+    optimizer = aggregate.aggregator(spec, WORKERS)(inner_optimizer())
     state = jax.vmap(optimizer.init)(params)
     if isinstance(state, LocalState):
         state = state._replace(step=state.step[0])

@@ -43,8 +43,9 @@ from peers.plain_environment import NumpyEnvironment, PlainEnvironment, Recorded
 from record import record
 
 import gradweave as gw
-from gradweave.environment import Instance, Problem, SchedulingEnvironment, State, rounds
+from gradweave.environment import SchedulingEnvironment, State, rounds
 from gradweave.environment import state as states
+from gradweave.environment.problem import Instance, Problem
 from gradweave.environment.random_policy import draw, hashed
 from gradweave.report import TABLE_2
 

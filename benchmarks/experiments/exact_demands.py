@@ -30,10 +30,10 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedule import Demand, collective
-from gradweave.schedule.demand import NAMES, ROOTED
 from gradweave.schedulers import ExactDemand
-from gradweave.schedulers.demands.unicast import plan_unicast
+from gradweave.schedulers.flows.unicast import plan_unicast
+from gradweave.schedules import Demand, collective
+from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.topology import Link, Topology
 
 NAME = "exact_demands"

@@ -20,8 +20,8 @@ from record import record
 COMMANDS = (
     ("import gradweave", [sys.executable, "-c", "import gradweave"]),
     (
-        "gradweave schedule bcube:n=4,k=1",
-        [sys.executable, "-m", "gradweave", "schedule", "bcube:n=4,k=1"],
+        "gradweave solve bcube:n=4,k=1",
+        [sys.executable, "-m", "gradweave", "solve", "bcube:n=4,k=1"],
     ),
 )
 RUNS = 2

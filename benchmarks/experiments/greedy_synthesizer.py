@@ -35,10 +35,10 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave import clock
-from gradweave.schedule import COPY, Schedule, compose, reverse
-from gradweave.simulate import seconds
+from gradweave.schedules import COPY, Schedule, compose, reverse
+from gradweave.simulator import seconds
 from gradweave.topology import Topology
-from gradweave.verify import verify
+from gradweave.verifier import verify
 
 NAME = "greedy_synthesizer"
 GIB, MIB = 2.0**30, 2.0**20

@@ -3,7 +3,7 @@
     python benchmarks/experiments/jax_all_reduce.py
 
 Speed: 8 devices, one gradient of float32 on each. `gradweave` runs schedules by
-`gradweave.execute.jax_mesh.all_reduce`; the ring by hand is the same ring written with
+`gradweave.jax.Collective`; the ring by hand is the same ring written with
 `jax.lax.ppermute`, in four variants (a loop or unrolled; pieces updated in the buffer, or a partial
 sum passed on), of which the fastest counts. All take turns; ratios are taken within each turn, and
 medians count. All results are checked first.
@@ -42,10 +42,11 @@ from record import record
 from timing import timed
 
 import gradweave as gw
-from gradweave.execute import jax_mesh, play
+from gradweave import jax as jax_mesh
+from gradweave.execute import play
 from gradweave.execute.jax_mesh.permutations import steps
-from gradweave.schedule import Schedule
 from gradweave.schedulers.spec import from_spec
+from gradweave.schedules import Schedule
 
 SEED = 0
 SERVERS, TURNS = 8, 60
@@ -151,8 +152,8 @@ def seconds_per_turn(
 def speed(size: int) -> dict[str, Any]:
     network = gw.topology.ring(SERVERS)
     schedules = {name: from_spec(name).schedule(network, seed=SEED) for name in SCHEDULERS}
-    mesh = jax_mesh.mesh(schedules["ring"])
-    runs: dict[str, Callable] = {name: jax_mesh.all_reduce(s) for name, s in schedules.items()}
+    mesh = jax_mesh.server_mesh(schedules["ring"])
+    runs: dict[str, Callable] = {name: jax_mesh.Collective(s) for name, s in schedules.items()}
     runs |= BY_HAND | {"psum": lambda x: lax.psum(x, AXIS)}
     host, x = gradients(mesh, size)
     programs = {name: lowered(run, mesh, size)[0].compile() for name, run in runs.items()}
@@ -181,8 +182,8 @@ def speed(size: int) -> dict[str, Any]:
 def compilation(spec: str, scheduler: str) -> dict[str, Any]:
     network = gw.topology.from_spec(spec)
     schedule: Schedule = from_spec(scheduler).schedule(network, seed=SEED)
-    mesh = jax_mesh.mesh(schedule)
-    run = jax_mesh.all_reduce(schedule)
+    mesh = jax_mesh.server_mesh(schedule)
+    run = jax_mesh.Collective(schedule)
     steps_s, plan = timed(lambda: steps(schedule))
     program, trace_s = lowered(run, mesh, LARGE_SIZE)
     compile_s, compiled = timed(program.compile)

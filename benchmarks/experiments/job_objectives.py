@@ -31,9 +31,9 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedule import Job
-from gradweave.schedule.objective import JOB_OBJECTIVES
 from gradweave.schedulers import DemandSolution
+from gradweave.schedules import Job
+from gradweave.schedules.objective import JOB_OBJECTIVES
 from gradweave.topology import Topology
 
 NAME = "job_objectives"
@@ -97,7 +97,7 @@ def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
     topology, shape = gw.topology.from_spec(spec), MESHES[spec]
     jobs = jobs_of(topology, shape, count, 0.0)
     if late:
-        least = gw.bounds.demand_bound(topology, gw.schedule.demand_of(topology, jobs)).seconds
+        least = gw.bounds.demand_bound(topology, gw.schedules.demand_of(topology, jobs)).seconds
         jobs = jobs_of(topology, shape, count, LATER * least)
     one, weight = np.ones(count), np.array([job.weight for job in jobs])
     alone = [

@@ -31,9 +31,9 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedule import Job, mesh_jobs
 from gradweave.schedulers import Apart, DemandSolution, solve_demand
-from gradweave.schedulers.demands.textbook import TEXTBOOK
+from gradweave.schedulers.textbook.runtimes import TEXTBOOK
+from gradweave.schedules import Job, mesh_jobs
 from gradweave.topology import Topology
 
 NAME = "jobs_together"

@@ -77,7 +77,8 @@ class Run:
         (folder / "config.toml").write_text(config)
 
     def start(self) -> subprocess.Popen:
-        command = [sys.executable, "-m", "gradweave", self.verb, "--config", "config.toml"]
+        program = ("gradweave.learning",) if self.verb == "learn" else ("gradweave", self.verb)
+        command = [sys.executable, "-m", *program, "--config", "config.toml"]
         return subprocess.Popen(
             [*command, "--output", "out", *self.options],
             cwd=self.folder,

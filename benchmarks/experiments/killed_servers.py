@@ -39,7 +39,7 @@ from command_line import parser_of
 from processes import with_compilation_cache
 from record import record
 
-from gradweave.aggregate.asynchronous import Task, checkpoint, train
+from gradweave.aggregate.asynchronous import Task, checkpoint, train_on_ray
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.atomic import unfinished
 
@@ -81,7 +81,9 @@ def drive(folder: str, keep: bool) -> None:
         print(json.dumps({"update": progress.update, "servers": progress.servers}), flush=True)
 
     begin = time.monotonic()
-    run = train(task(), folder=folder, checkpoint_every=1, keep_every=int(keep), report=report)
+    run = train_on_ray(
+        task(), folder=folder, checkpoint_every=1, keep_every=int(keep), report=report
+    )
     end = {
         "params": digest(run.params["w"]),
         "losses": digest(run.history.loss),

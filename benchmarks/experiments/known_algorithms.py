@@ -22,7 +22,7 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.report import Case, compare_seconds, sweep_chart
-from gradweave.schedulers import from_spec
+from gradweave.schedulers.spec import from_spec
 from gradweave.topology.groups import members_of_groups
 
 NAME = "known_algorithms"

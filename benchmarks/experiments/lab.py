@@ -41,7 +41,7 @@ def schedules_of(topology: gw.Topology) -> list[tuple[str, gw.Schedule | None]]:
         if name == "gloo":
             schedules.append((name, None))
         elif name == "portfolio":
-            schedules.append((name, gw.solve(topology).schedule))
+            schedules.append((name, gw.solve(topology, objective="rounds").schedule))
         else:
             schedules.append((name, from_spec(name).schedule(topology)))
     return schedules

@@ -33,8 +33,8 @@ import gradweave as gw
 from gradweave.lab.jobs import measure_jobs, shared_runtime
 from gradweave.lab.measure import emulated
 from gradweave.lab.network import EmulatedNetwork
-from gradweave.schedule import Job, mesh_jobs
 from gradweave.schedulers import solve_demand
+from gradweave.schedules import Job, mesh_jobs
 
 MB = 1_000_000
 REPETITIONS = 7

@@ -17,8 +17,8 @@ from record import record
 from timing import timed
 
 import gradweave as gw
-from gradweave.schedule import Schedule
-from gradweave.schedule.schedule import take_rows
+from gradweave.schedules import Schedule
+from gradweave.schedules.schedule import take_rows
 
 RUNS = 5
 
@@ -49,13 +49,11 @@ def main() -> None:
         for suffix in (".json", ".json.gz"):
             path = Path(directory) / f"million{suffix}"
             million.save(path)
-            rows[f"load_million{suffix}_s"], _ = sorted_times(
-                lambda path=path: gw.schedule.load(path)
-            )
+            rows[f"load_million{suffix}_s"], _ = sorted_times(lambda path=path: gw.load(path))
             rows[f"bytes{suffix}"] = path.stat().st_size
-    rows["verify_s"], verdict = sorted_times(lambda: gw.verify.verify(schedule))
+    rows["verify_s"], verdict = sorted_times(lambda: gw.verify(schedule))
     tracemalloc.start()
-    gw.verify.verify(schedule)
+    gw.verify(schedule)
     rows["verify_peak_memory_mib"] = round(tracemalloc.get_traced_memory()[1] / 2**20)
     tracemalloc.stop()
     assert verdict.valid

@@ -25,7 +25,7 @@ from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.schedulers import scheduler as scheduler_module
-from gradweave.schedulers.solve import solution as solution_module
+from gradweave.schedulers.solving import solution as solution_module
 from gradweave.schedulers.trees import symmetric
 
 NETWORKS = (

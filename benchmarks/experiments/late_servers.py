@@ -23,7 +23,7 @@ from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
-from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
+from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
 from gradweave.topology import Topology
 
 SIZE = 1e9
@@ -85,7 +85,8 @@ def measure(
         **figures(planned, "ms", "gap", "pieces"),
         "winner": planned.scheduler.name,
         "late_servers_root": float(rooted[list(late)].sum()),
-        "unaware_ms": 1e3 * gw.simulate.seconds(unaware.schedule, SIZE, "events", ready_at_s=ready),
+        "unaware_ms": 1e3
+        * gw.simulator.seconds(unaware.schedule, SIZE, "events", ready_at_s=ready),
         "waiting_ms": 1e3 * waiting_s,
         "search_s": search_s,
     }

@@ -24,8 +24,8 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve import seconds
-from gradweave.schedulers.solve.order import DEFAULT
+from gradweave.schedulers.solving import seconds
+from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.trees.merged import Merged
 
 MOST_SERVERS = 16

@@ -36,8 +36,8 @@ import gradweave as gw
 import gradweave_check as checker
 from gradweave.errors import GradweaveError
 from gradweave.library.importers import imported
-from gradweave.schedule.file import to_bytes
-from gradweave.schedule.jobs import Job, demand_of
+from gradweave.schedules.file import to_bytes
+from gradweave.schedules.jobs import Job, demand_of
 from gradweave.topology import Topology
 
 SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}

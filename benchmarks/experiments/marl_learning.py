@@ -29,7 +29,7 @@ from pictures import Picture, figure_with
 from processes import printed_json
 from record import record, recorded
 
-from gradweave.marl import load
+from gradweave.marl import load_trained
 from gradweave.marl.evaluation import HOWS, How, evaluate
 from gradweave.marl.games.environment import View
 
@@ -102,7 +102,7 @@ def run(name: str, case: Case, folder: Path) -> dict[str, Any]:
 
 def evaluated(case: Case, folder: Path) -> dict[str, Any]:
     """Returns of each seed's policy on unseen episodes, by kind of actions."""
-    trained = load(folder)
+    trained = load_trained(folder)
 
     def returns(how: How, learner: Any = trained.learner) -> dict[str, Any]:
         each = evaluate(

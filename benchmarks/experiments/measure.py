@@ -1,4 +1,4 @@
-"""`gradweave measure` on emulated networks, against the truth that the lab set.
+"""`gradweave topology measure` on emulated networks, against the truth that the lab set.
 
 python benchmarks/experiments/measure.py
 
@@ -40,7 +40,7 @@ from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.probe.traffic import Flow, tournament
 from gradweave.processes.children import Children
-from gradweave.schedulers.solve.variants import one_a_link
+from gradweave.schedulers.solving.variants import one_a_link
 from gradweave.topology.capacity import capacities_from_bandwidths
 
 MB = 1_000_000
@@ -86,7 +86,7 @@ def measured(truth: gw.Topology) -> tuple[gw.Topology, dict[str, Any], float]:
     """What the command wrote, what it says of how, and its wall time."""
     with tempfile.TemporaryDirectory() as folder:
         output, log = Path(folder, "net.json"), Path(folder, "log")
-        command = [sys.executable, "-m", "gradweave", "measure", str(output)]
+        command = [sys.executable, "-m", "gradweave", "topology", "measure", str(output)]
         with EmulatedNetwork(truth, log=Path(folder, "delays")) as lab:
             begun = time.monotonic()
             with Children(server_commands(lab, command), log) as children:
@@ -95,7 +95,7 @@ def measured(truth: gw.Topology) -> tuple[gw.Topology, dict[str, Any], float]:
                         raise SystemExit(log.read_text()[-2000:])
             took = time.monotonic() - begun
         how = json.loads(output.read_text())["graph"]["measured"]
-        return dataclasses.replace(gw.topology.load(output), name="measured"), how, took
+        return dataclasses.replace(gw.topology.read(output), name="measured"), how, took
 
 
 def fair(topology: gw.Topology, flows: Sequence[Flow]) -> np.ndarray:
@@ -205,7 +205,7 @@ def row(truth: gw.Topology, lab: bool) -> dict[str, Any]:
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         by_truth, by_found = pool.map(chosen, (dear, found))
     by_found = on(dear, by_found)
-    seconds = [gw.simulate.seconds(schedule, SIZE, "events") for schedule in (by_truth, by_found)]
+    seconds = [gw.simulator.seconds(schedule, SIZE, "events") for schedule in (by_truth, by_found)]
     links = link_errors(truth, found)
     result = {
         "network": truth.name,

@@ -5,9 +5,9 @@ python benchmarks/experiments/message_cost.py
 Needs an otherwise idle machine. *A runtime's own*: one process sends messages of one size to
 another, and the last one is answered; a message takes what all took, divided by their number.
 *Through the executors*: the ring's all-reduce on two servers, in more and more pieces of 64 bytes
-and of 16 KiB, by `gradweave run`: what a further message takes on a link, where each direction has
-as many. Both are fitted as overhead + bytes / bandwidth, by the least of several runs; the one-way
-time of a message that is answered at once is recorded beside them.
+and of 16 KiB, by `gradweave bench`: what a further message takes on a link, if each direction
+has as many. Both are fitted as overhead + bytes / bandwidth, by the least of several runs; the
+one-way time of a message that is answered at once is recorded beside them.
 """
 
 import json
@@ -24,7 +24,7 @@ from command_line import parser_of
 from record import record
 
 import gradweave as gw
-from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.solving.variants import split
 
 BIN = Path(sys.executable).parent
 RUNTIMES = {"MPI": ("mpi", "mpi4py"), "gloo": ("torch", "torch")}
@@ -110,9 +110,9 @@ def through_executor(backend: str) -> dict[str, Any]:
                 file = Path(folder, "ring.json")
                 made = split(ring, parts)
                 made.save(file)
-                size = ["--gradient-bytes", str(made.pieces * piece_bytes)]
+                size = ["--size", str(made.pieces * piece_bytes)]
                 often = ["--repetitions", str(REPETITIONS), "--json"]
-                command = [str(BIN / "gradweave"), "run", str(file), "--backend", backend]
+                command = [str(BIN / "gradweave"), "bench", str(file), "--backend", backend]
                 done = subprocess.run(
                     [*command, *size, *often], check=True, capture_output=True, text=True
                 )

@@ -2,6 +2,7 @@
 
     make mutants                                     300 of them over all rooms, recorded
     python benchmarks/experiments/mutants.py --room saddle --count 20 --seed 3
+    python benchmarks/experiments/mutants.py --room schedulers/flows --count 20 --seed 3
     python benchmarks/experiments/mutants.py --line src/gradweave/saddle/method.py:108
     python benchmarks/experiments/mutants.py --edit 'src/gradweave/saddle/method.py:108: 2 * => 3 *'
 
@@ -25,7 +26,7 @@ from typing import Any
 sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 
 from command_line import parser_of
-from mutant_edits import Edit, edits_of, sample
+from mutant_edits import Edit, edits_of, files, sample
 from mutant_trials import Trials, trials
 from record import record, recorded
 from unfinished import Unfinished
@@ -40,12 +41,35 @@ SOURCE = "src/gradweave"
 ROOMS = {
     name: [f"tests/{name}"]
     for name in (
-        "aggregate automata bounds cli environment execute export lab learning marl placement "
-        "probe processes report saddle schedule schedulers simulate topology training verify"
+        "aggregate automata bounds cli environment execute export lab learning library marl "
+        "placement probe processes ranks report saddle schedulers schedules simulator topology "
+        "torch training verifier"
     ).split()
 }
 """The tests of each folder of the package."""
 ROOMS["schedulers"].append("tests/conformance")
+ROOMS["torch"] = [
+    f"tests/{name}"
+    for name in (
+        "execute/test_torch_backend.py execute/test_torch_bad_plans.py execute/test_threads.py "
+        "execute/test_torch_waiting.py cli/test_cli_plan.py cli/test_cli_watch.py"
+    ).split()
+]
+PARTS = {
+    "aggregate/sequences.py": ["tests/aggregate/test_sequences.py"],
+    "aggregate/torch_gossip.py": [
+        "tests/aggregate/test_torch_gossip.py",
+        "tests/aggregate/test_torch_steps.py",
+    ],
+    "marl/sweep.py": ["tests/marl/test_marl_sweep.py"],
+    **{
+        f"schedulers/{part}": [f"tests/schedulers/{part}"]
+        for part in (
+            "exact flows greedy grid ordering packing repairing solving textbook trees".split()
+        )
+    },
+}
+"""Parts of rooms that are drawn from by themselves, and their tests."""
 WITH_JAX = {"aggregate", "environment", "learning", "marl", "saddle", "training"}
 """Rooms whose tests begin sooner where JAX is imported before the fork."""
 
@@ -54,7 +78,9 @@ Row = dict[str, Any]
 
 def options() -> argparse.Namespace:
     parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--room", action="append", choices=sorted(ROOMS), help="(default: all)")
+    parser.add_argument(
+        "--room", action="append", choices=sorted(ROOMS | PARTS), help="(default: all)"
+    )
     parser.add_argument("--count", type=int, default=300, help="of faults over all these rooms")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--line", action="append", default=[], help="FILE:LINE: all faults there")
@@ -100,9 +126,7 @@ def edit_from(text: str) -> Edit:
 def drawn(rooms: list[str], count: int, seed: int) -> dict[str, list[Edit]]:
     """Edits by room, as many from each as its share of all lines asks for, five at least."""
     lines = {
-        room: sum(
-            len(file.read_text().splitlines()) for file in (ROOT / SOURCE / room).rglob("*.py")
-        )
+        room: sum(len(file.read_text().splitlines()) for file in files(ROOT / SOURCE / room))
         for room in rooms
     }
     least = min(5, count // len(rooms))
@@ -131,7 +155,8 @@ def tried(
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is removed
     Watch(math.inf, lambda _: os.kill(os.getpid(), signal.SIGTERM), of=os.getppid())
-    with trials(ROOT, tests or ROOMS[room], room in WITH_JAX, timeout_s) as run:
+    with_jax = room.partition("/")[0] in WITH_JAX
+    with trials(ROOT, tests or tests_of(room), with_jax, timeout_s) as run:
         sound = run.without_fault()
         if sound.wrong:
             sys.exit(f"{room}: {sound.wrong}\n{run.log()}")
@@ -152,9 +177,13 @@ def _row(room: str, edit: Edit, run: Trials, unfinished: Unfinished | None) -> R
     return row
 
 
+def tests_of(room: str) -> list[str]:
+    return PARTS.get(room) or ROOMS[room]
+
+
 def cost_s(room: str) -> float:
     """What its tests cost, in seconds of processor time."""
-    folders = tuple(f"{folder}/" for folder in ROOMS[room])
+    folders = tuple(one if one.endswith(".py") else f"{one}/" for one in tests_of(room))
     costs = recorded_costs()
     return sum(cost.whole_s for name, cost in costs.items() if name.startswith(folders))
 
@@ -202,7 +231,7 @@ def record_drawn(asked: argparse.Namespace) -> None:
         for row in before.get("rows", [])
         if row["source"]["command"] != command and row["edit"] not in done
     ]
-    rows = sorted(earlier + rows, key=lambda row: list(ROOMS).index(row["room"]))
+    rows = sorted(earlier + rows, key=lambda row: list(ROOMS | PARTS).index(row["room"]))
     seeds = sorted({*before.get("seeds", []), asked.seed})
     record("mutants", command, seeds=seeds, rows=[explained(row) for row in rows])
     if not asked.as_far or not any(left.values()):

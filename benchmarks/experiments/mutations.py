@@ -15,8 +15,8 @@ from command_line import parser_of
 from record import record
 
 import gradweave as gw
-from gradweave.schedulers import from_spec
-from tests.verify.mutations import judge, table, total
+from gradweave.schedulers.spec import from_spec
+from tests.verifier.mutations import judge, table, total
 
 # network, strategy, collective, alternatives per mutation and transfer (None: all)
 SCHEDULES = [

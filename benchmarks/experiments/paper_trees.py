@@ -29,13 +29,13 @@ import gradweave as gw
 from gradweave.bounds import fixed_trees
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedule.flow_tree import FlowTrees, Workloads
 from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.policy import PolicyWeights, read_weights
-from gradweave.schedulers.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedules.flow_tree import FlowTrees, Workloads
 
 SEEDS = 20
 PINNED, BALANCED = "lowest ids", "least load"

@@ -23,8 +23,8 @@ from command_line import parser_of
 from record import load, record, show
 
 import gradweave as gw
-from gradweave.schedule import Job, collective, demand_of
 from gradweave.schedulers import ExactDemand
+from gradweave.schedules import Job, collective, demand_of
 
 NAME = "pipelines"
 COMMAND = f"taskset -c 1 python benchmarks/experiments/{NAME}.py"

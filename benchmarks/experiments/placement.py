@@ -39,19 +39,20 @@ import gradweave as gw
 from gradweave.placement import (
     Annealing,
     Evolutionary,
-    Exact,
+    ExactPlacer,
     Pairs,
     Placement,
     Placer,
-    Problem,
     RandomOrder,
     even_stages,
     exchange_cost,
-    exchange_seconds,
     group_schedules,
     pairs_of,
     placement_bound,
 )
+from gradweave.placement.problem import Problem
+from gradweave.placement.timeline.step import exchange_seconds
+from gradweave.schedulers.spec import from_spec
 from gradweave.topology import Topology
 
 SEEDS = range(10)
@@ -129,7 +130,7 @@ def small() -> dict[str, Any]:
     for seed in range(INSTANCES):
         problem, naive = small_instance(seed)
         least = naive.best(8)
-        for placer in (Exact(), Annealing(), Evolutionary()):
+        for placer in (ExactPlacer(), Annealing(), Evolutionary()):
             wall_s, devices = timed(lambda p=placer, q=problem: p.place(q), time.process_time)
             cost = exchange_cost(problem, devices).seconds
             equal[placer.name] += bool(abs(cost / least - 1) < 1e-7)
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help="the others stay as recorded")
     asked = parser.parse_args()
     kept = Unfinished("placement", resume=asked.resume)
-    gw.schedulers.from_spec("ring")  # compiled loops are loaded outside of what is timed
+    from_spec("ring")  # compiled loops are loaded outside of what is timed
     parts, sources = recorded("placement", PARTS) if asked.only else ({}, {})
     for part in [asked.only] if asked.only else PARTS:
         measure(part, kept)

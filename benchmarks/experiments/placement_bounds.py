@@ -24,12 +24,12 @@ from timing import timed
 from gradweave.placement import (
     Annealing,
     Pairs,
-    Problem,
     even_stages,
     exchange_cost,
     pairs_of,
     placement_bound,
 )
+from gradweave.placement.problem import Problem
 
 NAME = "placement_bounds"
 SHAPES = ((4, 2), (2, 4), (4, 4), (8, 2), (2, 8), (5, 4), (4, 5), (10, 2))

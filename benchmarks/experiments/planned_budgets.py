@@ -38,8 +38,8 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers import Packed
-from gradweave.schedulers.planned.decoding import EFFORT_S, Wiring, decode
-from gradweave.schedulers.planned.policy import (
+from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
+from gradweave.schedulers.greedy.policy import (
     Decisions,
     Weights,
     decided,
@@ -49,8 +49,8 @@ from gradweave.schedulers.planned.policy import (
     proposal_of,
     read_weights,
 )
-from gradweave.schedulers.planned.search import search
-from gradweave.simulate import seconds
+from gradweave.schedulers.greedy.search import search
+from gradweave.simulator import seconds
 from gradweave.stop import Stop
 
 SEED, EACH, TRAININGS = 2040, 10, 3

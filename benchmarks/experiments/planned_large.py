@@ -29,8 +29,8 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers import Planned, Ring
-from gradweave.schedulers.planned.decoding import EFFORT_S
-from gradweave.simulate import seconds
+from gradweave.schedulers.greedy.decoding import EFFORT_S
+from gradweave.simulator import seconds
 from gradweave.topology import Topology
 from gradweave.topology.faults import slowed
 

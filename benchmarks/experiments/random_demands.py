@@ -18,9 +18,9 @@ sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
 from command_line import parser_of
 from record import record
 
-from tests.verify.mutations import Tally, judged, mutants, table, total
-from tests.verify.oracle import faults
-from tests.verify.random_demands import random_draft
+from tests.verifier.mutations import Tally, judged, mutants, table, total
+from tests.verifier.oracle import faults
+from tests.verifier.random_demands import random_draft
 
 DEMANDS = 10_000
 MUTANTS = 3

@@ -65,7 +65,7 @@ def measure(network: gw.Topology) -> dict[str, Any]:
     return {
         **figures(solution, "network", "servers", "switches", "links"),
         "bound": bound,
-        "proved": max(bound, solution.bound.rounds),
+        "proved": max(bound, solution.rounds_bound.rounds),
         "winner": to_spec(solution.scheduler),
         **results,
     }

@@ -11,7 +11,7 @@ what it takes when it is played, where each link carries one message at a time, 
 are compared by branch and bound in ascending order of that, and played, until no ring that is left
 can be 2 % faster than the order in question; `exact_s` is the fastest that was played, or what all
 others take at least, whichever is less. Of networks of up to 6 hosts every ring is played as well.
-Both are judged: the order that `gradweave order` finds, and the one that its annealing alone finds,
+Both are judged: the order that `gradweave ranks` finds, and the one that its annealing alone finds,
 which it uses beyond 12 hosts.
 
 What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
@@ -34,10 +34,10 @@ from record import record
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.ordering.libraries import OwnAllReduce, own_all_reduces
-from gradweave.ordering.pattern import routes_of
-from gradweave.ordering.search_kernel import every_ring, steady_seconds
-from gradweave.ordering.starts import twins
+from gradweave.ranks.libraries import OwnAllReduce, own_all_reduces
+from gradweave.ranks.pattern import routes_of
+from gradweave.ranks.search_kernel import every_ring, steady_seconds
+from gradweave.ranks.starts import twins
 
 MB = 1_000_000
 SIZE = 25 * MB
@@ -165,9 +165,9 @@ def exact(topology: gw.Topology, reduce: OwnAllReduce, seconds: float) -> tuple[
 def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
     """One network: both orders, the exact best, and the bound."""
     (reduce,) = own_all_reduces("gloo", topology.num_servers, SIZE, "ideal")
-    found = gw.order(topology, "gloo", SIZE, runtime="ideal")
-    with mock.patch("gradweave.ordering.ordering.EXACT_SERVERS", 2):
-        annealed = gw.order(topology, "gloo", SIZE, runtime="ideal")
+    found = gw.ranks.optimize(topology, "gloo", SIZE, runtime="ideal")
+    with mock.patch("gradweave.ranks.search.EXACT_SERVERS", 2):
+        annealed = gw.ranks.optimize(topology, "gloo", SIZE, runtime="ideal")
     best_s = min(found.seconds, annealed.seconds)
     exact_s, played, proved = exact(topology, reduce, best_s)
     every_s = None
@@ -230,7 +230,7 @@ def large() -> Iterator[tuple[str, gw.Topology]]:
 def large_row(spec: str, topology: gw.Topology, library: str) -> dict[str, Any]:
     """One search: its wall time, beside what it found."""
     begun = time.perf_counter()
-    found = gw.order(topology, library, SIZE, runtime="ideal")
+    found = gw.ranks.optimize(topology, library, SIZE, runtime="ideal")
     return {
         "network": spec,
         "servers": topology.num_servers,
@@ -254,7 +254,7 @@ def main() -> None:
             kept.add(row(kind, topology))
             print(topology.name, kept.rows()[-1]["over_exact"], flush=True)
     rows = kept.rows()
-    gw.order("ring:20", "nccl", SIZE)  # compiles
+    gw.ranks.optimize("ring:20", "nccl", SIZE)  # compiles
     many = [
         large_row(spec, topology, library)
         for spec, topology in large()

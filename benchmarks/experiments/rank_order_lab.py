@@ -1,4 +1,4 @@
-"""Stock gloo and Open MPI on emulated networks, by name and in the order of `gradweave order`.
+"""Stock gloo and Open MPI on emulated networks, by name and in the order of `gradweave ranks`.
 
 python benchmarks/experiments/rank_order_lab.py
 
@@ -6,7 +6,7 @@ Needs root, as experiments/lab.py; the load of the last minute is recorded with 
 oversubscribed networks of eight hosts, named in two ways: in turn from one rack after the other,
 and by chance, seed 0. Every server is a namespace, and one process in each joins as a launcher
 would have it: torch.distributed's own gloo with ranks given, and mpirun of Open MPI with a hostfile
-that `gradweave order` writes. The libraries choose algorithms themselves. Open MPI is told to yield
+that `gradweave ranks` writes. The libraries choose algorithms themselves. Open MPI is told to yield
 when it waits, as it does where processes share cores, and links are slow, since eight processes
 that poll share a core here.
 
@@ -161,7 +161,7 @@ def measure(topology: gw.Topology) -> dict[str, Any]:
     """One network: both libraries, by either naming and in the order found."""
     load = os.getloadavg()[0]
     kinds = {naming: named(topology, naming) for naming in NAMINGS}
-    found = {library: gw.order(topology, library, SIZE) for library in ("gloo", "openmpi")}
+    found = {library: gw.ranks.optimize(topology, library, SIZE) for library in ("gloo", "openmpi")}
     orders = {naming: by_name(kind) for naming, kind in kinds.items()}
     runs: dict[str, dict[str, list[float]]] = {}
     with EmulatedNetwork(topology) as lab:
@@ -173,7 +173,7 @@ def measure(topology: gw.Topology) -> dict[str, Any]:
     for library, one in found.items():
         ordered_s = statistics.median(runs[library]["ordered"])
         for naming, kind in kinds.items():
-            predicted = gw.order(kind, library, SIZE).by_name_s
+            predicted = gw.ranks.optimize(kind, library, SIZE).by_name_s
             named_s = statistics.median(runs[library][naming])
             rows.append(
                 {

@@ -29,7 +29,7 @@ import gradweave as gw
 import gradweave_refute
 from gradweave.bounds.refutations import refute
 from gradweave.errors import NoProofError
-from gradweave.schedule.flow_tree import FlowTrees
+from gradweave.schedules.flow_tree import FlowTrees
 from gradweave.topology import Topology
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.routes import shortest_path_trees

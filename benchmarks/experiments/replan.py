@@ -31,7 +31,7 @@ from gradweave.bounds import least_seconds
 from gradweave.errors import TopologyError
 from gradweave.report import TABLE_2
 from gradweave.schedulers import Packed, replan
-from gradweave.schedulers.solve.kept import kept_of
+from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.topology.faults import slowed, without_links
 
 TIME_LIMIT_S = 9.0
@@ -69,7 +69,7 @@ def replanned(network: gw.Topology, before: gw.Schedule) -> dict[str, Any]:
         solve = partial(gw.solve, remaining, start_from=before, time_limit=TIME_LIMIT_S)
         solve_s, after = timed(solve, time.process_time)
         seconds.append(solve_s)
-        assert gw.verify.verify(after.schedule, forwarding_servers=False).valid
+        assert gw.verify(after.schedule, forwarding_servers=False).valid
         rounds.append(after.rounds)
         bounds.append(after.bound.rounds)
         kept.append(len(moves(before) & moves(after.schedule)) / before.num_transfers)
@@ -102,12 +102,12 @@ def replanned_in_seconds(spec: str, link: tuple[int, int]) -> dict[str, Any]:
         "bound_before_ms": 1e3 * least_seconds(network, SIZE).seconds,
         "before_ms": 1e3 * first.timing.seconds,
         "bound_ms": 1e3 * least,
-        "unrepaired_ms": 1e3 * gw.simulate.seconds(moved, SIZE, "events"),
+        "unrepaired_ms": 1e3 * gw.simulator.seconds(moved, SIZE, "events"),
         "replanned_ms": 1e3 * after.timing.seconds,
         "by": after.scheduler.name,
         "kept": after.kept.bytes_share,
         "packed_kept": kept_of(first.schedule, alone).bytes_share,
-        "packed_ms": 1e3 * gw.simulate.seconds(alone, SIZE, "events"),
+        "packed_ms": 1e3 * gw.simulator.seconds(alone, SIZE, "events"),
         "first_s": first_s,
         "replan_s": replan_s,
         "packed_s": packed_s,
@@ -122,7 +122,7 @@ def replanned_under_way(spec: str, link: tuple[int, int]) -> dict[str, Any]:
         ("packed", Packed(gradient_bytes=SIZE).schedule(network)),
         ("solved", gw.solve(network, objective="seconds", gradient_bytes=SIZE).schedule),
     ):
-        intact_s = gw.simulate.seconds(schedule, SIZE, "events")
+        intact_s = gw.simulator.seconds(schedule, SIZE, "events")
         search = partial(replan, schedule, slower, SIZE, intact_s / 2, time_limit=LIMIT_S)
         search_s, after = timed(search, time.process_time)
         row[name] = {

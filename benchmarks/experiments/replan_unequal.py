@@ -34,7 +34,7 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.errors import TopologyError
 from gradweave.schedulers import Packed
-from gradweave.schedulers.solve.kept import kept_of
+from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.topology.faults import slowed, without_links
 
 NAME = "replan_unequal"
@@ -60,7 +60,7 @@ def planned_again(before: gw.Schedule, left: gw.Topology) -> dict[str, Any]:
         "as_before_gap": None if as_before_s is None else as_before_s / least_s - 1,
         "search_s": solve_s,
         "anew_kept": kept_of(before, anew).bytes_share,
-        "anew_gap": gw.simulate.seconds(anew, SIZE, "events") / least_s - 1,
+        "anew_gap": gw.simulator.seconds(anew, SIZE, "events") / least_s - 1,
         "anew_s": anew_s,
     }
 

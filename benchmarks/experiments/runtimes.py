@@ -3,7 +3,7 @@
     python benchmarks/experiments/runtimes.py [--resume]
 
 Needs an otherwise idle machine, and root for the lab. For gloo and MPI, with 4 and 8 processes, a
-profile is measured first (`gradweave run --write-runtime`); then, on a star of equal links and on
+profile is measured first (`gradweave bench --write-runtime`); then, on a star of equal links and on
 one with a slow port, `solve` picks a schedule for each size and profile, which runs beside the
 runtime's own all-reduce. On one machine processes share memory, so the links are given far more
 bandwidth than it has: what is predicted is what messages cost. The lab has slow links, on gloo.
@@ -28,8 +28,8 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedulers.solve.own import own_schedule
-from gradweave.simulate.runtime import Runtime, runtime_of
+from gradweave.schedulers.solving.own import own_schedule
+from gradweave.simulator.runtime import Runtime, runtime_of
 
 BIN = Path(sys.executable).parent
 BACKENDS = {"torch": "gloo", "mpi": "mpi"}
@@ -49,14 +49,14 @@ import statistics, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 import gradweave as gw
-from gradweave.execute.torch_distributed import hook, state
+from gradweave.torch import ddp_hook
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 def trained(file):
     model = DistributedDataParallel(torch.nn.Linear(1000, 1000))
     if file:
-        model.register_comm_hook(state=state(gw.schedule.load(file)), hook=hook)
+        ddp_hook(model, gw.load(file))
     return model
 models = [trained(file) for file in (None, *sys.argv[1:])]
 times = [[] for _ in models]
@@ -83,12 +83,12 @@ def networks(servers: int, bandwidth: str) -> dict[str, gw.Topology]:
 
 
 def run(schedule: gw.Schedule, backend: str, size: int, *more: str) -> Row:
-    """What `gradweave run` says."""
+    """What `gradweave bench` says."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "schedule.json")
         schedule.save(file)
-        command = [str(BIN / "gradweave"), "run", str(file), "--backend", backend, "--json"]
-        often = ["--repetitions", str(REPETITIONS), "--gradient-bytes", str(size)]
+        command = [str(BIN / "gradweave"), "bench", str(file), "--backend", backend, "--json"]
+        often = ["--repetitions", str(REPETITIONS), "--size", str(size)]
         done = subprocess.run(
             [*command, *often, *more], check=True, stdout=subprocess.PIPE, text=True
         )
@@ -177,7 +177,7 @@ def ddp(folder: Path) -> Row:
     hosts = dataclasses.replace(network, bandwidth_bytes_per_s=rates)
     runtime = profile("torch", 4, folder)
     files = []
-    for place, each in enumerate((gw.simulate.runtime.IDEAL, runtime)):
+    for place, each in enumerate((gw.simulator.runtime.IDEAL, runtime)):
         files.append(str(folder / f"plan{place}.json"))
         picked(hosts, each, DDP_BYTES).schedule.save(files[-1])
     script = folder / "ddp.py"

@@ -194,14 +194,14 @@ def methods() -> list[dict[str, Any]]:
     rows = []
     for name, method in METHODS.items():
         plain = saddle.Solver(of, method(rate), RING)
-        found = saddle.solve(plain, 4000, every=40, strictness="ignore")
+        found = saddle.find_saddle_point(plain, 4000, every=40, strictness="ignore")
         others = {
             "changing clusters": {"mixing": clusters()},
             "four local steps": {"local_steps": 4},
         }
         errors = {
             what: float(
-                saddle.solve(
+                saddle.find_saddle_point(
                     dataclasses.replace(plain, **change), 8000, every=8000, strictness="ignore"
                 ).curve[-1]
             )
@@ -230,7 +230,7 @@ def messages() -> list[dict[str, Any]]:
     for name in ("extra-gradient, as published", "tracked", "prox-skip"):
         for bits, options in ways.items():
             solver = saddle.Solver(of, METHODS[name](rate), RING, **options)
-            found = saddle.solve(solver, 2000, every=20, strictness="ignore")
+            found = saddle.find_saddle_point(solver, 2000, every=20, strictness="ignore")
             rows.append({
                 "method": name, "messages": bits, "message_bytes": solver.message_bytes,
                 "after": {k: float(found.curve[k // 20 - 1]) for k in (200, 500, 2000)},

@@ -6,7 +6,7 @@ The problem of `saddle.py`'s messages with 128 + 128 numbers in single precision
 squared distance 1 at the start; rate 0.1/L. Each method with each way of averaging; messages of 32
 bits, and of 4 on the ring.
 
-Seconds are those of communication alone, by `gradweave.simulate` in its model of fairly shared
+Seconds are those of communication alone, by `gradweave.simulator` in its model of fairly shared
 links. In a communication every worker sends to all its neighbours at once over shortest routes, and
 the next iteration begins when the last message has arrived; of sequences that change each step has
 its own time. The mean of all is an all-reduce by the schedule that `gradweave.solve` finds for the
@@ -30,9 +30,9 @@ from record import record, show
 from saddle import BITS, METHODS, RING, STRENGTH, N, clusters, in_single_precision, lipschitz
 
 import gradweave as gw
-from gradweave import aggregate, saddle, simulate
+from gradweave import aggregate, saddle, simulator
 from gradweave.aggregate import MixingMatrix
-from gradweave.schedule import COPY, Schedule
+from gradweave.schedules import COPY, Schedule
 from gradweave.topology import Topology, shortest_route
 
 SIZE, ITERATIONS, EVERY = 128, 3000, 20
@@ -82,7 +82,7 @@ def gossip_seconds(name: str, weights: np.ndarray, message: int) -> float:
         for source, target in zip(sources.tolist(), targets.tolist(), strict=True)
     ]
     sent = Schedule.from_rows(network(name), rows, collective="all_gather")
-    return simulate.seconds(sent, N * message, "fair")
+    return simulator.seconds(sent, N * message, "fair")
 
 
 @functools.cache
@@ -91,8 +91,8 @@ def mean_of_all(name: str, message: int) -> tuple[float, float]:
     found = gw.solve(
         network(name), objective="seconds", gradient_bytes=message, time_limit=SOLVE_SECONDS
     )
-    sent = simulate.traffic(found.schedule, message).sent_bytes.max()
-    return simulate.seconds(found.schedule, message, "fair"), float(sent)
+    sent = simulator.traffic(found.schedule, message).sent_bytes.max()
+    return simulator.seconds(found.schedule, message, "fair"), float(sent)
 
 
 @functools.cache
@@ -118,7 +118,7 @@ def run(of: saddle.Problem, method: str, average: str, bits: int) -> dict[str, A
     make, local_steps = AVERAGES[average]
     rate = 0.1 / lipschitz(of)
     solver = saddle.Solver(of, METHODS[method](rate), make(), local_steps=local_steps, **options)
-    found = saddle.solve(solver, ITERATIONS, every=EVERY, strictness="ignore")
+    found = saddle.find_saddle_point(solver, ITERATIONS, every=EVERY, strictness="ignore")
     message, sent = solver.message_bytes, float(found.sent_bytes.max()) / ITERATIONS
     if average == "mean of all":
         sent = mean_of_all("one switch", message)[1]

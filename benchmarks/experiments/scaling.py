@@ -29,9 +29,9 @@ def row(n: int) -> dict[str, Any]:
     network = gw.topology.bcube(n=n, k=1)
     bound_s, bound = median_time(lambda: gw.bounds.free_trees(network))
     verified_s, schedule = median_time(lambda: STRATEGY.schedule(network, seed=SEED))
-    verify_s, verdict = median_time(lambda: gw.verify.verify(schedule))
-    rounds_s, _ = median_time(lambda: gw.simulate.seconds(schedule, 100e6, "rounds"))
-    events_s, _ = median_time(lambda: gw.simulate.seconds(schedule, 100e6, "events"))
+    verify_s, verdict = median_time(lambda: gw.verify(schedule))
+    rounds_s, _ = median_time(lambda: gw.simulator.seconds(schedule, 100e6, "rounds"))
+    events_s, _ = median_time(lambda: gw.simulator.seconds(schedule, 100e6, "events"))
     assert verdict.valid
     return {
         "topology": network.name,
@@ -39,7 +39,7 @@ def row(n: int) -> dict[str, Any]:
         "transfers": schedule.num_transfers,
         "rounds": schedule.rounds,
         "fixed_tree_bound": gw.bounds.fixed_trees(
-            gw.schedule.FlowTrees.shortest_path(network), "all_reduce"
+            gw.schedules.FlowTrees.shortest_path(network), "all_reduce"
         ).rounds,
         "bound": bound.rounds,
         "schedule_and_verify_s": verified_s,

@@ -1,7 +1,9 @@
 """The training run of the shipped weights: its curves and cost.
 
-python benchmarks/experiments/shipped_training.py            trains first: gradweave learn
-python benchmarks/experiments/shipped_training.py FOLDER     reads the output of `gradweave learn`
+python benchmarks/experiments/shipped_training.py            trains first
+python benchmarks/experiments/shipped_training.py FOLDER     reads the output of a training
+
+A training is `python -m gradweave.learning`.
 """
 
 import json
@@ -77,11 +79,11 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
 
 
 def trained(folder: Path | None, *options: str) -> Path:
-    """The folder of a training: the one given, or one that `gradweave learn` makes now."""
+    """The folder of a training: the given one, or that of a new training."""
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="learned-")) / "learned"
-        program = str(Path(sys.executable).with_name("gradweave"))
-        subprocess.run([program, "learn", "--output", str(folder), *options], check=True)
+        program = [sys.executable, "-m", "gradweave.learning"]
+        subprocess.run([*program, "--output", str(folder), *options], check=True)
     return folder
 
 
@@ -105,7 +107,7 @@ def cost_and_curve(rows: list[dict[str, Any]], config: Config) -> dict[str, Any]
 def main() -> None:
     picture = Picture("shipped_training", draw, ("curves",))
     parser = parser_of(__doc__, picture)
-    parser.add_argument("folder", nargs="?", type=Path, help="output of gradweave learn")
+    parser.add_argument("folder", nargs="?", type=Path, help="output of gradweave.learning")
     rows = rows_of(trained(parser.parse_args().folder))
     content = cost_and_curve(rows, read_config(None))
     record("shipped_training", curves=curves(rows), **content)

@@ -45,10 +45,10 @@ from command_line import parser_of
 from record import record
 from torch.nn.parallel import DistributedDataParallel
 
+from gradweave import torch as td
 from gradweave.errors import LostServerError
-from gradweave.execute import torch_distributed as td
-from gradweave.schedule import Schedule
 from gradweave.schedulers import Ring
+from gradweave.schedules import Schedule
 from gradweave.topology import ring
 
 SERVERS = 4
@@ -136,7 +136,7 @@ def train(case: Case, schedule: Schedule, folder: Path, rank: int) -> None:
     ddp = DistributedDataParallel(layers, bucket_cap_mb=0.05)  # type: ignore[call-arg]
     group = dist.new_group(timeout=datetime.timedelta(seconds=TIMEOUT_S))
     assert isinstance(group, dist.ProcessGroup)
-    ddp.register_comm_hook(td.state(schedule, group), td.hook)
+    td.ddp_hook(ddp, schedule, group)
     for step in range(100_000):
         if step == WARM and rank == case["rank"]:
             fail(case, folder, sleeper)

@@ -31,7 +31,7 @@ from solutions import figures, solved
 from unequal_networks import random_graph, wide_areas
 
 import gradweave as gw
-from gradweave.bounds.latency import Messages, latency_bound, slowest, spread_times
+from gradweave.bounds.seconds.latency import Messages, latency_bound, slowest, spread_times
 from gradweave.schedulers import (
     Binomial,
     DoubleTree,
@@ -41,7 +41,7 @@ from gradweave.schedulers import (
     Scheduler,
     to_spec,
 )
-from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.solving.variants import split
 from gradweave.topology import Topology
 
 FAMILIES = tuple(
@@ -117,7 +117,7 @@ def textbook(network: Topology, gradient_bytes: float) -> dict[str, float]:
     """Milliseconds of each, in the parts that suit it best."""
     return {
         name: min(
-            1e3 * gw.simulate.seconds(split(made, parts), gradient_bytes, "events")
+            1e3 * gw.simulator.seconds(split(made, parts), gradient_bytes, "events")
             for made in (one.schedule(network, seed=SEED) for one in strategies)
             for parts in PARTS
         )

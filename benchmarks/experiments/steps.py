@@ -19,7 +19,7 @@ from command_line import parser_of
 from record import printed, record
 
 import gradweave as gw
-from gradweave.schedulers.solve import seconds as search
+from gradweave.schedulers.solving import seconds as search
 
 NETWORKS = ("dgx1v", "jellyfish:reference=J20")
 SIZES = (1e3, 1e4, 1e5, 2e5, 4e5, 1e6, 1e7)
@@ -40,7 +40,7 @@ def solve(network: gw.Topology, size: float, stepped: int) -> dict[str, Any]:
     assert solution.timing is not None
     return {
         "seconds": solution.timing.seconds,
-        "steps": gw.simulate.steps(solution.schedule),
+        "steps": gw.simulator.steps(solution.schedule),
         "rounds": solution.rounds,
         "pieces": solution.schedule.pieces,
     }

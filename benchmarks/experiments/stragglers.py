@@ -47,11 +47,11 @@ from gradweave.aggregate.asynchronous import (
     Run,
     Stragglers,
     Task,
-    from_spec,
-    simulate,
+    simulate_training,
     staleness_bound,
-    train,
+    train_on_ray,
 )
+from gradweave.aggregate.asynchronous.consistency import from_spec
 from gradweave.processes.ray_cluster import cluster
 
 SEEDS = (0, 1, 2)
@@ -142,8 +142,8 @@ def curve(run: Run, loss: Any) -> dict[str, list[float]]:
 
 def row(scenario: str, rule: str, seed: int) -> dict[str, Any]:
     asynchronous, loss = task(scenario, rule, seed)
-    run = train(asynchronous, keep_every=keep_every(rule))
-    virtual = simulate(asynchronous, keep_every=keep_every(rule))
+    run = train_on_ray(asynchronous, keep_every=keep_every(rule))
+    virtual = simulate_training(asynchronous, keep_every=keep_every(rule))
     history = run.history
     result = {
         "scenario": scenario,
@@ -190,7 +190,7 @@ def price(rule: str, seed: int) -> list[dict[str, Any]]:
     prices = []
     for rate in RATES:
         asynchronous, loss = task("constant", rule, seed, rate)
-        run = simulate(asynchronous, keep_every=STEPS)
+        run = simulate_training(asynchronous, keep_every=STEPS)
         prices.append(
             {
                 "rule": rule,

@@ -13,7 +13,7 @@ from command_line import parser_of
 from pictures import Picture
 from record import record, recorded
 
-from gradweave.cli.verbs.compare import SCHEDULERS, strategies_of
+from gradweave.cli.commands.compare import SCHEDULERS, strategies_of
 from gradweave.report import TABLE_2, compare, comparison_chart
 from gradweave.report.paper import PAPER_LEARNED
 

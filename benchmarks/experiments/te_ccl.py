@@ -46,7 +46,7 @@ from timing import timed
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedule import Job
+from gradweave.schedules import Job
 
 COMMAND = "taskset -c 0 python benchmarks/experiments/te_ccl.py"
 PUBLISHED = Path(__file__).parents[1] / "peers" / "te_ccl_published.csv"

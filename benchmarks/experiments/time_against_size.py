@@ -23,9 +23,9 @@ from pictures import Picture, figure_with
 from record import record
 
 import gradweave as gw
-from gradweave.schedule.compose import overlap
 from gradweave.schedulers import Binomial, HalvingDoubling, RecursiveDoubling, Ring, to_spec
-from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.solving.variants import split
+from gradweave.schedules.compose import overlap
 
 NETWORKS = tuple(
     f"{family},latency=10us"
@@ -57,7 +57,7 @@ def coarser_cuts(
     """Seconds of the schedule's coarser cuts."""
     strategy, options = solution.scheduler, solution.schedule.scheduler.options
 
-    def base(scheduler: gw.schedulers.Scheduler) -> gw.schedule.Schedule:
+    def base(scheduler: gw.schedulers.Scheduler) -> gw.schedules.Schedule:
         made = scheduler.schedule(network, seed=seed)
         return overlap(made) if options.get("overlap") else made
 
@@ -71,12 +71,12 @@ def coarser_cuts(
         for fewer in range(1, pieces)
         if pieces % fewer == 0 or fewer.bit_count() == 1
     ]
-    return [gw.simulate.seconds(cut, size, "events") for cut in cuts]
+    return [gw.simulator.seconds(cut, size, "events") for cut in cuts]
 
 
 def row(
     network: gw.topology.Topology,
-    textbook: dict[str, gw.schedule.Schedule],
+    textbook: dict[str, gw.schedules.Schedule],
     seed: int,
     gradient_bytes: float,
 ) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def row(
         "seed": seed,
         "gradient_bytes": gradient_bytes,
         "textbook": {
-            name: {"seconds": gw.simulate.seconds(schedule, gradient_bytes, "events")}
+            name: {"seconds": gw.simulator.seconds(schedule, gradient_bytes, "events")}
             for name, schedule in textbook.items()
         },
         "portfolio": {

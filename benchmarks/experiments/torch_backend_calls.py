@@ -3,7 +3,7 @@
     python benchmarks/experiments/torch_backend_calls.py [--processes 4 8]
 
 Every process has three groups: gloo's, gradweave's without plans, and gradweave's with plans for a
-star of as many servers, which ``gradweave plan`` made before for the profile of gloo that comes
+star of as many servers, which ``gradweave job plan`` made before for the profile of gloo that comes
 along. Once it is decided for every collective and size what runs, calls of the three alternate,
 each behind a barrier. A time is the slowest process's, the ratio is that of the medians. Sizes are
 those of all processes' parts together. Needs an otherwise idle machine.
@@ -69,7 +69,8 @@ def times(rank: int, size: int, folder: Path) -> list[dict[str, Any]]:
             for _ in range(2):
                 call(*kind, planned)
         time.sleep(0.2)
-        left = any(one.stage.name in ("WAITING", "TRIAL") for one in planned.choices.listed())
+        stages = {one.stage.name for one in planned.choices.listed()}
+        left = not stages <= {"OWN", "PLAN"}
         undecided.fill_(float(left and time.monotonic() - began < DECIDE_S))
         dist.broadcast(undecided, 0)
     rows = []
@@ -128,9 +129,9 @@ def main() -> None:
     for size in asked.processes:
         with tempfile.TemporaryDirectory() as folder:
             environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-            plan = [sys.executable, "-m", "gradweave", "plan", f"star:n={size}"]
+            plan = [sys.executable, "-m", "gradweave", "job", "plan", f"star:n={size}"]
             plan += ["--cache", f"{folder}/cache", "--time-limit", str(PLAN_S)]
-            plan += ["--gradient-bytes", ",".join(map(str, SIZES))]
+            plan += ["--size", ",".join(map(str, SIZES))]
             plan += [word for each in COLLECTIVES for word in ("--collective", each)]
             subprocess.run(plan, check=True, stdout=subprocess.DEVNULL)
             job = [sys.executable, __file__, "--job", str(size), folder]

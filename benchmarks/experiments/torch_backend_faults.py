@@ -317,7 +317,7 @@ def said(folder: Path) -> list[Case]:
         for path in folder.glob("*.jsonl")
         for line in path.read_text().splitlines()
     ]
-    lines = [line for line in lines if not line["said"].startswith("it goes on")]
+    lines = [line for line in lines if not line["said"].startswith("the job goes on")]
     return sorted(lines, key=lambda line: line["at"])
 
 

@@ -5,7 +5,7 @@
 Needs root, as experiments/lab.py; the load of the last minute is recorded with each network. A
 transformer of ten million parameters is trained by one process per server, 16 tokens each: by DDP,
 and by FSDP2 with a group per layer, both as PyTorch has them. The default group is gradweave's, and
-another is gloo's. Plans are made before, by ``gradweave plan``. Steps are taken under gradweave
+another is gloo's. Plans are made before, by ``gradweave job plan``. Steps are taken under gradweave
 until it is decided what every size runs by; then steps under the two alternate. A step is forward,
 backward and the optimizer's; its time is the slowest process's, and the ratio that of the medians.
 """
@@ -31,8 +31,8 @@ import gradweave as gw
 from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children
-from gradweave.schedulers.solve.own import own_schedule
-from gradweave.simulate.runtime import runtime_of
+from gradweave.schedulers.solving.own import own_schedule
+from gradweave.simulator.runtime import runtime_of
 
 LIBRARIES = ("torch",)
 MBIT = 100.0
@@ -94,7 +94,7 @@ while left.item() and tried < most:
     seen.clear()  # DDP makes its buckets anew after a step
     step("gradweave")
     tried += 1
-    undecided = [one for one in listed() if one.stage.name in ("WAITING", "TRIAL")]
+    undecided = [one for one in listed() if one.stage.name in ("RARE", "WAITING", "TRIAL")]
     left.fill_(float(bool(undecided) or tried < 3))
     dist.broadcast(left, 0, groups["gloo"])
 step("gloo")
@@ -149,8 +149,9 @@ Row = dict[str, Any]
 def plans(file: Path, cache: Path) -> None:
     """Made for all sizes that will be asked for."""
     for collective, sizes in SIZES.items():
-        command = [sys.executable, "-m", "gradweave", "plan", str(file), "--cache", str(cache)]
-        command += ["--collective", collective, "--gradient-bytes", sizes]
+        command = [sys.executable, "-m", "gradweave", "job", "plan", str(file)]
+        command += ["--cache", str(cache)]
+        command += ["--collective", collective, "--size", sizes]
         subprocess.run([*command, "--time-limit", str(PLAN_S)], check=True)
 
 

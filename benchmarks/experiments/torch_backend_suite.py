@@ -29,8 +29,8 @@ from command_line import parser_of
 from record import record
 
 import gradweave as gw
-from gradweave.schedule.schedule import Collective
 from gradweave.schedulers import Ring
+from gradweave.schedules.schedule import Collective
 
 LIBRARIES = ("torch",)
 GLOO, BARE, PLANS = "gloo", "gradweave", "gradweave with plans"

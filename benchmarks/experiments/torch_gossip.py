@@ -161,7 +161,7 @@ def _work(
     import torch.distributed as dist
     from torch.nn import functional
 
-    from gradweave.aggregate.torch_gossip import Gossip
+    from gradweave.torch import Gossip
 
     torch.set_num_threads(1)
     store = f"file://{folder / 'store'}"

@@ -34,7 +34,7 @@ import gradweave as gw
 from gradweave import clock
 from gradweave.errors import GradweaveError
 from gradweave.schedulers import Hierarchical, Ring
-from gradweave.simulate import seconds
+from gradweave.simulator import seconds
 from gradweave.topology import Topology
 from gradweave.topology.faults import slowed
 

@@ -32,25 +32,25 @@ PATHS: dict[str, list[str]] = {
     "see": [
         ENVIRONMENT,
         ".venv/bin/pip install -q -e .",
-        ".venv/bin/gradweave show torus:4x4 --scheduler ring --beside portfolio --output two.html",
+        ".venv/bin/gradweave show torus:4x4 --scheduler ring --scheduler portfolio "
+        "--output two.html",
         ".venv/bin/gradweave show bcube:n=4,k=1 --output bcube4.svg --round 3",
     ],
     "run": [
         ENVIRONMENT,
         ".venv/bin/pip install -q -e '.[torch]'",
-        ".venv/bin/gradweave schedule racks.yaml --runtime gloo --gradient-bytes 16M "
-        "--output plan.json",
-        ".venv/bin/gradweave run plan.json --backend torch",
+        ".venv/bin/gradweave solve racks.yaml --runtime gloo --size 16M --output plan.json",
+        ".venv/bin/gradweave bench plan.json --backend torch",
     ],
     "research": [
         ENVIRONMENT,
         ".venv/bin/pip install -q -e .",
         "PYTHONPATH=. .venv/bin/gradweave compare torus:4x4 "
-        "--schedulers my_scheduler:Collect,ring,grown --seeds 3",
-        "PYTHONPATH=. .venv/bin/gradweave schedule torus:4x4 --scheduler my_scheduler:Collect "
+        "--scheduler my_scheduler:Collect,ring,grown --seeds 3",
+        "PYTHONPATH=. .venv/bin/gradweave solve torus:4x4 --scheduler my_scheduler:Collect "
         "--output mine.json",
         ".venv/bin/gradweave verify mine.json",
-        "PYTHONPATH=. .venv/bin/gradweave conformance my_scheduler:Collect",
+        "PYTHONPATH=. .venv/bin/gradweave plugins check my_scheduler:Collect",
     ],
 }
 

@@ -34,7 +34,7 @@ from te_ccl import dgx2, mesh, ndv2_by_switch  # pyright: ignore[reportMissingIm
 from unequal_networks import KINDS, wide_areas
 
 import gradweave as gw
-from gradweave.schedule.jobs import Job, mesh_jobs
+from gradweave.schedules.jobs import Job, mesh_jobs
 from gradweave.topology import Topology
 
 GB, MB = 10**9, 10**6

@@ -30,17 +30,17 @@ import gradweave as gw
 import gradweave_check as checker
 from gradweave.bounds import with_certificates
 from gradweave.errors import GradweaveError, InvalidScheduleError
-from gradweave.library import Instance, Library, Record
-from gradweave.library.instance import EXACT_WITHIN
+from gradweave.library import Library, Record
+from gradweave.library.instance import EXACT_WITHIN, Instance
 from gradweave.library.judging import judge
 from gradweave.library.store import INDEX
 from gradweave.library.submission import Outcome, accept, first_record, schedule_of
-from gradweave.schedule import Schedule
-from gradweave.schedule.file import demand_to_object, to_bytes
-from gradweave.schedule.jobs import demand_of
-from gradweave.schedulers import from_spec
 from gradweave.schedulers.demand_spec import demand_strategy
 from gradweave.schedulers.scheduler import to_spec
+from gradweave.schedulers.spec import from_spec
+from gradweave.schedules import Schedule
+from gradweave.schedules.file import demand_to_object, to_bytes
+from gradweave.schedules.jobs import demand_of
 from gradweave.topology import Topology
 from gradweave.topology.formats.object import topology_to_object
 
@@ -69,7 +69,9 @@ def searched(question: Question, topology: Topology, limit_s: float, seed: int) 
     """Schedules, one after the other, with certificates."""
     if question.model == "rounds":
         kind: Any = question.collective
-        found = gw.solve(topology, collective=kind, seed=seed, time_limit=limit_s)
+        found = gw.solve(
+            topology, objective="rounds", collective=kind, seed=seed, time_limit=limit_s
+        )
         how = f"solve, objective rounds: {to_spec(found.scheduler)}, seed {seed}"
         yield Found(with_certificates(found.schedule), how)
         return
@@ -133,7 +135,7 @@ def tried(
     taken: float = made.rounds
     if instance.unit == "seconds":
         size = None if question.jobs else instance.bytes
-        taken = gw.simulate.seconds(made, size, "events")
+        taken = gw.simulator.seconds(made, size, "events")
     said = f"{taken / float(checker.exact(instance.record.bound)) - 1:.3%}, was {instance.gap:.3%}"
     if taken >= instance.record.value * (1 - EXACT_WITHIN):
         return said

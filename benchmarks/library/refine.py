@@ -23,20 +23,20 @@ from make import BY, FOLDER, MAX_TRANSFERS, data_of, today
 from numpy.typing import NDArray
 
 import gradweave_check as checker
-from gradweave.bounds.least_seconds import least_seconds
+from gradweave.bounds.seconds.least_seconds import least_seconds
 from gradweave.errors import GradweaveError, InvalidScheduleError
-from gradweave.library import Instance, Library
-from gradweave.library.instance import CLOSED_WITHIN, EXACT_WITHIN
+from gradweave.library import Library
+from gradweave.library.instance import CLOSED_WITHIN, EXACT_WITHIN, Instance
 from gradweave.library.judging import judge
 from gradweave.library.submission import Outcome, accept, schedule_of
-from gradweave.schedule import Schedule
-from gradweave.schedulers.planned import decoding
-from gradweave.schedulers.unequal import packing
-from gradweave.schedulers.unequal.known_trees import known_trees
-from gradweave.schedulers.unequal.packed import schedule_with
-from gradweave.schedulers.unequal.parts import parts_with
-from gradweave.schedulers.unequal.paths import Paths
-from gradweave.simulate import seconds
+from gradweave.schedulers.greedy import decoding
+from gradweave.schedulers.packing import packing
+from gradweave.schedulers.packing.packed import schedule_with
+from gradweave.schedulers.packing.parts import parts_with
+from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.repairing.known_trees import known_trees
+from gradweave.schedules import Schedule
+from gradweave.simulator import seconds
 from gradweave.stop import UNLIMITED
 from gradweave.topology import Topology
 

@@ -28,10 +28,10 @@ def test_bound(benchmark, network):
 
 def test_verify(benchmark, network):
     schedule = Merged(tries=1).schedule(network)
-    assert benchmark(gw.verify.verify, schedule).valid
+    assert benchmark(gw.verifier.verify, schedule).valid
 
 
 @pytest.mark.parametrize("model", ["rounds", "events"])
 def test_seconds(benchmark, network, model):
     schedule = Merged(tries=1).schedule(network)
-    assert benchmark(gw.simulate.seconds, schedule, 100e6, model) > 0
+    assert benchmark(gw.simulator.seconds, schedule, 100e6, model) > 0

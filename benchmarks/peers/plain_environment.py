@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.environment import Instance, Problem
+from gradweave.environment.problem import Instance, Problem
 
 
 class RecordedStep(NamedTuple):

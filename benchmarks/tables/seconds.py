@@ -32,7 +32,7 @@ def unequal_links() -> str:
     head = "network | gradient | least, ms | schedule, ms | gap | pieces a server | search"
     return (
         f"{sourced_table(result, head, lines)}{before_planned(result)}\n\n"
-        "Of the meshes with links at random the mean gap is shown and the slowest search; the "
+        "Meshes with random links: the mean gap and the slowest search; the "
         f"worst gap is {worst}."
     )
 

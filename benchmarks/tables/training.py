@@ -187,7 +187,7 @@ def placement_small() -> str:
     above = f"{median:.0%} below it in the median, {most:.0%} at most"
     return (
         f"{table('strategy | reaches the least | processor time', lines)}\n\n"
-        f"The bound, given the least cost, is {'that, in all of them' if met else above}."
+        f"Given the minimum cost, the bound is {'that, in all of them' if met else above}."
     )
 
 

@@ -9,10 +9,12 @@
 
 from typing import TYPE_CHECKING
 
-from gradweave import errors, schedule, topology, verify
+from gradweave import errors, schedules, topology, verifier
 from gradweave.lazy import lazily
-from gradweave.schedule import Schedule
+from gradweave.schedules import Schedule
+from gradweave.schedules.file import load
 from gradweave.topology import Topology
+from gradweave.verifier import verify
 
 if TYPE_CHECKING:  # and when first used: they take an extra or a moment to import
     from gradweave import (
@@ -21,21 +23,24 @@ if TYPE_CHECKING:  # and when first used: they take an extra or a moment to impo
         environment,
         execute,
         export,
+        jax,
         lab,
         learning,
         library,
         marl,
-        ordering,
+        mpi,
         placement,
+        ranks,
         report,
         saddle,
         schedulers,
-        simulate,
+        simulator,
+        torch,
     )
-    from gradweave.ordering import order
+    from gradweave.report.bound import bound
     from gradweave.report.notebook import show
     from gradweave.schedulers import Solution, solve
-    from gradweave.verify.calling import verify
+    from gradweave.simulator import simulate
 
 __version__ = "0.1.0"
 
@@ -45,26 +50,32 @@ __all__ = [
     "Topology",
     "__version__",
     "aggregate",
+    "bound",
     "bounds",
     "environment",
     "errors",
     "execute",
     "export",
+    "jax",
     "lab",
     "learning",
     "library",
+    "load",
     "marl",
-    "order",
-    "ordering",
+    "mpi",
     "placement",
+    "ranks",
     "report",
     "saddle",
-    "schedule",
     "schedulers",
+    "schedules",
     "show",
     "simulate",
+    "simulator",
     "solve",
     "topology",
+    "torch",
+    "verifier",
     "verify",
 ]
 

@@ -1,4 +1,4 @@
-"""NumPy arrays in safetensors files: arrays by name, nothing that executes."""
+"""NumPy arrays in safetensors files, which hold named arrays and no executable content."""
 
 import json
 import re
@@ -19,14 +19,14 @@ KINDS = (
     *(f"U{bits}" for bits in (8, 16, 32, 64)),
     *(f"F{bits}" for bits in (16, 32, 64)),
 )
-"""The types that NumPy has too, by safetensors' names."""
+"""The types that NumPy also has, by safetensors' names."""
 _METADATA = "__metadata__"
 _ALIGNMENT = 8
-"""What the header's length, filled up with spaces, is a multiple of."""
+"""The header is padded with spaces to a multiple of this length."""
 
 
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Writes arrays by name, each in C order; the file appears whole or not at all.
+    """Writes arrays by name, each in C order; the file is written completely or not at all.
 
     Args:
         path: the file.
@@ -37,11 +37,11 @@ def save(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, 
 
 
 def _sorted_metadata(content: bytes) -> bytes:
-    """The same file with its metadata sorted by name: the same arrays and text, the same bytes.
+    """Sorts a file's metadata by name, so that the same arrays and text give the same bytes.
 
-    safetensors writes them in the order of a hash table, which differs from run to run.
+    safetensors writes metadata in the order of a hash table, which varies between runs.
     """
-    start = 8  # after the header's length
+    start = 8  # the header's length precedes it
     end = start + int.from_bytes(content[:start], "little")
     header = json.loads(content[start:end])
     if _METADATA in header:
@@ -55,7 +55,7 @@ def metadata(path: Path) -> dict[str, str]:
     """Reads a file's text by name.
 
     Raises:
-        FileError: where it cannot be read.
+        FileError: it cannot be read.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -65,10 +65,10 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def json_entry(path: Path, metadata: Mapping[str, str], name: str) -> Any:
-    """What a file's text of a name says, as JSON; None where there is none.
+    """The JSON value of a metadata entry, or None if there is no such entry.
 
     Raises:
-        FileError: where it is no JSON.
+        FileError: it is not JSON.
     """
     try:
         return json.loads(metadata.get(name, "null"))
@@ -78,10 +78,10 @@ def json_entry(path: Path, metadata: Mapping[str, str], name: str) -> Any:
 
 
 def whole_entry(path: Path, metadata: Mapping[str, str], name: str) -> int:
-    """What a file's text of a name says, as a count.
+    """The count in a metadata entry.
 
     Raises:
-        FileError: where it is none.
+        FileError: it is not a count.
     """
     text = metadata.get(name, "")
     if not re.fullmatch(r"[0-9]{1,18}", text):
@@ -90,10 +90,10 @@ def whole_entry(path: Path, metadata: Mapping[str, str], name: str) -> int:
 
 
 def check_format(path: Path, metadata: Mapping[str, str], kind: str, version: str) -> None:
-    """Refuses a file whose metadata do not name the format.
+    """Rejects a file whose metadata do not name the expected format.
 
     Raises:
-        FileError: names both.
+        FileError: names both formats.
     """
     found = metadata.get("format"), metadata.get("version")
     if found != (kind, version):
@@ -104,10 +104,10 @@ def check_format(path: Path, metadata: Mapping[str, str], kind: str, version: st
 
 
 def read(path: Path) -> dict[str, NDArray[Any]]:
-    """Reads all arrays, by name.
+    """Reads all arrays by name.
 
     Raises:
-        FileError: where the file cannot be read, or has a type that NumPy has not.
+        FileError: the file cannot be read, or has a type that NumPy lacks.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -126,7 +126,7 @@ def read(path: Path) -> dict[str, NDArray[Any]]:
 def renamed(
     arrays: Mapping[str, NDArray[Any]], old_names: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """Arrays by the new names of their paths' parts, which dots separate."""
+    """Renames arrays, given new names for the dot-separated parts of their paths."""
     return {
         ".".join(old_names.get(part, part) for part in name.split(".")): array
         for name, array in arrays.items()
@@ -134,5 +134,5 @@ def renamed(
 
 
 def _unreadable(path: Path, error: Exception) -> FileError:
-    # safetensors repeats what it does not understand as it stands in the file.
+    # safetensors repeats text that it does not understand verbatim.
     return FileError(f"{path}: cannot be read as safetensors: {error!s:.300}")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 import secrets
@@ -15,15 +15,15 @@ _TEMPORARY = ".gradweave-{}.part"
 def atomic_write(path: str | Path, data: bytes) -> None:
     """Writes a file so that a reader finds the old content or the new, never a part.
 
-    The bytes go to a temporary file in the same directory, which then takes the name. What is not a
-    regular file, such as ``/dev/stdout``, is written in place.
+    The bytes go to a temporary file in the same directory, which is then renamed. A path that is
+    not a regular file, such as ``/dev/stdout``, is written in place.
 
     Args:
         path: where to write; a symbolic link is followed.
         data: the file's whole content.
 
     Raises:
-        FileError: where it cannot be written; nothing is left behind and an earlier file is
+        FileError: it cannot be written; no temporary file remains, and an existing file is
             unchanged.
     """
     try:
@@ -38,10 +38,10 @@ def atomic_write(path: str | Path, data: bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those that it is in, where they are missing.
+    """Makes a folder and its missing parents.
 
     Raises:
-        FileError: where it cannot be made.
+        FileError: it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,16 +55,16 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def reopened(path: Path, keep: Callable[[str], bool]) -> TextIO:
-    """Opens a file of lines to write more of them, after those that are to be kept.
+    """Opens a file of lines for appending, after dropping lines that are not kept.
 
-    Whenever the process is killed, the lines that are kept are there.
+    The kept lines survive even if the process is killed at any time.
 
     Args:
-        path: the file; made where there is none.
+        path: the file; created if missing.
         keep: whether a line, without its end, is kept.
 
     Raises:
-        FileError: where it cannot be written.
+        FileError: it cannot be written.
     """
     if path.exists():
         there = path.read_text()
@@ -80,8 +80,7 @@ def reopened(path: Path, keep: Callable[[str], bool]) -> TextIO:
 def _write_and_rename(target: Path, data: bytes) -> None:
     temporary = target.with_name(_TEMPORARY.format(secrets.token_hex(8)))
     try:
-        # Opened by hand, not with tempfile: the new file gets the permissions that the umask says,
-        # not 0600.
+        # Not with tempfile: the new file gets the permissions of the umask instead of 0600.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with open(descriptor, "wb") as file:
             file.write(data)

@@ -1,4 +1,4 @@
-"""Checks of settings: each refuses values of named fields, in one line."""
+"""Checks of settings, which reject values of named fields in one line."""
 
 import difflib
 import math
@@ -9,7 +9,7 @@ from gradweave.errors import OptionError
 
 
 def check_above_zero(settings: Any, *names: str) -> None:
-    """Refuses fields that are not above 0."""
+    """Rejects fields that are not above 0."""
     for name in names:
         value = getattr(settings, name)
         if not 0 < value < math.inf:
@@ -17,7 +17,7 @@ def check_above_zero(settings: Any, *names: str) -> None:
 
 
 def check_not_below_zero(settings: Any, *names: str) -> None:
-    """Refuses numbers below 0."""
+    """Rejects numbers below 0."""
     for name in names:
         value = getattr(settings, name)
         if not 0 <= value < math.inf:
@@ -25,7 +25,7 @@ def check_not_below_zero(settings: Any, *names: str) -> None:
 
 
 def check_at_least_one(settings: Any, *names: str) -> None:
-    """Refuses counts below 1."""
+    """Rejects counts below 1."""
     for name in names:
         value = getattr(settings, name)
         if value < 1:
@@ -33,7 +33,7 @@ def check_at_least_one(settings: Any, *names: str) -> None:
 
 
 def check_share(settings: Any, *names: str) -> None:
-    """Refuses numbers outside of 0 to 1."""
+    """Rejects numbers outside 0 to 1."""
     for name in names:
         value = getattr(settings, name)
         if not 0 <= value <= 1:
@@ -41,21 +41,24 @@ def check_share(settings: Any, *names: str) -> None:
 
 
 _ALIKE = 0.65
-"""Least similarity of two names for one to be suggested for the other."""
+"""Minimum similarity of two names for one to be suggested for the other."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name most similar to an unknown one, as a question with a space after it.
+    """The known name most similar to an unknown one, as a question followed by a space.
 
-    Empty where none is similar. Case does not count.
+    Empty if no name is similar and none contains it as a word. Case does not matter.
 
     >>> did_you_mean("clib", ["clip", "value_clip"])
     'did you mean clip? '
+    >>> did_you_mean("tree", ["ring", "double_tree"])
+    'did you mean double_tree? '
     >>> did_you_mean("speed", ["clip"])
     ''
     """
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=_ALIKE)
+    near += [each for each in by_lower if name.lower() in each.split("_")]
     return f"did you mean {by_lower[near[0]]}? " if near else ""
 
 
@@ -65,10 +68,10 @@ def expected_one_of(
     """Message for an unknown name.
 
     Args:
-        what: kind of thing that it should name.
+        what: kind of thing that the name should denote.
         known: the known names.
-        name: the unknown one.
-        shown: names for the message, where the known ones are too many for a line.
+        name: the unknown name.
+        shown: names for the message, if the known names are too many for a line.
 
     >>> expected_one_of("algorithm", ["ippo", "vdn"], "ipo")
     "algorithm: expected one of ippo, vdn, got 'ipo'; did you mean ippo?"

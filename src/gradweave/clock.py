@@ -1,4 +1,4 @@
-"""A clock for time limits, which stands still while loops are compiled.
+"""A clock for time limits that pauses while loops are compiled.
 
 The result of a search of five seconds must not depend on whether its loops were compiled before.
 """
@@ -29,7 +29,7 @@ def paused(doing: str = "") -> Iterator[None]:
 
 
 def pause(doing: str = "") -> None:
-    """Pauses the clock, where `paused` cannot be used as a block."""
+    """Pauses the clock if `paused` cannot be used as a block."""
     _clock.pause(doing)
 
 
@@ -39,12 +39,12 @@ def resume() -> None:
 
 
 def waiting_for() -> str:
-    """Why the clock stands still; empty while it runs."""
+    """The reason for the pause; empty while the clock runs."""
     return _clock.doing
 
 
 class _Clock:
-    """The process's clock; several pauses at a time count once."""
+    """The process's clock; simultaneous pauses count once."""
 
     def __init__(self) -> None:
         self.doing = ""

@@ -1,6 +1,6 @@
-"""Loops compiled with numba: one decorator, which caches the compiled code where it can.
+"""Loops compiled with numba: a decorator that caches the compiled code if possible.
 
-Importing this module imports numba, so import it, and modules of kernels, where they are used.
+Importing this module imports numba, so import it, and kernel modules, only where they are used.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ with clock.paused():
 
 
 LOCK_TIMEOUT_S, POLL_S = 120.0, 0.02
-"""How long a process waits for another one to compile a loop, and how often it looks."""
+"""How long a process waits for another to compile a loop, and how often it checks."""
 
 
 class NotKeptWarning(RuntimeWarning):
@@ -41,20 +41,21 @@ def kernel(
     inlined: bool = False,
     fastmath: bool = False,
 ) -> Any:
-    """Compiles a function when it is first called with arguments of some types.
+    """Compiles a function when it is first called with arguments of given types.
 
-    Compiled code is cached in the first directory that can be written: that of the environment
-    variable ``NUMBA_CACHE_DIR``, that of the function's file, or the user's cache directory. Where
-    none can, each run compiles it, with one `NotKeptWarning`. `gradweave.clock` stands still
-    meanwhile.
+    Compiled code is cached in the first writable directory of these: the directory in the
+    environment variable ``NUMBA_CACHE_DIR``, that of the function's file, and the user's cache
+    directory. If none is writable, each run compiles it, with one `NotKeptWarning`.
+    `gradweave.clock` is paused during compilation.
 
     Args:
-        function: of integers, floats, arrays and named tuples of these.
+        function: a function of integers, floats, arrays and named tuples of these.
         inner: whether only kernels call it, never Python, so that it compiles faster.
-        allocates: whether it may make arrays, and so counts references: an atomic increment and
-            decrement for each array taken out of a named tuple, more than most steps of a loop. One
-            that does not may neither allocate, call what returns arrays nor return any, which
-            compiling it says; so allocate in one function, and loop in another.
+        allocates: whether it may create arrays, and so counts references: an atomic increment and
+            decrement for each array taken out of a named tuple, which costs more than most steps of
+            a loop. A function with False must not allocate, call functions that return arrays, or
+            return any; compilation fails if it does. So allocate in one function, and loop in
+            another.
         inlined: whether it is inner, does not allocate, and is part of its caller's loop: a call
             that passes named tuples copies every array's descriptor, which costs more than a short
             step.
@@ -71,7 +72,7 @@ def _compile(
     inner, allocates = inner or inlined, allocates and not inlined
     options: dict[str, Any] = {
         "nogil": True,
-        "_nrt": allocates,  # numba's runtime, which counts; inherited from the caller where not set
+        "_nrt": allocates,  # numba's reference-counting runtime; inherited from callers if not set
         "pipeline_class": Compiler if allocates else _Borrowing,
         "forceinline": inlined,
         "fastmath": fastmath,
@@ -83,27 +84,27 @@ def _compile(
         return compiled
     try:
         compiled._cache = _Cache(function)
-    except RuntimeError:  # numba found no directory that can be written
+    except RuntimeError:  # numba found no writable directory
         _not_kept("no directory for them can be written")
     return compiled
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
 class _Borrowed(AnalysisPass):
-    """Refuses a function that must not allocate, but gets or returns arrays as its own.
+    """Rejects a function that must not allocate but receives or returns arrays as owner.
 
-    Numba itself refuses an allocation in the function. It does not see that what a callee has
-    allocated would never be freed, and what is returned would be freed too soon.
+    Numba itself rejects allocations in the function. It does not notice that arrays allocated by a
+    callee would never be freed, and that returned arrays would be freed too soon.
     """
 
     _name = "borrowed"
 
     def __init__(self) -> None:
-        """Numba makes it without arguments."""
+        """Numba calls it without arguments."""
         super().__init__()
 
     def run_pass(self, state: Any) -> Any:
-        """Of a function whose types are inferred; whether it was changed."""
+        """Runs on a function with inferred types; returns whether it was changed."""
         got = [
             (operation.loc, "gets", signature.return_type)
             for operation, signature in state.calltypes.items()
@@ -117,10 +118,10 @@ class _Borrowed(AnalysisPass):
 
 
 class _Borrowing(CompilerBase):
-    """Numba's compiler, with that pass."""
+    """Numba's compiler with the pass `_Borrowed`."""
 
     def define_pipelines(self) -> Any:
-        """One, without Python's objects."""
+        """A single pipeline, without Python objects."""
         pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
         pipeline.add_pass_after(_Borrowed, NopythonTypeInference)
         pipeline.finalize()
@@ -128,15 +129,15 @@ class _Borrowing(CompilerBase):
 
 
 class _Cache(FunctionCache):
-    """Numba's cache, which does not count as time and survives a full disk.
+    """Numba's cache, with the clock paused, and tolerant of a full disk.
 
-    Numba compares the time of the function's own file alone, and would run what was compiled with
-    another file's constants and loops of before.
+    Numba compares only the time of the function's file, and would reuse code compiled with old
+    constants and loops from other files.
     """
 
     @functools.cached_property
     def _sources(self) -> Any:
-        """Known when the function is first called: by then its module has been run to the end."""
+        """Computed when the function is first called: by then its module has been executed."""
         return self._cache_file._source_stamp, _compiled_from(self._py_func)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -154,7 +155,7 @@ class _Cache(FunctionCache):
             return super().load_overload(sig, target_context)
         except OSError:  # such as another user's files
             return None
-        except (AttributeError, ImportError):  # of an earlier version, with other named tuples
+        except (AttributeError, ImportError):  # from an earlier version with other named tuples
             self.flush()
             return None
 
@@ -172,9 +173,9 @@ class _Cache(FunctionCache):
 
 
 class _Lock:
-    """Held by the process that compiles a kernel: others wait, and find it in the cache.
+    """A lock held by the process that compiles a kernel; others wait and then use the cache.
 
-    Sixteen processes that start side by side would else compile each loop sixteen times.
+    Without it, sixteen processes that start together would compile each loop sixteen times.
     """
 
     def __init__(self, path: Path) -> None:
@@ -183,16 +184,16 @@ class _Lock:
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> bool:
-        """Takes the lock; whether another process held it.
+        """Takes the lock; returns whether another process held it.
 
-        A process that is killed releases it. Nobody waits for one that is still compiling after
-        `LOCK_TIMEOUT_S`, nor where the directory or the system has no such locks.
+        If a process is killed, its lock is released. Waiting ends after `LOCK_TIMEOUT_S`, and there
+        is no waiting if the directory or the system does not support such locks.
         """
-        if self._file is not None:  # of another type of arguments, within the same loop
+        if self._file is not None:  # held for other argument types within the same loop
             return False
         waited = False
         with contextlib.suppress(OSError, ImportError):
-            import fcntl  # Unix alone has it
+            import fcntl  # exists only on Unix
 
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab")
@@ -207,7 +208,7 @@ class _Lock:
         return waited
 
     def release(self) -> None:
-        """Lets the next process take it; nothing where it is not held."""
+        """Releases the lock if it is held."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -236,7 +237,7 @@ def _compiled_from(function: Callable[..., Any]) -> Any:
 
 
 def _time_and_size(path: str) -> tuple[int, int] | None:
-    """Of a file; None where it cannot be read."""
+    """Modification time and size of a file, or None if it cannot be read."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return status.st_mtime_ns, status.st_size
@@ -260,8 +261,8 @@ def _not_kept(reason: str) -> None:
     """Warns once."""
     if not _refused:
         warnings.warn(
-            f"compiled loops cannot be kept, so each run compiles them anew: {reason}; set "
-            "NUMBA_CACHE_DIR to a directory that can be",
+            f"compiled loops cannot be kept, so each run compiles them again: {reason}; set "
+            "NUMBA_CACHE_DIR to a writable directory",
             NotKeptWarning,
             stacklevel=2,
         )

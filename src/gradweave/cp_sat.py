@@ -1,4 +1,4 @@
-"""OR-Tools' CP-SAT, which leaves Ctrl-C to Python."""
+"""OR-Tools' CP-SAT solver, with Ctrl-C left to Python."""
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 def solve(solver: "cp_model.CpSolver", model: "cp_model.CpModel", stop: Stop = UNLIMITED) -> Any:
-    """What the solver's search of a model came back with by the stop; Ctrl-C ends it.
+    """Runs the solver on a model and returns its status; the stop or Ctrl-C ends it.
 
-    The solver would take Ctrl-C for itself, return as if out of time, and leave a process that
-    later dies of Ctrl-C, with nothing cleaned up.
+    By default the solver catches Ctrl-C, returns as if out of time, and leaves a process that later
+    dies of Ctrl-C without cleaning up.
     """
     solver.parameters.catch_sigint_signal = False
     solver.parameters.max_time_in_seconds = stop.seconds_left

@@ -1,18 +1,18 @@
-"""What notebooks draw by themselves where it is the value of a cell."""
+"""Automatic drawings in notebooks for objects that are a cell's value."""
 
 from gradweave.lazy import LazyModule
 
 _NOTEBOOK = LazyModule("gradweave.report.notebook")
-"""Which draws; it stands above all that is drawn, and is loaded when a notebook first asks."""
+"""The module that draws. It imports the modules of drawn objects, so it is loaded on first use."""
 
 
 class Drawn:
-    """Base of what has a picture: networks, schedules, solutions, placements, machines."""
+    """Base class of objects with pictures: networks, schedules, solutions, placements, machines."""
 
     def _repr_svg_(self) -> str | None:
-        """Its picture as SVG; None where it is too large for one in passing, or has none."""
+        """The picture as SVG, or None if there is none or it is too large to draw unasked."""
         return _NOTEBOOK.svg_in_notebook(self)
 
     def _repr_html_(self) -> str | None:
-        """Its picture with what it is in words; None as above."""
+        """The picture with a description, or None as above."""
         return _NOTEBOOK.html_in_notebook(self)

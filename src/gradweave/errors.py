@@ -1,24 +1,27 @@
 """The hierarchy of Gradweave's errors.
 
-    GradweaveError               names the field, what was expected, what came, the remedy
+    GradweaveError               names the field, the expected and the given value, the remedy
     ├── TopologyError            a network that cannot exist or cannot be used
     ├── SpecError                a specification of a topology or scheduler that cannot be parsed
-    ├── FileError                a file that cannot be read or written, or holds something else
+    ├── FileError                a file that cannot be read or written, or has the wrong content
     ├── ScheduleError            columns that are not a schedule
-    ├── OptionError              an option or argument that is unknown or out of its range
-    │   └── MissingExtraError    a package that is not installed; an ImportError too
-    └── Negative                 the question was sound and its answer is no
+    ├── OptionError              an option or argument that is unknown or out of range
+    │   ├── MissingExtraError    a package that is not installed; also an ImportError
+    │   └── RewardError          a reward that a composed or projected machine cannot reproduce
+    └── Negative                 the question was valid and its answer is no
         ├── InvalidScheduleError a schedule that the verifier rejects
-        ├── InvalidCertificateError a certificate that does not prove what it claims
-        ├── NoScheduleError      no schedule was found within the limits given
-        ├── NoProofError         no proof was found that there is none
+        ├── InvalidCertificateError a certificate that does not prove its claim
+        ├── NoScheduleError      no schedule was found within the given limits
+        ├── NoProofError         no proof was found that there is no schedule
         ├── DeadlockError        calls of several groups that may wait for each other forever
         ├── ConformanceError     a scheduler, family or other part that breaks a promise of its kind
         └── RunError             a run on real processes that did not finish, or had a wrong result
-            └── LostServerError  one of its servers went away
+            ├── LostServerError  one of its servers was lost
+            └── NotFiniteError   a training whose parameters or gradients are no longer finite
 
 The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2
-(`exit_status`). Ambiguous input is accepted with an `InputWarning`.
+(`exit_status`). Ambiguous input is accepted with an `InputWarning`; a bound that lacks its expected
+certificate, with a `CertificateWarning`.
 """
 
 from typing import Any
@@ -27,7 +30,7 @@ from gradweave.printable import in_one_line
 
 SUCCESS = 0
 ANSWER_IS_NO = 1
-"""Exit status after an invalid schedule, or none in the time given; processes that were lost."""
+"""Exit status if the answer is no: an invalid schedule, none found in time, or a lost process."""
 BAD_INPUT = 2
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -36,8 +39,8 @@ INTERRUPTED = 130
 class GradweaveError(Exception):
     """Base of Gradweave's errors.
 
-    Whatever a message repeats of a file or of another library, it is one line without control
-    characters: this is the one place that sees to it, for all errors and for `InputWarning`.
+    A message is always one line without control characters, even if it quotes a file or another
+    library: this class ensures it for all errors, as `InputWarning` does for its messages.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -53,7 +56,7 @@ class SpecError(GradweaveError, ValueError):
 
 
 class FileError(GradweaveError, ValueError):
-    """A file that cannot be read or written, or does not hold what it should."""
+    """A file that cannot be read or written, or has the wrong content."""
 
 
 class ScheduleError(GradweaveError, ValueError):
@@ -61,15 +64,19 @@ class ScheduleError(GradweaveError, ValueError):
 
 
 class OptionError(GradweaveError, ValueError):
-    """An option or argument that is unknown or out of its range."""
+    """An option or argument that is unknown or out of range."""
 
 
 class MissingExtraError(OptionError, ModuleNotFoundError):
     """A package that is not installed; the message names the extra that installs it."""
 
 
+class RewardError(OptionError):
+    """A reward that a machine composed or projected from others cannot reproduce."""
+
+
 class Negative(GradweaveError):
-    """The question was sound and its answer is no."""
+    """The question was valid and its answer is no."""
 
 
 class InvalidScheduleError(Negative):
@@ -77,15 +84,15 @@ class InvalidScheduleError(Negative):
 
 
 class InvalidCertificateError(Negative):
-    """A certificate that does not prove what it claims, of the network that is meant."""
+    """A certificate that does not prove its claim about the given network."""
 
 
 class NoScheduleError(Negative):
-    """No schedule was found within the limits given."""
+    """No schedule was found within the given limits."""
 
 
 class NoProofError(Negative):
-    """No proof was found that no schedule has so few rounds; there may be one."""
+    """No proof was found that no schedule has this few rounds; there may be such a schedule."""
 
 
 class DeadlockError(Negative):
@@ -93,7 +100,7 @@ class DeadlockError(Negative):
 
 
 class ConformanceError(Negative):
-    """A scheduler, family of networks or other part does not do what all of its kind promise."""
+    """A scheduler, family of networks or other part that breaks a promise of its kind."""
 
 
 class RunError(Negative, RuntimeError):
@@ -101,14 +108,21 @@ class RunError(Negative, RuntimeError):
 
 
 class InputWarning(UserWarning):
-    """Ambiguous input, and how it was understood; one line on the command line."""
+    """Ambiguous input, and how it was interpreted; one line on the command line."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*map(_shown, args))
+
+
+class CertificateWarning(UserWarning):
+    """A bound's certificate that cannot be recounted; the plan is not affected."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*map(_shown, args))
 
 
 class LostServerError(RunError):
-    """A server that others wait for went away: its process died or its connection broke."""
+    """A server that others wait for was lost: its process died or its connection broke."""
 
     def __init__(self, server: int, rank: int, how: str, label: str = "") -> None:
         super().__init__(
@@ -119,9 +133,13 @@ class LostServerError(RunError):
         self.server = server
         """Node id."""
         self.rank = rank
-        """Its place among the servers, from 0."""
+        """Its rank among the servers, from 0."""
         self.label = label
         """Its name in the network, or empty."""
+
+
+class NotFiniteError(RunError):
+    """A training whose parameters, or all of whose gradients, hold a NaN or an infinity."""
 
 
 def _shown(argument: Any) -> Any:

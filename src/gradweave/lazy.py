@@ -1,7 +1,7 @@
-"""Names of a package that are imported on first use, and the extra to install where that fails.
+"""Lazy imports of a package's names, and errors that name the extra to install.
 
-A package that needs an extra, or is slow to import, imports its names under ``TYPE_CHECKING``
-alone. Type checkers read these imports, and so does the first use of one of the names. `dir` lists
+A package that needs an extra, or is slow to import, imports its names only under ``TYPE_CHECKING``.
+Type checkers read these imports, and the first use of a name follows them. `dir` lists
 ``__all__``.
 """
 
@@ -41,14 +41,14 @@ def lazily(
     """The functions ``__getattr__`` and ``__dir__`` of a package.
 
     Args:
-        package: its name.
-        extra: that installs all that the package needs; if not given, that of the missing module
-            in `EXTRAS`.
+        package: name of the package.
+        extra: the extra that installs everything the package needs; by default that of the missing
+            module in `EXTRAS`.
     """
 
     @functools.cache
     def homes() -> dict[str, str]:
-        """The module of each name, as the imports under ``TYPE_CHECKING`` have it."""
+        """The module of each name, from the imports under ``TYPE_CHECKING``."""
         loader: Any = vars(sys.modules[package])["__spec__"].loader
         return {
             alias.name: statement.module or ""
@@ -83,7 +83,7 @@ def lazily(
 class LazyModule:
     """A module that is imported when one of its names is first used.
 
-    For modules of which the greater part can be used without an extra, or before JAX starts.
+    For modules that are mostly usable without an extra, or before JAX starts.
     """
 
     def __init__(self, name: str) -> None:
@@ -98,8 +98,8 @@ def missing(what: str, *modules: str, extra: str | None = None) -> MissingExtraE
 
     Args:
         what: the part of Gradweave that needs them.
-        modules: that are not installed.
-        extra: that installs them; that of the first in `EXTRAS` if not given.
+        modules: modules that are not installed.
+        extra: the extra that installs them; by default that of the first module in `EXTRAS`.
     """
     extra = extra or EXTRAS[modules[0]]
     return MissingExtraError(
@@ -108,10 +108,10 @@ def missing(what: str, *modules: str, extra: str | None = None) -> MissingExtraE
 
 
 def require(what: str, *modules: str, extra: str | None = None) -> None:
-    """Refuses to begin without some modules, which it does not import.
+    """Checks that some modules are installed, without importing them.
 
     Raises:
-        MissingExtraError: where one is not installed.
+        MissingExtraError: one is not installed.
     """
     absent = [name for name in modules if not is_there(name)]
     if absent:
@@ -126,16 +126,16 @@ def is_there(module: str) -> bool:
         return False
 
 
-def summary_writer() -> Any:
-    """The class ``SummaryWriter`` of tensorboardX, imported without torch.
+def tensorboard() -> Any:
+    """The package tensorboardX, imported without torch.
 
-    tensorboardX imports torch where that is installed, which takes seconds, to accept its tensors.
+    If torch is installed, tensorboardX imports it, which takes seconds, to accept its tensors.
     """
     loaded = "torch" in sys.modules
     if not loaded:
         sys.modules["torch"] = cast(ModuleType, None)  # None here blocks the import
     try:
-        return importlib.import_module("tensorboardX").SummaryWriter
+        return importlib.import_module("tensorboardX")
     finally:
         if not loaded:
             del sys.modules["torch"]

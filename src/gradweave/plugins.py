@@ -1,9 +1,9 @@
-"""Parts that installed packages bring: strategies, families of networks, games.
+"""Plug-ins from installed packages: strategies, families of networks, games.
 
-A package names each as an entry point of one of the groups below. They are looked for where a name
-is none of Gradweave's own, so that a command that needs none neither looks nor waits; and each is
-imported when it is used, so that a broken one breaks nothing else. What a file says is never
-imported: the names of modules come from a command, a call in Python or a package's own metadata.
+A package declares each as an entry point of one of the groups below. Plug-ins are looked up only if
+a name is not one of Gradweave's, so that other commands do not have to wait for it. Each is
+imported when it is used, so that a broken plug-in breaks nothing else. Names in files are never
+imported: module names come only from a command, a call in Python or a package's metadata.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 IMPORTED = "cannot be imported"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""What a plug-in may be called: what a specification can begin with, in its canonical spelling."""
+"""Valid names of plug-ins: those with which a specification can start, in canonical spelling."""
 _OBJECT = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a plug-in may be."""
+    """A kind of plug-in."""
 
     what: str
-    """In messages."""
+    """Its name in messages."""
     group: str
-    """Of its entry points."""
+    """The group of its entry points."""
 
 
 SCHEDULER = Kind("scheduler", "gradweave.schedulers")
@@ -41,7 +41,7 @@ ENVIRONMENT = Kind("environment", "gradweave.environments")
 
 @dataclasses.dataclass(frozen=True)
 class Plugin:
-    """What an installed package says that it brings; not imported yet."""
+    """A plug-in that an installed package declares; not imported yet."""
 
     kind: Kind
     name: str
@@ -51,20 +51,20 @@ class Plugin:
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """Its label in messages."""
         return f"{self.kind.what} {self.name!r:.60} of {self.package}"
 
     def load(self) -> Any:
         """Imports it.
 
         Raises:
-            OptionError: it cannot be imported; whatever its module raises is told in one line.
+            OptionError: it cannot be imported; any exception of its module is reported in one line.
         """
         return called(self.label, IMPORTED, self.entry.load)
 
 
 def plugins(kind: Kind) -> list[Plugin]:
-    """What installed packages bring of a kind, by name, without importing any of it."""
+    """The declared plug-ins of a kind by name, without importing any."""
     from importlib.metadata import entry_points  # takes a tenth of a second the first time
 
     found = [
@@ -80,10 +80,10 @@ def plugins(kind: Kind) -> list[Plugin]:
 
 
 def find(kind: Kind, name: str) -> Plugin | None:
-    """The plug-in of a name; None where no package brings one.
+    """The plug-in with a name, or None if no package declares one.
 
     Raises:
-        OptionError: several packages bring one of this name.
+        OptionError: several packages declare a plug-in with this name.
     """
     alike = [plugin for plugin in plugins(kind) if plugin.name == name]
     if len(alike) > 1:
@@ -100,12 +100,12 @@ def names(kind: Kind) -> list[str]:
 def each(
     kind: Kind, own: Collection[str], read: Callable[[Plugin], Any]
 ) -> Iterator[tuple[Plugin, Any]]:
-    """Every plug-in of a kind, and what it is read as, or the error that says why it is refused.
+    """Every plug-in of a kind with the result of reading it, or the error for its rejection.
 
     Args:
-        kind: of the plug-ins.
-        own: Gradweave's own names, which no plug-in may take.
-        read: imports and checks one.
+        kind: the kind of plug-in.
+        own: Gradweave's names, which no plug-in may take.
+        read: imports and checks a plug-in.
     """
     for plugin in plugins(kind):
         try:
@@ -117,10 +117,10 @@ def each(
 
 
 def check_name(label: str, name: str, own: Collection[str]) -> None:
-    """Refuses a name that is Gradweave's own, or that no specification can begin with.
+    """Rejects a name that Gradweave uses, or that no specification can start with.
 
     Raises:
-        OptionError: naming what is called so.
+        OptionError: names the plug-in.
     """
     if name in own:
         raise OptionError(f"{label}: refused, since {name} is Gradweave's own; give it another")
@@ -141,7 +141,7 @@ def names_object(text: str) -> bool:
 
 
 def name_of(given: Any) -> str:
-    """What an object, or what makes one, is called: ``module:name``.
+    """The name of an object, or of its class or function: ``module:name``.
 
     >>> import fractions
     >>> name_of(fractions.Fraction), name_of(fractions.Fraction(1, 2))
@@ -154,14 +154,14 @@ def name_of(given: Any) -> str:
 
 
 def imported(text: str, what: str) -> Any:
-    """What ``module:object`` names, imported now. Never to be given what a file says.
+    """Imports the object named by ``module:object``. Never call it with text from a file.
 
     Args:
-        text: the module, as ``import`` takes it, and a name in it.
-        what: it should be, for messages.
+        text: the module, as in ``import``, and a name in it.
+        what: the expected kind of object, for messages.
 
     Raises:
-        OptionError: it is not of this form, or cannot be imported.
+        OptionError: it does not have this form, or cannot be imported.
 
     >>> imported("math:tau", "scheduler") > 6
     True
@@ -181,15 +181,15 @@ def imported(text: str, what: str) -> Any:
 
 
 def called(label: str, what: str, call: Callable[[], T]) -> T:
-    """What code of others returns; what it raises becomes one line.
+    """Calls other people's code and returns its result; an exception becomes one line.
 
     Args:
         label: whose code, for messages.
-        what: was done, for messages.
-        call: does it.
+        what: the action, for messages.
+        call: the function to call.
 
     Raises:
-        OptionError: it raised; errors of Gradweave's own pass.
+        OptionError: it raised an exception; Gradweave's own errors pass through.
     """
     try:
         return call()

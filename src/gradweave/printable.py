@@ -1,7 +1,7 @@
-"""Text as it may be shown: names come from files, and files from anyone."""
+"""Text made safe to print: names come from files, and files from anyone."""
 
 MOST_IN_LINE = 1_000
-"""Characters of a message; of a longer one, which repeats a long name, both ends are shown."""
+"""Maximum length of a message; longer messages, which quote a long name, keep both ends."""
 
 
 def printable(text: str) -> str:
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 def in_one_line(text: str) -> str:
     r"""A message in one line: line ends become spaces, other such characters escapes.
 
-    What is longer than `MOST_IN_LINE` loses its middle, since what is wrong stands at either end.
+    Messages longer than `MOST_IN_LINE` lose their middle, since the fault is named at either end.
 
     >>> in_one_line("no such file:\n  \x1b[31m")
     'no such file: \\x1b[31m'

@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 def save(path: Path, tree: Any, metadata: Mapping[str, str]) -> None:
-    """Writes a pytree of arrays, random keys among them; the file appears whole or not at all.
+    """Writes a pytree of arrays and random keys; the file is written completely or not at all.
 
     Args:
         path: the file.
-        tree: of arrays alone.
+        tree: a pytree of arrays only.
         metadata: text by name.
     """
     arrays.save(path, by_name(tree), metadata)
 
 
 def by_name(tree: Any) -> dict[str, NDArray[Any]]:
-    """A pytree's leaves in the host's memory, by their paths; of random keys, their data."""
+    """A pytree's leaves in host memory, by path; random keys are replaced by their data."""
     names, leaves, _ = _flatten(tree)
     return {name: on_host(leaf) for name, leaf in zip(names, leaves, strict=True)}
 
@@ -36,16 +36,16 @@ def by_name(tree: Any) -> dict[str, NDArray[Any]]:
 def load(
     path: Path, like: T, hint: str = "", old_names: Mapping[str, str] = MappingProxyType({})
 ) -> T:
-    """Reads a pytree into the host's memory; random keys become keys again.
+    """Reads a pytree into host memory; random keys become keys again.
 
     Args:
         path: the file.
-        like: a pytree of the same arrays, or of their `jax.ShapeDtypeStruct`.
-        hint: added to the message where the file has other arrays.
-        old_names: by which a file may call parts of the paths.
+        like: a pytree of arrays with the same shapes and types, or of `jax.ShapeDtypeStruct`.
+        hint: added to the message if the file has other arrays.
+        old_names: names that a file may use for parts of the paths.
 
     Raises:
-        FileError: where the file cannot be read, or has other arrays.
+        FileError: the file cannot be read, or has other arrays.
     """
     names, leaves, structure = _flatten(like)
     held = arrays.renamed(arrays.read(path), old_names)
@@ -64,7 +64,7 @@ def is_key(array: Any) -> bool:
 
 
 def on_host(array: Any) -> NDArray[Any]:
-    """An array of any devices in the host's memory; of random keys, their data."""
+    """An array on any device as an array in host memory; random keys become their data."""
     return np.asarray(jax.random.key_data(array) if is_key(array) else array, order="C")
 
 
@@ -76,7 +76,7 @@ def _flatten(tree: Any) -> tuple[list[str], list[Any], Any]:
 
 
 def _checked(path: Path, name: str, array: NDArray[Any], like: Any) -> Any:
-    """The array, if it has the shape and type of another."""
+    """The array, if it has the expected shape and type."""
     expected = jax.eval_shape(jax.random.key_data, like) if is_key(like) else like
     if array.shape != expected.shape or array.dtype != expected.dtype:
         raise FileError(

@@ -11,14 +11,16 @@ from gradweave.checks import did_you_mean
 from gradweave.errors import SpecError
 
 UNNAMED = ""
-"""`parse_spec`'s key for a value without one, as in ``torus:4x4``."""
+"""Key of `parse_spec` for a value without a key, as in ``torus:4x4``."""
+
+_NAME = r"[A-Za-z][A-Za-z0-9_-]*"
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     """Splits a specification into name and values, without interpreting them.
 
     Args:
-        text: ``name``, or ``name:key=value,key=value``; the first value may stand without a key.
+        text: ``name``, or ``name:key=value,key=value``; the first value may have no key.
 
     Returns:
         The name, and the values by key, in the order given; a value without a key has the key
@@ -34,8 +36,12 @@ def parse_spec(text: str) -> tuple[str, dict[str, str]]:
     """
     name, colon, rest = text.partition(":")
     name = name.strip()
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
-        raise SpecError(f"{text!r:.60}: expected a name, then parameters, as in bcube:n=3,k=1")
+    if not re.fullmatch(_NAME, name):
+        joined = "_".join(name.split())
+        guess = f"; did you mean {joined}?" if re.fullmatch(_NAME, joined) else ""
+        raise SpecError(
+            f"{text!r:.60}: expected a name, then parameters, as in bcube:n=3,k=1{guess}"
+        )
     values: dict[str, str] = {}
     for place, part in enumerate(rest.split(",") if colon else []):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -56,12 +62,12 @@ def read_options(name: str, values: Mapping[str, str], kinds: Mapping[str, Any])
     """Reads the options of a specification by their types.
 
     Args:
-        name: what the options are of, for messages.
-        values: the options' texts, by key, as `parse_spec` returns them.
-        kinds: the type of each option that there is, as `read_value` takes it.
+        name: owner of the options, for messages.
+        values: texts of the options by key, from `parse_spec`.
+        kinds: the type of each known option, for `read_value`.
 
     Raises:
-        SpecError: there is no such option, or its value is not of its type.
+        SpecError: an option is unknown, or its value is not of its type.
     """
     for key in values:
         if key not in kinds:
@@ -73,7 +79,7 @@ def read_options(name: str, values: Mapping[str, str], kinds: Mapping[str, Any])
 
 
 def field_kinds(of: type) -> dict[str, Any]:
-    """The fields of a dataclass that are shown in words, in their order, and their types."""
+    """The fields of a dataclass that its repr shows, in order, with their types."""
     kinds = typing.get_type_hints(of)
     return {field.name: kinds[field.name] for field in dataclasses.fields(of) if field.repr}
 
@@ -82,12 +88,12 @@ def read_value(name: str, kind: object, text: str) -> Any:
     """Reads a value by its type.
 
     Args:
-        name: of the value, for the message.
+        name: name of the value for the message.
         kind: its type: bool, int, float, str, a tuple of integers, a Literal, or a union of these.
         text: the value.
 
     Raises:
-        SpecError: naming the value and what is expected.
+        SpecError: names the value and what is expected.
     """
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         errors: list[SpecError] = []

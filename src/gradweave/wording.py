@@ -7,9 +7,9 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     """A number with its noun.
 
     Args:
-        count: how many.
-        noun: of one.
-        plural: of several; with an s if not given.
+        count: the number.
+        noun: singular.
+        plural: plural; the singular with an s if not given.
 
     >>> counted(1, "round"), counted(2048, "transfer"), counted(0, "switch", "switches")
     ('1 round', '2,048 transfers', '0 switches')
@@ -18,11 +18,11 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def listed(words: Sequence[str], most: int = 12) -> str:
-    """Words as a person lists them.
+    """Words as a list in a sentence.
 
     Args:
         words: at least one.
-        most: how many are named; of the others their number.
+        most: maximum number of words to name; the rest are counted.
 
     >>> listed(["a"]), listed(["a", "b", "c"]), listed(["a", "b", "c", "d"], most=2)
     ('a', 'a, b and c', 'a, b and 2 more')
@@ -33,7 +33,7 @@ def listed(words: Sequence[str], most: int = 12) -> str:
 
 
 def noun_of(count: int, noun: str, plural: str = "") -> str:
-    """The noun alone, as `counted` has it.
+    """The noun without the number; see `counted`.
 
     >>> noun_of(1, "server"), noun_of(2, "server")
     ('server', 'servers')
@@ -42,5 +42,5 @@ def noun_of(count: int, noun: str, plural: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first."""
+    """The first line of an error's message."""
     return (str(error).strip().splitlines() or ["no message"])[0]

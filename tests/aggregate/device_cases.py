@@ -49,7 +49,7 @@ SCHEDULED = {
 }
 EXACT = {
     "mean": aggregate.mean(),
-    "ring": aggregate.ring(),
+    "ring": aggregate.ring_mean(),
     "parameter_server": aggregate.parameter_server(),
     "parameter_server:server=5": aggregate.parameter_server(server=5),
     **{f"scheduled:{name}": aggregate.scheduled(one) for name, one in SCHEDULED.items()},
@@ -70,7 +70,7 @@ def test_the_checks_of_shard_map_find_nothing(steps):
 @pytest.mark.parametrize("name", EXACT)
 def test_the_mean_of_all_gradients(name):
     one = EXACT[name]
-    given = aggregate.from_spec(name, N)
+    given = aggregate.aggregator(name, N)
     assert given.exact
     for optimizer in (one, given(optax.identity())):
 
@@ -118,7 +118,7 @@ def regression():
 def curve(name: str) -> np.ndarray:
     """[steps] loss while training."""
     loss, params, data = regression()
-    optimizer = aggregate.from_spec(name, N)(optax.adam(1e-2))
+    optimizer = aggregate.aggregator(name, N)(optax.adam(1e-2))
 
     def train(x, y):
         def step(carry, _):
@@ -146,7 +146,7 @@ MIXINGS = {
     "clusters": aggregate.MixingMatrix.in_clusters(gw.topology.from_spec("bcube:n=2,k=2")),
 }
 COMPRESSORS = {
-    "exact": aggregate.Exact(),
+    "exact": aggregate.Uncompressed(),
     "max_norm": aggregate.MaxNorm(bits=6, block=32),
     "grid": aggregate.Grid(step=0.01),
     "random_k": aggregate.RandomK(share=0.5),
@@ -192,7 +192,7 @@ def compressed(compressor):
 def by_hand(method, mixing, compressor, local_steps=1) -> np.ndarray:
     """The same, told worker by worker, with estimates of every neighbour's parameters."""
     size = TARGETS.shape[1]
-    consensus = aggregate.check(method, mixing, compressor, size).consensus
+    consensus = aggregate.check_validity(method, mixing, compressor, size).consensus
     x = np.zeros((N, size))
     last, known = x.copy(), x.copy()  # after the last communication; what all know of a worker
     history = []
@@ -236,7 +236,7 @@ def by_hand(method, mixing, compressor, local_steps=1) -> np.ndarray:
 def close(got: np.ndarray, expected: np.ndarray, compressor) -> None:
     """Equal, except where rounding made a compressor choose otherwise."""
     apart = np.abs(got - expected)
-    if isinstance(compressor, aggregate.Exact):
+    if isinstance(compressor, aggregate.Uncompressed):
         assert apart.max() < 1e-5
     else:
         assert np.median(apart) < 1e-5 and (apart > 1e-4).mean() < 0.05
@@ -248,7 +248,11 @@ def close(got: np.ndarray, expected: np.ndarray, compressor) -> None:
 def test_d_psgd_by_hand(mixing, local_steps):
     optimizer = aggregate.d_psgd(optax.sgd(RATE), MIXINGS[mixing], local_steps=local_steps)
     x, sent = trained(optimizer)
-    close(x, by_hand("d_psgd", MIXINGS[mixing], aggregate.Exact(), local_steps), aggregate.Exact())
+    close(
+        x,
+        by_hand("d_psgd", MIXINGS[mixing], aggregate.Uncompressed(), local_steps),
+        aggregate.Uncompressed(),
+    )
     for step in range(STEPS):
         if (step + 1) % local_steps:
             assert not sent[step].any()
@@ -261,7 +265,7 @@ def test_d_psgd_by_hand(mixing, local_steps):
 @pytest.mark.parametrize("method", ["dcd_psgd", "ecd_psgd"])
 def test_without_loss_they_are_d_psgd(method):
     make = getattr(aggregate, method)
-    x, _ = trained(make(optax.sgd(RATE), MIXINGS["irregular"], aggregate.Exact()))
+    x, _ = trained(make(optax.sgd(RATE), MIXINGS["irregular"], aggregate.Uncompressed()))
     expected, _ = trained(aggregate.d_psgd(optax.sgd(RATE), MIXINGS["irregular"]))
     np.testing.assert_allclose(x, expected, atol=1e-5)
 
@@ -325,7 +329,7 @@ def test_bits_save_bytes():
         optimizer = aggregate.choco_sgd(optax.sgd(RATE), MIXINGS["ring"], compressor)
         return trained(optimizer)[1].sum()
 
-    whole = sent(aggregate.Exact())
+    whole = sent(aggregate.Uncompressed())
     assert whole == STEPS * N * 2 * 61 * 4
     # Four or eight to a word, and one scale.
     assert sent(aggregate.MaxNorm(bits=8, block=None)) * 61 == whole * (16 + 1)
@@ -375,7 +379,7 @@ def test_a_wrong_number_of_workers():
     ],
 )
 def test_local_updates_are_the_same_on_devices_as_on_one(name):
-    optimizer = aggregate.from_spec(name, N)(optax.sgd(RATE))
+    optimizer = aggregate.aggregator(name, N)(optax.sgd(RATE))
 
     def run(target):
         def step(carry, _):
@@ -402,7 +406,7 @@ def test_local_updates_are_the_same_on_devices_as_on_one(name):
     ],
 )
 def test_one_worker_alone(name):
-    optimizer = aggregate.from_spec(name, 1)(optax.sgd(RATE))
+    optimizer = aggregate.aggregator(name, 1)(optax.sgd(RATE))
 
     def run(x):
         updates, state = optimizer.update(x, optimizer.init(x), x)

@@ -12,8 +12,9 @@ import pytest
 
 import gradweave as gw
 from gradweave import aggregate
-from gradweave.aggregate import MaxNorm, MixingMatrix, ValidityWarning, aggregation, check
+from gradweave.aggregate import MaxNorm, MixingMatrix, ValidityWarning, aggregation
 from gradweave.aggregate.spec import EXACT, GossipSpec
+from gradweave.aggregate.validity import check_validity
 from gradweave.errors import OptionError, ScheduleError, SpecError
 
 RING = MixingMatrix.ring(8)
@@ -24,7 +25,7 @@ PARAMS = {"x": jnp.zeros(100)}
 
 
 def doubts(*arguments, **more) -> str:
-    found = check(*arguments, **more)
+    found = check_validity(*arguments, **more)
     assert not found.impossible
     return "; ".join(found.doubts)
 
@@ -49,19 +50,19 @@ def test_doubtful_choices():
     assert "alpha 8.422 exceeds the limit (1 - rho) / (2 sqrt(2) mu) = 0.05178" in said
     assert "unbounded" in doubts("dcd_psgd", RING, aggregate.Grid(), 10)
     assert "unbiased" in doubts("dcd_psgd", RING, aggregate.TopK(1.0), 10)
-    assert "grows with what is sent" in doubts("ecd_psgd", RING, MaxNorm(), 1000)
+    assert "grows with the vector" in doubts("ecd_psgd", RING, MaxNorm(), 1000)
     assert "not below 1" in doubts("choco_sgd", RING, aggregate.RandomK(0.25), 1000)
     assert "random_k_unscaled" in doubts("choco_sgd", RING, aggregate.RandomK(0.05), 1000)
     few = aggregate.RandomKUnscaled(0.05)
-    assert not check("choco_sgd", RING, few, 1000, consensus=0.03).doubts
-    assert not check("choco_sgd", RING, few, 1000).doubts  # as advised
+    assert not check_validity("choco_sgd", RING, few, 1000, consensus=0.03).doubts
+    assert not check_validity("choco_sgd", RING, few, 1000).doubts  # as advised
     said = doubts("choco_sgd", RING, few, 1000, consensus=0.3)
     assert said.startswith("consensus 0.3 exceeds 0.03846, up to which errors of such a compressor")
     assert "not linear" in doubts("d_psgd", RING, None, 10, optimizer=optax.rmsprop(1.0))
     assert "parameters are bfloat16, and each mixing is rounded to 0.008 of them" in doubts(
         "d_psgd", RING, None, 10, dtype=jnp.bfloat16
     )
-    assert "wants an unbiased" in doubts("dcd_psgd", RING, aggregate.RandomKUnscaled(0.5), 1000)
+    assert "needs an unbiased" in doubts("dcd_psgd", RING, aggregate.RandomKUnscaled(0.5), 1000)
     assert "not symmetric" in doubts("d_psgd", CYCLE, None, 10)
     assert "stay in the parameters" in doubts("naive_psgd", RING, MaxNorm(), 10)
 
@@ -69,7 +70,7 @@ def test_doubtful_choices():
 @pytest.mark.parametrize("mixing", [PARTS, SWAP, MixingMatrix.of(np.eye(3))])
 def test_what_cannot_work_is_refused_always(mixing):
     optimizer = aggregate.d_psgd(optax.sgd(1.0), mixing, strictness="ignore")
-    with pytest.raises(OptionError, match=r"rho is 1\.0+: what some workers learn never reaches"):
+    with pytest.raises(OptionError, match=r"rho is 1\.0+: updates of some workers never reach"):
         optimizer.init(PARAMS)
 
 
@@ -95,7 +96,7 @@ def test_refusals():
     with pytest.raises(OptionError, match="consensus: expected above 0"):
         aggregate.choco_sgd(optax.sgd(1.0), RING, MaxNorm(), consensus=0)
     turns = MixingMatrix.in_matchings(gw.topology.from_spec("ring:8"))
-    with pytest.raises(OptionError, match=r"the same in all steps.*d_psgd takes it"):
+    with pytest.raises(OptionError, match=r"the same in all steps.*d_psgd supports it"):
         aggregate.dcd_psgd(optax.sgd(1.0), turns, MaxNorm())
     with pytest.raises(OptionError, match=r"parameter \['n'\]: expected floating-point.*int32"):
         aggregate.d_psgd(optax.sgd(1.0), RING).init({"n": jnp.zeros(3, jnp.int32)})
@@ -127,7 +128,7 @@ def test_refusals():
 def test_words(text):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ValidityWarning)
-        made = aggregate.from_spec(text, 8)
+        made = aggregate.aggregator(text, 8)
         assert made.spec == text and made.workers == 8
         assert made.exact == (text.partition(":")[0].replace("-", "_") in EXACT)
         made(optax.sgd(1e-3)).init(PARAMS)
@@ -148,9 +149,9 @@ assert not {"jax", "optax", "ortools"} & set(sys.modules)
 def test_a_network_is_solved_for_once(monkeypatch):
     asked = []
 
-    def solve(network, seed):
-        asked.append((network.name, seed))
-        return gw.solve(network, seed=seed)
+    def solve(network, **options):
+        asked.append((network.name, options["seed"]))
+        return gw.solve(network, **options)
 
     monkeypatch.setattr(aggregation, "solve", solve)
     made = aggregate.resolve(aggregate.parse("scheduled:ring:4"), 4, seed=3)
@@ -159,12 +160,11 @@ def test_a_network_is_solved_for_once(monkeypatch):
         made(optax.sgd(1.0)).init(PARAMS)
     assert asked == [("ring:n=4", 3)]
     with pytest.raises(ScheduleError, match="ring:n=4 has 4 servers, but there are 8 workers"):
-        aggregate.from_spec("scheduled:ring:4", 8)
+        aggregate.aggregator("scheduled:ring:4", 8)
     assert len(asked) == 1, "refused before solving"
 
 
 def test_names_of_earlier_versions():
-    assert aggregate.Exact is aggregate.Uncompressed
     spec = aggregate.parse("choco_sgd:compressor=exact")
     assert isinstance(spec, GossipSpec) and spec.compressor == aggregate.Uncompressed()
 
@@ -189,9 +189,9 @@ def test_networks_that_change_in_words(tmp_path):
         spec = aggregate.parse(f"d_psgd:mixing={words}")
         assert isinstance(spec, GossipSpec)
         np.testing.assert_array_equal(spec.mixing_matrix(8).weights, expected.weights)
-    refused = r"choco_sgd: expected a mixing matrix that is the same .* d_psgd takes it$"
+    refused = r"choco_sgd: expected a mixing matrix that is the same .* d_psgd supports it$"
     with pytest.raises(OptionError, match=refused):
-        aggregate.from_spec("choco_sgd:mixing=changing_matchings", 8)
+        aggregate.aggregator("choco_sgd:mixing=changing_matchings", 8)
 
 
 def test_a_rule_of_ones_own():
@@ -211,9 +211,9 @@ def test_a_rule_of_ones_own():
 
 def test_a_schedule_from_a_file(tmp_path):
     gw.solve(gw.topology.ring(4)).schedule.save(tmp_path / "ring.json")
-    assert aggregate.from_spec(f"scheduled:{tmp_path / 'ring.json'}", 4).exact
+    assert aggregate.aggregator(f"scheduled:{tmp_path / 'ring.json'}", 4).exact
     with pytest.raises(ScheduleError, match="ring:n=4 has 4 servers, but there are 8 workers"):
-        aggregate.from_spec(f"scheduled:{tmp_path / 'ring.json'}", 8)
+        aggregate.aggregator(f"scheduled:{tmp_path / 'ring.json'}", 8)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_schedule_from_a_file(tmp_path):
 )
 def test_words_that_are_not_understood(text, kind, said):
     with pytest.raises(kind, match=said):
-        aggregate.from_spec(text, 8)
+        aggregate.aggregator(text, 8)
 
 
 def test_replicas():

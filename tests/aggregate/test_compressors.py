@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gradweave.aggregate import Exact, Grid, MaxNorm, RandomK, RandomKUnscaled, TopK
+from gradweave.aggregate import Grid, MaxNorm, RandomK, RandomKUnscaled, TopK, Uncompressed
 from gradweave.aggregate.bits import pack, unpack
 from gradweave.errors import OptionError
 
 DRAWS = 4000
 SIZE = 48
 COMPRESSORS = [
-    Exact(),
+    Uncompressed(),
     MaxNorm(bits=2, block=None),
     MaxNorm(bits=3, block=16),
     MaxNorm(bits=8),
@@ -128,7 +128,7 @@ def test_the_absolute_error_is_attained():
 @pytest.mark.parametrize(
     ("compressor", "size", "expected"),
     [
-        (Exact(), 1000, 4000),
+        (Uncompressed(), 1000, 4000),
         (MaxNorm(bits=8, block=None), 1000, 1000 + 4),
         (MaxNorm(bits=8, block=128), 1000, 1000 + 8 * 4),
         (MaxNorm(bits=4, block=None), 1000, 500 + 4),

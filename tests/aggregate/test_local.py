@@ -22,7 +22,7 @@ AIMS = np.random.default_rng(0).standard_normal((N, SIZE)).astype(np.float32)
 
 @functools.cache
 def _runner(spec: str, steps: int):
-    optimizer = aggregate.from_spec(spec, N)(optax.sgd(RATE))
+    optimizer = aggregate.aggregator(spec, N)(optax.sgd(RATE))
 
     def run(active):
         def step(carry, active):

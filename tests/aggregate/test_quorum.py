@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 
-from gradweave.aggregate.local.methods import DiLoCo
+from gradweave.aggregate import DiLoCo
 from gradweave.aggregate.local.quorum import _Client, _Server
 from gradweave.errors import RunError
 
@@ -129,4 +129,4 @@ def test_a_first_worker_that_is_stopped_is_named_and_holds_nobody(stopped_first)
 
 
 def test_leaving_a_first_worker_that_is_stopped_takes_no_longer_than_the_deadline(stopped_first):
-    _Client(stopped_first, deadline_s=0.05, silence_s=1e6).close(2)
+    _Client(stopped_first, deadline_s=0.05, silence_s=1e6).close(torch.ones(2))

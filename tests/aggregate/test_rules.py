@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("jax")
 
-from gradweave.aggregate.compressors import COMPRESSORS, Exact, Grid, RandomK, TopK
+from gradweave.aggregate.compressors import COMPRESSORS, Grid, RandomK, TopK, Uncompressed
 from gradweave.aggregate.rules import (
     DCDPSGD,
     DPSGD,
@@ -83,7 +83,7 @@ def test_options_at_their_ends():
 
 
 def test_errors_of_what_is_sent_whole():
-    for whole in (Exact(), RandomK(share=1.0), TopK(share=1.0)):
+    for whole in (Uncompressed(), RandomK(share=1.0), TopK(share=1.0)):
         assert whole.relative_error(9) == whole.absolute_error(9) == 0
     for few in (RandomK(share=0.5), TopK(share=0.5)):
         assert few.absolute_error(8) == np.inf

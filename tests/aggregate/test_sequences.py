@@ -119,6 +119,9 @@ def test_a_trace_is_read_or_the_line_is_named(tmp_path: Path):
         path.write_text(f"0,0,1\n{line}\n")
         with pytest.raises(FileError, match=message):
             aggregate.read_trace(path, 3)
+    path.write_text("33,0,1\n")  # 2^25 entries are 33 matrices of a thousand workers
+    with pytest.raises(FileError, match="a step from 0 to 32 and workers from 0 to 999"):
+        aggregate.read_trace(path, 1000)
     path.write_text("")
     with pytest.raises(FileError, match="got none"):
         aggregate.read_trace(path, 3)

@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 
 import torch
 
-from gradweave.aggregate.local.methods import DiLoCo
-from gradweave.aggregate.local.torch_hook import LocalUpdates
+from gradweave.aggregate import DiLoCo
 from gradweave.errors import OptionError
+from gradweave.torch import LocalUpdates
 from tests.patience import PATIENCE_S
 
 SIZE, RATE = 21, 0.1
@@ -26,9 +26,9 @@ import json, sys, time
 from datetime import timedelta
 import numpy as np, torch, torch.distributed as dist
 import gradweave as gw
-from gradweave.aggregate.local.methods import DiLoCo
-from gradweave.aggregate.local.quorum import QuorumMember
-from gradweave.aggregate.local.torch_hook import Compressed, LocalUpdates
+from gradweave.aggregate import DiLoCo
+from gradweave.torch import QuorumMember
+from gradweave.torch import Compressed, LocalUpdates
 
 store, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("optax", reason="the extra train is not installed")
 
 from gradweave import aggregate
-from gradweave.aggregate import MaxNorm, MixingMatrix, check, rules, validity
+from gradweave.aggregate import MaxNorm, MixingMatrix, rules, validity
+from gradweave.aggregate.validity import check_validity
 
 RING = MixingMatrix.ring(8)
 RHO, MU = (1 + math.sqrt(2)) / 3, 4 / 3
@@ -18,7 +19,7 @@ RHO, MU = (1 + math.sqrt(2)) / 3, 4 / 3
 
 def test_what_is_reported():
     compressor = MaxNorm(bits=2, block=8)
-    found = check("choco_sgd", RING, compressor, 100, consensus=0.2)
+    found = check_validity("choco_sgd", RING, compressor, 100, consensus=0.2)
     alpha = math.sqrt((math.sqrt(1 + 7) - 1) / 2)
     assert (found.rho, found.mu) == pytest.approx((RHO, MU))
     assert found.spectral_gap == pytest.approx(1 - RHO)
@@ -27,20 +28,20 @@ def test_what_is_reported():
     delta = 1 - alpha**2
     assert found.consensus_limit < 1
     assert found.consensus_limit == pytest.approx(2 * delta / ((2 - delta) * MU))
-    other = check("dcd_psgd", RING, aggregate.Grid(step=0.1), 100, consensus=0.2)
+    other = check_validity("dcd_psgd", RING, aggregate.Grid(step=0.1), 100, consensus=0.2)
     assert other.consensus is None and other.consensus_limit == math.inf
     assert other.sigma == pytest.approx(0.1 * 10 / 2) and other.alpha == math.inf
-    nothing = check("d_psgd", RING, None, 100)
+    nothing = check_validity("d_psgd", RING, None, 100)
     assert (nothing.alpha, nothing.sigma, nothing.unbiased) == (0, 0, True)
 
 
 def test_the_limit_of_the_relative_error():
-    limits = {name: check(name, RING, None, 9).alpha_limit for name in rules.RULES}
+    limits = {name: check_validity(name, RING, None, 9).alpha_limit for name in rules.RULES}
     dcd = (1 - RHO) / (2 * math.sqrt(2) * MU)
     assert limits.pop("dcd_psgd") == pytest.approx(dcd)
     assert limits.pop("choco_sgd") == 1
     assert set(limits.values()) == {math.inf}
-    assert check("dcd_psgd", MixingMatrix.ring(1), None, 9).alpha_limit == math.inf
+    assert check_validity("dcd_psgd", MixingMatrix.ring(1), None, 9).alpha_limit == math.inf
 
 
 def second_moments(delta: float, a: float) -> np.ndarray:
@@ -63,9 +64,9 @@ def test_the_consensus_that_is_taken_is_the_limit():
     assert validity.advised_consensus(4 / 3, 0.975) == 0.037
     assert validity.advised_consensus(2.0, 0.0) == 1
     assert validity.advised_consensus(2.0, 1.5) == rules.CONSENSUS  # where there is no limit
-    few = check("choco_sgd", RING, aggregate.TopK(0.05), 1000)
+    few = check_validity("choco_sgd", RING, aggregate.TopK(0.05), 1000)
     assert few.consensus == few.advised_consensus == 0.038
-    said = str(check("choco_sgd", RING, aggregate.MaxNorm(bits=4), 1000, consensus=0.3))
+    said = str(check_validity("choco_sgd", RING, aggregate.MaxNorm(bits=4), 1000, consensus=0.3))
     assert said.endswith("consensus 0.3 (limit 0.5724): with 0.57 workers agree sooner")
 
 
@@ -78,7 +79,7 @@ def test_where_the_limit_of_consensus_ends():
 
 def test_where_doubts_begin():
     def doubts(method: str, **fields) -> list[str]:
-        found = dataclasses.replace(check(method, RING, None, 9), **fields)
+        found = dataclasses.replace(check_validity(method, RING, None, 9), **fields)
         return list(validity._doubts_of_method(found))
 
     for method in ("dcd_psgd", "ecd_psgd"):
@@ -101,5 +102,5 @@ def test_who_never_hears_of_others():
     """ρ at 1, but for what rounding takes."""
     for between, works in ((1e-8, True), (1e-11, False)):
         weights = np.array([[1 - between, between], [between, 1 - between]])
-        found = check("d_psgd", MixingMatrix.of(weights), None, 9)  # ρ is 1 − 2 · between
+        found = check_validity("d_psgd", MixingMatrix.of(weights), None, 9)  # ρ is 1 − 2 · between
         assert bool(found.impossible) != works

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from gradweave.aggregate import Grid, MaxNorm, RandomKUnscaled, TopK
 from gradweave.aggregate.mixing import MixingMatrix, ring_graph
 from gradweave.aggregate.rules import RULES
-from gradweave.aggregate.torch_gossip import Gossip
 from gradweave.errors import OptionError, RunError
+from gradweave.torch import Gossip
 
 N, SIZES, RATE, MOMENTUM, STEPS, SEED = 4, (15, 25), 0.1, 0.5, 12, 3
 AIMS = np.random.default_rng(0).standard_normal((N, sum(SIZES))).astype(np.float32)

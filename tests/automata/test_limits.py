@@ -11,7 +11,6 @@ from gradweave.automata import (
     Machine,
     automaton,
     check,
-    compose,
     files,
     least,
     minimised,
@@ -22,6 +21,7 @@ from gradweave.automata import (
     view,
 )
 from gradweave.automata import decomposition as dividing
+from gradweave.automata.operations import compose
 from gradweave.errors import FileError, OptionError, SpecError
 from tests.growth import FACTOR, refuse_square
 

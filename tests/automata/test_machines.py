@@ -11,11 +11,10 @@ from gradweave.automata import (
     Machine,
     automaton,
     check,
-    compose,
     dead,
     dump,
     least,
-    load,
+    load_machine,
     minimised,
     product,
     projection,
@@ -25,6 +24,7 @@ from gradweave.automata import (
     values,
     view,
 )
+from gradweave.automata.operations import compose
 from gradweave.errors import FileError, GradweaveError, SpecError
 from tests.automata.machines import (
     GENERATOR,
@@ -39,7 +39,7 @@ from tests.automata.machines import (
 def generator(tmp_path: Path):
     path = tmp_path / "generator.yaml"
     path.write_text(GENERATOR)
-    return load(path)
+    return load_machine(path)
 
 
 def test_the_division_of_the_generator_is_right_only_with_what_is_known(generator):
@@ -188,7 +188,7 @@ def test_hostile_files_are_one_line(kind: str, tmp_path: Path):
     path.write_text(HOSTILE[kind][0], encoding="latin-1")
     begun = time.process_time()
     with pytest.raises(FileError) as error:
-        load(path)
+        load_machine(path)
     assert HOSTILE[kind][1] in str(error.value) and "\n" not in str(error.value)
     assert str(path) in str(error.value)
     assert time.process_time() - begun < 3

@@ -9,7 +9,6 @@ from gradweave.automata import (
     NO_MOVE,
     Machine,
     check,
-    compose,
     dead,
     group_of,
     least,
@@ -20,6 +19,7 @@ from gradweave.automata import (
     view,
 )
 from gradweave.automata.decomposition import _grown
+from gradweave.automata.operations import compose
 from tests.automata.machines import random_division, random_machine
 
 TASK = Machine.of(
@@ -86,11 +86,17 @@ def test_values_are_those_of_the_best_event_that_may_happen():
         assert not values(huge)[0] < 1e308  # it ends
 
 
-def test_dead_is_what_is_not_done_and_earns_nothing():
+def test_dead_is_what_is_not_done_and_neither_earns_nor_loses():
     machine = Machine.of(
         {
             "alive": {"a": ("end", 1e-4)},
-            "barely": {"a": ("end", 0.99e-4)},
+            "far": {"a": ("farther", 0.0)},
+            "farther": {"a": ("alive", 0.0)},
+            "unpaid": {"a": ("end", 0.0)},
+            "punished": {"a": ("stuck", -2.0)},
+            "never done": {"a": ("never done", 0.5)},
+            "shut out": {"a": ("never", 1.0), "b": ("circling", 0.0)},
+            "circling": {"a": ("shut out", 0.0)},
             "stuck": {},
             "never": {"a": ("end", 1.0)},
             "end": {},
@@ -102,8 +108,9 @@ def test_dead_is_what_is_not_done_and_earns_nothing():
     )
     lost = dict(zip(machine.states, dead(machine).tolist(), strict=True))
     assert lost == {
-        "alive": False, "barely": True, "stuck": True, "never": True, "end": False,
-        "end of all": False,
+        "alive": False, "far": False, "farther": False, "unpaid": False, "punished": False,
+        "never done": False, "shut out": True, "circling": True, "stuck": True, "never": True,
+        "end": False, "end of all": False,
     }  # fmt: skip
 
 
@@ -167,10 +174,10 @@ def test_projections_merge_what_naive_code_merges():
 def test_rewards_and_marks_of_a_projection():
     team = Machine.of(
         {
-            "0": {"x": ("1", 0.0), "a": ("2", 0.25)},
-            "1": {"a": ("2", 0.75)},
-            "2": {"y": ("3", 0.0), "a": ("end", 4.0)},
-            "3": {"b": ("end", 1.0)},
+            "0": {"x": ("1", 0.0), "a": ("2", -0.75)},
+            "1": {"a": ("2", -0.75)},
+            "2": {"y": ("3", 0.5), "a": ("end", 4.0)},
+            "3": {"b": ("end", -1.0)},
             "end": {},
         },
         start="0",
@@ -179,7 +186,7 @@ def test_rewards_and_marks_of_a_projection():
     )
     part = projection(team, ["a", "b"], "part")
     assert moves(part) == {"0,1": {"a": "2,3"}, "2,3": {"a": "end", "b": "end"}, "end": {}}
-    assert part.reward.tolist() == [[0.75, 0.0], [4.0, 4.0], [0.0, 0.0]]
+    assert part.reward.tolist() == [[-0.75, 0.0], [4.0, -1.0], [0.0, 0.0]]
     assert part.forbidden.tolist() == [True, False, False]  # where all its states are
     assert part.final.tolist() == [False, False, True] and part.name == "part"
     commas = Machine.of({"0,1": {"x": ("0", 0.0)}, "0": {}, "1": {"a": ("0", 0.0)}}, start="1")
@@ -188,10 +195,10 @@ def test_rewards_and_marks_of_a_projection():
 
 def test_a_composition_waits_for_all_who_hear_an_event():
     one = Machine.of(
-        {"0": {"a": ("1", 0.0)}, "1": {"b": ("2", 0.0)}, "2": {}}, start="0", final="2"
+        {"0": {"a": ("1", -0.5)}, "1": {"b": ("2", 1.0)}, "2": {}}, start="0", final="2"
     )
     two = Machine.of(
-        {"0": {"b": ("1", 0.0), "c": ("x", 0.0)}, "1": {}, "x": {}},
+        {"0": {"b": ("1", 1.0), "c": ("x", -2.0)}, "1": {}, "x": {}},
         start="0", final=["1"], forbidden=["x"],
     )  # fmt: skip
     both = compose([one, two], "both")
@@ -202,8 +209,8 @@ def test_a_composition_waits_for_all_who_hear_an_event():
         "2 1": {},
         "1 x": {},
     }
-    assert both.run("b") == ("0 0", 0.0) and both.run("acb") == ("1 x", 0.0)
-    assert both.run("ab") == ("2 1", 1.0) and both.reward.sum() == 1
+    assert both.run("b") == ("0 0", 0.0) and both.run("acb") == ("1 x", -2.5)
+    assert both.run("ab") == ("2 1", 0.5) and both.reward.sum() == -0.5 - 2 - 2 + 1 - 0.5
     assert [s for s, no in zip(both.states, both.forbidden, strict=True) if no] == ["0 x", "1 x"]
 
 

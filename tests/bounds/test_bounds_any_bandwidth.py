@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.bounds import LeastSeconds, cut_linear_program, free_trees, least_seconds, scale
-from gradweave.schedulers.unequal.packing import pack_trees
-from gradweave.schedulers.unequal.straggler_packing import pack_straggler_trees
-from gradweave.schedulers.unequal.tuning import TUNING
+from gradweave.bounds import LeastSeconds, free_trees, least_seconds, scale
+from gradweave.bounds.seconds import cut_linear_program
+from gradweave.schedulers.packing.packing import pack_trees
+from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
+from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.topology import Link, Topology
 from tests.bounds.test_bounds_least_seconds import CASES, recounted
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 NEAR = (1 + TUNING.tolerance) * (1 + TUNING.slack)
 GIGABYTE = 1e9
@@ -207,7 +208,7 @@ def test_no_schedule_takes_less_than_the_bound(network, size):
     packed = gw.schedulers.Packed(gradient_bytes=size, pieces=8).schedule(network)
     least = least_seconds(network, size)
     for schedule, model in itertools.product((grown, packed), MODELS):
-        taken = gw.simulate.seconds(schedule, size, model)
+        taken = gw.simulator.seconds(schedule, size, model)
         assert least.seconds <= taken * (1 + 1e-9), (schedule.scheduler.name, model)
     assert free_trees(network).rounds <= grown.rounds
     doubling = gw.schedulers.RecursiveDoubling().schedule(network)

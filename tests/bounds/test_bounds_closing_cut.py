@@ -5,7 +5,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import ClosingCut, free_trees
-from gradweave.bounds import closing_cut as module
+from gradweave.bounds.rounds import closing_cut as module
 from gradweave.topology import Topology
 from tests.bounds.test_bounds_free_trees import with_capacity
 from tests.bounds.test_bounds_late_entry import WEAKEST, random_network

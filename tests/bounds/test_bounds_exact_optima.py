@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import LinkLoad, fixed_trees, least_seconds
-from gradweave.schedule.flow_tree import FlowTrees
+from gradweave.schedules.flow_tree import FlowTrees
 from gradweave.topology import Topology, from_spec
 from tests.bounds.test_bounds_late_servers import hop_linear_program
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 GIGABYTE = 1e9
 
@@ -42,7 +42,7 @@ def least_latency(network: Topology, collective: str, ready: np.ndarray) -> np.n
 @settings(max_examples=40, deadline=None)
 @given(
     network=networks(max_servers=6, max_switches=2),
-    collective=st.sampled_from(gw.schedule.COLLECTIVES),
+    collective=st.sampled_from(gw.schedules.COLLECTIVES),
     ready=st.lists(st.sampled_from([0.0, 1e-3, 5e-3, 2e-2]), min_size=6, max_size=6),
     rooting=st.integers(0, 5),
 )

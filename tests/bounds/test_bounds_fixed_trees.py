@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import LinkLoad, TreeDepth, fixed_trees
-from gradweave.schedule.flow_tree import FlowTrees, Workloads
-from gradweave.schedule.schedule import COLLECTIVES
+from gradweave.schedules.flow_tree import FlowTrees, Workloads
+from gradweave.schedules.schedule import COLLECTIVES
 from gradweave.topology import Topology, from_spec
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,8 @@ def test_the_longest_chain_decides_where_links_are_plenty():
     assert isinstance(bound.certificates[0], TreeDepth)
     assert bound.certificates[0].piece in (0, 3)
     assert str(bound) == (
-        "at least 3 rounds (tree_depth), since the tree of piece 0 has a chain of 3 transfers"
+        "at least 3 rounds (tree_depth) for schedules that root a piece at each server and keep "
+        "to the given trees, since the tree of piece 0 has a chain of 3 transfers"
     )
 
 
@@ -61,7 +62,9 @@ def test_the_text_names_the_link():
     assert isinstance(certificate, LinkLoad)
     link = f"{certificate.source}→{certificate.target}"
     assert str(bound) == (
-        f"at least 3 rounds (link_load), since 3 transfers cross the link {link} at 1 a round"
+        "at least 3 rounds (link_load) for schedules that root a piece at each server, add at "
+        "servers alone and keep to the given trees, since "
+        f"3 transfers cross the link {link} at 1 per round"
     )
 
 

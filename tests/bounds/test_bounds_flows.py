@@ -7,7 +7,7 @@ from hypothesis import given
 from gradweave.bounds import free_trees, throughput
 from gradweave.bounds.flows import Flows, NearbyFlows
 from gradweave.topology import Topology, from_spec
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 SPECS = ["bcube:n=4,k=1", "dcell:n=4,k=1", "torus:5x5", "hypercube:4", "fat_tree:k=4", "mesh:4x5"]
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.bounds import Bound, ClosingCut, Cut, Distance, LateEntry, Ports, free_trees
 from gradweave.bounds.bound import named
-from gradweave.bounds.free_trees import _every_piece_leaves
+from gradweave.bounds.rounds.free_trees import _every_piece_leaves
 from gradweave.errors import GradweaveError
 from gradweave.report.comparison import TABLE_2
-from gradweave.schedule.schedule import COLLECTIVES, Collective
-from gradweave.schedulers.solve.solution import bound_for
+from gradweave.schedulers.solving.solution import bound_for
+from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology import Topology, from_spec
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 OPTIMUM = {
     "B3": 8,
@@ -249,21 +249,25 @@ def test_depth_bounds_nothing_where_routes_pass_through_servers():
 
 def test_the_text_can_be_read():
     assert str(free_trees(from_spec("mesh:4,capacity=100"), "all_gather")) == (
-        "at least 3 rounds (depth), since a piece needs 3 transfers from server 0 to server 3"
+        "at least 3 rounds (depth) for schedules that root a piece at each server and route "
+        "through no other server, since a piece needs 3 transfers from server 0 to server 3"
     )
     assert str(free_trees(from_spec("star:2"), "all_gather")) == (
-        "at least 1 round (cut), since 1 piece must enter server 0 at 1 a round"
+        "at least 1 round (cut) for schedules that root a piece at each server, since "
+        "1 piece must enter server 0 at 1 per round"
     )
     assert str(free_trees(from_spec("torus:3x3"), overlap=True)) == (
-        "at least 4 rounds (ports), since there are 144 transfers in all, and the servers' ports "
-        "take 36 a round"
+        "at least 4 rounds (ports) for schedules that root a piece at each server, since "
+        "there are 144 transfers in all, and the servers' ports "
+        "take 36 per round"
     )
     assert str(Cut(tuple(range(20)), (30,), 20, 4)) == (
-        "20 pieces must leave servers 0 to 19 and switch 30 at 4 a round"
+        "20 pieces must leave servers 0 to 19 and switch 30 at 4 per round"
     )
     assert str(free_trees(from_spec("star:4"))) == (
-        "at least 6 rounds (cut), since 3 pieces must leave server 0 at 1 a round, and the reverse "
-        "in the other stage"
+        "at least 6 rounds (cut) for schedules that root a piece at each server, sum each piece at "
+        "one server and finish every sum before the first copy, since "
+        "3 pieces must leave server 0 at 1 per round, and the reverse in the other stage"
     )
 
 
@@ -296,7 +300,7 @@ def test_two_stages_of_different_kinds_say_both():
     both = first.then(second)
     assert (both.rounds, both.kind, len(both.certificates)) == (5, "cut+depth", 2)
     assert str(both) == (
-        "at least 5 rounds (cut+depth), since 3 pieces must leave server 0 at 1 a round, then a "
+        "at least 5 rounds (cut+depth), since 3 pieces must leave server 0 at 1 per round, then a "
         "piece needs 2 transfers from server 0 to server 1"
     )
     assert "leave server gpu0 at" in both.described(lambda node: f"gpu{node}")

@@ -1,5 +1,6 @@
 """Bounds for objectives of jobs: single machines by hand, brute force, and plans above them."""
 
+import dataclasses
 import itertools
 from fractions import Fraction
 
@@ -7,11 +8,11 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.bounds.demands import DemandLengths, demand_bound
-from gradweave.bounds.job_objectives import PARTS, Machine, ObjectiveBound, objective_bound
+from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
+from gradweave.bounds.demands.job_objectives import PARTS, Machine, ObjectiveBound, objective_bound
 from gradweave.errors import OptionError
-from gradweave.schedule import Demand, Job, demand_of
-from gradweave.schedule.objective import objective_of
+from gradweave.schedules import Demand, Job, demand_of
+from gradweave.schedules.objective import objective_of
 
 NET = gw.topology.from_spec("star:4,bandwidth=1GB/s,latency=0s,overhead=0s")
 ROOT_SENDS = (NET.source == 0).astype(np.int64)
@@ -106,3 +107,16 @@ def test_weights_are_divided_among_machines_and_recounted():
 def test_an_unknown_objective_is_refused():
     with pytest.raises(OptionError, match="expected one of makespan, sum, weighted, fair for jobs"):
         objective_of("seconds", broadcasts((1, 1, 1)))
+
+
+def test_every_job_ends_later_by_the_shortest_way_of_any_link_that_counts():
+    """Server n is n µs from the switch; what a link into it carried last has come n µs later."""
+    net = gw.topology.from_spec("star:4,bandwidth=1GB/s,latency=0s,overhead=0s")
+    into = np.where(net.is_server[net.target], net.target, 0)
+    net = dataclasses.replace(net, latency_s=into * 1e-6)
+    demand = demand_of(net, [Job("broadcast", 10**9, root=0)])
+    for servers, wait_s in (({2}, 2e-6), ({2, 3}, 2e-6), ({1, 2, 3}, 1e-6)):
+        machine = Machine(DemandLengths(net, demand, np.isin(into, list(servers)).astype(np.int64)))
+        assert float(machine.wait) == pytest.approx(wait_s, rel=1e-6)
+    nothing = Machine(DemandLengths(net, demand, np.zeros(len(into), np.int64)))
+    assert nothing.wait == 0

@@ -11,6 +11,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import Bound, Distance, LateEntry, free_trees
+from gradweave.bounds.rounds.entry_sets import parts_apart
 from gradweave.schedulers.exact import exact
 from gradweave.topology import Topology, from_spec
 from tests.bounds.test_bounds_free_trees import crossing, server_distances, with_capacity
@@ -82,6 +83,14 @@ def test_what_crosses_a_cut_last_must_still_spread(network, rounds):
     assert (bound.rounds, bound.kind) == (rounds, "late_entry")
     assert recounted(network, bound.certificates[0]) == rounds
     assert free_trees(network).rounds == 2 * rounds
+
+
+def test_parts_that_thin_links_join_are_sets_to_enter():
+    """A path of links for 3, 1, 2 and 3: without those for 1, and without those for 2 as well."""
+    path = Topology.from_links("path", servers=5, switches=0, links=[(k, k + 1) for k in range(4)])
+    of_link = np.array([3, 1, 2, 3])[np.minimum(path.source, path.target)]
+    sets = {tuple(np.flatnonzero(one)) for one in parts_apart(path, of_link)}
+    assert sets == {(0, 1), (2, 3, 4), (2,), (3, 4)}
 
 
 def test_early_rounds_count_where_few_pieces_start_near():
@@ -212,22 +221,24 @@ def test_the_text_can_be_read():
         free_trees(star_of_rings(5, 5), stages) for stages in ("all_gather", "all_reduce")
     )
     assert str(gather) == (
-        "at least 22 rounds (late_entry), since 20 pieces must enter servers 0 to 4 at 1 a round, "
-        "none of them in the last 2 rounds (it takes 3 transfers from outside to server 2)"
+        "at least 22 rounds (late_entry) for schedules that root a piece at each server, route "
+        "through no other server and add at servers alone, since 20 pieces must enter servers 0 "
+        "to 4 at 1 per round, none of them in the last 2 rounds (it takes 3 transfers from outside "
+        "to server 2)"
     )
     assert str(both.certificates[0]) == (
-        "20 pieces must leave servers 0 to 4 at 1 a round, "
+        "20 pieces must leave servers 0 to 4 at 1 per round, "
         "none of them in the first 2 rounds (it takes 3 transfers from server 2 to outside)"
     )
     (boxes,) = free_trees(from_spec("a100:boxes=4"), "all_gather").certificates
     assert str(boxes) == (
-        "24 pieces must enter servers 0 to 7 and switch 32 at 8 a round, at most 1 of them in the "
-        "last round (in time for 8 transfers to the servers inside, and each piece needs 8)"
+        "24 pieces must enter servers 0 to 7 and switch 32 at 8 per round, at most 1 of them in "
+        "the last round (in time for 8 transfers to the servers inside, and each piece needs 8)"
     )
     assert isinstance(boxes, LateEntry)
     early = dataclasses.replace(boxes, last_rounds=0, late=0, first_rounds=2, early=5)
     assert str(early).endswith(
-        "8 a round, at most 5 of them in the first 2 rounds (the others are rooted farther away)"
+        "8 per round, at most 5 of them in the first 2 rounds (the others are rooted farther away)"
     )
 
 
@@ -236,7 +247,7 @@ def test_solve_states_it_and_files_keep_it(tmp_path):
     assert (solution.rounds, solution.bound.rounds, solution.optimal) == (10, 10, True)
     path = tmp_path / "rings.json"
     solution.schedule.save(path)
-    stated = gw.schedule.load(path).bound
+    stated = gw.load(path).bound
     assert stated is not None and (stated.rounds, stated.kind) == (10, "late_entry")
 
 
@@ -244,6 +255,6 @@ def test_solve_states_it_and_files_keep_it(tmp_path):
 def test_files_that_state_other_kinds_load(tmp_path, kind):
     path = tmp_path / "ring.json"
     made = gw.schedulers.Grown(restarts=8).schedule(star_of_rings(2, 3), collective="all_gather")
-    made.replace(bound=gw.schedule.StatedBound(3, kind)).save(path)
-    stated = gw.schedule.load(path).bound
+    made.replace(bound=gw.schedules.StatedBound(3, kind)).save(path)
+    stated = gw.load(path).bound
     assert stated is not None and (stated.rounds, stated.kind) == (3, kind)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.bounds import Duals, least_seconds
 from gradweave.errors import OptionError
-from gradweave.schedulers.solve.seconds_bound import timing_of
+from gradweave.schedulers.solving.seconds_bound import timing_of
 from gradweave.topology import Topology
 from tests.bounds.test_bounds_least_seconds import NO_LATENCY, hops_of, slow_star
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 
 def late_by(topology: Topology, seconds: dict[int, float]) -> list[float]:
@@ -180,8 +180,8 @@ def test_no_schedule_takes_less(network, ready, collective, gradient_bytes):
     ready = ready[: network.num_servers]
     schedule = gw.schedulers.Grown(restarts=1).schedule(network, collective=collective)
     if collective == "all_reduce":
-        schedule = gw.schedule.overlap(schedule)
-    taken = gw.simulate.seconds(schedule, gradient_bytes, "events", ready_at_s=ready)
+        schedule = gw.schedules.overlap(schedule)
+    taken = gw.simulator.seconds(schedule, gradient_bytes, "events", ready_at_s=ready)
     shares = "equal"
     least = least_seconds(network, gradient_bytes, collective, shares=shares, ready_at_s=ready)
     assert least.seconds <= taken * (1 + 1e-9), str(least)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import latency_bound
-from gradweave.bounds.latency import Messages, spread_times
-from gradweave.schedule.schedule import COLLECTIVES
+from gradweave.bounds.seconds.latency import Messages, spread_times
 from gradweave.schedulers import (
     Binomial,
     CentralParameterServer,
@@ -23,8 +22,9 @@ from gradweave.schedulers import (
     RecursiveDoubling,
     Ring,
 )
-from gradweave.schedulers.solve.seconds_bound import seconds_bound, timing_of
-from tests.simulate.random_networks import networks
+from gradweave.schedulers.solving.seconds_bound import seconds_bound, timing_of
+from gradweave.schedules.schedule import COLLECTIVES
+from tests.simulator.random_networks import networks
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -58,7 +58,7 @@ def test_no_schedule_takes_less(network, collective, size, strategy, seed):
     """Unequal bandwidths, latencies, overheads and capacities, either way of a link."""
     made = strategy.schedule(network, collective=collective, seed=seed)
     timing = timing_of(made, size)
-    for taken in (timing.seconds, timing.barrier_seconds, gw.simulate.seconds(made, size, "fair")):
+    for taken in (timing.seconds, timing.barrier_seconds, gw.simulator.seconds(made, size, "fair")):
         assert timing.bound.seconds <= taken * (1 + 1e-9), timing.bound
 
 
@@ -91,7 +91,7 @@ def test_an_exchange_meets_it():
     for spec in ("star:2,latency=10us", "star:4,latency=10us", "star:8,latency=0s"):
         network = net(spec)
         made = RecursiveDoubling().schedule(network)
-        assert gw.simulate.seconds(made, 0.0, "events") == pytest.approx(
+        assert gw.simulator.seconds(made, 0.0, "events") == pytest.approx(
             latency_bound(network).seconds
         )
 

@@ -3,12 +3,13 @@
 import dataclasses
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.bounds.pipelines import pipeline_bound
-from gradweave.schedule import collective
+from gradweave.bounds.demands.pipelines import pipeline_bound
 from gradweave.schedulers import ExactDemand
+from gradweave.schedules import collective
 
 LINK = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-6, overhead_s=1e-6)
 LINE = gw.topology.Topology.from_links(
@@ -54,3 +55,34 @@ def test_no_exact_optimum_is_below(spec: str, name: str):
         assert bound.pipeline is not None and bound.pipeline.holds()
         best = ExactDemand(pieces=2).prove(net, demand).time
         assert bound.pipeline.seconds <= best * (1 + 1e-9)
+
+
+def spread_over(rates: dict[tuple[int, int], float], switches: int = 0) -> Fraction:
+    """The bound's spread over the ports of the root or of the other servers."""
+    ends, count = np.array(list(rates)).T, len(rates)
+    net = gw.topology.Topology(
+        name="by hand",
+        is_server=np.arange(3 + switches) < 3,
+        source=ends[0],
+        target=ends[1],
+        bandwidth_bytes_per_s=np.array(list(rates.values())),
+        latency_s=np.full(count, 1e-6),
+        capacity=np.ones(count, np.int64),
+        overhead_s=np.full(count, 1e-6),
+    )
+    found = pipeline_bound(net, 10**6, 0)
+    assert found is not None and found.ends == (0,) and found.holds()
+    assert found.waits == Fraction(1, 2) and found.besides == Fraction(net.latency_s[0])
+    return found.across
+
+
+def test_the_ports_of_a_roots_neighbours_by_hand():
+    """Into servers 1 and 2 lead 1 + 10 GB/s each, 11 on average; the root sends 2 GB/s in all."""
+    rates = {(0, 1): 1e9, (0, 2): 1e9, (1, 0): 1e9, (2, 0): 1e9, (1, 2): 1e10, (2, 1): 1e10}
+    assert spread_over(rates) == Fraction(11 * 10**9)
+    # Links into the root do not count, and if the root sends more than that, this counts.
+    assert spread_over(rates | {(1, 0): 1e11}) == Fraction(11 * 10**9)
+    assert spread_over(rates | {(0, 1): 3e10}) == Fraction(31 * 10**9)
+    # Links into a switch are no server's port: 5 GB/s into each.
+    star = {(a, 3): 1e9 * (1 + a) for a in range(3)} | {(3, a): 5e9 for a in range(3)}
+    assert spread_over(star, switches=1) == Fraction(5 * 10**9)

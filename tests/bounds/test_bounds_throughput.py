@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from gradweave.bounds import Bottleneck, Throughput, free_trees, throughput
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import COLLECTIVES
 from gradweave.schedulers import Grown, Merged
-from gradweave.schedulers.solve.solution import bound_for
-from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.solving.solution import bound_for
+from gradweave.schedulers.solving.solve import solve
+from gradweave.schedules.schedule import COLLECTIVES
 from gradweave.topology import Link, Topology, from_spec
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 UNIT = Link(bandwidth_bytes_per_s=1.0)
 DGX1_DOUBLE = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
@@ -214,8 +214,9 @@ def test_switches_cannot_copy():
     assert (bottleneck.kind, bottleneck.leaving, best.time_per_piece) == ("ports", True, 5)
     assert not best.attained
     assert str(best) == (
-        "at most 9.6 Gbit/s of gradient, "
-        "since 30 transfers of the all-gather must leave the servers at 48 Gbit/s"
+        "at most 9.6 Gbit/s of gradient for schedules that root equal parts at all servers and "
+        "add at servers alone, since 30 transfers of the all-gather must leave the servers at "
+        "48 Gbit/s"
     )
     mirrored = throughput(with_bandwidth(star, np.where(star.source < 6, 9e9, 1e9)))
     assert (mirrored.bottlenecks[0].kind, mirrored.time_per_piece) == ("cut", 5)
@@ -247,7 +248,7 @@ def test_bandwidths_without_a_common_unit_stay_exact():
 @given(network=networks(), collective=st.sampled_from(COLLECTIVES), overlap=st.booleans())
 @settings(max_examples=40)
 def test_integers_of_any_size_give_what_64_bits_give(network, collective, overlap):
-    module = importlib.import_module("gradweave.bounds.throughput")
+    module = importlib.import_module("gradweave.bounds.seconds.throughput")
     same = throughput(network, collective, overlap=overlap)
     with mock.patch.object(module, "MAX_INT64_FLOW", 0):
         assert throughput(network, collective, overlap=overlap).bytes_per_s == same.bytes_per_s
@@ -295,6 +296,14 @@ def test_solve_bounds_schedules_of_several_pieces_a_server():
     assert (solution.rounds, solution.bound.rounds, solution.optimal) == (7, 7, True)
     mixed = bound_for(network, "all_gather", [Grown(pieces_per_server=3), Merged()])
     assert mixed.rounds == 3  # holds for both
+
+
+def test_three_boxes_are_limited_between_them_as_groups():
+    """Each of 24 parts must leave the boxes 2 (3 - 1) times, by 24 ports of 25 GB/s."""
+    found = throughput(a100_boxes(3), "all_reduce", overlap=True)
+    (limit,) = found.bottlenecks
+    said = "96 transfers of the all-reduce must leave 3 groups of servers at 4.8 Tbit/s"
+    assert (limit.time_per_byte, str(limit)) == (Fraction(96, 24 * 25 * 10**9), said)
 
 
 def test_what_is_refused():

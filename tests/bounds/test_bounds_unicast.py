@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.bounds.link_lengths import MAX_LENGTH
-from gradweave.bounds.unicast import LinkLengths, Messages, farthest, unicast
+from gradweave.bounds.demands.link_lengths import MAX_LENGTH
+from gradweave.bounds.demands.unicast import LinkLengths, Messages, farthest, unicast
 from gradweave.errors import OptionError
 from gradweave.topology.routes import server_routes
 
@@ -56,12 +56,21 @@ def test_lengths_on_a_cut_prove_it() -> None:
     topology = messages.topology
     left = np.arange(16) % 4 < 2
     crosses = left[topology.source] & ~left[topology.target]
-    assert LinkLengths(messages, "rounds", crosses.astype(int)).time == 8 * 8 / 4
+    once, twice = (LinkLengths(messages, "rounds", each * crosses) for each in (1, 2))
+    assert once.time == twice.time == 8 * 8 / 4
+    assert str(once) == (
+        "the shortest paths over 4 link directions carry 64 pieces together, which offer 4 per "
+        "round"
+    )
+    assert str(twice) == (
+        "with lengths up to 2 on 4 link directions, amounts times distances are 128, and the "
+        "links offer 8 per round"
+    )
 
 
 def test_servers_that_may_not_relay_are_gone_round() -> None:
     messages = all_to_all("bcube:n=3,k=1")
-    with pytest.raises(OptionError, match="no path from server 0 to 4 avoids servers"):
+    with pytest.raises(OptionError, match="from server 0 to server 4 passes servers that are not"):
         unicast(dataclasses.replace(messages, relays=np.zeros(15, bool)), "rounds")
     # A triangle with a short way through server 1, and a long one.
     links = [(0, 1), (1, 2), (0, 3), (3, 4), (4, 2)]

@@ -8,7 +8,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import SlotPrices, least_seconds, time_expanded
-from gradweave.bounds.time_slots import arcs_of
+from gradweave.bounds.seconds.time_slots import arcs_of
 from gradweave.errors import OptionError
 from gradweave.topology import Link, Topology, from_spec
 
@@ -78,7 +78,7 @@ def test_schedules_of_trees_take_no_less(seed):
         schedule = strategy.schedule(network)
         assert bound.covers(schedule)
         for model in ("events", "fair", "rounds"):
-            assert gw.simulate.seconds(schedule, size, model) >= bound.seconds
+            assert gw.simulator.seconds(schedule, size, model) >= bound.seconds
 
 
 def test_of_schedules_only_trees_over_switches_are_covered():

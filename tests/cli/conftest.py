@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from gradweave.cli.main import main
+from gradweave.cli.main import cli, main
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +31,13 @@ class Answer:
 def gradweave(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Answer]:
-    """Runs ``gradweave`` with some arguments; however busy the machine, it says no progress."""
+    """Runs ``gradweave``, or another command; however busy the machine, it says no progress."""
     monkeypatch.setattr("gradweave.cli.console.PATIENCE_S", 600.0)
 
-    def run(*arguments: object) -> Answer:
+    def run(*arguments: object, command: click.Command = cli) -> Answer:
         capsys.readouterr()
         with pytest.raises(SystemExit) as exited:
-            main([str(argument) for argument in arguments])
+            main([str(argument) for argument in arguments], command=command)
         out, err = capsys.readouterr()
         return Answer(exited.value.code, out, err)
 
@@ -54,9 +55,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def refused(gradweave: Callable[..., Answer], here: Path) -> Callable[..., str]:
     """Runs ``gradweave`` with arguments that it must refuse, and returns the one line it says."""
 
-    def run(*arguments: object, status: int = 2) -> str:
+    def run(*arguments: object, status: int = 2, command: click.Command = cli) -> str:
         before = contents(here)
-        answer = gradweave(*arguments)
+        answer = gradweave(*arguments, command=command)
         assert answer.status == status, answer
         assert answer.stdout == ""
         assert answer.stderr.startswith("gradweave: ") and answer.stderr.endswith("\n")

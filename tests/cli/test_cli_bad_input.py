@@ -6,7 +6,7 @@ import json
 import pytest
 
 import gradweave as gw
-from gradweave.schedule.file import load
+from gradweave.schedules.file import load
 
 NETWORKS = {
     "unknown family": ("grid:n=3", "'grid': unknown family of networks; known are bcube,"),
@@ -32,7 +32,7 @@ NETWORKS = {
 @pytest.mark.parametrize(("network", "reason"), NETWORKS.values(), ids=NETWORKS.keys())
 def test_a_network_that_cannot_be(refused, network, reason):
     for options in (["--output", "out.json"], ["--output", "out.json.gz", "--json"]):
-        assert reason in refused("schedule", network, *options)
+        assert reason in refused("solve", network, *options)
     assert reason in refused("compare", network, "--output", "table", "--json")
 
 
@@ -56,13 +56,13 @@ FILES = {
 @pytest.mark.parametrize(("name", "text", "reason"), FILES.values(), ids=FILES.keys())
 def test_a_network_file_that_holds_none(refused, here, name, text, reason):
     (here / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    line = refused("schedule", name, "--output", "out.json")
+    line = refused("solve", name, "--output", "out.json")
     assert reason in line and name in line
 
 
 def test_a_network_file_of_no_known_kind(refused, here):
     (here / "net.toml").write_text("a b")
-    assert "unknown kind of file; known are .graphml" in refused("schedule", "net.toml")
+    assert "unknown kind of file; known are .graphml" in refused("solve", "net.toml")
 
 
 OPTIONS = {
@@ -80,25 +80,34 @@ OPTIONS = {
     "time that is no number": (["--time-limit", "nan"], "--time-limit"),
     "time in words": (["--time-limit", "soon"], "'soon' is not a valid float"),
     "endless time": (["--time-limit", "inf"], "--time-limit"),
-    "negative gradient": (["--gradient-bytes", "-1"], "--gradient-bytes"),
-    "gradient that is no number": (["--gradient-bytes", "nan"], "--gradient-bytes"),
+    "negative gradient": (["--size", "-1"], "--size"),
+    "gradient that is no number": (["--size", "nan"], "--size"),
     "gradient in bits": (
-        ["--gradient-bytes", "400Mb"],
+        ["--size", "400Mb"],
         "size '400Mb': unknown unit 'Mb'; ",
     ),
     "one file of several sizes": (
-        ["--gradient-bytes", "1MB,2MB"],
-        "--output: expected one size of the gradient",
+        ["--size", "1MB,2MB"],
+        "--output: expected one --size with it",
     ),
-    "half a sweep": (["-b", "8"], "expected -e, the last size, too"),
-    "sweep that falls": (["-b", "1M", "-e", "8"], "-e: expected at least 1 MiB, which -b says"),
-    "sweep of too many": (["-b", "1", "-e", "1", "-f", "1"], "1 is not in the range"),
-    "sizes twice": (
-        ["--gradient-bytes", "1MB", "-b", "8", "-e", "1M"],
-        "--gradient-bytes: expected either this or a sweep",
-    ),
+    "half a range": (["--size", "8.."], "size"),
+    "range that falls": (["--size", "1MB..8"], "size"),
+    "short option": (["-b", "8"], "No such option '-b'"),
     "negative seed": (["--seed", "-1"], "--seed"),
-    "unknown collective": (["--collective", "broadcast"], "'broadcast' is not one of"),
+    "unknown collective": (["--collective", "broadcst"], "'broadcst' is not one of"),
+    "root of no collective": (["--root", "0"], "--root: expected --collective broadcast, reduce"),
+    "root that is not there": (
+        ["--collective", "broadcast", "--root", "x"],
+        "no node is named 'x'",
+    ),
+    "workers for a demand": (
+        ["--collective", "all_to_all", "--workers", "2"],
+        "--workers: expected --collective all_reduce, reduce_scatter, all_gather with it",
+    ),
+    "sizes of a demand": (
+        ["--collective", "all_to_all", "--size", "1MB,2MB"],
+        "--size: expected one size with --collective all_to_all, got 2",
+    ),
     "unknown option": (["--fast"], "No such option"),
     "second network": (["ring:5"], "unexpected extra argument"),
     "link that is not there": (["--without-link", "0-2"], "no link joins server 0 and server 2"),
@@ -114,6 +123,8 @@ OPTIONS = {
         ["--ready-at", "0"],
         "expected a server and when it is ready, as in 3=50ms",
     ),
+    "ready in rounds": (["--ready-at", "0=5ms"], "--ready-at: expected --objective seconds"),
+    "ready nowhere": (["--ready-at", "9=5ms", "--objective", "seconds"], "--ready-at: no node is"),
     "ready long ago": (["--ready-at", "0=-1"], "ready-at '-1': expected zero or more"),
     "wrong suffix": (["--output", "out.txt"], "out.txt: expected a name ending in .json or"),
     "missing directory": (["--output", "nowhere/out.json"], "there is no directory nowhere"),
@@ -126,13 +137,13 @@ def test_an_option_that_schedule_does_not_take(refused, here, options, reason):
     (here / "taken.json").mkdir()
     given = options if "--output" in options else [*options, "--output", "out.json"]
     for extra in ([], ["--json"]):
-        assert reason in refused("schedule", "ring:4", *given, *extra)
+        assert reason in refused("solve", "ring:4", *given, *extra)
 
 
 def test_a_schedule_of_another_network_to_start_from(refused, here):
     gw.schedulers.Ring().schedule(gw.topology.from_spec("ring:6")).save(here / "before.json")
-    line = refused("schedule", "complete:6", "--start-from", "before.json", "--output", "a.json")
-    assert "start_from: is a schedule of 'ring:n=6', which has no link 0→2; expected one" in line
+    line = refused("solve", "complete:6", "--start-from", "before.json", "--output", "a.json")
+    assert "--start-from: is a schedule of 'ring:n=6', which has no link 0→2; expected one" in line
 
 
 @pytest.mark.parametrize(
@@ -141,13 +152,13 @@ def test_a_schedule_of_another_network_to_start_from(refused, here):
         (["--seeds", "0"], "--seeds"),
         (["--seeds", "many"], "--seeds"),
         (["--time-limit", "0"], "--time-limit"),
-        (["--schedulers", ""], "schedulers: expected at least one, got none"),
-        (["--schedulers", "ring,rung"], "no scheduler 'rung'"),
-        (["--without-link", "0-1"], "faults are of networks that are named"),
+        (["--scheduler", ""], "--scheduler: expected at least one, got none"),
+        (["--scheduler", "ring,rung"], "no scheduler 'rung'"),
+        (["--without-link", "0-1"], "expected a network for --without-link"),
         (["torus:3x3", "--without-link", "0-4"], "no link joins server 0 and server 4"),
         (["torus:3x3,nocube:n=3"], "'nocube': unknown family"),
         (["--fast"], "No such option"),
-        (["--objective", "rounds", "-b", "8", "-e", "1K"], "rounds are the same for every size"),
+        (["--objective", "rounds", "--size", "8..1KB"], "rounds do not depend on size"),
     ],
 )
 def test_an_option_that_compare_does_not_take(refused, arguments, reason):
@@ -155,7 +166,7 @@ def test_an_option_that_compare_does_not_take(refused, arguments, reason):
 
 
 def test_an_empty_name_is_no_network(refused):
-    assert "''" in refused("schedule", "", "--output", "out.json")
+    assert "''" in refused("solve", "", "--output", "out.json")
     assert "expected at least one, got none" in refused("compare", "", "--output", "table")
 
 
@@ -168,12 +179,12 @@ def test_compare_refuses_a_file_for_its_directory(refused, here):
 
 
 def test_compare_finds_the_last_networks_fault_before_the_first_ones_work(refused, monkeypatch):
-    ran = "gradweave.cli.verbs.compare.compare_rounds"
+    ran = "gradweave.cli.commands.compare.compare_rounds"
     monkeypatch.setattr(ran, lambda *_, **__: pytest.fail("it ran"))
     assert "unknown family" in refused("compare", "ring:3", "nocube:3", "--output", "table")
 
 
-@pytest.mark.parametrize("arguments", [["shedule"], ["--fast"], ["schedule"], ["verify"], ["show"]])
+@pytest.mark.parametrize("arguments", [["solv"], ["--fast"], ["solve"], ["verify"], ["show"]])
 def test_an_unknown_verb_or_a_missing_argument(refused, arguments):
     refused(*arguments)
 
@@ -181,14 +192,14 @@ def test_an_unknown_verb_or_a_missing_argument(refused, arguments):
 def test_no_verb_shows_the_help_and_is_an_error(gradweave):
     answer = gradweave()
     assert answer.status == 2 and answer.stdout == ""
-    assert all(verb in answer.stderr for verb in ("schedule", "compare", "verify", "show"))
+    assert all(verb in answer.stderr for verb in ("solve", "compare", "verify", "show"))
 
 
 def good() -> dict:
     """What a schedule file holds, ready to be spoilt."""
     import msgspec
 
-    from gradweave.schedule.file import _from_schedule
+    from gradweave.schedules.file import _from_schedule
 
     made = gw.schedulers.Ring().schedule(gw.topology.ring(4))
     return json.loads(msgspec.json.encode(_from_schedule(made)))
@@ -253,14 +264,28 @@ def test_a_file_that_holds_no_schedule(refused, here, content, reason):
             assert reason in line and name in line
 
 
-@pytest.mark.parametrize("verb", ["verify", "run", "export"])
+@pytest.mark.parametrize("verb", ["verify", "bench", "export"])
 @pytest.mark.parametrize("name", ["net.yaml", "net.json", "net.edges"])
 def test_a_network_in_place_of_a_schedule(refused, here, verb, name):
     held = {"nodes": [{"id": 0}, {"id": 1}], "links": [{"source": 0, "target": 1}]}
     (here / name).write_text("0 1\n" if name.endswith("edges") else json.dumps(held))
     options = ["--format", "rankfile", "--output", "ranks"] if verb == "export" else []
     line = refused(verb, name, *options)
-    assert f"{name}: is a network; {verb} takes a schedule's file, such as 'gradweave sch" in line
+    assert f"{name}: is a network; {verb} takes a schedule's file, such as 'gradweave sol" in line
+
+
+def test_files_are_schedules_or_networks_by_their_content(gradweave, here):
+    """Whatever their names: SimAI's and ns-3's files have no suffix, and plans may have any."""
+    (here / "TwoGPUs_A100").write_text("3 1 0 1 2 A100\n2\n0 2 800Gbps 1us 0\n1 2 800Gbps 1us 0\n")
+    (here / "ns3").write_text("3 1 2\n2\n0 2 800Gbps 1us 0\n1 2 800Gbps 1us 0\n")
+    told = gradweave("bound", "star:2,bandwidth=800Gbit/s", "--size", "1GB").stdout
+    for name in ("TwoGPUs_A100", "ns3"):
+        assert gradweave("bound", name, "--size", "1GB").stdout == told
+        assert f"{name}: is a network" in gradweave("verify", name).stderr
+    assert gradweave("solve", "ns3", "--output", "plan.json").status == 0
+    (here / "plan").write_bytes((here / "plan.json").read_bytes())
+    assert gradweave("bound", "plan").stdout == gradweave("bound", "plan.json").stdout
+    assert gradweave("verify", "plan").status == 0
 
 
 def test_a_gzip_bomb(refused, here, monkeypatch):
@@ -301,8 +326,8 @@ def test_an_earlier_output_is_untouched_when_a_run_fails(refused, here):
         (here / name).write_text("the good one")
     (here / "table").mkdir()
     (here / "table" / "comparison.csv").write_text("the good one")
-    refused("schedule", "nocube:3", "--output", "out.json")
+    refused("solve", "nocube:3", "--output", "out.json")
     hamiltonian = ("--scheduler", "ring:order=hamiltonian")
-    refused("schedule", "mesh:3", *hamiltonian, "--output", "out.json", status=1)
+    refused("solve", "mesh:3", *hamiltonian, "--output", "out.json", status=1)
     refused("show", "bad.json", "--output", "page.html")
     refused("compare", "nocube:3", "--output", "table")

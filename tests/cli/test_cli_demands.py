@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import gradweave as gw
-from tests.schedule.small_demands import two_jobs
+from tests.schedules.small_demands import two_jobs
 
 AMONG_ALL = "expected all_reduce, reduce_scatter or all_gather among all servers, got reduce + send"
 
@@ -24,8 +24,8 @@ TAKEN = {
     "show two.json two.json --output both.html": "both.html: 2 rounds and 2 rounds",
     "show two.json --output two.svg --round 1": "two.svg: 2 rounds",
     "export two.json --format rankfile --hosts a,b,c,d --output hosts": "reduce + send on mesh:1x4",
-    "export two.json --format perfetto --gradient-bytes 13 --output trace": "reduce + send on",
-    "export two.json --format chakra-et --gradient-bytes 13 --element-bytes 1 --output et": (
+    "export two.json --format perfetto --size 13 --output trace": "reduce + send on",
+    "export two.json --format chakra-et --size 13 --element-bytes 1 --output et": (
         "written to et.0.et to et.3.et"
     ),
 }
@@ -36,20 +36,19 @@ def test_verbs_that_take_it(gradweave, files, command: str):
     answer = gradweave(*command.split())
     assert answer.status == 0, answer
     assert TAKEN[command] in answer.stdout
-    assert "bound" not in answer.stdout  # none is known
+    assert "bound in rounds" not in answer.stdout  # none is known
 
 
 REFUSED = {
     "export two.json --format msccl-xml --output o": AMONG_ALL,
     "export two.json --format mscclpp-json --output o": AMONG_ALL,
     "export two.json --format msccl-xml --equal-pieces --output o": AMONG_ALL,
-    "export two.json --format chakra-et --gradient-bytes 16 --output o": (
+    "export two.json --format chakra-et --size 16 --output o": (
         "elements that fill blocks of 13 bytes in all"
     ),
-    "run two.json --backend torch": AMONG_ALL,
-    "schedule mesh:1x4 --start-from two.json": AMONG_ALL,
-    "schedule mesh:1x4 --start-from two.json --changed-at 1us": AMONG_ALL,
-    "show two.json ring.json --output o.html": "the schedules are for 13 bytes and 100 MB",
+    "bench two.json --backend torch": AMONG_ALL,
+    "solve mesh:1x4 --start-from two.json": AMONG_ALL,
+    "solve mesh:1x4 --start-from two.json --changed-at 1us": AMONG_ALL,
 }
 
 

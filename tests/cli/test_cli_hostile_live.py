@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.cli.learning import learn
 from gradweave.execute.running.trial import RunReport, RunTimes
 from gradweave.lab.emulation import Emulation
 from gradweave.lab.measure import Experiment, Measurement
@@ -29,29 +30,32 @@ AS_FILES = {
 }
 
 REFUSED = {
-    "run": [
-        ["run", "NAME"], ["run", "schedule.json", "--backend", "NAME"],
-        ["run", "schedule.json", "--dtype", "NAME"],
-        ["run", "schedule.json", "--reduction", "NAME"],
-        ["run", "schedule.json", "--gradient-bytes", "NAME"],
-        ["run", "schedule.json", "--logs", "nowhere/NAME/logs"], ["run", "schedule.json", "NAME"],
-        ["run", "schedule.json", "--NAME"],
+    "bench": [
+        ["bench", "NAME"], ["bench", "schedule.json", "--backend", "NAME"],
+        ["bench", "schedule.json", "--dtype", "NAME"],
+        ["bench", "schedule.json", "--reduction", "NAME"],
+        ["bench", "schedule.json", "--size", "NAME"],
+        ["bench", "schedule.json", "--logs", "nowhere/NAME/logs"],
+        ["bench", "schedule.json", "NAME"],
+        ["bench", "schedule.json", "--NAME"],
     ],
     "lab": [
-        ["lab", "NAME"], ["lab", "network.json", "--schedulers", "NAME"],
-        ["lab", "ring:3", "--schedulers", "ring", "--schedule", "NAME"],
-        ["lab", "ring:3", "--schedulers", "ring", "--schedule", "schedule.json"],
+        ["lab", "NAME"], ["lab", "network.json", "--scheduler", "NAME"],
+        ["lab", "ring:3", "--scheduler", "ring", "--schedule", "NAME"],
+        ["lab", "ring:3", "--scheduler", "ring", "--schedule", "schedule.json"],
         ["lab", "ring:3", "--bandwidth", "NAME"], ["lab", "ring:3", "--latency", "NAME"],
         ["lab", "network.json", "--without-link", "NAME"],
         ["lab", "network.json", "--without-link", "NAME0-NAME2"],
         ["lab", "network.json", "--without-server", "NAME"],
         ["lab", "network.json", "--slow", "NAME"], ["lab", "network.json", "--slow", "0-1=NAME"],
-        ["lab", "ring:3", "--gradient-bytes", "NAME"], ["lab", "ring:3", "--output", "NAME"],
+        ["lab", "ring:3", "--size", "NAME"], ["lab", "ring:3", "--output", "NAME"],
     ],
     "measure": [
-        ["measure", "NAME", "--servers", "2"], ["measure", "a.json", "--backend", "NAME"],
-        ["measure", "a.json", "--servers", "NAME"], ["measure", "a.json", "--slot", "NAME"],
-        ["measure", "nowhere/NAME.json", "--servers", "2"],
+        ["topology", "measure", "NAME", "--servers", "2"],
+        ["topology", "measure", "a.json", "--backend", "NAME"],
+        ["topology", "measure", "a.json", "--servers", "NAME"],
+        ["topology", "measure", "a.json", "--slot", "NAME"],
+        ["topology", "measure", "nowhere/NAME.json", "--servers", "2"],
     ],
     "train": [
         ["train", "--env", "NAME"], ["train", "--env", "MPE_NAME"],
@@ -64,10 +68,10 @@ REFUSED = {
         ["train", "--gossip", "NAME"], ["train", "--config", "NAME"],
         ["train", "--render", "NAME"], ["train", "--devices", "NAME"],
     ],
-    "learn": [
-        ["learn", "--config", "NAME"], ["learn", "--aggregation", "NAME"],
-        ["learn", "--aggregation", "scheduled:NAME", "--devices", "2"],
-        ["learn", "--devices", "NAME"],
+    "learning": [
+        ["learning", "--config", "NAME"], ["learning", "--aggregation", "NAME"],
+        ["learning", "--aggregation", "scheduled:NAME", "--devices", "2"],
+        ["learning", "--devices", "NAME"],
     ],
     "evaluate": [
         ["evaluate", "NAME"], ["evaluate", ".", "--render", "NAME"],
@@ -77,11 +81,12 @@ REFUSED = {
 """Of each verb, what it refuses before it starts anything, with a name from a stranger."""
 
 FILES = [
-    ["run", "NAME.json"], ["lab", "ring:3", "--schedulers", "ring", "--schedule", "NAME.json"],
-    ["lab", "NAME.edges", "--schedulers", "nothing"], ["measure", "NAME", "--servers", "2"],
+    ["bench", "NAME.json"], ["lab", "ring:3", "--scheduler", "ring", "--schedule", "NAME.json"],
+    ["lab", "NAME.edges", "--scheduler", "nothing"],
+    ["topology", "measure", "NAME", "--servers", "2"],
     ["train", "--config", "NAME.toml"], ["train", "--machine", "NAME.yaml"],
     ["train", "--output", "NAME.json"], ["train", "--aggregation", "scheduled:NAME.json"],
-    ["learn", "--config", "NAME.toml"], ["learn", "--output", "NAME.json"],
+    ["learning", "--config", "NAME.toml"], ["learning", "--output", "NAME.json"],
     ["evaluate", "NAME"],
 ]  # fmt: skip
 """Refused for what is in files of such names."""
@@ -98,7 +103,14 @@ KEYS = (
 @pytest.fixture(autouse=True)
 def as_root(monkeypatch):
     """So far as a lab asks before it starts."""
-    monkeypatch.setattr("gradweave.cli.verbs.lab.require_lab", lambda: None)
+    monkeypatch.setattr("gradweave.cli.commands.lab.require_lab", lambda: None)
+
+
+def answered(gradweave, arguments: list[str]):
+    """The answer of a command, or of the developers' program that is named first."""
+    if arguments[0] == "learning":
+        return gradweave(*arguments[1:], command=learn)
+    return gradweave(*arguments)
 
 
 def check_refusal(answer) -> None:
@@ -116,7 +128,7 @@ def test_a_hostile_argument_is_refused_in_one_printable_line(gradweave, here, ve
     (here / "policy.safetensors").write_bytes(b"nothing")
     for arguments in REFUSED[verb]:
         given = [argument.replace("NAME", AS_ARGUMENTS[name]) for argument in arguments]
-        check_refusal(gradweave(*given))
+        check_refusal(answered(gradweave, given))
     assert len(list(here.iterdir())) == 3
 
 
@@ -128,7 +140,9 @@ def test_what_is_in_a_file_of_a_hostile_name_is_refused_so_too(gradweave, here, 
     (here / base).mkdir()
     (here / base / "policy.safetensors").write_bytes(b"nothing")
     for arguments in FILES:
-        check_refusal(gradweave(*(argument.replace("NAME", base) for argument in arguments)))
+        check_refusal(
+            answered(gradweave, [argument.replace("NAME", base) for argument in arguments])
+        )
 
 
 def as_toml(text: str) -> str:
@@ -138,17 +152,17 @@ def as_toml(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name != "half a pair"])
-@pytest.mark.parametrize("verb", ["train", "learn"])
+@pytest.mark.parametrize("verb", ["train", "learning"])
 def test_hostile_configurations_are_refused_in_one_printable_line(gradweave, here, verb, name):
     for text in KEYS:
         (here / "a.toml").write_text(text.format(as_toml(HOSTILE[name])))
-        check_refusal(gradweave(verb, "--config", "a.toml"))
+        check_refusal(answered(gradweave, [verb, "--config", "a.toml"]))
     assert len(list(here.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_policy_is_refused_in_one_printable_line(gradweave, here, name, monkeypatch):
-    monkeypatch.setattr("gradweave.cli.verbs.evaluate.start_jax", lambda: None)
+    monkeypatch.setattr("gradweave.cli.commands.evaluate.start_jax", lambda: None)
     hostile = HOSTILE[name]
     for config in ({hostile: 1}, {"env": hostile, "algorithm": hostile}, {"algorithm": hostile}):
         about = {"config": config}
@@ -167,7 +181,7 @@ def named_everywhere(here: Path, name: str, file: str):
     """A schedule in which everything has this name, its network, and a run's figures."""
     write(here, name)
     (here / f"{file}.json").write_bytes((here / "schedule.json").read_bytes())
-    return gw.schedule.load(here / "schedule.json")
+    return gw.load(here / "schedule.json")
 
 
 def run_answers(made, file):
@@ -199,20 +213,20 @@ def test_what_is_printed_around_processes_stays_text(gradweave, here, monkeypatc
     """Processes are not started: what they would answer is given."""
     hostile, file = HOSTILE.get(name, "x"), AS_FILES[name]
     made = named_everywhere(here, hostile, file)
-    verbs = "gradweave.cli.verbs"
-    monkeypatch.setattr(f"{verbs}.run.run_file", lambda *_: run_answers(made, file))
+    verbs = "gradweave.cli.commands"
+    monkeypatch.setattr(f"{verbs}.bench.run_file", lambda *_: run_answers(made, file))
     monkeypatch.setattr("gradweave.lab.measure.measure", lab_answers)
     monkeypatch.setattr(
-        f"{verbs}.measure.on_this_machine",
+        f"{verbs}.topology.measure.on_this_machine",
         lambda _, output, *__: measure_answers(made.topology, output),
     )
     monkeypatch.setattr(
-        f"{verbs}.learn._train",
+        "gradweave.cli.learning._train",
         lambda *_: {
             "resumed_from": 0, "devices": 1, "weights": hostile, "scheduler": f"learned:{hostile}"
         },
     )  # fmt: skip
-    monkeypatch.setattr("gradweave.marl.loading.load", lambda _: SimpleNamespace())
+    monkeypatch.setattr("gradweave.marl.loading.load_trained", lambda _: SimpleNamespace())
     monkeypatch.setattr("gradweave.marl.results.description", lambda _: {
         "algorithm": hostile, "env": hostile, "steps": 1
     })  # fmt: skip
@@ -221,14 +235,14 @@ def test_what_is_printed_around_processes_stays_text(gradweave, here, monkeypatc
     })  # fmt: skip
     monkeypatch.setattr(f"{verbs}.evaluate.start_jax", lambda: None)
     for arguments in (
-        ["run", f"{file}.json"],
-        ["lab", "network.json", "--schedule", f"{file}.json", "--schedulers", "ring"],
-        ["measure", f"{file} measured.json", "--servers", "2"],
-        ["learn"],
+        ["bench", f"{file}.json"],
+        ["lab", "network.json", "--schedule", f"{file}.json", "--scheduler", "ring"],
+        ["topology", "measure", f"{file} measured.json", "--servers", "2"],
+        ["learning"],
         ["evaluate", file],
     ):  # fmt: skip
         for as_json in ([], ["--json"]):
-            answer = gradweave(*arguments, *as_json)
+            answer = answered(gradweave, [*arguments, *as_json])
             assert answer.status == 0, answer
             for line in (answer.stdout + answer.stderr).splitlines():
                 assert line.isprintable(), line
@@ -240,7 +254,7 @@ def test_a_hostile_name_does_not_keep_a_chart_of_the_lab_from_being_drawn(
 ):
     monkeypatch.setattr("gradweave.lab.measure.measure", lab_answers)
     named_everywhere(here, HOSTILE["mathematics"], file := AS_FILES["mathematics"])
-    options = ("--schedulers", "ring", "--schedule", f"{file}.json", "--output", "lab.json")
+    options = ("--scheduler", "ring", "--schedule", f"{file}.json", "--output", "lab.json")
     answer = gradweave("lab", "network.json", *options)
     assert answer.status == 0 and "written to lab.json and lab.png" in answer.stdout, answer
     assert (here / "lab.png").read_bytes()[:4] == b"\x89PNG"
@@ -249,6 +263,6 @@ def test_a_hostile_name_does_not_keep_a_chart_of_the_lab_from_being_drawn(
 @pytest.mark.skipif(not ANY_BYTES, reason="names of files are UTF-8")
 def test_a_network_of_a_file_whose_name_is_no_utf_8_is_scheduled(gradweave, here):
     (here / "\udcff.edges").write_text("a b\nb c\n")
-    answer = gradweave("schedule", "\udcff.edges", "--scheduler", "ring", "--output", "made.json")
+    answer = gradweave("solve", "\udcff.edges", "--scheduler", "ring", "--output", "made.json")
     assert answer.status == 0 and answer.stdout.startswith("\\udcff.edges: 3 servers"), answer
-    assert gw.schedule.load(here / "made.json").topology.name == "\\udcff.edges"
+    assert gw.load(here / "made.json").topology.name == "\\udcff.edges"

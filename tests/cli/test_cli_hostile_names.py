@@ -12,7 +12,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import FileError, InputWarning, MissingExtraError
 from gradweave.printable import in_one_line, printable
-from gradweave.schedule.schedule import Provenance
+from gradweave.schedules.schedule import Provenance
 
 HOSTILE = {
     "escape": "\x1b]0;owned\x07\x1b[31m",
@@ -34,18 +34,18 @@ IN_FILE_NAMES = ("escape", "line ends", "directions", "rich markup", "a template
 """Those without a slash or a null character, and not too long."""
 
 VERBS = {
-    "schedule": ["schedule", "FILE", "--scheduler", "ring", "--output", "made.json"],
-    "compare": ["compare", "FILE", "--schedulers", "ring", "--seeds", "1", "--output", "table"],
+    "solve": ["solve", "FILE", "--scheduler", "ring", "--output", "made.json"],
+    "compare": ["compare", "FILE", "--scheduler", "ring", "--seeds", "1", "--output", "table"],
     "verify": ["verify", "SCHEDULE"],
     "show": ["show", "SCHEDULE", "--output", "page.html"],
     "export": ["export", "SCHEDULE", "--format", "msccl-xml", "--output", "made.xml"],
     "export, MSCCL++": ["export", "SCHEDULE", "--format", "mscclpp-json", "--output", "plan.json"],
     "export, Chakra": ["export", "SCHEDULE", "--format", "chakra-et", "--output", "trace",
-                       "--gradient-bytes", "64"],
+                       "--size", "64"],
     "export, hosts": ["export", "SCHEDULE", "--format", "rankfile", "--output", "hosts.txt",
                       "--hosts", "a:4"],
     "place": ["place", "FILE", "--model", "transformer:layers=2,width=8", "--pipeline", "2",
-              "--strategy", "rank_order", "--no-step", "--output", "placed.html"],
+              "--scheduler", "rank_order", "--no-step", "--output", "placed.html"],
 }  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def test_a_hostile_name_stays_text(gradweave, here, verb, name):
 
 
 @pytest.mark.parametrize("name", IN_FILE_NAMES)
-@pytest.mark.parametrize("verb", ["schedule", "compare"])
+@pytest.mark.parametrize("verb", ["solve", "compare"])
 def test_a_hostile_file_name_stays_text(gradweave, here, verb, name):
     file = f"{HOSTILE[name].replace('/', '|')}.edges"
     (here / file).write_text("a b\nb c\n")

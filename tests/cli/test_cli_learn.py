@@ -1,4 +1,4 @@
-"""``gradweave learn``: what it says, what it refuses, how it goes on after Ctrl-C."""
+"""``python -m gradweave.learning``: what it says, what it refuses, how it goes on after Ctrl-C."""
 
 import json
 import os
@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradweave.cli import learning
+from gradweave.cli.learning import learn
 from tests.patience import PATIENCE_S
 
-MODULE = [sys.executable, "-m", "gradweave"]
+MODULE = [sys.executable, "-m", "gradweave.learning"]
 
 TRAINING = """
 iterations = 3
@@ -66,7 +68,7 @@ def config(here) -> Path:
 
 
 def test_it_answers_in_json(gradweave, config, here, stands_still):
-    answer = gradweave("learn", "--config", config, "--output", "out/first", "--json")
+    answer = gradweave("--config", config, "--output", "out/first", "--json", command=learn)
     assert (answer.status, said(answer.stderr)) == (0, [])
     held = answer.json
     wall_s, devices = held.pop("wall_s"), held.pop("devices")
@@ -80,18 +82,18 @@ def test_it_answers_in_json(gradweave, config, here, stands_still):
         "aggregation": "mean",
     }
     assert wall_s > 0 and 6 % devices == 0
-    made = gradweave("schedule", "ring:5", "--scheduler", held["scheduler"], "--json")
+    made = gradweave("solve", "ring:5", "--scheduler", held["scheduler"], "--json")
     assert made.status == 0
     assert made.json["scheduler"] == held["scheduler"]
 
 
 def test_it_says_what_to_do_with_the_weights(gradweave, config, here, stands_still):
-    answer = gradweave("learn", "--config", config)
+    answer = gradweave("--config", config, command=learn)
     assert (answer.status, said(answer.stderr)) == (0, [])
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("9 updates, 9 of them now, in ")
     assert lines[1] == "weights: learned/weights.safetensors"
-    command = "gradweave schedule NET --scheduler learned:weights=learned/weights.safetensors"
+    command = "gradweave solve NET --scheduler learned:weights=learned/weights.safetensors"
     assert lines[2] == f"use them: {command}"
     assert {path.name for path in (here / "learned").iterdir()} == {
         *("weights.safetensors", "checkpoint.safetensors", "log.jsonl", "tensorboard")
@@ -112,34 +114,32 @@ def test_it_goes_on_by_itself_and_says_so(gradweave, config, here, stands_still,
         return train(*arguments, report=told, **options)
 
     monkeypatch.setattr(training, "train", interrupted)
-    answer = gradweave("learn", "--config", config, "--output", "out")
+    answer = gradweave("--config", config, "--output", "out", command=learn)
     assert (answer.status, answer.stdout) == (130, "")
-    wanted = ["out holds 4 of 9 updates; learn again to go on", "gradweave: interrupted"]
+    wanted = ["out holds 4 of 9 updates; learn again to continue", "gradweave: interrupted"]
     assert said(answer.stderr) == wanted
     assert not (here / "out" / "weights.safetensors").exists()
 
     monkeypatch.setattr(training, "train", train)
-    answer = gradweave("learn", "--config", config, "--output", "out")
+    answer = gradweave("--config", config, "--output", "out", command=learn)
     assert answer.status == 0
     assert said(answer.stderr) == ["resumes from out: 4 of 9 updates are done"]
     assert answer.stdout.startswith("9 updates, 5 of them now, in ")
 
-    answer = gradweave("learn", "--config", config, "--output", "out", "--json")
+    answer = gradweave("--config", config, "--output", "out", "--json", command=learn)
     assert said(answer.stderr) == ["resumes from out: 9 of 9 updates are done"]
     assert (answer.json["resumed_from"], answer.json["over_bound"]) == (9, None)
 
 
 def test_progress_tells_the_agent_and_the_time_left(gradweave, config, stands_still, monkeypatch):
-    from gradweave.cli.verbs import learn
-
     told = []
 
-    class Told(learn.Progress):
+    class Told(learning.Progress):
         def __call__(self, doing: str) -> None:
             told.append(doing)
 
-    monkeypatch.setattr(learn, "Progress", Told)
-    assert gradweave("learn", "--config", config).status == 0
+    monkeypatch.setattr(learning, "Progress", Told)
+    assert gradweave("--config", config, command=learn).status == 0
     assert told[:3] == ["reading the networks", "preparing mean", "compiling"]
     told = told[3:]
     assert len(told) == 9
@@ -172,8 +172,8 @@ BAD = {
 def test_a_config_that_is_none(refused, here, text, reason):
     pytest.importorskip("jax")
     (here / "train.toml").write_text(text)
-    assert reason in refused("learn", "--config", "train.toml", "--output", "out")
-    assert reason in refused("learn", "--config", "train.toml", "--json")
+    assert reason in refused("--config", "train.toml", "--output", "out", command=learn)
+    assert reason in refused("--config", "train.toml", "--json", command=learn)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_config_that_is_none(refused, here, text, reason):
         (["--devices", "many"], "--devices"),
         (["--devices", "4096"], "episodes: expected a multiple of the 4096 devices, got 6"),
         (["--aggregation", "rnig"], "no aggregation 'rnig'; did you mean ring?"),
-        (["--devices", "1", "--aggregation", "d_psgd"], "take one of mean, ring, parameter_server"),
+        (["--devices", "1", "--aggregation", "d_psgd"], "use one of mean, ring, parameter_server"),
         (["--fast"], "No such option"),
         (["ring:4"], "unexpected extra argument"),
     ],
@@ -196,18 +196,21 @@ def test_options_that_it_does_not_take(refused, config, arguments, reason, stand
     import jax
 
     jax.devices()  # so that it is too late for more of them
-    assert reason in refused("learn", "--config", "train.toml", *arguments)
+    assert reason in refused("--config", "train.toml", *arguments, command=learn)
 
 
 def test_another_configs_checkpoint(gradweave, refused, config, stands_still):
-    assert gradweave("learn", "--config", config, "--output", "out").status == 0
+    assert gradweave("--config", config, "--output", "out", command=learn).status == 0
     config.write_text(TRAINING.replace("draws = 2", "draws = 3"))
-    line = refused("learn", "--config", config, "--output", "out")
-    assert "out/checkpoint.safetensors is of a training with another config; give another" in line
+    line = refused("--config", config, "--output", "out", command=learn)
+    assert "out/checkpoint.safetensors belongs to a training with another config; give" in line
 
 
-def run(*arguments: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess:
-    program = f"{before}\nfrom gradweave.cli.main import main\nmain({list(arguments)!r})"
+def run(
+    *arguments: str, cwd: Path, before: str = "", module: str = "gradweave.learning"
+) -> subprocess.CompletedProcess:
+    start = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    program = f"{before}\nimport runpy, sys\nsys.argv[1:] = {list(arguments)!r}\n{start}"
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=cwd, timeout=PATIENCE_S
     )
@@ -215,26 +218,27 @@ def run(*arguments: str, cwd: Path, before: str = "") -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("module", ["jax", "equinox", "optax"])
 def test_without_the_extra_it_says_what_to_install(tmp_path, module):
-    done = run("learn", cwd=tmp_path, before=f"import sys; sys.modules[{module!r}] = None")
+    done = run(cwd=tmp_path, before=f"import sys; sys.modules[{module!r}] = None")
     assert (done.returncode, done.stdout) == (2, "")
-    wanted = f"gradweave learn needs {module}: pip install 'gradweave[learn]'"
+    wanted = f"python -m gradweave.learning needs {module}: pip install 'gradweave[learn]'"
     assert done.stderr.splitlines() == [f"gradweave: {wanted}"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_other_verbs_do_without_jax(tmp_path):
+def test_the_other_commands_do_without_jax(tmp_path):
     before = "import sys\nfor name in ('jax', 'equinox', 'optax'): sys.modules[name] = None"
-    done = run("schedule", "ring:4", "--scheduler", "learned", cwd=tmp_path, before=before)
+    solve = ("solve", "ring:4", "--scheduler", "learned")
+    done = run(*solve, cwd=tmp_path, before=before, module="gradweave")
     assert (done.returncode, said(done.stderr)) == (0, [])
     assert "verified" in done.stdout
-    assert "learn " in run("--help", cwd=tmp_path, before=before).stdout
+    assert "--aggregation" in run("--help", cwd=tmp_path, before=before).stdout
 
 
 def test_devices_must_divide_the_episodes(tmp_path):
     pytest.importorskip("jax")
     (tmp_path / "train.toml").write_text(TRAINING)
     options = ["--config", "train.toml", "--devices", "4", "--json"]
-    done = run("learn", *options, cwd=tmp_path)
+    done = run(*options, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     wanted = "gradweave: episodes: expected a multiple of the 4 devices, got 6"
     assert said(done.stderr) == [wanted]
@@ -250,7 +254,7 @@ def test_ctrl_c_writes_the_checkpoint(tmp_path):
     )
     (tmp_path / "train.toml").write_text(endless)
     process = subprocess.Popen(
-        [*MODULE, "learn", "--config", "train.toml", "--devices", "2"],
+        [*MODULE, "--config", "train.toml", "--devices", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

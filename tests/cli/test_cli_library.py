@@ -18,7 +18,7 @@ def test_list_and_show(gradweave, refused, shelf, here):
     assert "2 instances" in gradweave("library", "list").stdout
     shown = gradweave("library", "show", "ring-4.rounds", "--output", "best.json.gz")
     assert "by somebody, 2026-11-27" in shown.stdout and "4 servers" in shown.stdout
-    assert gw.verify(gw.schedule.load("best.json.gz")).valid
+    assert gw.verify(gw.load("best.json.gz")).valid
     assert "no such instance" in refused("library", "show", "ring-5")
     assert "expected one of ring, got 'star'" in refused("library", "list", "--kind", "star")
     assert "no library; give --library" in refused("library", "list", "--library", "none")

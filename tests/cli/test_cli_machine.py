@@ -25,11 +25,26 @@ def test_check_says_whether_the_division_is_right(gradweave, file):
     )
 
 
+def test_check_compares_rewards(gradweave, here):
+    moves = "start: 0\nfinal: 2\nmoves: {0: {a: {to: 1, reward: -3}}, 1: {b: 2}}\n"
+    (here / "m.yaml").write_text(f"{moves}agents: {{one: [b], two: [b]}}\n")
+    lost = gradweave("machine", "check", "m.yaml", "--json")
+    assert lost.status == 1 and lost.json["counterexample"] == ["a"]
+    assert lost.json["reason"] == "after a the team is paid -3, and no agent hears of it"
+    (here / "m.yaml").write_text(
+        moves.replace("1: {b", "x: {b: {to: 2, reward: 5}}, 1: {b").replace("0: {", "0: {c: x, ")
+        + "agents: {one: [b], two: [a, b, c]}\n"
+    )
+    mixed = gradweave("machine", "check", "m.yaml")
+    assert mixed.status == 1 and "b in 0,x,1 pays 1 or 5, which one that hears b" in mixed.stdout
+    assert "with the fewest told, if one tells" in mixed.stdout
+
+
 def test_show_draws_every_machine(gradweave, file, here):
     answer = gradweave("machine", "show", file, "--json")
     assert answer.status == 0 and answer.json["machines"] == 4
     text = (here / "m.html").read_text()
-    assert text.count("<svg class=") == 4 and "<script" not in text
+    assert text.count("<svg class=") == 4 and text.count("<script") == 1
 
 
 def test_bad_machines_are_refused(refused, here):

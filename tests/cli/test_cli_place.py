@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 import gradweave as gw
-from gradweave.cli.verbs import place, train_pipeline
-from gradweave.cli.verbs.place import placement_lines
+from gradweave.cli import placed_training
+from gradweave.cli.commands import place
+from gradweave.cli.placing import placement_lines
 from gradweave.report.placement import placement_page
 
 MODEL = "transformer:layers=4,width=64,sequence=64,batch=8,microbatches=2,vocabulary=100"
-FAST = ["--strategy", "annealing:restarts=1,moves=1000", "--time-limit", "1"]
+FAST = ["--scheduler", "annealing:restarts=1,moves=1000", "--time-limit", "1"]
 
 
 def test_it_prints_and_writes_the_placement_which_verify_counts_again(gradweave, refused, here):
@@ -99,16 +100,16 @@ def test_it_refuses(refused, here, arguments, reason):
 
 
 def test_servers_are_the_launchers_only_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(train_pipeline, "launcher", lambda: None)
+    monkeypatch.setattr(placed_training, "launcher", lambda: None)
     network = gw.topology.ring(3)
-    with train_pipeline._launched(network) as (there, servers):
+    with placed_training._launched(network) as (there, servers):
         assert there is network and servers is None
 
 
 @pytest.mark.parametrize("output", [None, Path("trained.json")])
 def test_a_pipelines_training_is_written_where_it_is_asked(monkeypatch, capsys, output):
-    monkeypatch.setattr(train_pipeline, "_as_object", lambda *_: {"step_s": 1.0})
-    monkeypatch.setattr(train_pipeline, "_write", lambda *given: [str(given[-1])])
-    train_pipeline._report([cast(Any, None)], None, output, as_json=True)
+    monkeypatch.setattr(placed_training, "_as_object", lambda *_: {"step_s": 1.0})
+    monkeypatch.setattr(placed_training, "_write", lambda *given: [str(given[-1])])
+    placed_training._report([cast(Any, None)], None, output, as_json=True)
     written = ["trained.json"] if output else []
     assert json.loads(capsys.readouterr().out) == {"step_s": 1.0, "output": written}

@@ -1,12 +1,13 @@
-"""gradweave plan: plans for the backend of torch.distributed, made ahead and listed."""
+"""gradweave job plan: plans for the backend of torch.distributed, made ahead and listed."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 import gradweave as gw
-from gradweave.schedule import Provenance
 from gradweave.schedulers import Ring
+from gradweave.schedules import Provenance
 
 torch = pytest.importorskip("torch")
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 @pytest.fixture
 def planned(gradweave):
     """The rows that it prints."""
-    return lambda *arguments: gradweave("plan", *arguments, "--json").json["plans"]
+    return lambda *arguments: gradweave("job", "plan", *arguments, "--json").json["plans"]
 
 
 def keep(folder: Path, network: gw.Topology, size: int, **options: object) -> gw.Schedule:
@@ -34,7 +35,7 @@ def test_what_is_there_is_not_made_again(planned, tmp_path: Path):
     star = gw.topology.star(4)
     keep(tmp_path, star, 1 << 20)
     keep(tmp_path, star, 1 << 22, own=True)
-    sizes = ("--gradient-bytes", "1MiB,4MiB", "--cache", str(tmp_path))
+    sizes = ("--size", "1MiB,4MiB", "--cache", str(tmp_path))
     small, large = planned("star:n=4", *sizes)
     assert small["bytes"] == 1 << 20 and small["scheduler"] == "ring" and not small["is_own"]
     assert small["seconds"] and small["own_seconds"] and large["is_own"]
@@ -49,7 +50,7 @@ def test_groups_that_are_alike_share_a_plan(planned, tmp_path: Path):
 
     pairs, _ = subnetwork(star := gw.topology.star(4), star.servers[:2])
     keep(tmp_path, pairs, 1 << 20)
-    mesh = ("--mesh", "replicate=2,shard=2", "--gradient-bytes", "1MiB")
+    mesh = ("--mesh", "replicate=2,shard=2", "--size", "1MiB")
     (row,) = planned("star:n=4", *mesh, "--cache", str(tmp_path))
     assert row["servers"] == 2 and len(list(tmp_path.iterdir())) == 1
 
@@ -57,10 +58,11 @@ def test_groups_that_are_alike_share_a_plan(planned, tmp_path: Path):
 def test_a_table(gradweave, tmp_path: Path):
     keep(tmp_path, gw.topology.star(4), 1 << 20)
     (tmp_path / "other.json").write_text("{")
-    answer = gradweave("plan", "--list", "--cache", str(tmp_path))
+    answer = gradweave("job", "plan", "--list", "--cache", str(tmp_path))
     assert answer.status == 0 and "all-reduce" in answer.stdout and "1 MiB" in answer.stdout
     assert "no plan: " in answer.stderr and "other.json" in answer.stderr
-    assert "no plans in" in gradweave("plan", "--list", "--cache", str(tmp_path / "none")).stderr
+    none = gradweave("job", "plan", "--list", "--cache", str(tmp_path / "none"))
+    assert "no plans in" in none.stderr
 
 
 @pytest.mark.parametrize(
@@ -73,5 +75,13 @@ def test_a_table(gradweave, tmp_path: Path):
     ],
 )
 def test_bad_input(gradweave, arguments: tuple[str, ...], said: str):
-    answer = gradweave("plan", *arguments)
+    answer = gradweave("job", "plan", *arguments)
     assert answer.status == 2 and said in answer.stderr and "\n" not in answer.stderr.strip()
+
+
+def test_a_list_of_files_that_are_no_plans(gradweave, tmp_path: Path):
+    (tmp_path / "a.json").write_text("{")
+    os.mkfifo(tmp_path / "b.json")
+    answer = gradweave("job", "plan", "--list", "--cache", str(tmp_path))
+    assert answer.status == 0 and answer.stderr.count("warning: no plan: ") == 2
+    assert "got a named pipe" in answer.stderr and "no plans in" in answer.stderr

@@ -14,8 +14,9 @@ import gradweave as gw
 from gradweave import plugins
 from gradweave.conformance import conform
 from gradweave.errors import ConformanceError, OptionError
-from gradweave.schedule import Provenance
-from gradweave.schedulers import Ring, from_spec
+from gradweave.schedulers import Ring
+from gradweave.schedulers.spec import from_spec
+from gradweave.schedules import Provenance
 from tests.patience import PATIENCE_S
 
 PACKAGE = Path(__file__).parents[1] / "plugins" / "outside_package"
@@ -61,7 +62,7 @@ def evil(tmp_path, monkeypatch):
 
 
 def test_what_is_installed_is_listed_and_what_is_broken_breaks_nothing_else(outside, gradweave):
-    answer = gradweave("list", "schedulers")
+    answer = gradweave("plugins", "list", "schedulers")
     assert answer.status == 0
     lines = answer.stdout.splitlines()
     assert any(line.startswith("ring ") for line in lines)
@@ -73,16 +74,17 @@ def test_what_is_installed_is_listed_and_what_is_broken_breaks_nothing_else(outs
     assert "'ring' of outside-parts 1.0: refused, since ring is Gradweave's own" in refused[1]
     brought = {"topologies": ["ladder:rungs=int"], "environments": ["corridor", "hallway"]}
     for what, names in brought.items():
-        listed = gradweave("list", what, "--json").json[what]
+        command = ("topology", "list") if what == "topologies" else ("plugins", "list", what)
+        listed = gradweave(*command, "--json").json[what]
         assert [one["name"] for one in listed if one["package"] == "outside-parts 1.0"] == names
-    algorithms = gradweave("list", "algorithms", "--json").json["algorithms"]
+    algorithms = gradweave("plugins", "list", "algorithms", "--json").json["algorithms"]
     assert {"ippo", "qmix"} < {one["name"] for one in algorithms}
     assert all(one["summary"] for one in algorithms)
 
 
 def test_they_run_like_any_other(outside, gradweave, here):
     answer = gradweave(
-        "schedule", "ladder:4,bandwidth=10Gbit/s", "--scheduler", "pass_along:last=true",
+        "solve", "ladder:4,bandwidth=10Gbit/s", "--scheduler", "pass_along:last=true",
         "--output", "made.json", "--json",
     )  # fmt: skip
     assert (answer.status, answer.json["scheduler"]) == (0, "pass_along:last=true")
@@ -95,16 +97,14 @@ def test_they_run_like_any_other(outside, gradweave, here):
     made = gw.solve("ring:4", schedulers=[given])
     assert made.rounds == 6
     spec = f"{given}:last=true"
-    assert gradweave("schedule", "ring:4", "--scheduler", spec).status == 0
+    assert gradweave("solve", "ring:4", "--scheduler", spec).status == 0
 
 
 def test_the_names_of_others_are_known_to_messages(outside, refused):
-    assert "did you mean pass_along?" in refused("schedule", "ring:4", "--scheduler", "pass_alon")
-    assert "did you mean ladder?" in refused("schedule", "lader:4")
-    assert "rungs is missing" in refused("schedule", "ladder")
-    assert "cannot be imported: RuntimeError" in refused(
-        "schedule", "ring:4", "--scheduler", "broken"
-    )
+    assert "did you mean pass_along?" in refused("solve", "ring:4", "--scheduler", "pass_alon")
+    assert "did you mean ladder?" in refused("solve", "lader:4")
+    assert "rungs is missing" in refused("solve", "ladder")
+    assert "cannot be imported: RuntimeError" in refused("solve", "ring:4", "--scheduler", "broken")
 
 
 def needs_jaxmarl() -> None:
@@ -117,7 +117,7 @@ def needs_jaxmarl() -> None:
 def test_they_conform(outside, gradweave, target_):
     if target_ == "corridor":
         needs_jaxmarl()
-    answer = gradweave("conformance", target_, "--json")
+    answer = gradweave("plugins", "check", target_, "--json")
     assert answer.json["broken"] == [] and answer.json["conforms"]
     assert answer.status == 0 and sum(answer.json["checks"].values()) > 5
 
@@ -132,7 +132,7 @@ def test_a_game_of_others_is_made_and_trained(outside, gradweave, here):
         "--set", "environments=32", "--set", "rollout=32", "--json",
     )  # fmt: skip
     assert answer.status == 0, answer.stderr
-    assert gw.marl.load(here / "run").environment.family == "corridor"
+    assert gw.marl.load_trained(here / "run").environment.family == "corridor"
 
 
 def test_nothing_of_others_is_imported_before_it_is_asked_for(target):
@@ -140,14 +140,15 @@ def test_nothing_of_others_is_imported_before_it_is_asked_for(target):
 import sys
 import gradweave as gw
 assert "importlib.metadata" not in sys.modules, "import gradweave looks for entry points"
+from gradweave.schedulers.spec import from_spec
 gw.topology.from_spec("ring:4")
-gw.schedulers.from_spec("ring:order=hamiltonian")
+from_spec("ring:order=hamiltonian")
 import gradweave.cli.main
 asked = []
 gw_plugins = sys.modules["gradweave.plugins"]
 gw_plugins.plugins = lambda kind: asked.append(kind) or []
 gw.topology.from_spec("bcube:n=3,k=1")
-gw.schedulers.from_spec("merged:tries=1")
+from_spec("merged:tries=1")
 assert not asked and not [name for name in sys.modules if name.startswith("outside_parts")]
 """
     environment = {**os.environ, "PYTHONPATH": str(target)}
@@ -169,7 +170,7 @@ def test_a_file_that_names_a_module_imports_nothing(evil, gradweave, here):
         assert gradweave("verify", name).status == 0
         assert gradweave("show", name, "--output", "page.html").status == 0
         assert gradweave("export", name, "--format", "msccl-xml", "--output", "m.xml").status == 0
-    assert gradweave("schedule", "net.json", "--start-from", "made.json").status in (0, 1, 2)
+    assert gradweave("solve", "net.json", "--start-from", "made.json").status in (0, 1, 2)
     assert gradweave("show", "net.json", "--output", "net.html").status == 0
     assert not evil.exists()
 
@@ -206,12 +207,12 @@ def test_a_package_s_entry_point_may_name_a_game_itself(outside):
         ("no_such_module:Snake", "cannot be imported: ModuleNotFoundError"),
         ("math:Snake", "the module has no Snake"),
         ("math:pi", "expected a subclass of gradweave.schedulers.Scheduler, got 3.14"),
-        ("gradweave.schedulers:Scheduler", "gives no name or no make"),
+        ("gradweave.schedulers:Scheduler", "needs both a name and a make"),
         ("gradweave.schedulers:Ring:order=id,steps=no", "steps must be one of"),
     ],
 )
 def test_what_is_no_scheduler_is_refused_in_one_line(refused, scheduler, reason):
-    assert reason in refused("schedule", "ring:4", "--scheduler", scheduler)
+    assert reason in refused("solve", "ring:4", "--scheduler", scheduler)
 
 
 def test_a_name_of_gradweave_s_own_is_refused(tmp_path, monkeypatch):
@@ -235,14 +236,14 @@ def test_two_packages_with_one_name_are_told_apart_by_neither(outside, monkeypat
 def test_a_broken_promise_is_one_line_and_status_1(tmp_path, monkeypatch, gradweave):
     (tmp_path / "careless.py").write_text(CARELESS)
     monkeypatch.syspath_prepend(tmp_path)
-    answer = gradweave("conformance", "careless:Careless", "--json")
+    answer = gradweave("plugins", "check", "careless:Careless", "--json")
     assert answer.status == 1
     faults = {one["check"]: one["fault"] for one in answer.json["broken"]}
     assert set(faults) == {"same seed, same schedule", "other node ids", "makes a schedule"}
     assert "differ" in faults["same seed, same schedule"]
     assert "ZeroDivisionError" in faults["makes a schedule"]
     assert not any("\n" in fault for fault in faults.values())
-    lines = gradweave("conformance", "careless:crooked:n=4").stdout.splitlines()
+    lines = gradweave("plugins", "check", "careless:crooked:n=4").stdout.splitlines()
     assert [line for line in lines if line.startswith("broken: name is its specification")]
     assert [line for line in lines if line.startswith("broken: link properties")]
     sys.modules.pop("careless", None)

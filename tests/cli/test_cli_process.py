@@ -12,7 +12,7 @@ import networkx as nx
 import pytest
 
 import gradweave as gw
-from gradweave.schedule import load
+from gradweave.schedules.file import load
 from tests.patience import PATIENCE_S
 
 COMMANDS = {
@@ -48,7 +48,7 @@ def to_full(*arguments: str, stream: str, cwd: Path):
 @pytest.fixture(autouse=True, scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory):
     """Compiles what the commands below use, which takes longer than the time to first progress."""
-    arguments = ["compare", "torus:3x3", "--schedulers", "parameter_server,merged,ring"]
+    arguments = ["compare", "torus:3x3", "--scheduler", "parameter_server,merged,ring"]
     folder = tmp_path_factory.mktemp("compiled")
     subprocess.run([*COMMANDS["module"], *arguments], cwd=folder, check=True, timeout=PATIENCE_S)
 
@@ -62,7 +62,7 @@ def said(stderr: str) -> list[str]:
 def test_schedule_then_verify_then_show(command, tmp_path):
     if not Path(COMMANDS[command][0]).exists():
         pytest.skip("the package is not installed with its script")
-    arguments = ["schedule", "bcube:n=3,k=1", "--scheduler", "merged", "--output", "b3.json"]
+    arguments = ["solve", "bcube:n=3,k=1", "--scheduler", "merged", "--output", "b3.json"]
     made = run(*arguments, "--json", command=command, cwd=tmp_path)
     assert (made.returncode, said(made.stderr)) == (0, [])
     assert json.loads(made.stdout)["rounds"] == 12
@@ -75,23 +75,23 @@ def test_schedule_then_verify_then_show(command, tmp_path):
 
 
 def test_compare(tmp_path):
-    done = run("compare", "torus:3x3", "--schedulers", "merged,ring", "--json", cwd=tmp_path)
+    done = run("compare", "torus:3x3", "--scheduler", "merged,ring", "--json", cwd=tmp_path)
     assert (done.returncode, said(done.stderr)) == (0, [])
     rows = json.loads(done.stdout)["rows"]
     assert [row["scheduler"] for row in rows] == ["merged", "ring"]
 
 
 def test_bad_input_and_a_negative_answer(tmp_path):
-    refused = run("schedule", "nocube:3", "--json", cwd=tmp_path)
+    refused = run("solve", "nocube:3", "--json", cwd=tmp_path)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    none = run("schedule", "mesh:3", "--scheduler", "ring:order=hamiltonian", cwd=tmp_path)
+    none = run("solve", "mesh:3", "--scheduler", "ring:order=hamiltonian", cwd=tmp_path)
     assert (none.returncode, none.stdout, none.stderr.count("\n")) == (1, "", 1)
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path):
     command = " ".join(COMMANDS["module"])
     done = subprocess.run(
-        ["bash", "-c", f"{command} schedule --help | true; echo ${{PIPESTATUS[0]}}"],
+        ["bash", "-c", f"{command} solve --help | true; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -111,7 +111,7 @@ def test_a_full_disk_behind_standard_output_ends_in_one_line(arguments, tmp_path
 
 @needs_full
 def test_a_full_disk_behind_standard_error_changes_nothing_else(tmp_path):
-    refused = to_full("schedule", "nocube:3", stream="stderr", cwd=tmp_path)
+    refused = to_full("solve", "nocube:3", stream="stderr", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     shown = to_full("--version", stream="stderr", cwd=tmp_path)
     assert (shown.returncode, shown.stdout) == (0, f"gradweave, version {gw.__version__}\n")
@@ -150,7 +150,7 @@ def test_on_a_terminal_hostile_names_stay_text(tmp_path):
     [
         ["compare", "dcell:n=6,k=1", "--seeds", "100000", "--output", "out"],
         # A search of the solver's, which has a way of its own with Ctrl-C.
-        ["schedule", "mesh:30x30", "--scheduler", "ring:order=hamiltonian", "--time-limit", "60",
+        ["solve", "mesh:30x30", "--scheduler", "ring:order=hamiltonian", "--time-limit", "60",
          "--output", "out.json"],
     ],
     ids=["compare", "search"],
@@ -182,7 +182,7 @@ def test_ctrl_c_ends_a_search_with_the_best_so_far(workers, tmp_path):
     tutte = [f"{a} {b}" for a, b in nx.tutte_graph().edges]
     (tmp_path / "tutte.txt").write_text("\n".join(tutte))
     process = subprocess.Popen(
-        [*COMMANDS["module"], "schedule", "tutte.txt", "--scheduler",
+        [*COMMANDS["module"], "solve", "tutte.txt", "--scheduler",
          "ring,grown:restarts=1000000", "--workers", str(workers), "--objective", "seconds",
          "--output", "out.json"],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""``gradweave run``: real processes, what it says of them, and what it refuses."""
+"""``gradweave bench``: real processes, what it says of them, and what it refuses."""
 
 import dataclasses
 import json
@@ -15,12 +15,13 @@ import pytest
 import gradweave as gw
 from gradweave.execute.running.run import _PACKAGES
 from gradweave.execute.running.trial import RunReport, RunTimes, SizeTimes
-from tests.execute.run_verb import COMMAND, MPIRUN, PATIENCE_S, left_behind, said, started
+from gradweave.schedules.schedule import Provenance
+from tests.execute.bench_process import COMMAND, MPIRUN, PATIENCE_S, left_behind, said, started
 
 SERVERS = 9
 BYTES = 36_000
 """A multiple of nine pieces of whole elements of any type."""
-QUICK = ("--gradient-bytes", BYTES, "--repetitions", 4, "--warm-up", 1)
+QUICK = ("--size", BYTES, "--repetitions", 4, "--warm-up", 1)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_one_stage_has_nothing_beside_it(files):
 @pytest.mark.parametrize("backend", ["jax", "mpi"])
 def test_a_sweep_of_sizes(files, backend):
     pytest.importorskip("mpi4py" if backend == "mpi" else backend)
-    sweep = ("-b", "8", "-e", "32K", "-f", "64", "--repetitions", 2, "--warm-up", 0)
+    sweep = ("--size", "8..32KiB*64", "--repetitions", 2, "--warm-up", 0)
     found = answer(files["best of four"], "--backend", backend, *sweep)
     assert [each["gradient_bytes"] for each in found["sizes"]] == [8, 512, 32768]
     assert found["gradient_bytes"] == 32768  # which is checked
@@ -146,7 +147,7 @@ def test_a_sweep_of_sizes(files, backend):
 def test_hardly_anything(gradweave, files, elements):
     pytest.importorskip("jax")
     options = ("--backend", "jax", "--dtype", "float64", "--elements", elements)
-    done = gradweave("run", files["best"], *options, "--repetitions", 2, "--warm-up", 0)
+    done = gradweave("bench", files["best"], *options, "--repetitions", 2, "--warm-up", 0)
     assert done.status == 0, done
     lines = done.stdout.splitlines()
     start = r"all_reduce on bcube:n=3,k=1 by \w+: 9 servers in 1 process on \d+ cores, JAX "
@@ -154,13 +155,14 @@ def test_hardly_anything(gradweave, files, elements):
     assert lines[1] == (
         f"{8 * elements} bytes of float64, sum: bit for bit as the oracle's, length {elements}"
     )
-    assert [line.split()[0] for line in lines[2:]] == [
+    assert lines[2].startswith("measured ") and "not emulated" in lines[2]
+    assert [line.split()[0] for line in lines[3:]] == [
         "median",
         "best.json",
         "jax.lax.psum",
         "sent",
     ]
-    assert len({len(line) for line in lines[2:5]}) == 1
+    assert len({len(line) for line in lines[3:6]}) == 1
 
 
 def test_too_few_processes_under_mpirun(files):
@@ -203,11 +205,11 @@ OPTIONS = {
         "the mean needs a floating-point type, got int32",
     ),
     "unknown reduction": (["--reduction", "median"], "'median' is not one of"),
-    "negative size": (["--gradient-bytes", "-1"], "--gradient-bytes"),
-    "size that is no number": (["--gradient-bytes", "nan"], "--gradient-bytes"),
+    "negative size": (["--size", "-1"], "--size"),
+    "size that is no number": (["--size", "nan"], "--size"),
     "negative length": (["--elements", "-1"], "--elements"),
     "more than there is memory for": (
-        ["--gradient-bytes", "1e14"],
+        ["--size", "1e14"],
         "9 gradients of 100 TB and their copies need at least 3600 TB, and ",
     ),
     "more in one process": (["--backend", "jax", "--elements", 10**13], "of memory are available"),
@@ -236,23 +238,23 @@ OPTIONS = {
 def test_an_option_that_it_does_not_take(refused, here, files, options, reason):
     (here / "ring.json").write_bytes(files["ring"].read_bytes())
     for extra in ([], ["--json"]):
-        assert reason in refused("run", "ring.json", *options, *extra)
+        assert reason in refused("bench", "ring.json", *options, *extra)
 
 
 def test_a_file_that_holds_no_schedule(refused, here, files):
-    assert "nowhere.json: No such file or directory" in refused("run", "nowhere.json")
+    assert "nowhere.json: No such file or directory" in refused("bench", "nowhere.json")
     (here / "other.json").write_text("{}")
-    assert "other.json: not a schedule file" in refused("run", "other.json", "--json")
+    assert "other.json: not a schedule file" in refused("bench", "other.json", "--json")
     held = json.loads(files["ring"].read_text())
     held["transfers"]["piece"][0] = 5
     (here / "wrong.json").write_text(json.dumps(held))
-    assert "cannot run: " in refused("run", "wrong.json", status=1)
+    assert "cannot run: " in refused("bench", "wrong.json", status=1)
 
 
 @pytest.mark.parametrize(("backend", "package"), _PACKAGES.items())
 def test_a_package_that_is_not_there(refused, here, files, monkeypatch, backend, package):
     monkeypatch.setitem(sys.modules, package, None)
-    line = refused("run", files["ring"], "--backend", backend)
+    line = refused("bench", files["ring"], "--backend", backend)
     assert line == (
         f"gradweave: the backend {backend} needs {package}: pip install 'gradweave[{backend}]'"
     )
@@ -262,7 +264,7 @@ def test_devices_that_are_not_found(gradweave, files, monkeypatch):
     pytest.importorskip("jax")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    done = gradweave("run", files["ring"], "--backend", "jax", "--devices", "found")
+    done = gradweave("bench", files["ring"], "--backend", "jax", "--devices", "found")
     assert (done.status, done.stdout) == (2, "")
     (line,) = said(done.stderr)
     assert "expected 9 devices, one for each server of bcube:n=3,k=1, got 1" in line
@@ -283,14 +285,14 @@ def test_more_servers_than_sensible_is_a_warning(gradweave, here, monkeypatch):
     monkeypatch.setattr(
         "gradweave.execute.running.machine_check.available_bytes", lambda: 5 * 10**9
     )
-    done = gradweave("run", "ring.json", "--elements", 10**6)
+    done = gradweave("bench", "ring.json", "--elements", 10**6)
     assert done.status == 0
     assert done.stderr.splitlines() == [
         "gradweave: warning: 40 servers share 4 cores; the times are those of the cores",
         "gradweave: warning: 40 gradients of 4 MB and their copies need up to 5.28 GB while "
         "results are checked, and 5 GB of memory are available",
     ]
-    assert gradweave("run", "ring.json", "--elements", 10, "--json").json["servers"] == 40
+    assert gradweave("bench", "ring.json", "--elements", 10, "--json").json["servers"] == 40
 
 
 def test_what_it_says(gradweave, here, files, monkeypatch):
@@ -298,10 +300,12 @@ def test_what_it_says(gradweave, here, files, monkeypatch):
     report = dataclasses.replace(REPORT, native=native, processes=9)
     monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    done = gradweave("run", files["ring"], "--backend", "mpi")
+    done = gradweave("bench", files["ring"], "--backend", "mpi")
     assert done.stdout.splitlines() == [
         "all_reduce on bcube:n=3,k=1 by ring: 9 servers in 9 processes on 2 cores, a library",
         "8 MB of float32, sum: bit for bit as the oracle's, length 100; exact, length 2,000,000",
+        "measured on this machine's loopback: bcube:n=3,k=1 is not emulated, and these times are "
+        "not its times; 'gradweave lab' runs a plan on its network, emulated",
         "               median  fastest          quartiles   bandwidth",
         "ring.json      375 ms   250 ms  312.5 to 437.5 ms  21.33 MB/s",
         "MPI_Allreduce  200 ms   100 ms      150 to 300 ms     40 MB/s",
@@ -309,13 +313,30 @@ def test_what_it_says(gradweave, here, files, monkeypatch):
     ]
 
 
+def test_it_says_for_what_else_a_plan_was_made(gradweave, here, monkeypatch):
+    asked = {"gradient_bytes": 100_000_000, "ready_at_s": [5.0, *[0.0] * 8]}
+    ring = gw.schedulers.Ring().schedule(gw.topology.bcube(n=3, k=1))
+    ring.replace(scheduler=Provenance("ring", asked)).save("late.json")
+    for backend, place in (("torch", "this machine's loopback"), ("jax", "this machine's devices")):
+        report = dataclasses.replace(REPORT, processes=9)
+        monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
+        said = gradweave("bench", "late.json", "--backend", backend, "--json").json["conditions"]
+        assert said[0].startswith(f"measured on {place}: bcube:n=3,k=1 is not emulated")
+        assert said[1:] == [
+            "planned for 100 MB, run with 8 MB",
+            "planned for servers that are ready late; here all start at once",
+        ]
+    same = gradweave("bench", "late.json", "--size", "100MB", "--json")
+    assert len(same.json["conditions"]) == 2
+
+
 def test_what_it_says_of_a_sweep(gradweave, here, files, monkeypatch):
     native = RunTimes((0.1, 0.2, 0.4), None)
     sizes = tuple(SizeTimes(length, RunTimes((0.1,), (1,)), native) for length in (2, 250_000))
     report = dataclasses.replace(REPORT, native=native, processes=9, sweep=sizes)
     monkeypatch.setattr("gradweave.execute.running.run.launch", launched(report))
-    done = gradweave("run", files["ring"], "--backend", "mpi", "-b", "8", "-e", "1MB")
-    assert [line.split() for line in done.stdout.splitlines()[5:8]] == [
+    done = gradweave("bench", files["ring"], "--backend", "mpi", "--size", "8,1MB")
+    assert [line.split() for line in done.stdout.splitlines()[6:9]] == [
         ["size", "ring.json:", "median", "algbw", "busbw", "MPI_Allreduce:", "median", "algbw",
          "busbw", "times", "as", "fast"],
         ["8", "bytes", "100", "ms", "80", "B/s", "142", "B/s", "200", "ms", "40", "B/s", "71.1",
@@ -327,7 +348,7 @@ def test_what_it_says_of_a_sweep(gradweave, here, files, monkeypatch):
 
 def test_it_does_not_import_what_it_starts():
     program = (
-        "import sys, gradweave.cli.verbs.run\n"
+        "import sys, gradweave.cli.commands.bench\n"
         "print(sorted({'jax', 'torch', 'mpi4py'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -7,13 +7,13 @@ from gradweave.cli import pictures
 
 @pytest.fixture
 def file(gradweave, here):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", "s.json")
     return "s.json"
 
 
 @pytest.mark.quick
 def test_a_network_is_drawn_without_a_search(gradweave, here, monkeypatch):
-    monkeypatch.setattr("gradweave.cli.verbs.show.search", None)
+    monkeypatch.setattr("gradweave.cli.commands.show.search", None)
     assert gradweave("show", "bcube:n=3,k=1", "--output", "n.svg").stdout == "n.svg: the network\n"
     assert "9 servers, 6 switches" in (here / "n.svg").read_text()
     answer = gradweave("show", "ring:5", "--without-server", "2", "--output", "n.svg", "--json")

@@ -107,7 +107,7 @@ def test_it_trains_judges_and_answers_in_json(gradweave, config, here, quick):
 
     other = gradweave("train", "--config", config, "--output", "out", "--seed", 5)
     assert (other.status, other.stdout) == (2, "")
-    assert "is of another training: seed 0 there, 5 here; steps 100 there" in other.stderr
+    assert "belongs to another training: seed 0 there, 5 here; steps 100 there" in other.stderr
 
 
 BAD = {
@@ -164,7 +164,7 @@ def test_a_config_that_is_none(refused, here, text, reason, quick):
             ["--aggregation", "asynchronous", "--set", "normalise_values=true"],
             "normalise_values: n",
         ),
-        (["--aggregation", "asynchronous", "--distributed"], "starts its workers itself; leave it"),
+        (["--aggregation", "asynchronous", "--distributed"], "starts its workers itself; omit"),
         (["--aggregation", "scheduled:rnig:8"], "unknown family of networks; did you mean ring?"),
     ],
 )
@@ -194,11 +194,11 @@ ANSWERED_AT_ONCE = [
 
 
 UNSUITED = {
-    ("SMAX", "qmix"): "those of SMAX are opposed; take iql or ippo",
-    ("storm", "vdn"): "those of storm are opposed; take iql or ippo",
-    ("MPE_simple_facmac_v1", "iql"): "expected discrete actions, which MPE_simple_facmac_v1 has",
-    ("MPE_simple_tag_v3:continuous=true", "iql"): "expected discrete actions, which MPE_simple_tag",
-    ("HeuristicEnemySMAX", "fen"): "fen: HeuristicEnemySMAX does not count what each agent has",
+    ("SMAX", "qmix"): "in SMAX their interests are opposed; use iql or ippo",
+    ("storm", "vdn"): "in storm their interests are opposed; use iql or ippo",
+    ("MPE_simple_facmac_v1", "iql"): "expected discrete actions, unlike those of MPE_simple_fac",
+    ("MPE_simple_tag_v3:continuous=true", "iql"): "expected discrete actions, unlike those of MPE",
+    ("HeuristicEnemySMAX", "fen"): "fen: HeuristicEnemySMAX does not report the utility of each",
 }
 
 

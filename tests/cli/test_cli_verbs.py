@@ -14,10 +14,15 @@ import gradweave_check
 from gradweave.cli.console import Progress, print_table, printable, table
 from gradweave.report.comparison import LEARNED, TABLE_2
 from gradweave.report.paper import NOT_REPRODUCED, PAPER
-from gradweave.schedule.schedule import COLLECTIVES, Provenance
-from gradweave.schedule.schedule import Schedule as ScheduleOf
+from gradweave.schedules.schedule import COLLECTIVES, Provenance
+from gradweave.schedules.schedule import Schedule as ScheduleOf
 from gradweave.topology.units import format_seconds
 
+BARRIER = (
+    "schedules that root a piece at each server, sum each piece at one server and finish every sum "
+    "before the first copy"
+)
+PIECE = "root a piece at each server"
 NUMBER = (int, float)
 
 
@@ -32,7 +37,7 @@ def spoil(path, **changes) -> None:
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_schedule_answers_in_json(gradweave, here, collective):
     options = ["--collective", collective, "--output", "s.json.gz", "--json"]
-    answer = gradweave("schedule", "bcube:n=3,k=1", "--scheduler", "ring,merged", *options)
+    answer = gradweave("solve", "bcube:n=3,k=1", "--scheduler", "ring,merged", *options)
     held = answer.json
     assert answer.status == 0 and answer.stderr == ""
     assert {key: type(value) for key, value in held.items()} == {
@@ -61,11 +66,12 @@ def test_schedule_answers_in_json(gradweave, here, collective):
         "kind": "cut",
         "source": "computed",
         "certified": True,
+        "holds_for": BARRIER if collective == "all_reduce" else "schedules that " + PIECE,
     }
     assert (held["servers"], held["links"], held["optimal"]) == (9, 18, False)
     assert (held["scheduler"], held["verified"]) == ("merged", True)
     assert (held["topology"], held["output"]) == ("bcube:n=3,k=1", "s.json.gz")
-    written = gw.schedule.load("s.json.gz")
+    written = gw.load("s.json.gz")
     assert (written.rounds, written.bound.rounds) == (held["rounds"], held["bound"]["rounds"])
 
 
@@ -73,9 +79,9 @@ def test_schedule_answers_in_json(gradweave, here, collective):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["schedule", "ring:4", "--scheduler", "ring"],
-        ["schedule", "ring:4", "--scheduler", "ring", "--json"],
-        *(["compare", "ring:4", "--schedulers", "ring", "--seeds", "1"], ["verify", "s.json"]),
+        ["solve", "ring:4", "--scheduler", "ring"],
+        ["solve", "ring:4", "--scheduler", "ring", "--json"],
+        *(["compare", "ring:4", "--scheduler", "ring", "--seeds", "1"], ["verify", "s.json"]),
         *(["show", "s.json"], ["show", "s.json", "--json"], ["--help"], ["train", "--help"]),
         ["export", "s.json", "--format", "mscclpp-json", "--output", "plan.json"],
     ],
@@ -96,7 +102,7 @@ def test_compare_without_matplotlib_writes_all_but_the_chart(gradweave, here, mo
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     (here / "out").mkdir()
     (here / "out/comparison.png").write_bytes(b"an earlier chart")
-    arguments = ["ring:4", "--schedulers", "ring", "--seeds", "1", "--output", "out"]
+    arguments = ["ring:4", "--scheduler", "ring", "--seeds", "1", "--output", "out"]
     answer = gradweave("compare", *arguments)
     assert answer.status == 0
     assert "written to out: comparison.csv, comparison.json\n" in answer.stdout
@@ -112,13 +118,13 @@ def test_compare_without_matplotlib_writes_all_but_the_chart(gradweave, here, mo
 
 
 def test_without_an_output_nothing_is_written(gradweave, here):
-    assert gradweave("schedule", "ring:4", "--json").json["output"] is None
+    assert gradweave("solve", "ring:4", "--json").json["output"] is None
     assert list(here.iterdir()) == []
 
 
 def test_schedule_says_what_it_found(gradweave):
     answer = gradweave(
-        "schedule", "ring:4,bandwidth=1GB/s,latency=0s", "--scheduler", "parameter_server,ring"
+        "solve", "ring:4,bandwidth=1GB/s,latency=0s", "--scheduler", "parameter_server,ring"
     )
     assert answer.status == 0
     lines = answer.stdout.splitlines()
@@ -126,14 +132,14 @@ def test_schedule_says_what_it_found(gradweave):
     assert lines[1].startswith(("6 rounds (3 reduce_scatter, 3 all_gather)", "4 rounds (2"))
     assert lines[1].endswith("transfers, verified")
     assert "at least 4 rounds (cut)" in lines[2]
-    assert lines[3].startswith("100 MB: ") and "ms with a barrier a round" in lines[3]
+    assert lines[3].startswith("100 MB: ") and "ms with a barrier per round" in lines[3]
     assert lines[4].startswith("busiest link ")
     assert lines[5].startswith("found by ")
 
 
 def test_the_seconds_on_shared_links_are_told_where_asked_for(gradweave):
     network = "ring:4,bandwidth=1GB/s,latency=0s,overhead=0s"
-    command = ("schedule", network, "--scheduler", "ring", "--gradient-bytes", "4e9")
+    command = ("solve", network, "--scheduler", "ring", "--size", "4e9")
     assert "shared" not in gradweave(*command).stdout
     said = gradweave(*command, "--fair").stdout
     assert "6 s without, 6 s with links shared fairly" in said
@@ -144,22 +150,22 @@ def test_the_seconds_on_shared_links_are_told_where_asked_for(gradweave):
 def test_optimal_says_in_what(gradweave, here):
     (here / "unequal.json").write_text(json.dumps(unequal_ring()))
     rounds = ("--scheduler", "merged", "--objective", "rounds")
-    answer = gradweave("schedule", "unequal.json", *rounds)
+    answer = gradweave("solve", "unequal.json", *rounds)
     lines = answer.stdout.splitlines()
-    assert lines[2].startswith("optimal in rounds only: at least 2 rounds")
-    assert "% above the least time: at least " in lines[3]
-    held = gradweave("schedule", "unequal.json", *rounds, "--json").json
+    assert lines[2].startswith("optimal in rounds only among such schedules: at least 2 rounds")
+    assert "% above the lower bound in seconds: at least " in lines[3]
+    held = gradweave("solve", "unequal.json", *rounds, "--json").json
     assert (held["optimal"], held["optimal_in"]) == (True, ["rounds"])
     assert held["seconds_gap"] == pytest.approx(
         held["seconds"] / held["seconds_bound"]["seconds"] - 1
     )
     assert held["seconds_gap"] > 0.2 and "attempts" not in held
-    equal = gradweave("schedule", "ring:3", "--scheduler", "ring", "--json").json
+    equal = gradweave("solve", "ring:3", "--scheduler", "ring", "--json").json
     assert "seconds" not in equal
 
 
 def unequal_ring() -> dict:
-    """Three servers, on links of 73, 73 and 16 GiB/s with one transfer a round each."""
+    """Three servers, on links of 73, 73 and 16 GiB/s with one transfer per round each."""
     source, target = [0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]
     rate = [73.0 if 1 in ends else 16.0 for ends in zip(source, target, strict=True)]
     return {
@@ -178,16 +184,16 @@ def unequal_ring() -> dict:
 
 def test_the_gradient_decides_the_seconds(gradweave):
     network = "ring:4,bandwidth=1GB/s,latency=0s"
-    answer = gradweave("schedule", network, "--scheduler", "ring", "--gradient-bytes", "4e9")
-    assert "4 GB: 6 s with a barrier a round, 6 s without" in answer.stdout
+    answer = gradweave("solve", network, "--scheduler", "ring", "--size", "4e9")
+    assert "4 GB: 6 s with a barrier per round, 6 s without" in answer.stdout
 
 
 def test_sizes_may_have_units(gradweave):
     network = "ring:4,bandwidth=1GB/s,latency=0s"
     for size in ("4e9", "4GB", "4000MB"):
-        answer = gradweave("schedule", network, "--scheduler", "ring", "--gradient-bytes", size)
+        answer = gradweave("solve", network, "--scheduler", "ring", "--size", size)
         assert answer.stderr == "" and "4 GB: 6 s with" in answer.stdout
-    answer = gradweave("schedule", network, "--scheduler", "ring", "--gradient-bytes", "1GiB")
+    answer = gradweave("solve", network, "--scheduler", "ring", "--size", "1GiB")
     assert "1 GiB: 1.611 s" in answer.stdout
 
 
@@ -197,11 +203,11 @@ def test_a_fault_is_replanned_from_the_schedule_before(gradweave, here):
         + "".join(f"gpu{i},leaf-{j},100Gbit/s\n" for i in range(4) for j in range(2))
     )
     quick = ("--scheduler", "merged", "--json")
-    before = gradweave("schedule", "net.csv", "--output", "before.json", *quick)
+    before = gradweave("solve", "net.csv", "--output", "before.json", *quick)
     assert before.status == 0, before
     lost = ("--without-link", "gpu0-leaf-1", "--slow", "leaf-0-gpu1=0.5")
     after = gradweave(
-        "schedule",
+        "solve",
         "net.csv",
         *lost,
         "--start-from",
@@ -212,29 +218,29 @@ def test_a_fault_is_replanned_from_the_schedule_before(gradweave, here):
     )
     assert after.status == 0, after
     assert after.json["topology"] == "net.csv with 1 slow link without 1 link"
-    assert gw.schedule.load(here / "after.json").topology.num_links == 7
-    fewer = gradweave("schedule", "net.csv", "--without-server", "gpu2", "--start-from",
+    assert gw.load(here / "after.json").topology.num_links == 7
+    fewer = gradweave("solve", "net.csv", "--without-server", "gpu2", "--start-from",
                       "before.json", "--output", "fewer.json", *quick)  # fmt: skip
     assert fewer.json["servers"] == 3
-    assert "gpu2" not in gw.schedule.load(here / "fewer.json").topology.labels
+    assert "gpu2" not in gw.load(here / "fewer.json").topology.labels
 
 
 def test_a_schedule_under_way_is_replanned(gradweave, here):
     slower = ("ring:4", "--slow", "0-1=0.5")
-    seconds = ("--objective", "seconds", "--gradient-bytes", "1GB", "--json")
+    seconds = ("--objective", "seconds", "--size", "1GB", "--json")
     scheduler = ("--scheduler", "packed:pieces=64", "--output", "running.json")
-    assert gradweave("schedule", "ring:4", *scheduler, *seconds).status == 0
+    assert gradweave("solve", "ring:4", *scheduler, *seconds).status == 0
     running = ("--start-from", "running.json", "--changed-at")
-    rest = gradweave("schedule", *slower, *running, "30ms", *seconds, "--output", "rest.json")
+    rest = gradweave("solve", *slower, *running, "30ms", *seconds, "--output", "rest.json")
     assert rest.status == 0, rest
     assert rest.json["seconds"] < rest.json["as_before_s"]
     assert gradweave("verify", "rest.json").status == 0
-    alone = gradweave("schedule", *slower, "--changed-at", "30ms", *seconds)
+    alone = gradweave("solve", *slower, "--changed-at", "30ms", *seconds)
     assert alone.status == 2 and "expected --start-from FILE" in alone.stderr
 
 
 def test_what_was_understood_is_one_line(gradweave, here):
-    answer = gradweave("schedule", "ring:4,bandwidth=100", "--scheduler", "ring", "--json")
+    answer = gradweave("solve", "ring:4,bandwidth=100", "--scheduler", "ring", "--json")
     assert answer.status == 0 and answer.json["servers"] == 4
     (line,) = [one for one in answer.stderr.splitlines() if "gradweave" in one]
     assert line == (
@@ -242,7 +248,7 @@ def test_what_was_understood_is_one_line(gradweave, here):
         "write 100Gbit/s, or 100B/s for those"
     )
     (here / "net.edges").write_text("a b 97Gbit/s\nb c 100.3Gbit/s\na c 33.333Gbit/s\n")
-    answer = gradweave("schedule", "net.edges", "--scheduler", "ring", "--json")
+    answer = gradweave("solve", "net.edges", "--scheduler", "ring", "--json")
     warned = [line for line in answer.stderr.splitlines() if "gradweave" in line]
     assert len(warned) == 1 and warned[0].startswith("gradweave: warning: net.edges: bandwidths 33")
 
@@ -251,7 +257,7 @@ def test_the_seed_decides_the_schedule(gradweave, here):
     for seed in (1, 1, 2):
         name = f"{seed}-{len(list(here.iterdir()))}.json"
         gradweave(
-            "schedule", "dcell:n=3,k=1", "--scheduler", "parameter_server", "--seed", seed,
+            "solve", "dcell:n=3,k=1", "--scheduler", "parameter_server", "--seed", seed,
             "--output", name,
         )  # fmt: skip
     first, second, third = (path.read_bytes() for path in sorted(here.iterdir()))
@@ -259,11 +265,11 @@ def test_the_seed_decides_the_schedule(gradweave, here):
 
 
 def test_no_schedule_is_a_negative_answer(refused):
-    line = refused("schedule", "mesh:3", "--scheduler", "ring:order=hamiltonian", status=1)
+    line = refused("solve", "mesh:3", "--scheduler", "ring:order=hamiltonian", status=1)
     assert "no schedule for 'mesh:3'" in line
 
 
-@pytest.mark.parametrize("verb", ["schedule", "compare", "verify", "show"])
+@pytest.mark.parametrize("verb", ["solve", "compare", "verify", "show"])
 def test_help(gradweave, verb):
     answer = gradweave(verb, "--help")
     assert answer.status == 0 and answer.stderr == ""
@@ -276,22 +282,31 @@ def test_version(gradweave):
 
 
 def test_bound_says_why_and_writes_what_the_checker_accepts(gradweave, here):
-    answer = gradweave("bound", "ring:4", "--gradient-bytes", "1MB", "--output", "b.json")
+    answer = gradweave("bound", "ring:4", "--size", "1MB", "--output", "b.json")
     assert answer.status == 0
     assert answer.stdout.splitlines() == [
-        "at least 4 rounds: 3 pieces must leave server 0 at 2 a round, and come back in the "
-        "all-gather",
-        "at least 62 us: the gradient (1 MB) must leave the servers 6 times in all at 800 Gbit/s",
+        "at least 2 rounds for every schedule: each server that has a contribution passes it to at "
+        "most 2 others per round",
+        "at least 3 rounds for schedules that root a piece at each server: 24 transfers in all "
+        "must leave the servers at 8 per round",
+        "at least 4 rounds for schedules that root a piece at each server, sum each piece at one "
+        "server and finish every sum before the first copy: 3 pieces must leave server 0 at 2 per "
+        "round, and come back in the all-gather",
+        "at least 62 us for every schedule: the gradient (1 MB) must leave the servers 6 times in "
+        "all at 800 Gbit/s",
     ]
     found = gradweave_check.check(json.loads((here / "b.json").read_text()))
     assert [text for _, _, text in found] == [
-        "proved: at least 4 rounds",
-        "proved: at least 6.2e-05 seconds",
+        "proved for every schedule: at least 2 rounds",
+        "proved for schedules that root a piece at each server: at least 3 rounds",
+        "proved for schedules that root a piece at each server, sum each piece at one server and "
+        "finish every sum before the first copy: at least 4 rounds",
+        "proved for every schedule: at least 6.2e-05 seconds",
     ]
 
 
 def test_verify_answers_in_json(gradweave, here):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", "s.json")
     answer = gradweave("verify", "s.json", "--json")
     assert answer.status == 0
     assert answer.json == {
@@ -303,7 +318,13 @@ def test_verify_answers_in_json(gradweave, here):
         "transfers": 24,
         "forwarded": 0,
         "violation": None,
-        "bound": {"rounds": 4, "kind": "cut", "source": "computed", "certified": True},
+        "bound": {
+            "rounds": 4,
+            "kind": "cut",
+            "source": "computed",
+            "certified": True,
+            "holds_for": BARRIER,
+        },
         "optimal": False,
         "stated_bound": {"rounds": 4, "kind": "cut"},
         "certificates": [
@@ -313,7 +334,8 @@ def test_verify_answers_in_json(gradweave, here):
                 "taken": 6.0,
                 "holds": True,
                 "optimal": False,
-                "reason": "3 pieces must leave server 0 at 2 a round, and come back in the "
+                "holds_for": BARRIER,
+                "reason": "3 pieces must leave server 0 at 2 per round, and come back in the "
                 "all-gather: 4 rounds",
                 "source": "file",
             }
@@ -323,13 +345,13 @@ def test_verify_answers_in_json(gradweave, here):
     assert answer.status == 0
     assert answer.stdout.splitlines() == [
         "valid: all_reduce on ring:n=4, 6 rounds, 24 transfers",
-        "50% above the bound in rounds: at least 4 rounds (cut), since 3 pieces must leave server "
-        "0 at 2 a round, and the reverse in the other stage",
+        f"50% above the bound in rounds: at least 4 rounds (cut) for {BARRIER}, since 3 pieces "
+        "must leave server 0 at 2 per round, and the reverse in the other stage",
     ]
 
 
 def test_an_invalid_schedule_exits_with_1_and_names_the_violation(gradweave, here):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", "s.json")
     spoil(here / "s.json", round=1)
     message = "round 1: link 0→1 carries 2 transfers; expected at most 1"
     answer = gradweave("verify", "s.json")
@@ -349,14 +371,14 @@ def test_an_invalid_schedule_exits_with_1_and_names_the_violation(gradweave, her
 
 
 def test_show_draws_no_invalid_schedule(gradweave, refused, here):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "s.json")
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", "s.json")
     spoil(here / "s.json", round=1)
     assert "round 1: link 0→1 carries 2 transfers" in refused("show", "s.json", status=1)
     assert not (here / "s.html").exists()
 
 
 def test_strict_refuses_routes_through_servers(gradweave, here):
-    gradweave("schedule", "mesh:3", "--scheduler", "parameter_server", "--output", "s.json")
+    gradweave("solve", "mesh:3", "--scheduler", "parameter_server", "--output", "s.json")
     answer = gradweave("verify", "s.json")
     assert answer.status == 0 and "of them through other servers" in answer.stdout
     answer = gradweave("verify", "s.json", "--strict")
@@ -366,29 +388,38 @@ def test_strict_refuses_routes_through_servers(gradweave, here):
 
 def test_aggregating_switches_are_valid_with_the_flag(gradweave, here):
     scheduler = "merged:aggregating_switches=true"
-    gradweave("schedule", "fat_tree:4", "--scheduler", scheduler, "--output", "s.json")
+    gradweave("solve", "fat_tree:4", "--scheduler", scheduler, "--output", "s.json")
     assert gradweave("verify", "s.json").status == 1
     assert gradweave("verify", "s.json", "--aggregating-switches").status == 0
     assert gradweave("show", "s.json").status == 0
 
 
 def test_show_plays_two_schedules_of_one_network(gradweave, refused, here):
-    answer = gradweave("show", "ring:6", "--scheduler", "ring", "--beside", "portfolio", "--json")
+    answer = gradweave(
+        "show", "ring:6", "--scheduler", "ring", "--scheduler", "portfolio", "--json"
+    )
     assert (answer.json["schedulers"], answer.json["rounds"]) == (["ring", "portfolio"], [10, 6])
     assert answer.json["output"] == "ring-6-and-portfolio.html"
     page = (here / "ring-6-and-portfolio.html").read_text()
     assert "ring" in page and "portfolio" in page
     gw.schedulers.Ring().schedule(gw.topology.ring(4)).save(here / "s.json")
-    for what in (["s.json"], ["ring:4", "ring:5"], ["ring:4", "--output", "a.svg"]):
-        assert "--beside: expected one NETWORK" in refused("show", *what, "--beside", "ring")
+    two = ("--scheduler", "ring", "--scheduler", "merged")
+    assert "--scheduler is for a NETWORK" in refused("show", "s.json", *two)
+    pair = refused("show", "ring:4", "ring:5", *two)
+    assert "--scheduler: expected one NETWORK and a page" in pair
+    picture = ("show", "ring:4", *two, "--output", "a.svg")
+    assert "--scheduler is for a schedule" in refused(*picture)
+    assert "--scheduler: expected one NETWORK" in refused(*picture, "--round", 1)
+    assert "expected one or two schedules, got 3" in refused("show", "ring:4", *two, *two[:2])
 
 
 @pytest.mark.parametrize("name", ["s.json", "s.json.gz"])
 def test_show_writes_a_page_beside_the_file(gradweave, here, name):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", name)
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", name)
     answer = gradweave("show", name, "--json")
     assert answer.status == 0
     bound = {"rounds": 4, "kind": "cut", "source": "computed", "certified": True}
+    bound["holds_for"] = BARRIER
     assert answer.json == {"file": name, "output": "s.html", "rounds": 6, "bound": bound}
     assert (here / "s.html").read_text().startswith("<!")
     answer = gradweave("show", name, "--output", "other.htm", "--title", "A ring of four")
@@ -397,7 +428,7 @@ def test_show_writes_a_page_beside_the_file(gradweave, here, name):
 
 
 def test_compare_answers_in_json(gradweave):
-    options = ("--schedulers", "merged,ring", "--seeds", 2, "--json")
+    options = ("--scheduler", "merged,ring", "--seeds", 2, "--json")
     answer = gradweave("compare", "ring:4", "star:3", *options)
     assert answer.status == 0 and answer.stderr == ""
     assert set(answer.json) == {"rows"}
@@ -419,8 +450,8 @@ def test_compare_answers_in_json(gradweave):
 
 
 def test_compare_by_seconds(gradweave):
-    network = ("star:4", "mesh:3", "--objective", "seconds", "--gradient-bytes", "100MB")
-    schedulers = ("--schedulers", "ring,packed,ring:order=hamiltonian")
+    network = ("star:4", "mesh:3", "--objective", "seconds", "--size", "100MB")
+    schedulers = ("--scheduler", "ring,packed,ring:order=hamiltonian")
     rows = gradweave("compare", *network, *schedulers, "--json").json["rows"]
     assert len(rows) == 6
     for row in rows[:-1]:
@@ -438,8 +469,8 @@ def test_compare_by_seconds(gradweave):
 
 
 def test_a_sweep_of_sizes_is_that_of_nccl_tests(gradweave, here):
-    sweep = ("star:4,bandwidth=1GB/s", "-b", "1K", "-e", "1M", "-f", "32")
-    options = (*sweep, "--schedulers", "ring,binomial", "--output", "out")
+    sweep = ("star:4,bandwidth=1GB/s", "--size", "1KiB..1MiB*32")
+    options = (*sweep, "--scheduler", "ring,binomial", "--output", "out")
     rows = gradweave("compare", *options, "--json").json["rows"]
     assert [row["gradient_bytes"] for row in rows[::2]] == [1 << 10, 1 << 15, 1 << 20]
     for row in rows:
@@ -450,54 +481,54 @@ def test_a_sweep_of_sizes_is_that_of_nccl_tests(gradweave, here):
     assert "1 KiB" in shown and "lower bound" in shown and "busbw" in shown
     assert "binomial (binomial tree)" in shown
     assert (here / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    found = gradweave("schedule", *sweep, "--collective", "all-gather", "--json").json["sizes"]
+    found = gradweave("solve", *sweep, "--collective", "all-gather", "--json").json["sizes"]
     assert [one["gradient_bytes"] for one in found] == [1 << 10, 1 << 15, 1 << 20]
     assert all(one["seconds"] and one["collective"] == "all_gather" for one in found)
-    shown = gradweave("schedule", *sweep).stdout
+    shown = gradweave("solve", *sweep).stdout
     assert [line.split()[:2] for line in shown.splitlines()[2:]] == [
         ["1", "KiB"], ["32", "KiB"], ["1", "MiB"],
     ]  # fmt: skip
 
 
 def test_schedulers_may_be_named_one_by_one(gradweave):
-    answer = gradweave("schedule", "ring:4", "--scheduler", "ring", "--scheduler", "merged")
+    answer = gradweave("solve", "ring:4", "--scheduler", "ring", "--scheduler", "merged")
     assert "also tried: ring" in answer.stdout
 
 
 def test_schedule_says_where_time_goes(gradweave):
     uneven = ("star:8", "--slow", "0-8=0.5", "--scheduler", "packed:pieces=24")
-    answer = gradweave("schedule", *uneven)
+    answer = gradweave("solve", *uneven)
     assert "busiest link " in answer.stdout and "% used, idle " in answer.stdout
     assert "equal parts would be 12.50%" in answer.stdout
-    held = gradweave("schedule", *uneven, "--json").json
+    held = gradweave("solve", *uneven, "--json").json
     assert [one["rank"] for one in held["rooted_shares"]] == [*range(8)]
     assert [one["server"] for one in held["rooted_shares"]] == [*range(8)]
     assert sum(one["share"] for one in held["rooted_shares"]) == pytest.approx(1)
     busiest = held["busiest_links"]
     assert 0.5 < busiest[1]["used"] <= busiest[0]["used"] * (1 + 1e-9) <= 1
-    assert "rooted_shares" not in gradweave("schedule", "ring:4", "--json").json
+    assert "rooted_shares" not in gradweave("solve", "ring:4", "--json").json
 
 
 def test_compare_shows_a_learned_scheduler_by_three_figures(gradweave):
-    answer = gradweave("compare", "ring:4", "--schedulers", "learned", "--seeds", 1, "--json")
+    answer = gradweave("compare", "ring:4", "--scheduler", "learned", "--seeds", 1, "--json")
     names = [row["scheduler"] for row in json.loads(answer.stdout)["rows"]]
     assert names == list(LEARNED)
 
 
 def test_compare_says_why_there_is_no_figure(gradweave):
     answer = gradweave(
-        "compare", "mesh:3", "--schedulers", "ring:order=hamiltonian", "--seeds", 1, "--json"
+        "compare", "mesh:3", "--scheduler", "ring:order=hamiltonian", "--seeds", 1, "--json"
     )
     (row,) = answer.json["rows"]
     assert answer.status == 0
     assert row["rounds_mean"] is None and row["rounds_min"] is None
     assert row["reason"].startswith("there is no Hamiltonian cycle")
-    answer = gradweave("compare", "mesh:3", "--schedulers", "ring:order=hamiltonian", "--seeds", 1)
+    answer = gradweave("compare", "mesh:3", "--scheduler", "ring:order=hamiltonian", "--seeds", 1)
     assert "none: mesh:3, ring:order=hamiltonian: there is no Hamiltonian" in answer.stdout
 
 
 def test_the_table_shows_the_papers_figures_and_marks_those_that_do_not_reproduce(gradweave):
-    answer = gradweave("compare", "--seeds", 1, "--schedulers", "parameter_server,ring:steps=paper")
+    answer = gradweave("compare", "--seeds", 1, "--scheduler", "parameter_server,ring:steps=paper")
     assert answer.status == 0
     rows = [line.split() for line in answer.stdout.splitlines()]
     papers = [row[2:] for row in rows if row[:2] == ["the", "paper's"]]
@@ -515,7 +546,7 @@ def test_the_table_shows_the_papers_figures_and_marks_those_that_do_not_reproduc
 
 def test_all_files_of_a_comparison_agree(gradweave, here, monkeypatch):
     drawn = []
-    from gradweave.cli.verbs import compare as module
+    from gradweave.cli.commands import compare as module
 
     chart = module.comparison_chart
     monkeypatch.setattr(
@@ -523,7 +554,7 @@ def test_all_files_of_a_comparison_agree(gradweave, here, monkeypatch):
     )
     schedulers = "merged,ring:order=hamiltonian"
     answer = gradweave(
-        "compare", "ring:4,mesh:3", "--schedulers", schedulers, "--seeds", 2, "--output", "a/table",
+        "compare", "ring:4,mesh:3", "--scheduler", schedulers, "--seeds", 2, "--output", "a/table",
         "--json",
     )  # fmt: skip
     assert answer.status == 0
@@ -548,7 +579,7 @@ def test_all_files_of_a_comparison_agree(gradweave, here, monkeypatch):
 def test_without_a_figure_there_is_no_chart(gradweave, here):
     (here / "table").mkdir()
     (here / "table" / "comparison.png").write_text("of an earlier run")
-    options = ("--schedulers", "ring:order=hamiltonian", "--seeds", 1)
+    options = ("--scheduler", "ring:order=hamiltonian", "--seeds", 1)
     answer = gradweave("compare", "mesh:3", *options, "--output", "table")
     assert answer.status == 0
     assert "written to table: comparison.csv, comparison.json\n" in answer.stdout
@@ -558,14 +589,14 @@ def test_without_a_figure_there_is_no_chart(gradweave, here):
 
 def test_the_table_is_as_wide_as_its_names(gradweave):
     specs = [f"jellyfish:switches=10,degree=4,seed={seed}" for seed in range(6)]
-    answer = gradweave("compare", *specs, "--schedulers", "merged", "--seeds", 1)
+    answer = gradweave("compare", *specs, "--scheduler", "merged", "--seeds", 1)
     header = answer.stdout.splitlines()[0]
     assert all(spec in header for spec in specs)
 
 
 def test_names_with_brackets_are_no_markup(gradweave, here):
     (here / "net[red]:smile:.edges").write_text("a b\nb c\n")
-    answer = gradweave("compare", "./net[red]:smile:.edges", "--schedulers", "merged", "--seeds", 1)
+    answer = gradweave("compare", "./net[red]:smile:.edges", "--scheduler", "merged", "--seeds", 1)
     assert "./net[red]:smile:.edges" in answer.stdout
 
 
@@ -595,6 +626,7 @@ def hostile_file(here):
 def test_show_finds_the_schedule_of_a_network(gradweave, here):
     answer = gradweave("show", "ring:8", "--scheduler", "ring", "--json")
     bound = {"rounds": 8, "kind": "cut", "source": "computed", "certified": True}
+    bound["holds_for"] = BARRIER
     assert answer.json == {
         "file": "ring:8",
         "output": "ring-8.html",
@@ -610,7 +642,7 @@ def test_show_finds_the_schedule_of_a_network(gradweave, here):
 
 def test_the_page_knows_that_seconds_were_asked_for(gradweave, here):
     options = ["--scheduler", "ring", "--objective", "seconds"]
-    gradweave("schedule", "ring:4", *options, "--output", "ring.json")
+    gradweave("solve", "ring:4", *options, "--output", "ring.json")
     gradweave("show", "ring.json")
     gradweave("show", "ring:4", *options)
     for name in ("ring.html", "ring-4.html"):
@@ -618,7 +650,7 @@ def test_the_page_knows_that_seconds_were_asked_for(gradweave, here):
 
 
 def test_show_compares_two(gradweave, here):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "one.json")
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", "one.json")
     answer = gradweave("show", "one.json", "ring:4", "--scheduler", "merged", "--json")
     assert answer.json["files"] == ["one.json", "ring:4"]
     assert answer.json["output"] == "one-and-ring-4.html"
@@ -627,7 +659,7 @@ def test_show_compares_two(gradweave, here):
 
 
 def test_show_refuses_what_says_nothing(gradweave, refused, here):
-    gradweave("schedule", "ring:4", "--scheduler", "ring", "--output", "one.json")
+    gradweave("solve", "ring:4", "--scheduler", "ring", "--output", "one.json")
     line = refused("show", "one.json", "--scheduler", "merged")
     assert line.endswith("--scheduler is for a NETWORK; one.json is a schedule's file")
     assert "one or two schedules, got 3" in refused("show", "one.json", "one.json", "one.json")
@@ -657,13 +689,13 @@ def test_hostile_labels_in_an_error(refused, hostile_file):
     held["topology"]["links"]["capacity"][0] = 0
     hostile_file.write_text(json.dumps(held))
     assert "\\x1b[31m" in refused("verify", "hostile.json")
-    assert "\\x1b[31m" in refused("schedule", "hostile.json")
+    assert "\\x1b[31m" in refused("solve", "hostile.json")
 
 
 def test_hostile_file_names(gradweave, here):
     name = "a\x1b[31mb\u202e.edges"
     (here / name).write_text("a b\nb c\n")
-    for verb in ("schedule", "compare"):
+    for verb in ("solve", "compare"):
         answer = gradweave(verb, name, *["--seeds", 1] * (verb == "compare"))
         assert answer.status == 0
         assert all(line.isprintable() for line in answer.stdout.splitlines())
@@ -698,7 +730,7 @@ def test_a_table_is_a_line_a_row_with_figures_to_the_right(capsys):
 def test_progress_of_a_comparison_names_what_is_running(gradweave, monkeypatch):
     said = []
     monkeypatch.setattr(Progress, "__call__", lambda _, doing: said.append(doing))
-    gradweave("compare", "ring:3", "--schedulers", "ring,merged", "--seeds", 1)
+    gradweave("compare", "ring:3", "--scheduler", "ring,merged", "--seeds", 1)
     assert said == ["ring:3: ring", "ring:3: merged"]
 
 

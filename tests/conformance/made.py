@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import gradweave as gw
-from gradweave.schedule import Collective, Schedule
-from gradweave.schedule.schedule import Provenance
+from gradweave.schedules import Schedule
+from gradweave.schedules.schedule import Collective, Provenance
 from tests.conformance.networks import network
 from tests.conformance.strategies import STRATEGIES
 
@@ -28,7 +28,7 @@ def made(name: str, strategy: str, collective: Collective = "all_reduce") -> Sch
     if path and path.exists():
         # A file has neither infinity nor tuples among the options.
         provenance = Provenance(scheduler.name, scheduler.options(), 0)
-        return gw.schedule.load(path).replace(topology=topology, scheduler=provenance)
+        return gw.load(path).replace(topology=topology, scheduler=provenance)
     began = time.monotonic()
     schedule = scheduler.schedule(topology, collective=collective, seed=0)
     if path and time.monotonic() - began > LONG_S:

@@ -25,6 +25,7 @@ from gradweave.schedulers import (
     solve,
 )
 from gradweave.topology import Topology
+from tests.conformance.networks import NETWORKS
 
 
 def every_other(servers: int) -> int:
@@ -84,7 +85,7 @@ class Solved(Scheduler):
     name: ClassVar[str] = "solved"
 
     def make(self, topology, collective, seed, stop):
-        return solve(topology, collective=collective, seed=seed).schedule
+        return solve(topology, objective="rounds", collective=collective, seed=seed).schedule
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -150,6 +151,12 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "recursive doubling, near": Strategy(
         lambda _: RecursiveDoubling(order="near"), transfers_in_stage=None, one_stage=True
+    ),
+    "all with all": Strategy(
+        lambda _: RecursiveDoubling(radix=64),
+        transfers_in_stage=None,
+        one_stage=True,
+        none_on=frozenset(NETWORKS) - {"complete:4", "complete:2"},
     ),
     "binomial": Strategy(lambda _: Binomial(), lambda servers: servers - 1),
     "binomial, near": Strategy(lambda _: Binomial(order="near"), lambda servers: servers - 1),

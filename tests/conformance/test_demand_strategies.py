@@ -7,7 +7,6 @@ import pytest
 
 from gradweave.conformance import demand_strategy as promises
 from gradweave.conformance.networks import network
-from gradweave.schedule import Demand
 from gradweave.schedulers import (
     DEMAND_STRATEGIES,
     Apart,
@@ -27,7 +26,8 @@ from gradweave.schedulers import (
     PostalTree,
     Ring,
 )
-from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedules import Demand
 
 NETWORKS = promises.SMALL
 DEMANDS = [*promises.demands(network(NETWORKS[0]))]

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.schedule import FlowTrees, Provenance, Workloads
-from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.simulate import RoundState, play, schedule_from_rounds
-from tests.schedule.same import same_columns
+from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedules import FlowTrees, Provenance, Workloads
+from gradweave.simulator import RoundState, schedule_from_rounds
+from gradweave.simulator.rounds import play
+from tests.schedules.same import same_columns
 
 NETWORKS = ["bcube:n=3,k=1", "fat_tree:2", "hypercube:3", "mesh:2x3", "ring:5", "star:4"]
 

@@ -6,13 +6,13 @@ import pytest
 import gradweave as gw
 from gradweave.conformance import scheduler as promises
 from gradweave.errors import NoScheduleError
-from gradweave.schedule import COLLECTIVES, Schedule
 from gradweave.schedulers import STRATEGIES as NAMED
+from gradweave.schedules import COLLECTIVES, Schedule
 from gradweave.topology import Topology
 from tests.conformance.made import made
 from tests.conformance.networks import NETWORKS, network, relabelled
 from tests.conformance.strategies import STRATEGIES
-from tests.schedule.same import same_columns
+from tests.schedules.same import same_columns
 
 PAIRS = [(name, strategy) for strategy in STRATEGIES for name in NETWORKS]
 FOUND = [(name, strategy) for name, strategy in PAIRS if name not in STRATEGIES[strategy].none_on]
@@ -124,8 +124,8 @@ def does_as_well_under_other_node_ids(schedule: Schedule, strategy: str, bound: 
 def is_both_stages(schedule: Schedule, strategy: str) -> None:
     if "overlap" not in strategy:
         assert sum(schedule.stages.values()) == schedule.rounds
-    reduces = schedule.round[schedule.op == gw.schedule.REDUCE]
-    copies = schedule.round[schedule.op == gw.schedule.COPY]
+    reduces = schedule.round[schedule.op == gw.schedules.REDUCE]
+    copies = schedule.round[schedule.op == gw.schedules.COPY]
     assert len(reduces) and (len(copies) or STRATEGIES[strategy].one_stage)
     if "overlap" not in strategy and strategy != "ring, paper":
         promises.copies_come_last(schedule)

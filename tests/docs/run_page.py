@@ -30,7 +30,7 @@ from tests.docs.blocks import COMMANDS, PROGRAMS, Block, blocks_of
 
 PATIENCE_S = 600
 """How long commands may take on a busy machine that are not as large as the page has them."""
-HERE = ("schedule", "compare", "verify", "show", "place", "export")
+HERE = ("solve", "compare", "verify", "show", "place", "export")
 """Verbs that start no processes."""
 SHELL = frozenset("|&;<>$`*?!~{}")
 """Characters that mean something to bash."""

@@ -4,7 +4,7 @@ import grimp
 import networkx as nx
 
 PAIRS = [
-    {"schedule.schedule", "schedule.file"},
+    {"schedules.schedule", "schedules.file"},
     {"topology.topology", "topology.links_kernel"},
     {"marl.learners.algorithms", "marl.learners.q_learning"},
 ]

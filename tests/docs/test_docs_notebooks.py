@@ -1,4 +1,4 @@
-"""The notebooks of the three paths: short, without outputs, linked from the front page, and run."""
+"""The notebooks of the three paths: short, with outputs, linked from the front page, and run."""
 
 import json
 import re
@@ -27,12 +27,19 @@ def test_the_front_page_has_them():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_short_and_without_outputs(name: str):
+def test_it_is_short_and_has_its_outputs(name: str):
     cells = cells_of(name)
     assert len(cells) < MOST_CELLS
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert any("gw.show(" in "".join(cell["source"]) for cell in code)
-    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    kinds = {kind for output in outputs for kind in output.get("data", {"text": ""})}
+    assert {"text", "image/svg+xml"} <= kinds
+    for cell in code:
+        source = "".join(cell["source"])
+        assert bool(cell["outputs"]) or not ("print(" in source or "gw.show(" in source)
+    assert (FOLDER / f"{name}.ipynb").stat().st_size < 1_000_000
 
 
 @pytest.mark.parametrize("name", NAMES)

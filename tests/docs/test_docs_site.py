@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -35,12 +36,29 @@ def test_a_dead_link_is_printed_and_fails(target: str, tmp_path: Path):
     assert "nowhere.md" in build.stdout + build.stderr
 
 
-def test_examples_of_docstrings_are_fenced():
-    path = ROOT / "docs" / "examples_as_code.py"
-    spec = importlib.util.spec_from_file_location("examples_as_code", path)
+def module_of(name: str) -> ModuleType:
+    path = ROOT / "docs" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_layout_names_every_package():
+    layout = module_of("layout_page")
+    text = (ROOT / "docs" / "design" / "layout.md").read_text()
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="design/layout.md"))
+    filled = layout.on_page_markdown(text, page)
+    sources = ROOT / "src" / "gradweave"
+    for init in sources.glob("*/**/__init__.py"):
+        folder = f"| `{init.parent.relative_to(sources)}/` | "
+        row = filled.partition(folder)[2].partition("\n")[0]
+        assert row.removesuffix("|").strip(), f"{folder} is missing, or has no docstring"
+
+
+def test_examples_of_docstrings_are_fenced():
+    extension = module_of("examples_as_code")
     docstring = "Adds.\n\n>>> add(\n...     [1]\n... )\n[1]\n\nSource: a book.\n"
     shown = "Adds.\n\n```pycon\n>>> add(\n...     [1]\n... )\n[1]\n```\n\nSource: a book.\n"
     assert extension.fenced(docstring) == shown

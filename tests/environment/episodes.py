@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradweave.environment import Instance, Problem, Rewards, SchedulingEnvironment, Size, State
+from gradweave.environment import Rewards, SchedulingEnvironment, Size, State
+from gradweave.environment.problem import Instance, Problem
 
 SMALL = Size(servers=6, trees=12, hops=96, links=48, route=4)
 """Holds every small network, so that one compilation serves them all."""

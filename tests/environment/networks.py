@@ -2,7 +2,7 @@
 
 import functools
 
-from gradweave.environment import Instance
+from gradweave.environment.problem import Instance
 from gradweave.topology import Topology
 from tests.conformance.networks import network
 

@@ -1,16 +1,17 @@
-"""The environment once more, on `simulate.rounds`: what each step must allow, do and reward.
+"""The environment once more, on `simulator.rounds`: what each step must allow, do and reward.
 
 Nothing here is taken from the environment but the numbers that it gives to hops.
 """
 
 import numpy as np
 
-from gradweave.environment import Instance, Rewards
+from gradweave.environment import Rewards
+from gradweave.environment.problem import Instance
 from gradweave.environment.state import FLOW_TREE_SELECTION
-from gradweave.schedule import FlowTrees, Workloads
-from gradweave.schedule.schedule import REDUCE
 from gradweave.schedulers.hops import Hops
-from gradweave.simulate import GrownState, RoundState
+from gradweave.schedules import FlowTrees, Workloads
+from gradweave.schedules.schedule import REDUCE
+from gradweave.simulator import GrownState, RoundState
 from tests.environment.episodes import Episodes, length
 
 

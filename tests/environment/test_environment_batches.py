@@ -12,8 +12,9 @@ pytest.importorskip("equinox")
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Problem, SchedulingEnvironment, Size, State, rounds, stack
+from gradweave.environment import SchedulingEnvironment, Size, State, rounds, stack
 from gradweave.environment import state as states
+from gradweave.environment.problem import Problem
 from tests.environment.episodes import (
     INVALID,
     SMALL,

@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from gradweave.environment.gymnasium_adapter import NAME, GymnasiumScheduling
 from gradweave.environment.numbered import every_tree, random_workload
 from gradweave.errors import OptionError, ScheduleError
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from tests.environment.networks import instance
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -128,7 +128,7 @@ def test_every_instance_is_drawn():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(OptionError, match="selection: multi_hot fits flow-tree selection alone"):
+    with pytest.raises(OptionError, match="selection: multi_hot is for flow-tree selection only"):
         GymnasiumScheduling(INSTANCES, selection="multi_hot")
     env = GymnasiumScheduling(INSTANCES, tree_policy=every_tree)
     for asked in (env.action_masks, env.schedule, lambda: env.step(0)):

@@ -18,7 +18,7 @@ from jaxmarl.environments.spaces import Discrete, MultiDiscrete
 
 from gradweave.environment.jaxmarl_adapter import TREES, WORKLOADS, JaxMARLScheduling
 from gradweave.environment.numbered import every_tree, random_workload
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from tests.environment.networks import instance
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -12,11 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Problem, Rewards
+from gradweave.environment import Rewards
 from gradweave.environment.numbered import NumberedEnvironment, every_tree, random_workload
+from gradweave.environment.problem import Problem
 from gradweave.environment.state import FLOW_TREE_SELECTION
 from gradweave.errors import OptionError
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from tests.environment.networks import instance
 from tests.environment.reference import Replay
 

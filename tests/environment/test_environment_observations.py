@@ -11,7 +11,8 @@ pytest.importorskip("equinox")
 
 import jax
 
-from gradweave.environment import Instance, Rewards, SchedulingEnvironment, State
+from gradweave.environment import Rewards, SchedulingEnvironment, State
+from gradweave.environment.problem import Instance
 from tests.environment.episodes import Episodes, episodes, length, padded, without_limit
 from tests.environment.networks import SETTINGS, instance
 from tests.environment.reference import Replay, replay

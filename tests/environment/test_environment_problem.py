@@ -7,7 +7,8 @@ pytest.importorskip("jax")
 pytest.importorskip("equinox")
 
 import gradweave as gw
-from gradweave.environment import Instance, Problem, SchedulingEnvironment, Size, stack
+from gradweave.environment import SchedulingEnvironment, Size, stack
+from gradweave.environment.problem import Instance, Problem
 from gradweave.errors import OptionError, ScheduleError
 from tests.environment.episodes import SMALL, padded
 from tests.environment.networks import SETTINGS, SMALL_NETWORKS, instance, network

@@ -1,4 +1,4 @@
-"""What the compiled environment allows, does and rewards is what `simulate.rounds` says, step by
+"""What the compiled environment allows, does and rewards is what `simulator.rounds` says, step by
 step, over a thousand random episodes; every finished one is a schedule that verifies."""
 
 import numpy as np
@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 pytest.importorskip("jax")
 pytest.importorskip("equinox")
 
-from gradweave.environment import Instance, Size
-from gradweave.schedule.schedule import COPY, REDUCE
-from gradweave.verify import verify
+from gradweave.environment import Size
+from gradweave.environment.problem import Instance
+from gradweave.schedules.schedule import COPY, REDUCE
+from gradweave.verifier import verify
 from tests.environment.episodes import Episodes, episodes, padded, without_limit
 from tests.environment.networks import SETTINGS, SMALL_NETWORKS, instance, instance_on
 from tests.environment.reference import replay
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 LARGE = Size(servers=20, trees=40, hops=112, links=61, route=4)
 """Holds the networks of the paper's Table 2 that are tried."""

@@ -11,9 +11,10 @@ pytest.importorskip("equinox")
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Problem, SchedulingEnvironment, Size, State
+from gradweave.environment import SchedulingEnvironment, Size, State
 from gradweave.environment import state as states
 from gradweave.environment.flow_tree_selection import at_once, select
+from gradweave.environment.problem import Problem
 from gradweave.environment.random_policy import draw, hashed, scaled
 from gradweave.environment.workload_scheduling import schedule
 from tests.environment.networks import instance

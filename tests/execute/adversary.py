@@ -23,12 +23,13 @@ from gradweave.execute import program as program_module
 from gradweave.execute.program import default_ahead
 from gradweave.execute.reference import Combine
 from gradweave.execute.tracker import Tracker
-from gradweave.schedule import Schedule
-from gradweave.simulate.seconds import rates
+from gradweave.schedules import Schedule
+from gradweave.simulator.seconds import rates
 
 RUBBISH = 0xBAD
 # Plain numbers: comparing with members of an enumeration takes most of a machine's time.
 SEND, REDUCE, COPY = int(Action.SEND), int(Action.REDUCE), int(Action.COPY)
+KEEP = int(Action.KEEP)
 LOCAL = frozenset(map(int, program_module.LOCAL))
 
 Event = tuple[Literal["start", "meet", "end"], int, int]
@@ -172,7 +173,7 @@ class Machine:
             if kind == REDUCE:
                 self._combine(result, place)
             server.taken[action] = result
-            piece[:] = RUBBISH
+            (place if kind == KEEP else piece)[:] = RUBBISH
             self._events.append(("end", server.rank, action))
             return
         if kind == SEND:
@@ -203,7 +204,8 @@ class Machine:
 
     def _end(self, server: "_Server", action: int) -> None:
         if server.kind[action] in LOCAL:
-            server.part[action][:] = server.taken.pop(action)
+            into = server.scratch if server.kind[action] == KEEP else server.part
+            into[action][:] = server.taken.pop(action)  # pyright: ignore[reportOptionalSubscript]
         server.give_back(action)
         self._offer(server, server.tracker.complete(action))
 
@@ -316,7 +318,7 @@ def _memories(kind: int, piece: int, place: int) -> list[tuple[Memory, bool]]:
     if kind == SEND:
         return [(("piece", piece), False)]
     if kind in LOCAL:
-        return [(("piece", piece), True), (("place", place), False)]
+        return [(("piece", piece), kind != KEEP), (("place", place), kind == KEEP)]
     return [(("place", place) if place >= 0 else ("piece", piece), True)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.execute.reference import meaningful
-from gradweave.schedule import Schedule, integer_shares
+from gradweave.schedules import Schedule, integer_shares
 
 INTEGERS = ("int8", "uint8", "int32", "int64")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64")

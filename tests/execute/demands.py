@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 import gradweave as gw
 from gradweave.execute import play
 from gradweave.execute.layout import Layout
-from gradweave.schedule import Job, Schedule
+from gradweave.schedules import Job, Schedule
 from tests.execute.cases import as_dtype, contribution
 
 
@@ -20,7 +20,7 @@ def planned() -> list[Schedule]:
     ]
     relayed = Job("reduce", 800, [0, 2, 3], root=3, relays=[1])
     return [
-        gw.schedulers.Joint().schedule(network, gw.schedule.demand_of(network, jobs))
+        gw.schedulers.Joint().schedule(network, gw.schedules.demand_of(network, jobs))
         for network, jobs in ((star, together), (ring, [Job("all_to_all", 480)]), (ring, [relayed]))
     ]
 

@@ -21,11 +21,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import gradweave as gw
+from gradweave import jax as jax_mesh
 from gradweave.errors import OptionError
-from gradweave.execute import jax_mesh, play
-from gradweave.execute.jax_mesh import AXIS
+from gradweave.execute import play
 from gradweave.execute.reference import meaningful
-from gradweave.schedule import Collective, Schedule
+from gradweave.jax import AXIS
+from gradweave.schedules import Schedule
+from gradweave.schedules.schedule import Collective
 from tests.conformance.networks import TABLE_2
 from tests.execute.cases import IN_SHARES
 from tests.execute.demands import ends, planned
@@ -90,13 +92,17 @@ def on_servers(run: Callable[[Any], Any], schedule: Schedule, **options: Any) ->
 
     options = {"check_vma": False} | options
     return jax.shard_map(
-        one, mesh=jax_mesh.mesh(schedule), in_specs=P("server"), out_specs=P("server"), **options
+        one,
+        mesh=jax_mesh.server_mesh(schedule),
+        in_specs=P("server"),
+        out_specs=P("server"),
+        **options,
     )
 
 
 def reduced(schedule: Schedule, tree: Any, reduction: str = "sum") -> Any:
-    run = jax_mesh.collective(schedule, reduction=reduction)  # pyright: ignore[reportArgumentType]
-    placed = jax.device_put(tree, NamedSharding(jax_mesh.mesh(schedule), P("server")))
+    run = jax_mesh.Collective(schedule, reduction=reduction)  # pyright: ignore[reportArgumentType]
+    placed = jax.device_put(tree, NamedSharding(jax_mesh.server_mesh(schedule), P("server")))
     return jax.tree.map(np.asarray, jax.jit(on_servers(run, schedule))(placed))
 
 
@@ -221,6 +227,15 @@ def pytrees() -> None:
         assert np.allclose(one, np.broadcast_to(other.sum(0), other.shape), rtol=1e-2)
 
 
+@case("transformations")
+def all_with_all() -> None:
+    for servers, radix in ((4, 64), (9, 3), (12, 3)):  # in the last, some are folded
+        network = gw.topology.from_spec(f"complete:{servers}")
+        schedule = gw.schedulers.RecursiveDoubling(radix=radix).schedule(network)
+        for dtype, reduction in (("float32", "sum"), ("int32", "max")):
+            check(schedule, {dtype: contributions(servers, 33, dtype)}, reduction)
+
+
 @case("large")
 def same_bits_everywhere_and_again() -> None:
     schedule = made("bcube:n=3,k=1", "merged")
@@ -248,7 +263,7 @@ def like_those_of_psum() -> None:
     ):
         schedule = made(*pair)
         servers = schedule.topology.num_servers
-        run = jax_mesh.all_reduce(schedule, reduction=reduction)
+        run = jax_mesh.Collective(schedule, reduction=reduction)
         mine = on_servers(functools.partial(through, run), schedule)
         other = on_servers(functools.partial(through, lambda x, f=theirs: f(x, AXIS)), schedule)
         x, v = (jnp.asarray(contributions(servers, 23, "float32", seed)) for seed in (0, 1))
@@ -269,7 +284,7 @@ def derivatives(run: Callable, x: jax.Array, v: jax.Array) -> tuple[jax.Array, j
 @case("derivatives")
 def transposes_by_ppermutes() -> None:
     schedule = made(*SEVERAL)
-    run = on_servers(jax_mesh.all_reduce(schedule), schedule)
+    run = on_servers(jax_mesh.Collective(schedule), schedule)
     x = jnp.ones((6, 11))
     back = jax.jit(lambda v: jax.linear_transpose(run, x)(v)[0])
     text = back.lower(x).as_text()
@@ -284,7 +299,7 @@ def of_one_stage() -> None:
     for collective in ("reduce_scatter", "all_gather"):
         schedule = made("ring:8", "merged", collective)
         matrix = dense(schedule, 9)
-        run = jax.jit(on_servers(jax_mesh.collective(schedule), schedule))
+        run = jax.jit(on_servers(jax_mesh.Collective(schedule), schedule))
         x, v = (contributions(8, 9, "float32", seed) for seed in (0, 1))
         (got,) = jax.jit(jax.linear_transpose(run, jnp.asarray(x)))(jnp.asarray(v))
         assert np.allclose(got.reshape(-1), matrix.T @ v.reshape(-1), atol=1e-4)
@@ -295,7 +310,7 @@ def of_one_stage() -> None:
 @case("derivatives")
 def of_the_maximum() -> None:
     schedule = made(*SEVERAL)
-    run = on_servers(jax_mesh.all_reduce(schedule, reduction="max"), schedule)
+    run = on_servers(jax_mesh.Collective(schedule, reduction="max"), schedule)
     x = contributions(6, 9, "float32")
     got = jax.jit(jax.grad(lambda x: (run(x) ** 2).sum()))(jnp.asarray(x))
     expected = jax.grad(lambda x: 6 * (x.max(0) ** 2).sum())(jnp.asarray(x))
@@ -305,7 +320,7 @@ def of_the_maximum() -> None:
 @case("derivatives")
 def of_integers_beside_floats() -> None:
     schedule = made(*SEVERAL)
-    run = on_servers(jax_mesh.all_reduce(schedule), schedule)
+    run = on_servers(jax_mesh.Collective(schedule), schedule)
     tree = {"x": jnp.ones((6, 3)), "count": jnp.ones((6, 2), jnp.int32)}
 
     def loss(x: jax.Array) -> jax.Array:
@@ -326,7 +341,7 @@ def demands() -> None:
             np.stack([np.pad(part, (0, longest - len(part))) for part in parts])
             for parts, longest in zip(zip(*every, strict=True), most, strict=True)
         )
-        run = jax_mesh.exchange(schedule, ("dp", "tp"), reduction=reduction)  # pyright: ignore[reportArgumentType]
+        run = jax_mesh.Collective(schedule, ("dp", "tp"), reduction=reduction)  # pyright: ignore[reportArgumentType]
         on_mesh = jax.jit(
             jax.shard_map(
                 lambda x, f=run: f(x[0])[None], mesh=devices, in_specs=axes, out_specs=axes
@@ -347,7 +362,7 @@ def demands() -> None:
 def without_jit() -> None:
     schedule = made("ring:8", "ring")
     x = contributions(8, 11, "float32")
-    got = on_servers(jax_mesh.all_reduce(schedule), schedule)(jnp.asarray(x))
+    got = on_servers(jax_mesh.Collective(schedule), schedule)(jnp.asarray(x))
     assert np.asarray(got).tobytes() == play(schedule, x).tobytes()
 
 
@@ -357,7 +372,7 @@ def batches() -> None:
         schedule = made(*pair)
         servers = schedule.topology.num_servers
         x = np.stack([contributions(servers, 17, "float32", seed) for seed in range(3)])
-        run = jax_mesh.all_reduce(schedule)
+        run = jax_mesh.Collective(schedule)
         expected = np.stack([play(schedule, each) for each in x])
         outside = jax.jit(jax.vmap(on_servers(run, schedule)))(x)
         assert np.asarray(outside).tobytes() == expected.tobytes()
@@ -368,7 +383,7 @@ def batches() -> None:
 @case("transformations")
 def derivatives_of_batches() -> None:
     schedule = made(*SEVERAL)
-    run = jax.vmap(on_servers(jax_mesh.all_reduce(schedule), schedule))
+    run = jax.vmap(on_servers(jax_mesh.Collective(schedule), schedule))
     x = jnp.asarray(np.stack([contributions(6, 7, "float32", seed) for seed in range(2)]))
     got = jax.jit(jax.grad(lambda x: (run(x) ** 2).sum()))(x)
     assert np.allclose(got, jnp.broadcast_to(12 * x.sum(1, keepdims=True), x.shape), atol=1e-4)
@@ -379,7 +394,7 @@ def in_loops() -> None:
     for pair in EACH:
         schedule = made(*pair)
         servers = schedule.topology.num_servers
-        run = jax_mesh.all_reduce(schedule, reduction="mean")
+        run = jax_mesh.Collective(schedule, reduction="mean")
 
         def repeatedly(x: jax.Array, run: Callable = run) -> jax.Array:
             return lax.scan(lambda x, _: (run(3 * x), None), x, length=3)[0]
@@ -396,14 +411,14 @@ def with_the_checks_of_shard_map() -> None:
     for pair in EACH:
         schedule = made(*pair)
         servers = schedule.topology.num_servers
-        run = jax_mesh.all_reduce(schedule)
+        run = jax_mesh.Collective(schedule)
         x = contributions(servers, 17, "float32")
         got = jax.jit(on_servers(run, schedule, check_vma=True))(jnp.asarray(x))
         assert np.asarray(got).tobytes() == play(schedule, x).tobytes()
         # What all servers share counts as often as there are servers.
         shared = jax.shard_map(
             lambda x, run=run: run(x)[None],
-            mesh=jax_mesh.mesh(schedule),
+            mesh=jax_mesh.server_mesh(schedule),
             in_specs=P(),
             out_specs=P("server"),
         )
@@ -413,7 +428,7 @@ def with_the_checks_of_shard_map() -> None:
 @case("transformations")
 def beside_other_axes() -> None:
     schedule = made(*SEVERAL)
-    run = jax_mesh.all_reduce(schedule)
+    run = jax_mesh.Collective(schedule)
     x = np.stack([contributions(6, 11, "float32", seed) for seed in range(2)])
     expected = np.stack([play(schedule, each) for each in x])
     grid = np.array(jax.devices()[:12])
@@ -421,7 +436,7 @@ def beside_other_axes() -> None:
         (grid.reshape(2, 6), ("batch", "server"), "server"),
         (grid.reshape(2, 2, 3), ("batch", "host", "core"), ("host", "core")),
     ):
-        run = jax_mesh.all_reduce(schedule, name)
+        run = jax_mesh.Collective(schedule, name)
         for check_vma in (False, True):
             spread = jax.shard_map(
                 lambda x, run=run: run(x),

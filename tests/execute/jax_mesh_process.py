@@ -13,7 +13,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import gradweave as gw
-from gradweave.execute import jax_mesh, play
+from gradweave import jax as jax_mesh
+from gradweave.execute import play
 from gradweave.schedulers import Binomial, CentralParameterServer, Merged, Ring
 
 SIZES = (1, 10007)
@@ -27,7 +28,7 @@ def main(address: str, processes: int, number: int) -> None:
     network = gw.topology.star(processes)
     for scheduler in (Ring(), Merged(), Binomial(), CentralParameterServer()):
         schedule = scheduler.schedule(network, seed=0)
-        devices = jax_mesh.mesh(schedule)
+        devices = jax_mesh.server_mesh(schedule)
         assert [device.process_index for device in devices.devices] == list(range(processes))
         whole = [
             np.random.default_rng(0).standard_normal((processes, size)).astype(np.float32)
@@ -42,7 +43,7 @@ def main(address: str, processes: int, number: int) -> None:
         ]
         run = jax.jit(
             jax.shard_map(
-                jax_mesh.all_reduce(schedule),
+                jax_mesh.Collective(schedule),
                 mesh=devices,
                 in_specs=P("server"),
                 out_specs=P("server"),

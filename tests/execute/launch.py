@@ -21,8 +21,9 @@ import numpy as np
 
 import gradweave as gw
 from gradweave.execute import play
-from gradweave.schedule import COLLECTIVES, Collective, Schedule
-from gradweave.schedulers import Ring
+from gradweave.schedulers import RecursiveDoubling, Ring
+from gradweave.schedules import COLLECTIVES, Schedule
+from gradweave.schedules.schedule import Collective
 from tests.conformance import made as conformance
 from tests.conformance.strategies import STRATEGIES
 from tests.execute.cases import (
@@ -117,6 +118,15 @@ def of_two(dtypes: Sequence[str]) -> list[Case]:
     ]
 
 
+def all_with_all(dtypes: Sequence[str]) -> list[Case]:
+    """Four servers that exchange everything at once: each adds its value in its place."""
+    return [
+        Case("all with all", "all_reduce", *kind, elements)
+        for kind in kinds(dtypes)
+        for elements in (1, SOME)
+    ]
+
+
 def expected(schedule: Schedule, case: Case) -> list[str]:
     """By rank."""
     servers = range(schedule.topology.num_servers)
@@ -208,6 +218,8 @@ def write_schedules(folder: Path) -> None:
         schedules |= {(name, stage): made("irregular", name, stage) for name in ("merged", "ring")}
     for servers, word in ((3, "three"), (4, "four")):
         schedules[f"ring of {word}", "all_reduce"] = Ring().schedule(gw.topology.ring(servers))
+    exchanging = RecursiveDoubling(radix=64).schedule(gw.topology.from_spec("complete:6"))
+    schedules["all with all", "all_reduce"] = exchanging
     schedules |= {(str(number), "demand"): one for number, one in enumerate(planned())}
     (folder / "job.pickle").write_bytes(pickle.dumps((schedules, [])))
 

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from gradweave import mpi
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
-from gradweave.execute import mpi, play
-from gradweave.schedule import Schedule
-from gradweave.schedule.schedule import OWN, Provenance
+from gradweave.execute import play
+from gradweave.schedules import Schedule
+from gradweave.schedules.schedule import OWN, Provenance
 from tests.execute.cases import Case, Checks, contribution, result_digest
 from tests.execute.demands import ends
 
@@ -91,7 +92,7 @@ def the_runtimes_own(schedules: Schedules, comm: MPI.Intracomm) -> None:
         own = ring.replace(scheduler=Provenance("ring", {OWN: True, "runtime": runtime}))
         for reduction, value in (("sum", 15.0), ("mean", 2.5), ("max", 5.0), ("min", 0.0)):
             mine = np.full(14, float(comm.rank))
-            plan = mpi.Plan(own, mine, comm, reduction=reduction)
+            plan = mpi.Collective(own, mine, comm, reduction=reduction)
             plan.run()
             assert (mine == value).all(), (reduction, mine)
             assert bool(plan.sent_bytes.sum()) is counted
@@ -103,7 +104,7 @@ def the_runtimes_own(schedules: Schedules, comm: MPI.Intracomm) -> None:
 @check
 def another_number_of_servers(schedules: Schedules, comm: MPI.Intracomm) -> None:
     four = schedules["ring of four", "all_reduce"]
-    for call in (mpi.all_reduce, lambda *a: mpi.Plan(a[1], a[0], a[2])):
+    for call in (mpi.all_reduce, lambda *a: mpi.Collective(a[1], a[0], a[2])):
         said = raised(ScheduleError, lambda call=call: call(np.zeros(3), four, comm))
         assert "4 servers" in said and "6 MPI processes" in said, said
 
@@ -119,7 +120,7 @@ def disagreement(schedules: Schedules, comm: MPI.Intracomm) -> None:
             (51, "float32", "sum", merged, "51 elements of float32"),
             (50, "int32", "sum", merged, "50 elements of int32"),
             (50, "float32", "max", merged, "the max"),
-            (50, "float32", "sum", ring, "another schedule"),
+            (50, "float32", "sum", ring, "a different schedule"),
         ):
             call = functools.partial(mpi.all_reduce, np.ones(50, np.float32), merged, comm)
             if different:
@@ -195,7 +196,7 @@ def refused_buffers(schedules: Schedules, comm: MPI.Intracomm) -> None:
         (None, "a NoneType"),
         (3.0, "a float"),
     ):
-        for call in (mpi.all_reduce, lambda *a: mpi.Plan(a[1], a[0], a[2])):
+        for call in (mpi.all_reduce, lambda *a: mpi.Collective(a[1], a[0], a[2])):
             assert said in raised(OptionError, lambda c=call, b=buffer: c(b, schedule, comm))
     for dtype in ("int8", "uint64", "bool"):
         said = raised(
@@ -210,7 +211,7 @@ def refused_buffers(schedules: Schedules, comm: MPI.Intracomm) -> None:
         lambda: mpi.all_reduce(np.zeros(3), schedule, comm, reduction="product"),  # type: ignore
     )
     assert "product" in said
-    said = raised(OptionError, lambda: mpi.Plan(schedule, np.zeros((4, 4)).T[1:], comm))
+    said = raised(OptionError, lambda: mpi.Collective(schedule, np.zeros((4, 4)).T[1:], comm))
     assert "contiguous" in said
 
 
@@ -234,7 +235,7 @@ def one_stage(schedules: Schedules, comm: MPI.Intracomm) -> None:
             )
             whole = brought(scatter, elements)
             mine = whole[comm.rank].copy()
-            first, second = mpi.Plan(scatter, mine, comm), mpi.Plan(gather, mine, comm)
+            first, second = mpi.Collective(scatter, mine, comm), mpi.Collective(gather, mine, comm)
             first.run()
             between = play(scatter, whole)
             second.run()
@@ -284,7 +285,7 @@ def many_runs_of_many_plans(schedules: Schedules, comm: MPI.Intracomm) -> None:
     names = ("merged", "ring", "central", "recursive doubling")
     buffers = {name: np.empty(100 + i, np.float32) for i, name in enumerate(names)}
     plans = {
-        name: mpi.Plan(schedules[name, "all_reduce"], buffers[name], comm, reduction="mean")
+        name: mpi.Collective(schedules[name, "all_reduce"], buffers[name], comm, reduction="mean")
         for name in names
     }
     for turn in range(5):
@@ -301,7 +302,7 @@ def many_runs_of_many_plans(schedules: Schedules, comm: MPI.Intracomm) -> None:
     del plans["ring"]
     for _ in range(30):
         buffer = np.ones(3)
-        mpi.Plan(schedules["merged", "all_reduce"], buffer, comm).run()
+        mpi.Collective(schedules["merged", "all_reduce"], buffer, comm).run()
         assert (buffer == 6).all()
 
 
@@ -312,7 +313,7 @@ def bytes_sent(schedules: Schedules, comm: MPI.Intracomm) -> None:
 
     def sent(name: str) -> np.ndarray:
         buffer = np.ones(elements, np.float64)
-        plan = mpi.Plan(schedules[name, "all_reduce"], buffer, comm)
+        plan = mpi.Collective(schedules[name, "all_reduce"], buffer, comm)
         for runs in (1, 2):
             plan.run()
             every = np.empty((servers, servers), np.int64)
@@ -336,7 +337,7 @@ def a_late_process(schedules: Schedules, comm: MPI.Intracomm) -> None:
     whole = brought(schedule, 200_000)
     for late in range(comm.size):
         mine = whole[comm.rank].copy()
-        plan = mpi.Plan(schedule, mine, comm)
+        plan = mpi.Collective(schedule, mine, comm)
         if comm.rank == late:
             time.sleep(0.1)
         plan.run()
@@ -366,7 +367,7 @@ def conformance(schedules: Schedules, rows: list[tuple], comm: MPI.Intracomm) ->
         case = Case(*row)
         schedule = schedules[case.strategy, case.collective]
         mine = contribution(comm.rank, case.elements, case.dtype).copy()
-        mpi.Plan(schedule, mine, comm, reduction=case.reduction).run()
+        mpi.Collective(schedule, mine, comm, reduction=case.reduction).run()
         digests.append(result_digest(comm.rank, schedule, mine))
     return {"digests": digests}
 
@@ -387,7 +388,7 @@ def checks(schedules: Schedules, comm: MPI.Intracomm) -> dict:
 def lost(schedule: Schedule, comm: MPI.Intracomm, folder: Path, rank: int, when: str) -> dict:
     """Runs on until a process is lost, which is one that kills itself."""
     mine = np.ones(400_000)
-    plan = mpi.Plan(schedule, mine, comm, reduction="max")
+    plan = mpi.Collective(schedule, mine, comm, reduction="max")
     if comm.rank == rank and when == "during":
         threading.Timer(0.3, die, [folder]).start()
     if when == "idle":  # until it is dead, nobody calls anything

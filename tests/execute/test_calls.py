@@ -6,7 +6,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import DeadlockError, OptionError
 from gradweave.execute.calls import check_calls, plan_waits
-from gradweave.schedule import Demand, collective
+from gradweave.schedules import Demand, collective
 
 
 def groups(*members: list[int]) -> Demand:

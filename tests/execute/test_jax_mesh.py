@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 
 import gradweave as gw
+from gradweave import jax as jax_mesh
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
-from gradweave.execute import jax_mesh, play
+from gradweave.execute import play
 from gradweave.execute.jax_mesh.buffers import by_dtype, divided, from_rows, joined, to_rows
 from gradweave.execute.jax_mesh.permutations import (
     IDLE,
@@ -28,7 +29,7 @@ from gradweave.execute.jax_mesh.permutations import (
 )
 from gradweave.execute.matchings import matchings
 from gradweave.execute.reduction import combine
-from gradweave.schedule import COPY, Schedule
+from gradweave.schedules import COPY, Schedule
 from tests.conformance.made import made
 from tests.conformance.networks import NETWORKS, network
 
@@ -216,7 +217,7 @@ def exchanges(jaxpr) -> int:
 )
 def test_fewest_ppermutes_in_the_program(name: str, strategy: str, expected: int | None):
     schedule = made(name, strategy)
-    program = in_axis(jax_mesh.all_reduce(schedule), schedule.topology.num_servers, jnp.ones(50))
+    program = in_axis(jax_mesh.Collective(schedule), schedule.topology.num_servers, jnp.ones(50))
     forms = [form for loop in steps(schedule).loops for form in loop.forms]
     assert exchanges(program.jaxpr) == sum(len(form.permutations) for form in forms)
     assert exchanges(program.jaxpr) == expected or expected is None
@@ -224,27 +225,27 @@ def test_fewest_ppermutes_in_the_program(name: str, strategy: str, expected: int
 
 def test_wrong_number_of_devices():
     with pytest.raises(ScheduleError, match=r"4 servers of ring:n=4.* 3 devices along axis 'serv"):
-        in_axis(jax_mesh.all_reduce(gw.schedulers.Ring().schedule(gw.topology.ring(4))), 3, 1.0)
+        in_axis(jax_mesh.Collective(gw.schedulers.Ring().schedule(gw.topology.ring(4))), 3, 1.0)
 
 
 def test_mesh_with_too_few_devices():
     schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
     with pytest.raises(ScheduleError, match=r"expected 4 devices.* got 1.*device_count=4"):
-        jax_mesh.mesh(schedule, jax.devices()[:1])
+        jax_mesh.server_mesh(schedule, jax.devices()[:1])
 
 
 def test_refused_schedules():
     topology = network("ring:8")
     stage = gw.schedulers.Ring().schedule(topology, collective="all_gather")
     with pytest.raises(ScheduleError, match="expected a schedule of collective all_reduce"):
-        jax_mesh.all_reduce(stage)
+        jax_mesh.all_reduce(jnp.ones(8), stage)
     schedule = gw.schedulers.Ring().schedule(topology)
     with pytest.raises(InvalidScheduleError, match="cannot run"):
-        jax_mesh.all_reduce(schedule.replace(piece=np.roll(schedule.piece, 1)))
+        jax_mesh.Collective(schedule.replace(piece=np.roll(schedule.piece, 1)))
     star = network("star:5")
     adding = gw.schedulers.Merged(aggregating_switches=True).schedule(star)
     with pytest.raises(InvalidScheduleError, match="cannot run"):
-        jax_mesh.collective(adding)
+        jax_mesh.Collective(adding)
 
 
 @pytest.mark.parametrize(
@@ -260,10 +261,10 @@ def test_refused_schedules():
 def test_refused_reductions(reduction, gradient, message: str):
     schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
     with pytest.raises(OptionError, match=message):
-        in_axis(lambda x: jax_mesh.all_reduce(schedule, reduction=reduction)(x), 4, gradient)
+        in_axis(lambda x: jax_mesh.all_reduce(x, schedule, reduction=reduction), 4, gradient)
 
 
 def test_nothing_to_reduce():
     schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
-    program = in_axis(jax_mesh.all_reduce(schedule), 4, {"a": jnp.zeros((0, 3)), "b": None})
+    program = in_axis(jax_mesh.Collective(schedule), 4, {"a": jnp.zeros((0, 3)), "b": None})
     assert exchanges(program.jaxpr) == 0

@@ -16,6 +16,7 @@ import pytest
 from tests.execute.cases import FLOATS, INTEGERS, Case
 from tests.execute.launch import (
     SMALL_NETWORKS,
+    all_with_all,
     cases,
     check_all_name,
     check_reports,
@@ -48,6 +49,13 @@ def test_every_strategy_ends_with_the_bits_of_the_oracle(name: str, tmp_path: Pa
     wanted = cases(name, DTYPES)
     schedules = write_job(tmp_path, name, wanted)
     job(tmp_path, next(iter(schedules.values())).topology.num_servers, "conformance")
+    check_reports(tmp_path, schedules, wanted)
+
+
+def test_servers_that_all_exchange_at_once(tmp_path: Path):
+    wanted = all_with_all(DTYPES)
+    schedules = write_job(tmp_path, "complete:4", wanted)
+    job(tmp_path, 4, "conformance")
     check_reports(tmp_path, schedules, wanted)
 
 

@@ -19,7 +19,7 @@ def found(*others: tuple) -> str:
 
 def test_a_digest_is_the_transfers_own(tmp_path):
     SCHEDULE.save(tmp_path / "ring.json")
-    again = gw.schedule.load(tmp_path / "ring.json")
+    again = gw.load(tmp_path / "ring.json")
     assert digest(again) == digest(SCHEDULE) == digest(Ring().schedule(gw.topology.ring(4)))
     others = [
         Merged().schedule(TOPOLOGY),
@@ -41,13 +41,13 @@ def test_the_same_is_no_mismatch():
     [
         (
             (Merged().schedule(TOPOLOGY), 10, "float32", "sum"),
-            "rank 2 runs another schedule than rank 0",
+            "rank 2 runs a different schedule from rank 0",
         ),
-        ((SCHEDULE, 11, "float32", "sum"), "10 elements of float32, rank 2 11 elements of float32"),
-        ((SCHEDULE, 10, "int8", "sum"), "10 elements of float32, rank 2 10 elements of int8"),
-        ((SCHEDULE, 10, "float64", "sum"), "float32, rank 2 10 elements of float64"),
+        ((SCHEDULE, 11, "float32", "sum"), "of float32, rank 2 has 11 elements of float32"),
+        ((SCHEDULE, 10, "int8", "sum"), "10 elements of float32, rank 2 has 10 elements of int8"),
+        ((SCHEDULE, 10, "float64", "sum"), "float32, rank 2 has 10 elements of float64"),
         ((SCHEDULE, 10, "float32", "mean"), "rank 0 asks for the sum, rank 2 for the mean"),
-        ((SCHEDULE, 1 << 40, "float32", "sum"), "rank 2 1,099,511,627,776 elements"),
+        ((SCHEDULE, 1 << 40, "float32", "sum"), "rank 2 has 1,099,511,627,776 elements"),
     ],
 )
 def test_a_mismatch_names_the_rank_and_both(other: tuple, message: str):
@@ -56,4 +56,4 @@ def test_a_mismatch_names_the_rank_and_both(other: tuple, message: str):
 
 def test_long_names_of_types_are_cut():
     name = "void" * 20
-    assert found((SCHEDULE, 10, name, "sum")).endswith("an all-reduce needs the same of all")
+    assert found((SCHEDULE, 10, name, "sum")).endswith("an all-reduce needs equal ones")

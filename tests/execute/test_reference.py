@@ -13,10 +13,10 @@ from gradweave.execute import REDUCTIONS, play
 from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.reduction import check_reduction
 from gradweave.execute.reference import meaningful
-from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule
 from gradweave.schedulers import Merged, RecursiveDoubling, Ring
+from gradweave.schedules import COLLECTIVES, COPY, REDUCE, Schedule
 from tests.conformance.networks import network
-from tests.verify.random_schedules import valid_schedules
+from tests.verifier.random_schedules import valid_schedules
 
 NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}
 schedules = valid_schedules().filter(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gradweave as gw
-from tests.execute.run_verb import (
+from tests.execute.bench_process import (
     MPIRUN,
     SHUTDOWN_GRACE_S,
     gone,
@@ -24,7 +24,7 @@ pytest.importorskip("mpi4py")
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 
-ENDLESS = ("--gradient-bytes", "4e6", "--repetitions", 1_000_000)
+ENDLESS = ("--size", "4e6", "--repetitions", 1_000_000)
 SERVERS = 4
 
 

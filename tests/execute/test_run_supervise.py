@@ -139,7 +139,7 @@ def test_where_one_is_stopped_and_others_wait_that_one_is_named(supervised, monk
 
 def test_processes_of_which_nothing_is_heard(supervised, monkeypatch):
     monkeypatch.setattr(supervise, "_SLACK_S", 0.2)
-    with pytest.raises(RunError, match=r"no process said anything for 0\.7 s"):
+    with pytest.raises(RunError, match=r"no process reported anything for 0\.7 s"):
         supervised(*["time.sleep(60)"] * 3, timeout_s=0.5)
 
 

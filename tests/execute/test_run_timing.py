@@ -22,9 +22,9 @@ from gradweave.execute.running.trial import (
     Trial,
     description,
 )
-from gradweave.schedule import Schedule
-from gradweave.schedule.schedule import OWN, Provenance
-from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.solving.variants import split
+from gradweave.schedules import Schedule
+from gradweave.schedules.schedule import OWN, Provenance
 
 BCUBE = gw.topology.bcube(n=3, k=1)
 
@@ -243,11 +243,11 @@ def test_median_and_quartiles():
 @pytest.mark.parametrize("elements", [9, 100, 1001])
 def test_bytes_in_jax_are_those_of_the_ppermutes(scheduler, elements):
     jax = pytest.importorskip("jax")
-    from gradweave.execute import jax_mesh
+    from gradweave import jax as jax_mesh
     from gradweave.execute.running.jax_runner import permuted_bytes
 
     schedule = scheduler.schedule(BCUBE)
-    run = jax_mesh.all_reduce(schedule)
+    run = jax_mesh.Collective(schedule)
     program = jax.make_jaxpr(run, axis_env=[("server", 9)])(np.ones(elements, np.float32))
     counted = np.zeros(9, np.int64)
     count(program.jaxpr, 1, counted)

@@ -11,8 +11,9 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import ScheduleError
-from gradweave.schedule import COLLECTIVES, Collective, Schedule, integer_shares
 from gradweave.schedulers import Merged, Ring
+from gradweave.schedules import COLLECTIVES, Schedule, integer_shares
+from gradweave.schedules.schedule import Collective
 from tests.conformance.networks import network
 from tests.execute.cases import Case, in_two
 from tests.execute.launch import check_all_name, torch_job, write_job

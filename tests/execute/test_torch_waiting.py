@@ -34,8 +34,9 @@ import torch.distributed as dist  # noqa: E402
 
 from gradweave.torch import monitor as monitors  # noqa: E402
 from gradweave.torch.monitor import Monitor  # noqa: E402
+from gradweave.torch.own_stand import OwnStand  # noqa: E402
 from gradweave.torch.record import KEPT, Lane, Recorder  # noqa: E402
-from gradweave.torch.recorded import GroupRecord, RecordedGroup  # noqa: E402
+from gradweave.torch.recorded import GroupRecord, RecordedGroup, group_record  # noqa: E402
 from gradweave.torch.settings import Recording  # noqa: E402
 
 SUM, BROADCAST = "all_reduce float32[9] sum", "broadcast float32[9] root 0"
@@ -192,14 +193,14 @@ def test_who_is_not_heard_may_be_late_to_answer():
 def test_the_lines():
     late = judged({0: inside(5), 1: inside(5), 2: outside(4), 3: inside(5)})
     assert late and late.text == (
-        "rank 2 (node) holds up 3 ranks, which wait in all_reduce float32[9] sum (call 5) for "
-        "3.0 s: it has been in its own code for 3.5 s since all_reduce float32[9] sum ended, at "
-        "train.py:7 (load)"
+        "rank 2 (node) holds up 3 ranks, which have waited in all_reduce float32[9] sum (call 5) "
+        "for 3.0 s: it has been in its own code for 3.5 s since all_reduce float32[9] sum ended, "
+        "at train.py:7 (load)"
     )
     different = {r: inside(5, last=BROADCAST if r == 1 else SUM) for r in range(4)}
     found = judged(different)
     assert found and found.text == (
-        "rank 1 (node) calls broadcast float32[9] root 0 as call 5, where ranks 0, 2 and 3 (node) "
+        "rank 1 (node) calls broadcast float32[9] root 0 as call 5, while ranks 0, 2 and 3 (node) "
         "call all_reduce float32[9] sum"
     )
     stands = {r: inside(5) for r in range(4)}
@@ -221,6 +222,17 @@ def test_a_slow_link():
     assert slow_link([back, *ONE_BUSY]) == ONE_BUSY[0]
     stuck = LinkUse(2, 3, 0, 1.0, 1.0, waiting_bytes=9000)
     assert slow_link([back, stuck]) == stuck
+    assert LinkUse(0, 1, 1000, 4.0, 0.9).bytes_per_s == 250
+
+
+def test_a_link_is_slow_only_where_few_are_busy_and_most_are_idle():
+    def beside(*busy: float) -> LinkUse | None:
+        rest = [LinkUse(0, to, 10, 1.0, part) for to, part in enumerate(busy, 4)]
+        return slow_link([ONE_BUSY[0], *rest])
+
+    assert beside(0.1, 0.1, 0.1, 0.9) == ONE_BUSY[0]
+    assert beside(0.1, 0.1, 0.9) is None  # idle, but for more than a quarter
+    assert beside(0.6, 0.6, 0.6) is None  # nobody is busy, nor idle
 
 
 def test_what_a_second_reading_confirms():
@@ -292,6 +304,23 @@ def test_what_is_asked_for():
     for wrong in ("soon", "0", "-1"):
         with pytest.raises(GradweaveError, match="GRADWEAVE_SLOW_AFTER"):
             Recording.of({"GRADWEAVE_SLOW_AFTER": wrong})
+
+
+def test_a_bad_request_costs_a_line(lines: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GRADWEAVE_SLOW_AFTER", "soon")
+    store: Any = dist
+    options = types.SimpleNamespace(group_size=2, group_rank=0, store=store.HashStore())
+    assert group_record(options) is None
+    assert len(lines) == 1 and lines[0].startswith("nothing is recorded: GRADWEAVE_SLOW_AFTER")
+
+
+def test_who_was_stopped_has_not_waited_meanwhile():
+    own = OwnStand(Recorder())
+    entry: Any = types.SimpleNamespace(waits_from_ns=97 * 10**9)
+    own.resumed(0.0)
+    assert own.for_s(entry, 100.0) == 3
+    own.resumed(99.0)
+    assert own.for_s(entry, 100.0) == 1
 
 
 class Work:
@@ -427,7 +456,7 @@ def test_monitors_name_who_is_late_and_say_when_it_goes_on(quick: None, lines: l
     works += job.enter(1)
     for work in works:
         work.over = True
-    assert "nobody waits for rank 1 any more" in awaited(lines, 3)[2]
+    assert "no rank waits for rank 1 any more" in awaited(lines, 3)[2]
     time.sleep(0.3)
     assert len(lines) == 3
     job.close()
@@ -445,7 +474,7 @@ def test_monitors_name_whom_they_do_not_hear(quick: None, lines: list[str], lost
     silent._ended.set()
     silent._thread.join()
     job.enter(*({0, 1, 2} - {lost}))
-    assert awaited(lines, 1)[0].startswith(f"rank {lost} (") and "nothing is heard" in lines[0]
+    assert awaited(lines, 1)[0].startswith(f"rank {lost} (") and "does not respond" in lines[0]
     job.close()
 
 

@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 import gradweave.torch
-from gradweave.torch import choice, offers
+from gradweave.torch import choice, equal_parts, offers, plans
 from gradweave.torch.calls import SizeClass
 
 WIDTH, STEPS = 32, 3
@@ -56,8 +56,10 @@ def all_by_plan() -> None:
             time.sleep(0.005)
         return state(self, of)
 
-    choice.VOTE_EVERY, choice.VOTE_FOR, choice.Trial = 1, 0, Decided
-    offers.Offers.state = ready
+    choice.RECURS, choice.SHORT, choice.VOTE_EVERY, choice.VOTE_FOR = 1, 0, 0, 0
+    choice.Trial, offers.Offers.state = Decided, ready
+    plans.Plans.hopeless = lambda self, plan, of: None
+    equal_parts.VOTE_EVERY, equal_parts.VOTE_FOR = 1, 0
 
 
 def model() -> nn.Sequential:
@@ -150,6 +152,13 @@ def compiled(rank: int, size: int) -> tuple[list[float], nn.Module]:
     return [step(batch(turn, rank)).item() for turn in range(STEPS)], nn.Module()
 
 
+def compiled_ddp(rank: int, size: int) -> tuple[list[float], nn.Module]:
+    made = DistributedDataParallel(model())
+    whole: Any = torch.compile(made, backend="aot_eager")
+    losses, _ = trained(whole, rank)
+    return losses, made
+
+
 def others(rank: int, size: int) -> tuple[list[float], nn.Module]:
     found = []
     for step in range(STEPS):
@@ -167,7 +176,8 @@ def others(rank: int, size: int) -> tuple[list[float], nn.Module]:
 
 
 EXAMPLES: dict[str, Example] = {
-    one.__name__: one for one in (ddp, fsdp2, hsdp, tensor_parallel, pipeline, compiled, others)
+    one.__name__: one
+    for one in (ddp, fsdp2, hsdp, tensor_parallel, pipeline, compiled, compiled_ddp, others)
 }
 
 

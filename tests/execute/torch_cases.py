@@ -34,9 +34,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from gradweave import torch as td
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
 from gradweave.execute import play
-from gradweave.execute import torch_distributed as td
+from gradweave.execute.torch_distributed.backend import State
+from gradweave.execute.torch_distributed.demands import exchange_by
 from gradweave.execute.torch_distributed.gloo_messages import pair
 from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.execute.torch_distributed.shards import (
@@ -44,8 +46,8 @@ from gradweave.execute.torch_distributed.shards import (
     reduce_scatter_into,
     sharded,
 )
-from gradweave.schedule import COLLECTIVES, Schedule
-from gradweave.schedule.schedule import OWN, Provenance
+from gradweave.schedules import COLLECTIVES, Schedule
+from gradweave.schedules.schedule import OWN, Provenance
 from tests.execute.cases import Case, Checks, contribution, digest, in_two, result_digest
 from tests.execute.demands import ends
 from tests.patience import PATIENCE_S
@@ -120,7 +122,7 @@ def demands(schedules: Schedules, rank: int) -> None:
             same(got, expected)
             same(given, send)
             several = list(got.fill_(-1).split(2)), list(given.split(3))
-            td.exchange_by(by_rounds, several[1], several[0], reduction)
+            exchange_by(by_rounds, several[1], several[0], reduction)
             same(got, expected)
     long = torch.zeros(9999, dtype=torch.double)
     schedule = schedules["0", "demand"]
@@ -143,7 +145,7 @@ def the_runtimes_own(schedules: Schedules, rank: int) -> None:
             assert (mine == value).all(), (reduction, mine)
         assert run.is_own is not counted and bool(run.sent_bytes.sum()) is counted
         mine = torch.full((9,), float(rank))
-        assert (td.state(own).submit(mine).wait() == 2.5).all()
+        assert (State(own).submit(mine).wait() == 2.5).all()
     said = raised(RunError, lambda: td.all_reduce(torch.ones(5 + (rank == 1)), own))
     assert "rank 1" in said
 
@@ -154,7 +156,7 @@ def another_number_of_servers(schedules: Schedules, rank: int) -> None:
     for call in (lambda: td.all_reduce(torch.zeros(3), four), lambda: td.Collective(four)):
         said = raised(ScheduleError, call)
         assert "4 servers" in said and "6 processes in the group" in said, said
-    assert "4 servers" in raised(ScheduleError, lambda: td.state(four))
+    assert "4 servers" in raised(ScheduleError, lambda: State(four))
 
 
 @check
@@ -168,7 +170,7 @@ def disagreement(schedules: Schedules, rank: int) -> None:
             (51, torch.float32, "sum", merged, "51 elements of float32"),
             (50, torch.int32, "sum", merged, "50 elements of int32"),
             (50, torch.float32, "max", merged, "the max"),
-            (50, torch.float32, "sum", ring, "another schedule"),
+            (50, torch.float32, "sum", ring, "a different schedule"),
         ):
             call = functools.partial(td.all_reduce, torch.ones(50), merged)
             if different:
@@ -278,7 +280,7 @@ def one_stage(schedules: Schedules, rank: int) -> None:
         assert stage in raised(
             ScheduleError, lambda wrong=wrong: td.all_reduce(torch.zeros(4), wrong)
         )
-        assert stage in raised(ScheduleError, lambda wrong=wrong: td.state(wrong))
+        assert stage in raised(ScheduleError, lambda wrong=wrong: State(wrong))
 
 
 @check
@@ -321,11 +323,11 @@ def shards_that_do_not_fit(schedules: Schedules, rank: int) -> None:
     )
     whole, part = torch.ones(6), torch.ones(1)
     for wrong, said in (
-        (lambda: all_gather_into(scatter, whole, part), "expected one of all_gather"),
+        (lambda: all_gather_into(scatter, whole, part), "expected all_gather"),
         (lambda: all_gather_into(gather, whole, whole[:2]), "output: expected 12 elements"),
         (lambda: all_gather_into(gather, whole, part.half()), "elements of torch.float16"),
         (lambda: all_gather_into(gather, torch.ones(12)[::2], part), "contiguous"),
-        (lambda: reduce_scatter_into(gather, part, whole), "expected one of reduce_scatter"),
+        (lambda: reduce_scatter_into(gather, part, whole), "expected reduce_scatter"),
         (lambda: reduce_scatter_into(scatter, whole[:2], whole), "input: expected 12"),
     ):
         assert said in raised(OptionError, wrong)
@@ -344,15 +346,15 @@ def subgroups(schedules: Schedules, rank: int) -> None:
         everyone = torch.ones(5)
         td.all_reduce(everyone, schedules["merged", "all_reduce"])
         assert (everyone == 6).all()
-    for call in (td.Collective, td.state):
+    for call in (td.Collective, State):
         said = raised(OptionError, lambda call=call: call(three, halves[1 - rank % 2]))
         assert "not in it" in said
     # Hooks in both groups at the same time; and one of which the other group knows nothing.
     for _ in range(3):
-        assert (td.state(three, halves[rank % 2]).submit(torch.ones(9)).wait() == 1).all()
+        assert (State(three, halves[rank % 2]).submit(torch.ones(9)).wait() == 1).all()
     if rank % 2:
         mine = torch.full((7,), float(rank))
-        assert (td.state(three, halves[1]).submit(mine).wait() == 3).all()
+        assert (State(three, halves[1]).submit(mine).wait() == 3).all()
 
 
 @check
@@ -546,8 +548,7 @@ def trained(
     model = DistributedDataParallel(model, bucket_cap_mb=0.002)  # type: ignore
     state = None
     if schedule is not None:
-        state = td.state(schedule)
-        model.register_comm_hook(state=state, hook=td.hook)
+        state = td.ddp_hook(model, schedule)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = torch.Generator().manual_seed(rank + 1)
     for _ in range(steps):
@@ -612,9 +613,7 @@ def ddp_errors(schedules: Schedules, rank: int) -> dict:
         torch.manual_seed(0)
         module = Model((torch.float32, torch.float32))
         broken = DistributedDataParallel(module, bucket_cap_mb=0.002, **told)  # type: ignore
-        state = td.state(schedule)
-        state.collective = Failing()  # type: ignore
-        broken.register_comm_hook(state, td.hook)
+        td.ddp_hook(broken, schedule).collective = Failing()  # type: ignore
         x = torch.full((4, 16), float(rank + 1))
         try:
             broken(x).sum().backward()
@@ -627,7 +626,7 @@ def ddp_errors(schedules: Schedules, rank: int) -> dict:
         del broken
         module.zero_grad()
         model = DistributedDataParallel(module, bucket_cap_mb=0.002, **told)  # type: ignore
-        model.register_comm_hook(td.state(schedule), td.hook)
+        td.ddp_hook(model, schedule)
         model(x).sum().backward()
         ours = [to_numpy(parameter.grad).copy() for parameter in module.parameters()]  # type: ignore
         del model
@@ -669,7 +668,7 @@ def lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> di
 def ddp_lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> dict:
     """Trains on until a process is lost, and catches what ``backward`` raises."""
     model = DistributedDataParallel(torch.nn.Linear(300, 300), bucket_cap_mb=0.1)  # type: ignore
-    model.register_comm_hook(td.state(schedule, short_of_patience()), td.hook)
+    td.ddp_hook(model, schedule, short_of_patience())
     for _ in range(3):  # DDP arranges its buckets after the first, by a collective of its own
         model(torch.ones(4, 300)).sum().backward()
     if own == rank:

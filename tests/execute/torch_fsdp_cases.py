@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from gradweave.errors import LostServerError, OptionError, ScheduleError
-from gradweave.execute.torch_distributed import fsdp
-from gradweave.schedule import Schedule, reverse
+from gradweave.schedules import Schedule, reverse
+from gradweave.torch import fsdp_hooks
 from tests.execute import torch_cases
 from tests.execute.torch_backend_cases import WIDTH, batch, digest, trained
 from tests.execute.torch_cases import Schedules, in_the_middle, raised, short_of_patience
@@ -76,7 +76,7 @@ def example(of: Example, schedules: Schedules | None, rank: int, size: int) -> d
     if schedules is not None:
         name = NAMES[shards.size()]
         between = {"all_reduce": schedules[NAMES[2], "all_reduce"], "replicas": replicas}
-        registered = fsdp.register(
+        registered = fsdp_hooks(
             made,
             all_gather=schedules[name, "all_gather"],
             reduce_scatter=schedules[name, "reduce_scatter"],
@@ -113,17 +113,17 @@ def refused(schedules: Schedules, rank: int, size: int) -> None:
         (ScheduleError, {"reduce_scatter": two["all_reduce"]}, "collective reduce_scatter, got"),
         (ScheduleError, {"all_reduce": two["all_gather"], "replicas": replicas}, "all_reduce, got"),
         (ScheduleError, {"all_reduce": four["all_reduce"], "replicas": replicas}, "there are 2"),
-        (OptionError, {"all_reduce": two["all_reduce"]}, "together with replicas"),
+        (OptionError, {"all_reduce": two["all_reduce"]}, "all_reduce and replicas together"),
     ):
-        assert said in raised(kind, lambda given=given: fsdp.register(sharded, **given))  # type: ignore
+        assert said in raised(kind, lambda given=given: fsdp_hooks(sharded, **given))  # type: ignore
     both = {"all_reduce": two["all_reduce"], "replicas": replicas}
     hybrid = transformer(mesh, {})
-    assert "two dim" in raised(OptionError, lambda: fsdp.register(hybrid, **both))  # type: ignore
-    assert "fully_shard first" in raised(OptionError, lambda: fsdp.register(nn.Linear(1, 1)))
-    fsdp.register(sharded, all_gather=two["all_gather"], group=replicas)
+    assert "two dim" in raised(OptionError, lambda: fsdp_hooks(hybrid, **both))  # type: ignore
+    assert "fully_shard first" in raised(OptionError, lambda: fsdp_hooks(nn.Linear(1, 1)))
+    fsdp_hooks(sharded, all_gather=two["all_gather"], group=replicas)
     assert "sharded over ranks" in raised(OptionError, lambda: sharded(batch(0)))
     divided: Any = transformer(mesh["shard"], {})
-    fsdp.register(divided, reduce_scatter=two["reduce_scatter"], group=shards)
+    fsdp_hooks(divided, reduce_scatter=two["reduce_scatter"], group=shards)
     divided[1].set_gradient_divide_factor(3.0)
     loss = divided(batch(0)).sum()
     assert "set_force_sum_reduction_for_comms" in raised(OptionError, loss.backward)
@@ -133,7 +133,7 @@ def asynchronous(schedules: Schedules) -> None:
     """What is asked for in advance is there when it is waited for."""
     made: Any = transformer(init_device_mesh("cpu", (4,)), {})[1]
     whole = made.linear1.weight.full_tensor()
-    fsdp.register(made, all_gather=schedules[NAMES[4], "all_gather"])
+    fsdp_hooks(made, all_gather=schedules[NAMES[4], "all_gather"])
     made.unshard(async_op=True).wait()
     assert torch.equal(made.linear1.weight, whole)
 
@@ -160,7 +160,7 @@ def lost(schedule: Schedule, folder: Path, own: int, rank: int, when: str) -> di
     group = short_of_patience()
     mesh = DeviceMesh.from_group(group, "cpu")
     made = transformer(mesh, {})
-    fsdp.register(made, all_gather=schedule, reduce_scatter=reverse(schedule), group=group)
+    fsdp_hooks(made, all_gather=schedule, reduce_scatter=reverse(schedule), group=group)
     made(batch(0)).sum().backward()
     if own == rank:
         in_the_middle(folder, when)

@@ -23,9 +23,9 @@ from torchft import DistributedDataParallel, Manager, Optimizer  # pyright: igno
 from torchft.coordination import LighthouseServer  # pyright: ignore
 
 import gradweave as gw
-from gradweave.execute.torch_distributed.torchft_adapter import process_group
-from gradweave.schedule import Schedule
 from gradweave.schedulers import Ring
+from gradweave.schedules import Schedule
+from gradweave.torch import torchft_process_group
 
 STEPS, DIES_AT = 8, 3
 PATIENT, IMPATIENT = timedelta(minutes=5), timedelta(seconds=10)
@@ -38,7 +38,7 @@ def replica(folder: Path, rank: int, replicas: int, address: str) -> None:
         asked.append(list(there))
         return Ring().schedule(gw.topology.complete(len(there)))
 
-    group = process_group(plan, IMPATIENT)
+    group = torchft_process_group(plan, IMPATIENT)
     torch.manual_seed(0)
     module = torch.nn.Linear(300, 30)
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # pyright: ignore

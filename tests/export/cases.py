@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 import gradweave as gw
-from gradweave.schedule import COPY, REDUCE, Schedule
+from gradweave.schedules import COPY, REDUCE, Schedule
 from gradweave.topology import Topology
 from tests.conformance.networks import network, relabelled
 

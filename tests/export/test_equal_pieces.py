@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 import gradweave as gw
-from gradweave.cli.verbs.export import export
+from gradweave.cli.commands.export import export
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.export import in_equal_pieces, to_msccl_xml, to_mscclpp_json
 from gradweave.export.equal_pieces import in_equal_pieces_for
-from gradweave.schedule import Schedule
-from gradweave.schedule.schedule import COPY
 from gradweave.schedulers import Packed
+from gradweave.schedules import Schedule
+from gradweave.schedules.schedule import COPY
 from tests.conformance.networks import network
 from tests.export import msccl_interpreter, mscclpp_interpreter
 
@@ -71,7 +71,7 @@ def test_each_tree_carries_its_share_within_a_piece(pieces):
     before = packed("uneven mesh")
     made = in_equal_pieces(before, pieces)
     assert made.shares is None and made.pieces == pieces
-    assert gw.verify.verify(made, forwarding_servers=False).valid
+    assert gw.verify(made, forwarding_servers=False).valid
     share = dict.fromkeys((trees(before, piece) for piece in range(before.pieces)), 0.0)
     for piece in range(before.pieces):
         share[trees(before, piece)] += before.share[piece]
@@ -85,10 +85,10 @@ def test_as_many_as_are_worth_it_cost_little_time(name):
     before = packed(name)
     assert before.shares is not None
     made = in_equal_pieces(before)
-    before_s, made_s = (gw.simulate.seconds(one, SIZE, "events") for one in (before, made))
+    before_s, made_s = (gw.simulator.seconds(one, SIZE, "events") for one in (before, made))
     assert made_s < 1.05 * before_s
     few = in_equal_pieces(before, 8)
-    assert gw.simulate.seconds(few, SIZE, "events") > 1.01 * made_s  # so that it could fail
+    assert gw.simulator.seconds(few, SIZE, "events") > 1.01 * made_s  # so that it could fail
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -170,11 +170,11 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert said["pieces"] == 24
     assert said["equal_pieces"] == {
         "gradient_bytes": SIZE,
-        "seconds_before": gw.simulate.seconds(before, SIZE, "events"),
-        "seconds": gw.simulate.seconds(made, SIZE, "events"),
+        "seconds_before": gw.simulator.seconds(before, SIZE, "events"),
+        "seconds": gw.simulator.seconds(made, SIZE, "events"),
         "pieces_before": before.pieces,
     }
-    lines = output(*file, "--equal-pieces", "--gradient-bytes", "50MB").splitlines()
+    lines = output(*file, "--equal-pieces", "--size", "50MB").splitlines()
     assert lines[1].startswith("50 MB: ") and f"in the {before.pieces} pieces of" in lines[1]
     with pytest.raises(OptionError, match=r"--pieces is for --equal-pieces; give both"):
         output(*file, "--pieces", 8)

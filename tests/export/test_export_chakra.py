@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import chakra, save_chakra_et, to_chakra_et
-from gradweave.schedule import COLLECTIVES, Schedule
+from gradweave.schedules import COLLECTIVES, Schedule
 from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
 from tests.export.cases import BY_HAND, CASES, on_other_numbers, twice
 from tests.export.chakra_interpreter import COMPUTE, RECEIVE, SEND, Trace, read, run, unordered
 from tests.export.contributions import WrongCountError
 from tests.export.interleaving import DeadlockError
-from tests.verify.random_demands import random_draft
-from tests.verify.random_schedules import valid_schedules
+from tests.verifier.random_demands import random_draft
+from tests.verifier.random_schedules import valid_schedules
 
 
 def traces_of(made: Schedule, gradient_bytes: int = 4096, **options: int) -> list[Trace]:

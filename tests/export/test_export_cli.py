@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gradweave.cli.verbs.export import export
+from gradweave.cli.commands.export import export
 from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.export import to_chakra_et, to_msccl_xml, to_mscclpp_json
 from tests.conformance.made import made as schedule
@@ -66,7 +66,7 @@ def test_mscclpp(file):
 
 
 def test_chakra(file):
-    said = output(file, "--format", "chakra-et", "--output", "a", "--gradient-bytes", 4096)
+    said = output(file, "--format", "chakra-et", "--output", "a", "--size", 4096)
     assert said.splitlines()[-1] == "written to a.0.et to a.7.et"
     traces = to_chakra_et(schedule("ring:8", "ring", "all_reduce"), gradient_bytes=4096)
     assert [Path(f"a.{rank}.et").read_bytes() for rank in range(8)] == traces
@@ -75,11 +75,11 @@ def test_chakra(file):
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        (["--format", "chakra-et"], OptionError, "chakra-et needs --gradient-bytes"),
+        (["--format", "chakra-et"], OptionError, "chakra-et needs --size"),
         (
-            ["--format", "msccl-xml", "--gradient-bytes", "8"],
+            ["--format", "msccl-xml", "--size", "8"],
             OptionError,
-            "--gradient-bytes is for chakra-et, perfetto and --equal-pieces; leave it out",
+            "--size is for chakra-et, perfetto and --equal-pieces; leave it out",
         ),
         (
             ["--format", "mscclpp-json", "--dialect", "rccl"],
@@ -87,7 +87,7 @@ def test_chakra(file):
             "--dialect is for msccl-xml, not for mscclpp-json; leave it out",
         ),
         (
-            ["--format", "chakra-et", "--gradient-bytes", "64", "--out-of-place"],
+            ["--format", "chakra-et", "--size", "64", "--out-of-place"],
             OptionError,
             "--in-place or --out-of-place is for msccl-xml, mscclpp-json, not for chakra-et",
         ),
@@ -97,7 +97,7 @@ def test_chakra(file):
             "instances: expected 1 to 32",
         ),
         (["--format", "mscclpp-json", "--instances", "99"], ScheduleError, "at most 108 thread bl"),
-        (["--format", "chakra-et", "--gradient-bytes", "8"], OptionError, "expected at least 32"),
+        (["--format", "chakra-et", "--size", "8"], OptionError, "expected at least 32"),
         (["--format", "msccl-xml", "--output", "nowhere/a.xml"], FileError, "no directory nowhere"),
     ],
 )

@@ -107,11 +107,11 @@ def test_files_of_ranks(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "no record of a rank's collectives"),
-        (b"[]", "no record of a rank's collectives"),
+        (b"{", "not a record of a rank's collectives"),
+        (b"[]", "not a record of a rank's collectives"),
         (dataclasses.replace(RANKS[0], lanes={}).written(), "calls of 'a', which is not among"),
-        (RANKS[0].written().replace(b'"calls":[', b'"calls":[3,'), "no record"),
-        (RANKS[0].written().replace(b'"bytes":36', b'"bytes":-1'), "no record"),
+        (RANKS[0].written().replace(b'"calls":[', b'"calls":[3,'), "not a record"),
+        (RANKS[0].written().replace(b'"bytes":36', b'"bytes":-1'), "not a record"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, said: str):
@@ -127,5 +127,5 @@ def test_files_that_do_not_go_together(tmp_path: Path):
         read_recorded([tmp_path / "none"])
     for name in ("x", "y"):
         (tmp_path / f"{name}{SUFFIX}").write_bytes(RANKS[0].written())
-    with pytest.raises(FileError, match=r"of rank 0, as .* is"):
+    with pytest.raises(FileError, match=r"of rank 0, like .*; give one"):
         read_recorded([tmp_path])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.errors import FileError, InvalidScheduleError, OptionError, ScheduleError
 from gradweave.export import msccl, save_msccl_xml, to_msccl_xml
-from gradweave.schedule import COLLECTIVES, Schedule
+from gradweave.schedules import COLLECTIVES, Schedule
 from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
 from tests.export.cases import (
@@ -26,7 +26,7 @@ from tests.export.contributions import WrongCountError
 from tests.export.interleaving import DeadlockError
 from tests.export.msccl_interpreter import dependences, read, run
 from tests.export.races import RaceError
-from tests.verify.random_schedules import valid_schedules
+from tests.verifier.random_schedules import valid_schedules
 
 AGGREGATING = gw.schedulers.Merged(aggregating_switches=True)
 

@@ -12,7 +12,7 @@ from gradweave.errors import FileError, InvalidScheduleError, OptionError, Sched
 from gradweave.export import save_mscclpp_json, to_mscclpp_json
 from gradweave.export.mscclpp import MAX_CHANNELS, _parts
 from gradweave.export.mscclpp_rounds import Operation
-from gradweave.schedule import COLLECTIVES, COPY, REDUCE, Schedule
+from gradweave.schedules import COLLECTIVES, COPY, REDUCE, Schedule
 from tests.conformance.made import made as schedule
 from tests.conformance.networks import network
 from tests.export.cases import (
@@ -28,7 +28,7 @@ from tests.export.contributions import WrongCountError
 from tests.export.interleaving import DeadlockError
 from tests.export.mscclpp_interpreter import Plan, read, run
 from tests.export.races import RaceError
-from tests.verify.random_schedules import valid_schedules
+from tests.verifier.random_schedules import valid_schedules
 
 
 def runs_right(made: Schedule, seeds: int = 4, **options: object) -> Plan:

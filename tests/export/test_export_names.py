@@ -6,7 +6,7 @@ import pytest
 
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.export import to_chakra_et, to_msccl_xml, to_mscclpp_json, to_rankfile
-from gradweave.schedule import Schedule
+from gradweave.schedules import Schedule
 from gradweave.topology import Topology
 from tests.conformance.made import made as schedule
 

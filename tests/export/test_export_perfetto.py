@@ -10,8 +10,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from gradweave.errors import FileError, OptionError
 from gradweave.export import perfetto, save_perfetto, to_perfetto
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.seconds import event_seconds
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.seconds import event_seconds
 from tests.conformance.made import made
 
 BYTES = 1e8
@@ -114,8 +114,8 @@ def test_measured_runs_stand_beside_the_plan(schedule: Schedule, tmp_path: Path)
     ("text", "reason"),
     [
         (None, "cannot be read"),
-        ("[]", "expected what 'gradweave run --json' prints"),
-        ("{", "expected what 'gradweave run --json' prints"),
+        ("[]", "expected what 'gradweave bench --json' prints"),
+        ("{", "expected what 'gradweave bench --json' prints"),
         ({"topology": "ring:8"}, "is a run of ring:8"),
         ({"gradient_bytes": 1}, "is a run of 1 byte, not of 100,000,000"),
         ({"schedule": {"seconds": [-1.0]}}, "seconds above 0"),

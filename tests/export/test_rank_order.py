@@ -7,11 +7,12 @@ import re
 import pytest
 
 import gradweave as gw
-from gradweave.errors import OptionError
+from gradweave.errors import InputWarning, OptionError
 from gradweave.export import ORDER_FORMATS, save_rank_order, to_rank_order
 
 HOSTS = ["n0", "n1", "10.0.0.7", "n3"]
 RANKS = (2, 0, 3, 1)
+ADDRESSES = [f"10.0.0.{n}" for n in range(4)]
 IN_ORDER = ["10.0.0.7", "n0", "n3", "n1"]
 
 
@@ -43,17 +44,21 @@ def read(text: str, format: str) -> list[str]:
 
 @pytest.mark.parametrize("format", ORDER_FORMATS)
 def test_every_format_says_the_order(format: str, tmp_path):
-    assert read(to_rank_order(net(), RANKS, format), format) == IN_ORDER
-    given = to_rank_order(net(()), RANKS, format, HOSTS)
-    assert read(given, format) == IN_ORDER
-    save_rank_order(net(), RANKS, tmp_path / "file", format)
-    assert (tmp_path / "file").read_text() == to_rank_order(net(), RANKS, format)
+    ips = ADDRESSES if format == "mlx" else None
+    written = to_rank_order(net(), RANKS, format, addresses=ips)
+    assert read(written, format) == IN_ORDER
+    assert read(to_rank_order(net(()), RANKS, format, HOSTS, ips), format) == IN_ORDER
+    save_rank_order(net(), RANKS, tmp_path / "file", format, addresses=ips)
+    assert (tmp_path / "file").read_text() == written
 
 
 def test_what_else_the_files_say():
     assert "--master-addr 10.0.0.7 --master-port 29500" in to_rank_order(net(), RANKS, "torchrun")
-    mlx = json.loads(to_rank_order(net(), RANKS, "mlx"))
+    with pytest.warns(InputWarning, match="and 2 more without an IP address, which mlx.launch's"):
+        mlx = json.loads(to_rank_order(net(), RANKS, "mlx"))
     assert [host["ips"] for host in mlx] == [["10.0.0.7"], [], [], []]
+    mlx = json.loads(to_rank_order(net(), RANKS, "mlx", addresses=ADDRESSES))
+    assert [host["ips"] for host in mlx] == [["10.0.0.2"], ["10.0.0.0"], ["10.0.0.3"], ["10.0.0.1"]]
     assert json.loads(to_rank_order(net(()), RANKS, "jax")) == {"permutation": [2, 0, 3, 1]}
     assert json.loads(to_rank_order(net(), RANKS, "jax"))["hosts"] == IN_ORDER
 
@@ -86,6 +91,19 @@ def test_several_servers_on_a_host():
 def test_bad_orders_and_hosts_are_named(ranks, format: str, hosts, message: str):
     with pytest.raises(OptionError, match=message):
         to_rank_order(net(), ranks, format, hosts)
+
+
+@pytest.mark.parametrize(
+    ("format", "addresses", "message"),
+    [
+        ("mlx", ADDRESSES[:3], "one for each of the 4 servers, got 3"),
+        ("mlx", [*ADDRESSES[:3], "node3"], "expected such as 10.0.0.7, got 'node3'"),
+        ("slurm", ADDRESSES, "are for the format mlx; slurm has no place for them"),
+    ],
+)
+def test_bad_addresses_are_named(format: str, addresses, message: str):
+    with pytest.raises(OptionError, match=f"addresses: .*{message}"):
+        to_rank_order(net(), RANKS, format, addresses=addresses)
 
 
 def test_without_names_hosts_are_asked_for():

@@ -4,6 +4,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.lab.forwarding import Hop, multipath, schedule_paths, shortest_paths
+from gradweave.schedulers.spec import from_spec
 from tests.conformance.networks import network
 
 NETWORKS = (
@@ -62,7 +63,7 @@ def test_every_pair_of_servers_is_connected_on_every_channel():
 def test_only_the_unmerged_baselines_forward_through_servers():
     topology = network("bcube:n=3,k=1")
     assert not schedule_paths(gw.solve(topology).schedule).forwarders
-    unmerged = gw.schedulers.from_spec("parameter_server").schedule(topology)
+    unmerged = from_spec("parameter_server").schedule(topology)
     assert schedule_paths(unmerged).forwarders
 
 

@@ -1,4 +1,4 @@
-"""``gradweave train-pipeline --lab``: measured steps beside the predicted one; needs root."""
+"""``gradweave place --train --lab``: measured steps beside the predicted one; needs root."""
 
 import json
 
@@ -23,9 +23,17 @@ STAGES = {
 def test_measured_steps_stand_beside_the_predicted_one(tmp_path, capsys):
     (tmp_path / "model.json").write_text(json.dumps(STAGES))
     arguments = ["cities:Oregon.Tokyo,each=2", "--model", tmp_path / "model.json", "--lab"]
-    arguments += ["--steps", 2, "--against", "rank_order:first=data", "--time-limit", 2, "--json"]
+    arguments += [
+        "--steps",
+        2,
+        "--scheduler",
+        "annealing,rank_order:first=data",
+        "--time-limit",
+        2,
+        "--json",
+    ]
     with pytest.raises(SystemExit) as exited:
-        main(["train-pipeline", *map(str, arguments), "--output", str(tmp_path / "step.png")])
+        main(["place", "--train", *map(str, arguments), "--output", str(tmp_path / "step.png")])
     assert exited.value.code == 0
     said = json.loads(capsys.readouterr().out)
     ours, across = said["trainings"]

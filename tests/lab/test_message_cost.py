@@ -5,7 +5,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.lab.measure import ELEMENT_BYTES, message_cost_of, with_message_cost
-from gradweave.simulate import seconds
+from gradweave.simulator import seconds
 
 NETWORKS = ("ring:5", "bcube:n=3,k=1", "leaf_spine:leaves=2,spines=2,servers_per_leaf=3")
 

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradweave.environment import Instance, Problem, Size, State
+from gradweave.environment import Size, State
 from gradweave.environment import state as states
 from gradweave.environment.bits import packed
+from gradweave.environment.problem import Instance, Problem
 from gradweave.schedulers.learned.episode import OngoingEpisode
 from tests.conformance.networks import network
 

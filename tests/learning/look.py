@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from gradweave.environment import Problem, State
+from gradweave.environment import State
 from gradweave.environment.flow_tree_selection import select
+from gradweave.environment.problem import Problem
 from gradweave.environment.state import available
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features

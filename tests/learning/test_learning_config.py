@@ -1,4 +1,4 @@
-"""What `gradweave learn` reads: the shipped file, and what is wrong with others."""
+"""What `python -m gradweave.learning` reads: the shipped file, and what is wrong with others."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ pytest.importorskip("jax")
 pytest.importorskip("equinox")
 pytest.importorskip("optax")
 
-from gradweave.environment import Instance
+from gradweave.environment.problem import Instance
 from gradweave.errors import OptionError
 from gradweave.learning.config import Config, Exercise, Group, parse_config, read_config
 from gradweave.topology import from_spec
@@ -106,7 +106,7 @@ BAD = {
     "unknown field": (with_line("tempo = 3"), "tempo: unknown; known are groups, iterations,"),
     "unknown field of an agent": (
         TEXT.replace("[tree]", "[tree]\nrate = 1"),
-        "tree.rate: unknown; known are learning_rate,",
+        "tree.rate: unknown; did you mean learning_rate[?] known are learning_rate,",
     ),
     "unknown field of a group": (
         TEXT.replace("at_once = 2", "at_once = 2\nsize = 3"),

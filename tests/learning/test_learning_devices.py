@@ -18,7 +18,8 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import jax
-from gradweave.learning import read_config, train
+from gradweave.learning import read_config
+from gradweave.learning.training import train
 
 jax.config.update("jax_num_cpu_devices", 2)  # to import what learns has not started JAX
 jax.config.update("jax_disable_most_optimizations", True)

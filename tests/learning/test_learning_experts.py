@@ -15,7 +15,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Instance, Problem, Rewards, Size, stack
+from gradweave.environment import Rewards, Size, stack
+from gradweave.environment.problem import Instance, Problem
 from gradweave.learning import experts
 from gradweave.learning.experts import KEPT, Experts
 from gradweave.learning.networks import HierarchicalPolicy
@@ -23,7 +24,7 @@ from gradweave.learning.ppo import PPO, gradient, samples, with_agent
 from gradweave.learning.rollout import Rollout, record
 from gradweave.learning.training import train
 from gradweave.topology import from_spec
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from tests.learning.tiny import CONFIG, rows
 
 INSTANCES = (

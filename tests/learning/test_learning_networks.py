@@ -15,9 +15,9 @@ pytest.importorskip("optax")
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Problem, State
+from gradweave.environment import State
 from gradweave.environment import state as states
-from gradweave.environment.problem import Tables
+from gradweave.environment.problem import Problem, Tables
 from gradweave.learning.networks import masked_log_softmax
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode

@@ -10,9 +10,9 @@ import pytest
 import gradweave as gw
 from gradweave.errors import FileError
 from gradweave.learning.plans import WEIGHTS, PlanConfig, _add, _padded, train_plan
-from gradweave.schedulers.planned import policy
-from gradweave.schedulers.planned.decoding import Wiring
-from tests.schedulers.unequal.test_unequal_packing import NETWORKS
+from gradweave.schedulers.greedy import policy
+from gradweave.schedulers.greedy.decoding import Wiring
+from tests.schedulers.packing.test_unequal_packing import NETWORKS
 
 TINY = PlanConfig(updates=2, networks=2, pairs=1)
 

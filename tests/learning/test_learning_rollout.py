@@ -16,7 +16,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from gradweave.environment import Instance, Problem, Rewards, stack
+from gradweave.environment import Rewards, stack
+from gradweave.environment.problem import Instance, Problem
 from gradweave.learning import rollout
 from gradweave.learning.features import Graph, of_hops
 from gradweave.learning.networks import HierarchicalPolicy
@@ -29,7 +30,7 @@ from gradweave.learning.rollout import (
     select_trees,
     tree_log_probability,
 )
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from tests.conformance.networks import network
 from tests.learning.look import some_policy
 

@@ -239,7 +239,7 @@ def test_another_configs_checkpoint_is_refused(tmp_path, monkeypatch):
         dataclasses.replace(CONFIG, seeds=1),  # whose arrays have other shapes
         parse_config(TEXT.replace("ring:n=5", "ring:n=4").encode(), "tiny"),
     ):
-        with pytest.raises(OptionError, match="is of a training with another config") as raised:
+        with pytest.raises(OptionError, match="to a training with another config") as raised:
             train(changed, tmp_path, report=quiet, devices=1)
         assert str(tmp_path / CHECKPOINT) in str(raised.value)
 

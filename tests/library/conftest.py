@@ -6,10 +6,11 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import with_certificates
-from gradweave.library import Instance, Library, Record
+from gradweave.library import Library, Record
+from gradweave.library.instance import Instance
 from gradweave.library.judging import identity
 from gradweave.library.submission import first_record
-from gradweave.schedule.file import to_bytes
+from gradweave.schedules.file import to_bytes
 
 SIZE = 10**6
 

@@ -6,9 +6,9 @@ import gradweave as gw
 from gradweave.errors import FileError
 from gradweave.export import to_msccl_xml
 from gradweave.library.importers import imported, is_foreign
-from gradweave.schedule import Job
-from gradweave.schedule.jobs import demand_of
-from gradweave.verify import verify
+from gradweave.schedules import Job
+from gradweave.schedules.jobs import demand_of
+from gradweave.verifier import verify
 
 PAIR = gw.topology.complete(2)
 TREES = """<Algo nchunkspernode="2">
@@ -162,3 +162,78 @@ def test_hostile_files_are_one_line(content):
     with pytest.raises(FileError) as error:
         imported(content, "x", PAIR, "all_gather")
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+def msccl(collective, gpus, chunks, programs, ends):
+    """An algorithm of one thread block per GPU.
+
+    Args:
+        programs: of each GPU (type, buffer and offset read, buffer and offset written).
+        ends: of each GPU, to which it sends and from which it receives.
+    """
+    text = f'<algo coll="{collective}" ngpus="{gpus}" nchunksperloop="{chunks}" inplace="0">'
+    for gpu, (program, (to, of)) in enumerate(zip(programs, ends, strict=True)):
+        text += f'<gpu id="{gpu}"><tb id="0" send="{to}" recv="{of}" chan="0">'
+        text += "".join(
+            f'<step s="{k}" type="{kind}" srcbuf="{read[0]}" srcoff="{read[1]}" '
+            f'dstbuf="{written[0]}" dstoff="{written[1]}" cnt="1" depid="-1" deps="-1"/>'
+            for k, (kind, read, written) in enumerate(program)
+        )
+        text += "</tb></gpu>"
+    return (text + "</algo>").encode()
+
+
+def test_what_is_used_twice_has_come_once():
+    """A chunk that GPU g + 1 copies from its scratch buffer and then passes on from there."""
+    programs = [
+        [
+            ("cpy", ("i", 0), ("o", g)),
+            ("s", ("i", 0), ("o", 0)),
+            ("r", ("i", 0), ("s", 0)),
+            ("cpy", ("s", 0), ("o", (g - 1) % 3)),
+            ("s", ("s", 0), ("o", 0)),
+            ("r", ("i", 0), ("o", (g - 2) % 3)),
+        ]
+        for g in range(3)
+    ]
+    ends = [((g + 1) % 3, (g - 1) % 3) for g in range(3)]
+    content = msccl("allgather", 3, 3, programs, ends)
+    schedule = imported(content, "x.xml", gw.topology.ring(3), None)
+    assert verify(schedule).valid
+    assert (schedule.num_transfers, schedule.rounds) == (6, 2)
+
+
+def test_a_sum_that_is_passed_on_and_kept_counts_each_message_once():
+    """GPU 1 adds GPU 0's chunk from scratch, sends the sum on, and GPU 2 sends it back to all."""
+    chain = [
+        [("s", ("i", 0), ("i", 0)), ("r", ("i", 0), ("o", 0))],
+        [("r", ("i", 0), ("s", 0)), ("re", ("s", 0), ("i", 0)), ("s", ("i", 0), ("i", 0))],
+        [("rrc", ("i", 0), ("i", 0)), ("cpy", ("i", 0), ("o", 0)), ("s", ("o", 0), ("o", 0))],
+    ]
+    content = msccl("allreduce", 3, 1, chain, [(1, 2), (2, 0), (0, 1)])
+    with pytest.raises(FileError, match="output 0 of GPU 1 is not what"):
+        imported(content, "x.xml", gw.topology.ring(3), None)
+    text = content.decode().replace('</tb></gpu><gpu id="2">', _TO_OUTPUT + '<gpu id="2">')
+    text = text.replace("</tb></gpu></algo>", _FROM_OUTPUT + "</algo>")
+    schedule = imported(text.encode(), "x.xml", gw.topology.ring(3), None)
+    assert verify(schedule).valid
+    assert sorted(zip(schedule.source.tolist(), schedule.target.tolist(), strict=True)) == [
+        (0, 1), (1, 2), (2, 0), (2, 1),
+    ]  # fmt: skip
+
+
+_TO_OUTPUT = (
+    '</tb><tb id="1" send="-1" recv="2" chan="1"><step s="0" type="r" srcbuf="i" srcoff="0" '
+    'dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1"/></tb></gpu>'
+)
+_FROM_OUTPUT = (
+    '</tb><tb id="1" send="1" recv="-1" chan="1"><step s="0" type="s" srcbuf="o" srcoff="0" '
+    'dstbuf="o" dstoff="0" cnt="1" depid="0" deps="1"/></tb></gpu>'
+)
+
+
+def test_a_step_that_reads_nothing_is_named():
+    programs = [[("s", ("s", 4), ("i", 0))], [("r", ("i", 0), ("i", 0))]]
+    content = msccl("allreduce", 2, 1, programs, [(1, -1), (-1, 0)])
+    with pytest.raises(FileError, match="GPU 0, thread block 0, step 0: reads s 4, which is empty"):
+        imported(content, "x.xml", PAIR, None)

@@ -68,6 +68,14 @@ class Counted(Corridor):
         return seen, state, rewards, dones, info
 
 
+class Stuck(Corridor):
+    """Agent 1 has no action in its third step, nor at the end, when it needs none."""
+
+    def get_avail_actions(self, state):
+        has = (state["time"] != 2) & (state["time"] < self.max_steps)
+        return {"0": jnp.ones(2, bool), "1": jnp.full(2, has)}
+
+
 class Well:
     """A `ResourceWorld`: whoever stays gets 1."""
 
@@ -98,12 +106,10 @@ class Rooms:
 
     def observation_space(self, agent):
         box = SimpleNamespace(low=np.zeros(2), high=np.ones(2), shape=(2,))
+        if not self.masked:
+            return box
         mask = SimpleNamespace(shape=(int(self.action_space(agent).n),))
-        return (
-            SimpleNamespace(spaces={"observation": box, "action_mask": mask})
-            if self.masked
-            else box
-        )
+        return SimpleNamespace(spaces={"observation": box, "action_mask": mask})
 
     def reset(self, seed=None, options=None):
         self.agents, self.time = list(self.possible_agents), 0
@@ -125,6 +131,68 @@ class Rooms:
             return rows
         masks = {agent: np.arange(int(self.action_space(agent).n)) < 2 for agent in self.agents}
         return {a: {"observation": rows[a], "action_mask": masks[a]} for a in self.agents}
+
+
+class Lasting(Rooms):
+    """An environment that keeps the names of those who are done, as many do.
+
+    Agent a is done after two steps, b after five; both are paid 1 per step for ever.
+    """
+
+    def step(self, actions):
+        assert set(actions) == {"a", "b"}, "an action of whoever is listed"
+        self.time += 1
+        done = {"a": self.time >= 2, "b": self.time >= 5}
+        return self._seen(), dict.fromkeys(done, 1.0), done, dict.fromkeys(done, False), {}
+
+
+class Informed(Rooms):
+    """An environment whose `infos` allow only action 1 before odd steps."""
+
+    def __init__(self, late=False, none=False):
+        super().__init__()
+        self.late, self.none = late, none
+
+    def reset(self, seed=None, options=None):
+        seen, _ = super().reset(seed)
+        return seen, {} if self.late else self._infos()
+
+    def step(self, actions):
+        odd = self.time % 2
+        assert not odd or set(actions.values()) == {1}, "not available"
+        return *super().step(actions)[:4], self._infos()
+
+    def _infos(self):
+        odd = self.time % 2
+        masks = {"a": [not odd, True, not odd], "b": [not odd and not self.none, True]}
+        masks["b"][1] = not (self.none and odd)
+        return {agent: {"action_mask": np.array(masks[agent], np.int8)} for agent in self.agents}
+
+
+class Steered(Rooms):
+    """Continuous actions: bounded for agent a, unbounded and half-bounded for agent b."""
+
+    def action_space(self, agent):
+        low, high = ([-2.0, 0.0], [2.0, 1.0]) if agent == "a" else ([-np.inf, 0], [np.inf, np.inf])
+        low, high = np.array(low, np.float32), np.array(high, np.float32)
+        return SimpleNamespace(low=low, high=high, shape=(2,), dtype=np.float32)
+
+    def step(self, actions):
+        self.time += 1
+        self.agents = list(self.possible_agents) if self.time < 5 else []
+        rewards = {agent: float(taken.sum()) for agent, taken in actions.items()}
+        over = dict.fromkeys(actions, self.time == 5)
+        return self._seen(), rewards, over, dict.fromkeys(actions, False), {}
+
+
+class Breaks(Rooms):
+    def step(self, actions):
+        if self.time == 2:
+            return self.read_sensor()
+        return super().step(actions)
+
+    def read_sensor(self):
+        raise ValueError("sensor lost")
 
 
 class Dense(nn.Module):

@@ -18,7 +18,7 @@ pytest.importorskip("jaxmarl")
 import jax
 import numpy as np
 
-from gradweave.aggregate.asynchronous import Stragglers, simulate
+from gradweave.aggregate.asynchronous import Stragglers, simulate_training
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.errors import OptionError
 from gradweave.marl.asynchronous.training import server_task
@@ -66,7 +66,7 @@ def spec(text: str) -> AsynchronousSpec:
 
 def simulated(of: Config, **changes: Any) -> Any:
     task = server_task(of, spec(of.aggregation))
-    return simulate(dataclasses.replace(task, **changes))
+    return simulate_training(dataclasses.replace(task, **changes))
 
 
 @pytest.mark.parametrize("algorithm", ONLY)

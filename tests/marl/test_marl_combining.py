@@ -63,7 +63,7 @@ def test_it_goes_on_by_the_schedule_that_it_began_by(tmp_path):
     assert found("scheduled:ring:4", tmp_path, {"schedule": begun.digest}).digest == begun.digest
     (tmp_path / SCHEDULE).unlink()
     assert found("scheduled:ring:4", tmp_path, {"schedule": begun.digest}).digest == begun.digest
-    with pytest.raises(OptionError, match=r"schedule.json is not the schedule by which"):
+    with pytest.raises(OptionError, match=r"schedule.json is not the schedule that the training"):
         found("scheduled:ring:4", tmp_path, {"schedule": kept.digest})
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_holds_another_schedule_by_now_is_refused(tmp_path):
     assert not begun.kept
     assert found(f"scheduled:{path}", tmp_path, {"schedule": begun.digest}).digest == begun.digest
     gw.schedulers.CentralParameterServer().schedule(ring).save(path)
-    with pytest.raises(OptionError, match=r"mine.json is another schedule than that by which"):
+    with pytest.raises(OptionError, match=r"mine.json is not the schedule that the training in"):
         found(f"scheduled:{path}", tmp_path, {"schedule": begun.digest})
     path.write_text("{}")
     with pytest.raises(FileError, match=r"mine.json: not a schedule file"):

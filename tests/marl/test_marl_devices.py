@@ -26,7 +26,7 @@ import optax
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_disable_most_optimizations", True)
-from gradweave.aggregate import disagreement, from_spec
+from gradweave.aggregate import aggregator, disagreement
 from gradweave.marl.learners import algorithms
 from gradweave.marl.config import PPO
 from gradweave.marl.program import Program
@@ -43,11 +43,11 @@ def spoilt(optimizer):
         bad = (jax.lax.axis_index("server") == 2) & (step < 2)
         return jax.tree.map(lambda g: jnp.where(bad, jnp.nan, g), updates), step + 1
     spoil = optax.GradientTransformation(lambda params: jnp.int32(0), update)
-    return optax.chain(spoil, from_spec("d_psgd", 4, same_data=True)(optimizer))
+    return optax.chain(spoil, aggregator("d_psgd", 4, same_data=True)(optimizer))
 
 answers = {}
 for spec, devices in json.loads(sys.argv[1]):
-    aggregate = from_spec(spec, devices) if devices > 1 else (lambda optimizer: optimizer)
+    aggregate = aggregator(spec, devices) if devices > 1 else (lambda optimizer: optimizer)
     aggregate = spoilt if spec == "d_psgd" else aggregate
     learner = algorithms.ALGORITHMS["mappo"].build(doors(), settings, devices, 20, aggregate)
     program = Program(learner, jax.devices()[:devices], 5, 1)
@@ -65,7 +65,7 @@ for spec, devices in json.loads(sys.argv[1]):
         "axes": sorted({x.shape[:2] for x in leaves}),
         "returns": metrics.returns.tolist(),
         "episodes": metrics.episodes.tolist(),
-        "not_finite": program.not_finite(state),
+        "not_finite": program.left_out(state),
         "figures": {name: x.ravel().tolist() for name, x in metrics.figures.items()},
     }
 print(json.dumps(answers))

@@ -187,7 +187,7 @@ REFUSED = {
     "first": ({"first_objective": "alpha"}, "first_objective: expected own or alpha_fair"),
     "first of none": (
         {"first_objective": "alpha_fair", "hierarchy": False},
-        "expected own where there is no hierarchy",
+        "expected own without a hierarchy",
     ),
     "gossip": ({"gossip": "rong"}, "rong"),
     "minibatches": ({"minibatches": 7}, "divisor of the 320 choices"),
@@ -202,7 +202,7 @@ def test_settings_that_cannot_be_are_refused(kind: str):
 
 
 def test_games_and_networks_that_do_not_fit_are_refused():
-    with pytest.raises(OptionError, match="take job_scheduling"):
+    with pytest.raises(OptionError, match="use job_scheduling"):
         fen("switch_riddle")
     with pytest.raises(OptionError, match="divisor of the 7 steps"):
         fen("job_scheduling:max_steps=7")

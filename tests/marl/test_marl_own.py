@@ -20,13 +20,27 @@ from gradweave.marl import checkpoint
 from gradweave.marl.evaluation import play, random_action
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
+from gradweave.marl.games.own import check_actions
+from gradweave.marl.games.parallel import game_errors
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.own_network import Plan, draw_own, named
-from gradweave.marl.loading import imported, load
+from gradweave.marl.loading import imported, load_trained
 from gradweave.marl.request import read_request
 from gradweave.marl.trained import POLICY
 from tests.marl import own_parts
-from tests.marl.own_parts import CELLS, CORRIDOR, Corridor, Counted, Rooms, Well
+from tests.marl.own_parts import (
+    CELLS,
+    CORRIDOR,
+    Breaks,
+    Corridor,
+    Counted,
+    Informed,
+    Lasting,
+    Rooms,
+    Steered,
+    Stuck,
+    Well,
+)
 
 HERE = "tests.marl.own_parts"
 
@@ -58,6 +72,17 @@ def test_a_game_s_own_measures_are_summed_over_an_episode(options: dict[str, str
         np.testing.assert_array_equal(np.stack(list(measures.values()), 1), returns)
     assert (np.asarray(measures["second"]) <= np.asarray(lengths) / (CELLS - 1)).all()
     assert np.asarray(measures["second"]).any()
+
+
+def test_steps_without_an_action_are_counted_and_end_a_training():
+    environment = make(Stuck, max_steps=4)
+    act = functools.partial(random_action, environment)
+    keys = jax.random.split(jax.random.key(3), 3)
+    *_, measures = play(environment, lambda memory, *now: (memory, act(*now)), None, keys)
+    assert measures["steps_without_action"].tolist() == [1, 1, 1]
+    with pytest.raises(OptionError, match="without any action before 3 steps of the episodes"):
+        check_actions(measures)
+    check_actions({"steps_without_action": np.zeros(3)})
 
 
 def test_agents_of_a_world_of_resources_are_no_team():
@@ -135,7 +160,7 @@ class OddActions(Corridor):
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "no step": (NoStep, {}, "lacks step_env; JaxMARL's interface is agents, reset, step_env"),
+    "no step": (NoStep, {}, "lacks step_env; JaxMARL's interface has agents, reset, step_env"),
     "no agent": (LacksAgent, {}, r"reset\(key\): observations: no entry for agent '1'"),
     "reward": (ShortReward, {}, r"reward of '0': expected shape \(\), got \(3,\)"),
     "state": (Grows, {}, r"state: at has shape \(9,\), after reset\(key\) \(2,\)"),
@@ -145,13 +170,13 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "raises": (Raises, {}, r"reset\(key\): ValueError: no field$"),
     "actions": (OddActions, {}, r"action_space\('0'\): expected n, .* or low, high"),
     "option": (Corridor, {"agent": 3}, "unknown option 'agent'; did you mean agents"),
-    "no game": (7, {}, "expected a game, what makes one, or a gradweave.marl.Family, got 7"),
+    "no game": (7, {}, "expected a game, a class or function that makes one, or a gradweave.marl"),
     "no such event": (
         Corridor,
         {"machine": "start: 0\nfinal: 1\nmoves: {0: {x: 1}}\n"},
-        "hears 'x', which never happens in .*; its events are end0, end1",
+        "needs 'x', which never occurs in .*; its events are end0, end1",
     ),
-    "no events": (Well, {"machine": CORRIDOR}, "has no events for a machine to hear"),
+    "no events": (Well, {"machine": CORRIDOR}, "has no events for a machine; name them"),
 }
 
 
@@ -201,7 +226,7 @@ def test_games_of_pettingzoo_are_played_on_the_host(masked: bool):
         hand.reset(seed=int(first[game]))
         for step in range(12):
             taken = {a: int(actions[step, game, "ab".index(a)]) for a in hand.agents}
-            seen, rewards, _, late, _ = hand.step(taken)
+            seen, rewards, left, late, _ = hand.step(taken)
             shown = [seen.get(agent, np.zeros(2)) for agent in "ab"]
             shown = [row["observation"] if isinstance(row, dict) else row for row in shown]
             assert np.allclose(outcome.last.observation[step, game], shown)
@@ -209,8 +234,89 @@ def test_games_of_pettingzoo_are_played_on_the_host(masked: bool):
             assert outcome.reward[step, game].tolist() == expected
             assert bool(outcome.done[step, game]) is (not hand.agents)
             if not hand.agents:
-                assert bool(outcome.truncated[step, game]) is all(late.values())
+                ended = all(late.values()) and not any(left.values())
+                assert bool(outcome.truncated[step, game]) is ended
                 hand.reset(seed=int(seeds[step, game]))
+
+
+def steps_of(environment: Environment, actions: Any) -> list[Any]:
+    """The result of each step of one episode: (view before it, outcome)."""
+    state, view = environment.reset(jax.random.key(0))
+    made = []
+    for action in actions:
+        before = view
+        state, view, outcome = environment.step(jax.random.key(1), state, jnp.array(action))
+        made.append((before, outcome))
+    return made
+
+
+def test_an_agent_is_done_when_the_environment_says_so_whoever_it_still_lists():
+    made = steps_of(make(Lasting), [[0, 0]] * 5)
+    assert [outcome.reward.tolist() for _, outcome in made] == [[1, 1]] * 2 + [[0, 1]] * 3
+    assert [bool(outcome.done) for _, outcome in made] == [False] * 4 + [True]
+    assert not made[-1][1].truncated
+    gone = np.asarray(made[3][0].observation)
+    assert not gone[0].any() and gone[1].any()
+
+
+def test_masks_of_actions_may_stand_in_infos():
+    environment = make(Informed)
+    assert environment.masked
+    made = steps_of(environment, [[0, 0], [1, 1], [1, 1]])
+    assert [view.available.astype(int).tolist() for view, _ in made] == [
+        [[1, 1, 1], [1, 1, 0]], [[0, 1, 0], [0, 1, 0]], [[1, 1, 1], [1, 1, 0]],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"late": True}, "infos of step have 'action_mask' for 'a', those of reset do not"),
+        ({"none": True}, r"action_mask of 'b': expected 2 numbers, .* not 0, got \[0, 0\]"),
+    ],
+)
+def test_masks_that_say_too_little_end_the_game(options: dict[str, bool], said: str):
+    environment = make(Informed, **options)
+    with pytest.raises(OptionError, match=said), game_errors():
+        steps_of(environment, [[1, 1]])
+
+
+def test_continuous_actions_of_pettingzoo_reach_the_game_in_its_own_range():
+    environment = make(Steered)
+    assert environment.continuous and environment.actions == 2
+    made = steps_of(environment, [[[0.5, 0.0], [-7.0, 3.0]], [[9.0, -1.0], [4.0, -3.0]]])
+    # a: −2 + 0.75 · 4 and 0.5; b: as they are. Then the nearest within: 2, 0; 4, 0.
+    assert [outcome.reward.tolist() for _, outcome in made] == [[1.5, -4.0], [2.0, 4.0]]
+    with pytest.raises(OptionError, match=r"expected discrete actions.*use ippo or mappo"):
+        algorithms.check_suits("qmix", "Steered", continuous=environment.continuous)
+
+
+def test_actions_of_an_unbounded_game_have_the_log_density_of_a_normal_distribution():
+    environment = make(Steered)
+    settings = algorithms.settings("ippo", environment.family, {"hidden": (3,), "log_std": -0.5})
+    learner = algorithms.ALGORITHMS["ippo"].build(
+        environment, settings, 1, 1, lambda optimizer: optimizer
+    )
+    parameters = learner.players.draw(jax.random.key(0))
+    _, view = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 2))
+    noise = jax.random.normal(jax.random.key(2), (2, 2, 2))
+    _, played = learner.players.step(parameters, learner.memory(parameters, 2), view, noise)
+    _, mean = learner.act(parameters, learner.memory(parameters, 2), view, None, greedy=True)
+    spread = np.exp(-0.5)
+    np.testing.assert_allclose(played.action, mean + spread * noise, rtol=1e-5)
+    density = np.exp(-(np.asarray(noise) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(played.log_probability, np.log(density).sum(-1), rtol=1e-5)
+
+
+def test_what_a_game_raises_is_told_by_its_own_last_calls_and_one_line(capsys):
+    with pytest.raises(OptionError, match=r"step\(actions\): ValueError: sensor lost") as raised:
+        with game_errors():
+            jax.block_until_ready(steps_of(make(Breaks), [[0, 0]] * 3))
+    (note,) = raised.value.__notes__
+    told = note.splitlines()
+    assert told[0] == "Traceback (most recent call last):" and len(told) < 12
+    assert told[-1] == "ValueError: sensor lost" and "in read_sensor" in note
+    assert "gradweave/marl" not in note and capsys.readouterr().err == ""
 
 
 def test_environments_on_the_host_are_kept_and_not_made_anew():
@@ -233,9 +339,24 @@ class OddSpace(Rooms):
         return SimpleNamespace(shape=None)
 
 
+class Switches(Rooms):
+    def action_space(self, agent):  # MultiBinary has an `n`, too
+        return SimpleNamespace(n=3, shape=(3,))
+
+
+class NoSeed(Rooms):
+    def reset(self):
+        return {}, {}
+
+
 @pytest.mark.parametrize(
     ("game", "said"),
-    [(Turns, "take turns .*aec_to_parallel"), (OddSpace, "expected Box or Discrete, or Dict")],
+    [
+        (Turns, "take turns .*aec_to_parallel"),
+        (OddSpace, "expected Box or Discrete, or Dict"),
+        (Switches, "expected Discrete, or Box of floats of one axis"),
+        (NoSeed, r"reset\(seed\): TypeError: .*unexpected keyword argument 'seed'"),
+    ],
 )
 def test_environments_of_pettingzoo_that_cannot_be_played_are_refused(game, said: str):
     with pytest.raises(OptionError, match=said):
@@ -325,20 +446,20 @@ def test_a_file_imports_nothing(tmp_path: Path):
     about = {"config": asked.config.flat()}
     checkpoint.save(tmp_path / POLICY, {"x": jnp.zeros(1)}, about)
     with pytest.raises(OptionError, match="no file may import: give --env"):
-        load(tmp_path)
+        load_trained(tmp_path)
     with pytest.raises(OptionError, match="no file may import: give --network"):
-        load(tmp_path, environment=make(Corridor))
+        load_trained(tmp_path, environment=make(Corridor))
     with pytest.raises(OptionError, match=r"--env: expected .*Corridor, got math:tau"):
         imported(tmp_path, "math:tau", None)
     found = imported(tmp_path, f"{HERE}:Corridor", None)
     assert found["environment"].family == f"{HERE}:Corridor"
     with pytest.raises(GradweaveError, match=r"expected .*Corridor, got .*Well"):
-        load(tmp_path, environment=make(Well()), network=own_parts.equinox)
+        load_trained(tmp_path, environment=make(Well()), network=own_parts.equinox)
     with pytest.raises((FileError, OptionError)):  # of another shape
-        load(tmp_path, environment=make(Corridor), network=own_parts.equinox)
+        load_trained(tmp_path, environment=make(Corridor), network=own_parts.equinox)
 
 
 def test_fen_takes_no_networks_and_says_which_algorithms_do():
     asked = read_request(None, {"env": f"{HERE}:Well", "algorithm": "fen", "network": "a:b"}, ())
-    with pytest.raises(OptionError, match="fen has its own; take ippo, mappo, iql, vdn, qmix"):
+    with pytest.raises(OptionError, match="fen does not take one; use ippo, mappo, iql, vdn, qmix"):
         asked.check()

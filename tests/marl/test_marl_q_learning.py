@@ -156,7 +156,7 @@ def test_games_that_do_not_fit():
     with pytest.raises(OptionError, match="iql: expected discrete actions"):
         learner("iql", environment=continuous)
     opposed = dataclasses.replace(doors(), teams=(0, 1))
-    with pytest.raises(OptionError, match=r"vdn: adds agents' values up.*are opposed; take iql"):
+    with pytest.raises(OptionError, match=r"vdn: adds up the agents' values.*are opposed; use iql"):
         learner("vdn", environment=opposed)
     assert learner("iql", environment=opposed).kind == "iql"
     assert learner("qmix", environment=doors()).kind == "qmix"

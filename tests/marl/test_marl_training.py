@@ -20,11 +20,12 @@ pytest.importorskip("tensorboardX")
 import jax
 from safetensors import safe_open
 
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import FileError, NotFiniteError, OptionError
 from gradweave.marl import checkpoint, training
 from gradweave.marl.config import PPO, Config
 from gradweave.marl.session import reporting
-from gradweave.marl.training import CHECKPOINT, POLICY, Report, train, updates_done
+from gradweave.marl.trained import CHECKPOINT, POLICY, Report, updates_done
+from gradweave.marl.training import train
 from gradweave.training.log import LOG, read_log
 from tests.marl.doors import doors
 
@@ -158,7 +159,7 @@ def test_a_policy_is_read_as_it_was_written():
 def test_another_trainings_folder_is_refused_and_what_differs_is_named(tmp_path):
     shutil.copytree(unbroken(), tmp_path, dirs_exist_ok=True)
     changed = dataclasses.replace(CONFIG, seed=4)
-    with pytest.raises(OptionError, match="is of another training: seed 3 there, 4 here; give an"):
+    with pytest.raises(OptionError, match="to another training: seed 3 there, 4 here; give an"):
         train(changed, tmp_path, aggregate=alone)
     changed = dataclasses.replace(
         CONFIG, settings=dataclasses.replace(SETTINGS, clip_ratio=0.3), aggregation="ring", steps=7
@@ -257,7 +258,7 @@ def test_a_training_at_its_end_is_extended(tmp_path):
 
 def test_a_training_that_is_not_at_its_end_is_not_extended(tmp_path):
     train(SHORTER, tmp_path, aggregate=alone, stop_after=2)
-    reason = r"of 96 steps and not at its end \(2 of 4 updates\): finish it with --steps 96, then"
+    reason = r"96 steps and has not finished \(2 of 4 updates\): finish it with --steps 96, then"
     with pytest.raises(OptionError, match=reason):
         train(CONFIG, tmp_path, aggregate=alone, extend=True)
 
@@ -281,7 +282,7 @@ def test_without_decay_the_number_of_steps_does_not_count():
 def test_the_schedule_is_kept_beside_the_checkpoint_which_names_it(tmp_path, monkeypatch):
     import gradweave as gw
     from gradweave.marl.combining import SCHEDULE, Combining
-    from gradweave.schedule.file import load
+    from gradweave.schedules.file import load
 
     by = Combining(alone, gw.solve(gw.topology.ring(4)).schedule, kept=True)
     monkeypatch.setattr(training, "combining", lambda *_: by)
@@ -295,28 +296,74 @@ def test_a_training_is_loaded_from_its_folder(tmp_path, monkeypatch):
     from gradweave.marl import loading
 
     monkeypatch.setattr(loading, "make", lambda spec, **options: doors())
-    loaded = loading.load(unbroken())
+    loaded = loading.load_trained(unbroken())
     assert (loaded.config, loaded.resumed_from) == (CONFIG, CONFIG.updates)
     held = arrays(unbroken() / POLICY)
     assert {x.tobytes() for x in jax.tree.leaves(loaded.parameters)} == {
         x.tobytes() for x in held.values()
     }
     with pytest.raises(FileError, match=r"there is no policy\.safetensors; give the folder of a t"):
-        loading.load(tmp_path)
+        loading.load_trained(tmp_path)
     shutil.copy(unbroken() / CHECKPOINT, tmp_path)
-    with pytest.raises(FileError, match="the training is not at its end; train again"):
-        loading.load(tmp_path)
+    with pytest.raises(FileError, match="the training has not finished; train again"):
+        loading.load_trained(tmp_path)
     raw = (unbroken() / POLICY).read_bytes()
     (tmp_path / POLICY).write_bytes(raw.replace(b"settings.clip_ratio", b"settings.klip_ratio"))
     with pytest.raises(FileError, match="settings: klip_ratio: unknown; did you mean clip_ratio"):
-        loading.load(tmp_path)
+        loading.load_trained(tmp_path)
+
+
+class Counting:
+    """A program of two devices with the given gradients and parameters."""
+
+    left = (0, 0)
+    finite = True
+
+    def left_out(self, _: Any) -> tuple[int, int]:
+        return self.left
+
+    def is_finite(self, _: Any) -> bool:
+        return self.finite
+
+
+def test_a_training_ends_that_learns_nothing_for_ten_updates():
+    """Each device has four gradients an update: two seeds, an epoch, two minibatches."""
+    program: Any = Counting()
+    left_out = training.LeftOut.of(CONFIG)
+    assert left_out.counted(program, None, 1) == (0, 0)
+    for left, updates in (((20, 20), 5), ((36, 35), 4), ((72, 71), 9)):  # one was finite between
+        program.left = left
+        assert left_out.counted(program, None, updates) == left
+    program.left = 76, 75
+    with pytest.raises(NotFiniteError, match=r"last 10 updates, .* rewards of doors are finite"):
+        left_out.counted(program, None, 1)
+
+
+def test_a_training_ends_at_once_whose_parameters_are_not_finite():
+    program: Any = Counting()
+    program.finite = False
+    with pytest.raises(NotFiniteError, match="parameters contain a NaN or an infinity"):
+        training.LeftOut.of(CONFIG).counted(program, None, 1)
+
+
+def test_an_algorithm_of_teams_says_once_that_agents_rewards_differ():
+    noted: list[str] = []
+    for algorithm in ("qmix", "ippo"):
+        report = reporting(lambda _: None, noted.append, algorithm)
+        for returns in ((), (2.0, 2.0), (0.25, -0.25), (3.0, 1.0)):
+            mean = sum(returns) / 2 if returns else None
+            report(Report(1, 9, 10, mean, 1.0, 1.0, returns))
+    assert noted == [
+        "qmix: learns the mean of the agents' rewards, which differ: returns -0.25 to 0.25, "
+        "mean 0; if their interests are opposed, use iql or ippo"
+    ]
 
 
 def test_a_device_is_named_once_whose_gradients_are_not_finite():
     shown, noted = [], []
     report = reporting(shown.append, noted.append)
     for update, counts in enumerate([(0, 0, 0), (0, 0, 2), (0, 0, 3), (1, 0, 3)], 1):
-        report(Report(update, 9, 10 * update, None, 1.0, 1.0, counts))
+        report(Report(update, 9, 10 * update, None, 1.0, 1.0, not_finite=counts))
     assert noted == [
         "device 2: gradients that are not finite, 2 by update 2; they are left out",
         "device 0: gradients that are not finite, 1 by update 4; they are left out",

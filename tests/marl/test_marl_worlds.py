@@ -12,16 +12,17 @@ pytest.importorskip("jaxtyping")
 import jax
 import jax.numpy as jnp
 
-from gradweave.automata import check, projections
+from gradweave.automata import check, projections, read_text
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.marl.games.environments import make
-from gradweave.marl.games.guided import Guided
+from gradweave.marl.games.guided import Guided, guide_of
 from gradweave.marl.games.worlds import WorldGame, guided
 from gradweave.marl.learners.counterfactual import doubled
 from gradweave.marl.learners.q_learning import Rows
 from gradweave.marl.tabular.learning import learn
 from gradweave.marl.worlds import catalogue
 from gradweave.marl.worlds.world import World
+from tests.automata.test_rewards import OFFICE, TRAP
 
 UP, RIGHT, DOWN, LEFT, STAY = range(5)
 
@@ -46,6 +47,19 @@ def played(game: WorldGame | Guided, *paths: list[int]) -> tuple[dict, object, l
         if dones["__all__"]:
             break
     return rewards, state, happened
+
+
+@pytest.mark.parametrize(("text", "mean"), [(OFFICE, -0.34375), (TRAP, -1.75)])
+def test_agents_are_paid_what_the_machine_says_at_random(text: str, mean: float):
+    """Four steps; in each, one of the three events or none happens, all equally often."""
+    task = read_text(text)
+    events = task.machine.events
+    machines = guide_of(task, events, [(event, (0,)) for event in events]).machines
+    after, worth = np.asarray(machines.next[0]), np.asarray(machines.reward[0])
+    value = np.zeros(len(after))
+    for _ in range(4):
+        value = np.where(machines.ended[0], 0.0, ((worth + value[after]).sum(1) + value) / 4)
+    assert value[machines.start[0]] == mean
 
 
 TO_A = [UP, RIGHT, RIGHT, RIGHT]
@@ -118,7 +132,7 @@ def test_averaging_needs_whole_groups():
 
 
 def test_one_learner_for_many_agents_is_refused_before_it_is_built():
-    with pytest.raises(OptionError, match="learn apart"):
+    with pytest.raises(OptionError, match="use a learner per agent"):
         learn(catalogue.rendezvous(4), steps=1000, trials=1, central=True)
 
 
@@ -157,7 +171,7 @@ def test_rows_are_doubled_as_if_the_machines_had_been_elsewhere():
 HOSTILE = {
     "another world's event": (
         "start: 0\nfinal: 1\nmoves: {0: {x: 1}}\n",
-        "never happens in generator",
+        "never occurs in generator",
     ),
     "other agents": (
         "start: 0\nfinal: 1\nmoves: {0: {a: 1}}\nagents: {one: [a], two: [a], three: [a]}\n",

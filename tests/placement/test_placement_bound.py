@@ -10,10 +10,9 @@ from benchmarks.naive_placement import Naive
 from gradweave.errors import InvalidCertificateError
 from gradweave.placement import (
     Annealing,
-    Exact,
+    ExactPlacer,
     GroupDuals,
     Pairs,
-    Problem,
     RandomOrder,
     Sequences,
     Stage,
@@ -35,6 +34,7 @@ from gradweave.placement.bound.duals import (
 )
 from gradweave.placement.bound.levels import Levels, compositions, count_compositions, levels_of
 from gradweave.placement.bound.sequences import SequenceSearch, alike
+from gradweave.placement.problem import Problem
 from tests.interpreted import interpreted
 
 MICROBATCHES = 3
@@ -245,7 +245,7 @@ def test_devices_are_alike_if_all_others_are_as_far_from_them():
 def test_exact_and_annealing_find_the_least_beside_idle_devices(like):
     problem, naive = drawn(1, 7, 3, 2, like=like)
     least = naive.best_in_order(7, 3)
-    for placer in (Exact(), Annealing(restarts=2, moves=2_500)):
+    for placer in (ExactPlacer(), Annealing(restarts=2, moves=2_500)):
         found = exchange_cost(problem, placer.place(problem))
         assert found.seconds == pytest.approx(least, rel=1e-7)
 
@@ -332,7 +332,7 @@ def test_the_bound_is_met_where_unlike_stages_leave_it_room():
     stages = (Stage(0, 0, 20, 1), Stage(0, 0, 70, 1), Stage(0, 0, 1, 1))
     problem = Problem(Pairs(latency, bandwidth), Workload(stages), 1)
     assert placement_bound(problem).seconds == pytest.approx((140 + 10) / NS)
-    cost = exchange_cost(problem, Exact().place(problem)).seconds
+    cost = exchange_cost(problem, ExactPlacer().place(problem)).seconds
     assert cost == pytest.approx((140.5 + 10.5) / NS)
     # Two pairs of which one has bandwidth for free: it takes the large gradient.
     paired = np.kron(np.eye(2), np.ones((2, 2)))
@@ -342,7 +342,7 @@ def test_the_bound_is_met_where_unlike_stages_leave_it_room():
     stages = (Stage(0, 0, 0, 900), Stage(0, 0, 0, 80))
     problem = Problem(Pairs(latency, bandwidth), Workload(stages), 2)
     assert placement_bound(problem).seconds == pytest.approx((6 + 80 + 100) / NS)
-    cost = exchange_cost(problem, Exact().place(problem)).seconds
+    cost = exchange_cost(problem, ExactPlacer().place(problem)).seconds
     assert cost == pytest.approx((6.25 + 80 + 100.25) / NS)
 
 

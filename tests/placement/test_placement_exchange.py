@@ -11,9 +11,8 @@ from gradweave.placement import (
     PLACERS,
     Annealing,
     Evolutionary,
-    Exact,
+    ExactPlacer,
     Pairs,
-    Problem,
     Stage,
     Transformer,
     Workload,
@@ -23,7 +22,7 @@ from gradweave.placement import (
     placement_bound,
 )
 from gradweave.placement.exchange_kernel import matching
-from gradweave.placement.problem import problem_of
+from gradweave.placement.problem import Problem, problem_of
 from gradweave.placement.strategies import annealing
 from gradweave.topology import cities
 
@@ -79,7 +78,7 @@ def test_exact_is_the_least_and_the_bound_below(stages, data, sites):
     for seed in range(3):
         problem, naive = problem_and_naive(seed, stages, data, sites=sites)
         least = naive.best(8)
-        for placer in (Exact(), Annealing(restarts=2, moves=2_500)):
+        for placer in (ExactPlacer(), Annealing(restarts=2, moves=2_500)):
             cost = exchange_cost(problem, placer.place(problem, seed=seed))
             assert cost.seconds == pytest.approx(least, rel=1e-7), (placer, seed)
         bound = placement_bound(problem)
@@ -122,10 +121,10 @@ def test_time_limits_end_searches():
     # What does not search has tried all that it tries, whatever the time.
     assert PLACERS["rank_order"]().search(problem, time_limit=1e-9)[1] == "tried"
     with pytest.raises(NoScheduleError, match="no proof within"):
-        Exact().place(problem, time_limit=0.05)
+        ExactPlacer().place(problem, time_limit=0.05)
     large, _ = problem_and_naive(0, 4, 6)
     with pytest.raises(OptionError, match="or activations of one size and groups of at most"):
-        Exact().place(large)
+        ExactPlacer().place(large)
     larger, _ = problem_and_naive(0, 5, 4)
     with pytest.raises(NoScheduleError, match="no proof within"):
-        Exact().place(larger, time_limit=0.05)
+        ExactPlacer().place(larger, time_limit=0.05)

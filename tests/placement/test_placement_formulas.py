@@ -11,21 +11,20 @@ from benchmarks.naive_placement import Naive
 from gradweave.placement import (
     Pairs,
     Placement,
-    Problem,
     Stage,
     Transformer,
     Workload,
     exchange_cost,
     exchange_kernel,
-    exchange_seconds,
     step_time,
 )
 from gradweave.placement.pairs import pairs_of
+from gradweave.placement.problem import Problem
 from gradweave.placement.timeline import groups as groups_of_step
 from gradweave.placement.timeline.groups import GroupSchedule, group_schedules
 from gradweave.placement.timeline.orders import stage_order
-from gradweave.placement.timeline.step import pass_seconds
-from gradweave.simulate import fair
+from gradweave.placement.timeline.step import exchange_seconds, pass_seconds
+from gradweave.simulator import fair
 from tests.interpreted import interpreted
 
 

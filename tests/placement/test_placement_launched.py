@@ -1,4 +1,4 @@
-"""``gradweave train-pipeline`` in processes that a launcher started."""
+"""``gradweave place --train`` in processes that a launcher started."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ NETWORK = "cities:Oregon.Tokyo,each=2"
 MODEL = (
     "transformer:layers=2,width=16,sequence=8,batch=8,microbatches=2,vocabulary=128,value_bytes=4"
 )
-COMMAND = ["train-pipeline", NETWORK, "--model", MODEL, "--time-limit", "1"]
+COMMAND = ["place", NETWORK, "--train", "--model", MODEL, "--time-limit", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Outputs and exit statuses of three jobs: one that trains, and two with bad input."""
     folder = tmp_path_factory.mktemp("launched")
     four, three = {"WORLD_SIZE": "4"}, {"WORLD_SIZE": "3"}
-    trained = [*COMMAND, "--pipeline", "2", "--steps", "2", "--against", "gloo", "--check"]
+    trained = [
+        *COMMAND,
+        "--pipeline",
+        "2",
+        "--steps",
+        "2",
+        "--scheduler",
+        "annealing,gloo",
+        "--check",
+    ]
     jobs = [
         [4, four, [*trained, "--json"]],
         [4, four, [*COMMAND, "--pipeline", "3"]],
@@ -90,7 +99,7 @@ def test_what_a_launcher_leaves_out(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_lab_has_no_launcher_around_it(monkeypatch: pytest.MonkeyPatch):
-    from gradweave.cli.verbs.train_pipeline import _trained_on
+    from gradweave.cli.placed_training import _trained_on
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

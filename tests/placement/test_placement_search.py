@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gradweave.placement import Problem, exchange_cost, exchange_kernel
+from gradweave.placement import exchange_cost, exchange_kernel
+from gradweave.placement.problem import Problem
 from gradweave.placement.strategies import annealing_kernel as annealing
 from gradweave.placement.strategies import evolutionary_kernel as evolution
 from gradweave.placement.strategies.annealing import Annealing, _mean_cost, _nearest, table_of

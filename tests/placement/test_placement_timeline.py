@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.placement import even_stages, exchange_seconds, place, step_time
+from gradweave.placement import even_stages, place, step_time
+from gradweave.placement.timeline.step import exchange_seconds
 
 FREE = gw.topology.Link(bandwidth_bytes_per_s=1e15, latency_s=0.0, overhead_s=0.0)
 

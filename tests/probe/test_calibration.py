@@ -8,8 +8,8 @@ import gradweave as gw
 from gradweave.execute.running.trial import NATIVE, CalibrationTime, RunReport, RunTimes
 from gradweave.probe import calibration
 from gradweave.probe.calibration import as_toml, calibrated, calibrating, write
-from gradweave.schedulers.solve.own import own_algorithms, own_schedule
-from gradweave.simulate.runtime import Costs, Runtime, runtime_of
+from gradweave.schedulers.solving.own import own_algorithms, own_schedule
+from gradweave.simulator.runtime import Costs, Runtime, runtime_of
 
 STAR = gw.topology.star(
     4, link=gw.topology.Link(bandwidth_bytes_per_s=1e15, latency_s=0.0, overhead_s=0.0)

@@ -1,4 +1,4 @@
-"""`gradweave measure`: between processes of this machine, and in a lab against its truth."""
+"""`gradweave topology measure`: between processes of this machine, and in a lab."""
 
 import json
 import os
@@ -13,15 +13,16 @@ import pytest
 
 import gradweave as gw
 from gradweave.cli.main import main
+from gradweave.topology.formats.files import read
 from tests.patience import PATIENCE_S
 
 pytest.importorskip("torch")
-COMMAND = [sys.executable, "-m", "gradweave", "measure"]
+COMMAND = [sys.executable, "-m", "gradweave", "topology", "measure"]
 
 
 def said(arguments: list[str], capsys) -> tuple[int, str]:
     with pytest.raises(SystemExit) as ended:
-        main(["measure", *arguments])
+        main(["topology", "measure", *arguments])
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1, lines
     return int(ended.value.code or 0), lines[0]
@@ -111,7 +112,7 @@ def test_a_lab_network_is_found(tmp_path):
     output = tmp_path / "net.json"
     for attempt in range(3):
         measure_in_lab(truth, output, tmp_path / f"log-{attempt}")
-        found = gw.topology.load(output)  # without a warning, which would be an error here
+        found = read(output)  # without a warning, which would be an error here
         assert found.num_servers == 4
         if is_near(found, rate):
             break

@@ -66,7 +66,7 @@ class Scripted:
             None,
         ),
         ([(1, {"error": "no"})], 1, "^no$"),
-        ([], 1, "no process said anything for 3600 s"),
+        ([], 1, "no process reported anything for 3600 s"),
         ([(1, None), (0, {"error": "lost server 1 (h)"})], 1, r"lost server 1 \(h\)$"),
         ([(1, None), (1, {"error": "mine"}), (0, None)], -9, "lost server 1: .*SIGKILL$"),
         ([(1, None)], 3, "lost server 1: .*: last words"),

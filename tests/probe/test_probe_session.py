@@ -1,6 +1,7 @@
 """What the leader of a measurement asks for, and makes of the answers; nothing is sent."""
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -327,7 +328,8 @@ def test_a_follower_does_its_part_until_the_end(monkeypatch: pytest.MonkeyPatch,
         follow(transport, 5.0)  # type: ignore[arg-type]
 
 
-def test_objects_are_sent_with_their_length():
+@pytest.mark.parametrize("value", [{"hosts": ["ä", "b"], "x": 1.5}, [[0.5, math.inf], [2.0, 3.0]]])
+def test_objects_are_sent_with_their_length(value: dict | list):
     sent: list[np.ndarray] = []
 
     def receive(into, peer, channel):
@@ -341,7 +343,6 @@ def test_objects_are_sent_with_their_length():
         return SimpleNamespace(wait=lambda _: None)
 
     transport = SimpleNamespace(send=send, receive=receive)
-    value = {"hosts": ["ä", "b"], "x": 1.5}
     send_object(transport, value, 3, 1.0)  # type: ignore[arg-type]
     assert [len(one) for one in sent] == [8, len(json.dumps(value))]
     assert receive_object(transport, 3, 1.0) == value  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def test_a_ray_that_others_can_reach_is_shut_down(monkeypatch, address, alone):
     )
     monkeypatch.setattr(ray_loopback, "_on_loopback", contextlib.nullcontext)
     monkeypatch.setattr(ray_loopback, "_forget_token", lambda _: None)
-    refused = pytest.raises(RunError, match=f"listens on {address}, not on this machine alone")
+    refused = pytest.raises(RunError, match=f"listens on {address}, not only on this machine")
     with contextlib.nullcontext() if alone else refused:
         ray_loopback.start(ray, Path("folder"), "mark")
     assert called == [("init", "local", "mark"), *["shutdown"] * (not alone)]

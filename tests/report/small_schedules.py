@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gradweave.schedule.schedule import COPY, REDUCE, Provenance, Schedule
+from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule
 from gradweave.topology.topology import Topology
 
 

@@ -92,7 +92,7 @@ def test_a_name_never_opens_a_file(tmp_path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ring:n=9").write_text("not a network")
     (tmp_path / "ring:n=9.json").write_text("not a network")
-    monkeypatch.setattr("gradweave.topology.spec.load", lambda path: pytest.fail(f"opened {path}"))
+    monkeypatch.setattr("gradweave.topology.spec.read", lambda path: pytest.fail(f"opened {path}"))
     for name in ("ring:n=9", "ring:n=9.json"):
         layout(unnamed(ring_topology(9), name))
 
@@ -110,7 +110,7 @@ BOXED = {
     "a server lost": gradweave.topology.without_servers(
         gradweave.topology.leaf_spine(3, 2, 4), [5]
     ).topology,
-    "NCCL's file": gradweave.topology.load(DATA / "dgx_a100.xml"),
+    "NCCL's file": gradweave.topology.read(DATA / "dgx_a100.xml"),
     "grid": gradweave.topology.bcube(16, 1),
 }
 

@@ -27,14 +27,15 @@ def test_names_run_nothing() -> None:
     hostile = "<script>alert(1)</script>"
     html = ring_all_reduce(3, name=hostile)._repr_html_()
     assert html is not None and "<script" not in html
-    assert "<script" not in gw.show(ring_all_reduce(3, name=hostile))._repr_html_()
+    shown = gw.show(ring_all_reduce(3, name=hostile))._repr_html_()
+    assert shown.count("<script") == 1 and "alert" not in shown.split("</iframe>")[1]
 
 
 def test_a_machine_has_its_page() -> None:
     machine = Machine.of({"a": {"go": ("b", 1.0)}, "b": {}}, start="a", final=["b"])
     assert machine._repr_svg_() is None
     assert (machine._repr_html_() or "").startswith("<iframe")
-    assert gw.show(machine).height is not None
+    assert gw.show(machine).is_page
 
 
 def test_what_is_large_is_not_drawn_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,7 @@ def test_what_is_large_is_not_drawn_unasked(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_show_plays_draws_and_saves(tmp_path) -> None:
     schedule = ring_all_reduce(3)
+    assert "height:300px" in gw.show(schedule, height=300)._repr_html_()
     player = gw.show(schedule)
     assert 'sandbox="allow-scripts"' in player._repr_html_()
     player.save(tmp_path / "page.html")

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gradweave as gw
 from gradweave.errors import FileError, OptionError
 from gradweave.report import page, write_page
 from gradweave.report.machine_page import _line
-from gradweave.report.page import LIMITS, page_data
-from gradweave.schedule.schedule import COPY, Schedule, StatedBound
+from gradweave.report.page import GRADIENT_BYTES, LIMITS, page_data, shown_bytes
 from gradweave.schedulers import Ring, Symmetric
-from gradweave.schedulers.solve.seconds_bound import timing_of
-from gradweave.simulate import busiest_links
+from gradweave.schedulers.solving.seconds_bound import timing_of
+from gradweave.schedules.schedule import COPY, Schedule, StatedBound
+from gradweave.simulator import busiest_links
 from gradweave.topology import leaf_spine, ring
 from tests.report.small_schedules import (
     ring_all_reduce,
@@ -58,7 +59,8 @@ def test_data_are_the_schedule(schedule: Schedule) -> None:
     assert len(offsets) - 1 == len({schedule.route(t) for t in range(schedule.num_transfers)})
     for column in ("source", "target", "capacity"):
         assert np.array_equal(unpacked(data["links"][column]), getattr(schedule.topology, column))
-    assert data["bound"] == {"rounds": 7, "kind": "cut", "source": "computed", "certified": False}
+    bound = {"rounds": 7, "kind": "cut", "source": "computed", "certified": False}
+    assert data["bound"] == {**bound, "holds_for": "some class of schedules"}
     assert data["stages"] == schedule.stages
 
 
@@ -164,6 +166,22 @@ def test_seconds_are_those_of_the_simulator() -> None:
     assert data["equalLinks"] is True
 
 
+def test_the_size_is_the_one_that_was_planned_for() -> None:
+    def planned(size: float | None) -> Schedule:
+        made = Ring().schedule(ring(4))
+        options = made.scheduler.options | ({} if size is None else {"gradient_bytes": size})
+        return dataclasses.replace(
+            made, scheduler=dataclasses.replace(made.scheduler, options=options)
+        )
+
+    assert shown_bytes(None, planned(4000)) == 4000
+    assert shown_bytes(1e6, planned(4000)) == 1e6
+    assert shown_bytes(None, planned(None)) == GRADIENT_BYTES
+    assert shown_bytes(None, planned(None), planned(4000)) == 4000
+    with pytest.raises(OptionError, match="the schedules are for 4 kB and 8 kB"):
+        shown_bytes(None, planned(4000), planned(8000))
+
+
 def test_shares_and_use_are_the_schedules() -> None:
     schedule = uneven_star()
     data = first_in(page(schedule, gradient_bytes=4e6))
@@ -180,3 +198,11 @@ def test_heads_of_a_machines_arrows_by_hand() -> None:
     down, right = (_line("M0 0", (10.0, 20.0), way) for way in ((0.0, 1.0), (1.0, 0.0)))
     assert 'class="arrow" d="M10.0 20.0L6.0 11.0L14.0 11.0Z"' in down
     assert 'class="arrow" d="M10.0 20.0L1.0 24.0L1.0 16.0Z"' in right
+
+
+def test_the_bound_on_the_objective_comes_first() -> None:
+    star = gw.topology.star(4, link=gw.topology.Link(bandwidth_bytes_per_s=1e9))
+    found = gw.solve(star, objective="seconds", gradient_bytes=1e8, schedulers="packed")
+    proved = gw.bounds.with_certificates(found.schedule, gradient_bytes=1e8)
+    limits = page_data(proved, 1e8, "seconds")["limits"]
+    assert limits and " ms" in limits[0]["why"]

@@ -173,9 +173,9 @@ def test_of_minty_kind_workers_differ_and_the_mean_does_not():
 def test_what_does_not_fit_is_refused():
     problem, method = unequal(), saddle.ExtraGradient(RATE)
     few = aggregate.MaxNorm(4)
-    with pytest.raises(OptionError, match="is of 8 workers, the mixing matrix ring:6 of 6"):
+    with pytest.raises(OptionError, match="has 8 workers, the mixing matrix ring:6 has 6"):
         saddle.Solver(problem, method, aggregate.MixingMatrix.ring(6))
-    with pytest.raises(OptionError, match=r"d_psgd sends everything .* take ChocoSGD\(\)"):
+    with pytest.raises(OptionError, match=r"d_psgd sends everything .* use ChocoSGD\(\)"):
         saddle.Solver(problem, method, RING, compressor=few)
     with pytest.raises(OptionError, match="expected a mixing matrix that is the same in all"):
         changing = aggregate.changing_clusters(N, 2, steps=3)

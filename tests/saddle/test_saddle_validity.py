@@ -24,9 +24,11 @@ def affine(matrices: np.ndarray, offsets: np.ndarray = OFFSETS) -> saddle.Proble
     return saddle.affine(np.broadcast_to(matrices, (N, 3, 3)), offsets)
 
 
-def checked(problem: saddle.Problem, **options) -> saddle.Validity:
+def checked(problem: saddle.Problem, **options) -> validity.Validity:
     mixing = aggregate.MixingMatrix.ring(problem.workers)
-    return saddle.check(saddle.Solver(problem, saddle.ExtraGradient(0.01), mixing), **options)
+    return saddle.check_solver(
+        saddle.Solver(problem, saddle.ExtraGradient(0.01), mixing), **options
+    )
 
 
 def test_affine_operators():
@@ -80,21 +82,21 @@ def test_noise_is_not_taken_for_what_workers_differ_by(own: bool):
 
 
 @pytest.fixture(scope="module")
-def sound() -> saddle.Validity:
+def sound() -> validity.Validity:
     """L 2, μ 1, D 0: nothing is doubted."""
     found = checked(affine(MATRICES, 0 * OFFSETS), points=1)
     limit = {"lipschitz": 2.0, "rate_limit": 1 / 8, "strength": 1.0}
     return dataclasses.replace(found, **limit)
 
 
-def doubts(of: saddle.Validity, method: saddle.Method) -> list[str]:
+def doubts(of: validity.Validity, method: saddle.Method) -> list[str]:
     """Of the measured values, with another method and its rate."""
     solver = saddle.Solver(affine(MATRICES, 0 * OFFSETS), method, RING)
     assert not callable(method.rate)
     return list(validity._doubts(dataclasses.replace(of, rate=method.rate), solver))
 
 
-def test_where_doubts_begin(sound: saddle.Validity):
+def test_where_doubts_begin(sound: validity.Validity):
     assert doubts(sound, saddle.ExtraGradient(1.05 / 8)) == []
     (said,) = doubts(sound, saddle.ExtraGradient(1.051 / 8))
     assert "exceeds 1/(4L) = 0.125" in said and "beyond 1/L = 0.5 " in said
@@ -118,7 +120,7 @@ def test_where_doubts_begin(sound: saddle.Validity):
             assert doubts(of, corrected(0.1)) == []
 
 
-def test_what_is_promised(sound: saddle.Validity):
+def test_what_is_promised(sound: validity.Validity):
     def iterations(**fields) -> float:
         return validity._iterations(dataclasses.replace(sound, rate=0.1, **fields))
 
@@ -133,7 +135,7 @@ def test_what_is_promised(sound: saddle.Validity):
         assert said in str(of)
 
 
-def test_what_cannot_work(sound: saddle.Validity):
+def test_what_cannot_work(sound: validity.Validity):
     solver = saddle.Solver(affine(MATRICES), saddle.Tracked(0.1), RING)
 
     def impossible(**fields) -> str:
@@ -149,8 +151,8 @@ def test_what_cannot_work(sound: saddle.Validity):
 def test_the_rate_of_a_schedule_is_that_of_the_first_iteration():
     method = saddle.ExtraGradient(lambda step: 0.2 / (1 + step))
     solver = saddle.Solver(affine(MATRICES), method, RING, local_steps=3)
-    found = saddle.check(solver, points=1)
+    found = saddle.check_solver(solver, points=1)
     assert found.rate == pytest.approx(0.2)
     assert found.contraction == aggregate.best_contraction(aggregate.with_local_steps(RING, 3))
     turn = saddle.Solver(affine(TURN + 1e-7 * np.eye(3)), method, RING)
-    assert saddle.check(turn, points=1).strength == 0.0  # is not told from it
+    assert saddle.check_solver(turn, points=1).strength == 0.0  # is not told from it

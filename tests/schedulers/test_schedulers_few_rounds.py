@@ -9,19 +9,13 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE
-from gradweave.schedulers import (
-    Binomial,
-    DoubleTree,
-    HalvingDoubling,
-    RecursiveDoubling,
-    from_spec,
-    to_spec,
-)
-from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers import Binomial, DoubleTree, HalvingDoubling, RecursiveDoubling, to_spec
+from gradweave.schedulers.solving.variants import split
+from gradweave.schedulers.spec import from_spec
 from gradweave.schedulers.textbook.places import Places
-from gradweave.simulate import event_seconds, seconds, traffic
-from tests.simulate.random_networks import networks
+from gradweave.schedules.schedule import COLLECTIVES, COPY, REDUCE
+from gradweave.simulator import event_seconds, seconds, traffic
+from tests.simulator.random_networks import networks
 
 net = gw.topology.from_spec
 STRATEGIES = (HalvingDoubling, RecursiveDoubling, Binomial)
@@ -30,7 +24,7 @@ LINK = "bandwidth=1GB/s,latency=1ms,overhead=0s"
 
 @pytest.mark.parametrize("exponent", [1, 2, 3, 4])
 def test_between_neighbours_the_textbooks_figures_come_out(exponent):
-    """On a complete network: times as Thakur, Rabenseifner and Gropp give them, from counts."""
+    """On a complete network: the times of Thakur, Rabenseifner and Gropp, from counts."""
     count = 2**exponent
     network = net(f"complete:{count},{LINK}")
     size, latency, rate = 1e6, 1e-3, 1e9
@@ -39,10 +33,10 @@ def test_between_neighbours_the_textbooks_figures_come_out(exponent):
     halving = HalvingDoubling().schedule(network)
     assert traffic(halving, size).sent_bytes == pytest.approx(2 * share * size)
     textbook = 2 * exponent * latency + 2 * share * size / rate
-    # Less where an exchange begins before the one before it ends, on another port; latencies stay.
+    # Less if an exchange starts before the previous ends, on another port; latencies stay.
     least = 2 * exponent * (latency + size / count / rate)
     assert least * (1 - 1e-9) <= seconds(halving, size, "events") <= textbook * (1 + 1e-9)
-    assert halving.rounds == 2 * (count - 1)  # one piece a round
+    assert halving.rounds == 2 * (count - 1)  # one piece per round
 
     doubling = RecursiveDoubling().schedule(network)
     assert traffic(doubling, size).sent_bytes == pytest.approx(exponent * size)
@@ -59,11 +53,11 @@ def test_between_neighbours_the_textbooks_figures_come_out(exponent):
 
 
 def test_several_pieces_to_one_partner_pay_one_latency_without_barriers():
-    """And one each with a barrier a round: what the guide says of the two models.
+    """The same with a barrier after each round: the guide's statement about the two models.
 
-    The textbook's exchange begins when the one before has ended: 3 latencies and 7 pieces, 10 ms.
-    Here server 0's last piece of the first exchange arrives at 5 ms, goes on at once over another
-    port, and once more: 5 + 2 + 2.
+    The textbook's exchange starts when the previous exchange has ended: 3 latencies and 7 pieces,
+    10 ms. Here server 0's last piece of the first exchange arrives at 5 ms, goes on immediately
+    over another port, and once more: 5 + 2 + 2.
     """
     made = HalvingDoubling().schedule(net(f"complete:8,{LINK}"), collective="reduce_scatter")
     start, end = event_seconds(made, 8e6)
@@ -188,7 +182,7 @@ def test_partners_and_radix_are_checked(strategy, given):
 def test_finer_pieces_keep_a_schedule_valid_and_its_bytes(network, strategy, parts, collective):
     made = strategy().schedule(network, collective=collective)
     finer = split(made, parts)
-    assert gw.verify.verify(finer).valid
+    assert gw.verify(finer).valid
     assert finer.pieces == parts * made.pieces and finer.rounds == parts * made.rounds
     assert traffic(finer, 1e6).link_bytes == pytest.approx(traffic(made, 1e6).link_bytes)
 
@@ -197,7 +191,7 @@ def test_a_pipelined_chain_takes_the_textbooks_time():
     """A broadcast over H hops in c parts: (H + c − 1)·M/c."""
     made = Binomial(order=(0, 1)).schedule(net(f"complete:2,{LINK}"), collective="all_gather")
     assert seconds(split(made, 4), 1e6, "events") == pytest.approx(1e-3 + 1e-3)
-    chain = gw.schedule.Schedule.from_rows(
+    chain = gw.schedules.Schedule.from_rows(
         net("mesh:4,bandwidth=1GB/s,latency=0s,overhead=0s"),
         [(hop, 0, COPY, (hop, hop + 1)) for hop in range(3)],
         collective="all_gather",
@@ -211,7 +205,7 @@ def test_a_pipelined_chain_takes_the_textbooks_time():
 
 
 def test_who_exchange_with_several_at_once_need_fewer_exchanges():
-    """On a complete network of 16: in fours, two exchanges in place of four; or all at once."""
+    """On a complete network of 16: groups of four need two exchanges, not four."""
     network = net(f"complete:16,{LINK}")
     for radix, exchanges in ((2, 4), (4, 2), (8, 2), (16, 1)):
         made = RecursiveDoubling(radix=radix).schedule(network)
@@ -220,13 +214,13 @@ def test_who_exchange_with_several_at_once_need_fewer_exchanges():
     for count, radix, rounds in ((9, 3, 2), (6, 3, 2), (7, 3, 4), (5, 8, 1), (10, 4, 4)):
         made = RecursiveDoubling(radix=radix).schedule(net(f"complete:{count}"))
         assert made.rounds == rounds  # 7 and 10 with one or two folded
-    with pytest.raises(NoScheduleError, match="not enough links"):
+    with pytest.raises(NoScheduleError, match="not have enough links"):
         RecursiveDoubling(radix=4).schedule(net("star:16"))
 
 
 @pytest.mark.parametrize(("count", "radix", "levels"), [(9, 3, 2), (14, 3, 3), (16, 4, 2)])
 def test_a_tree_of_a_radix_has_as_many_levels_as_digits(count, radix, levels):
-    """Where messages hold nothing, a level takes a latency, however many children there are."""
+    """If messages hold no link, a level takes one latency, however many children there are."""
     made = Binomial(radix=radix).schedule(net(f"complete:{count},{LINK}"))
     assert made.num_transfers == 2 * (count - 1)
     assert seconds(made, 0.0, "events") == pytest.approx(2 * levels * 1e-3)
@@ -234,7 +228,7 @@ def test_a_tree_of_a_radix_has_as_many_levels_as_digits(count, radix, levels):
 
 @pytest.mark.parametrize("count", [4, 8, 16, 32])
 def test_bine_partners_are_nearer_on_a_ring(count):
-    """The hops of the tree's messages in all."""
+    """The total number of hops of the tree's messages."""
     network = net(f"ring:{count}")
     hops = {}
     for partners in ("hypercube", "bine"):

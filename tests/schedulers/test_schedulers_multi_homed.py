@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.schedule.schedule import take_rows
 from gradweave.schedulers import Grown, Symmetric, solve
 from gradweave.schedulers.hops import Hops
+from gradweave.schedules.schedule import take_rows
 from gradweave.topology import Topology
 
 
 def planes(servers: int, count: int, capacity: int = 1) -> Topology:
-    """Each server on every one of some switches that are not joined to each other."""
+    """Each server is on all of several switches, which are not joined to each other."""
     links = [(s, servers + plane) for s in range(servers) for plane in range(count)]
     return Topology.from_links(
         "planes", servers=servers, switches=count, links=links, capacity=[capacity] * len(links)
@@ -56,7 +56,7 @@ def test_there_is_a_shortest_hop_for_each_pair_of_first_and_last_switch():
 
 
 def test_a_port_that_no_shortest_route_uses_has_its_shortest():
-    """Two servers on one switch, and on two switches that a third joins: the longer way, too."""
+    """Two servers on one switch, and on two switches joined by a third: also the longer route."""
     links = [(0, 2), (1, 2), (0, 3), (1, 4), (3, 5), (4, 5)]
     network = Topology.from_links("two ways", servers=2, switches=4, links=links)
     there = [(0, 2, 1), (0, 3, 5, 4, 1)]
@@ -67,7 +67,7 @@ def test_a_port_that_no_shortest_route_uses_has_its_shortest():
 
 
 def test_hops_pass_through_switches_only():
-    network = gw.topology.bcube(n=3, k=1)  # its switches are joined by servers alone
+    network = gw.topology.bcube(n=3, k=1)  # its switches are joined only by servers
     assert all(len(route) == 3 for route in routes_of(Hops.of(network)))
     assert len(routes_of(Hops.of(network))) == 9 * 2 * 2
 

@@ -12,11 +12,11 @@ from gradweave.cli.main import main
 from gradweave.errors import SpecError
 from gradweave.report import TABLE_2
 from gradweave.report.page import page
-from gradweave.schedule import COLLECTIVES
-from gradweave.schedulers import DEFAULT, Merged, from_spec, solve
-from gradweave.schedulers.spec import as_schedulers
-from gradweave.verify import verify
-from tests.schedule.same import same_columns
+from gradweave.schedulers import DEFAULT, Merged, solve
+from gradweave.schedulers.spec import as_schedulers, from_spec
+from gradweave.schedules import COLLECTIVES
+from gradweave.verifier import verify
+from tests.schedules.same import same_columns
 
 OPTIMUM = {"B3": 8, "B4": 16, "B5": 24, "D4": 10, "D5": 15, "D6": 21, "J10": 18, "J15": 28,
            "J20": 38}  # fmt: skip
@@ -36,7 +36,7 @@ def test_the_papers_networks_are_optimal(case, seed):
 @pytest.mark.parametrize("case", TABLE_2, ids=lambda case: case.label)
 def test_the_command_says_optimal(case, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = ["schedule", case.network(0).name, "--scheduler", "portfolio", "--json"]
+    arguments = ["solve", case.network(0).name, "--scheduler", "portfolio", "--json"]
     with pytest.raises(SystemExit) as exited:
         main([*arguments, "--collective", case.stages])
     assert exited.value.code == 0
@@ -79,11 +79,11 @@ def test_where_one_strategy_is_wanted_the_word_is_refused_in_one_line():
 
 
 def test_a_schedule_file_that_names_it_is_read(tmp_path):
-    """As the strategy of that name wrote it."""
+    """The file as the strategy of that name wrote it."""
     made = solve("ring:4").schedule
     old = made.replace(scheduler=dataclasses.replace(made.scheduler, name="portfolio", options={}))
     old.save(tmp_path / "old.json")
-    read = gw.schedule.load(tmp_path / "old.json")
+    read = gw.load(tmp_path / "old.json")
     assert read.scheduler.name == "portfolio" and same_columns(read, made)
     assert "portfolio" in page(read)
 
@@ -110,6 +110,6 @@ def test_attempts_are_told_in_order_with_the_winner():
 
 
 def test_where_a_ring_can_meet_the_bound_it_is_tried_first():
-    # Of schedules with equally few rounds, its time is the one that real networks hold best.
+    # Among schedules with equally few rounds, its predicted time is the most reliable.
     solution = solve(gw.topology.from_spec("jellyfish:reference=J10"))
     assert solution.optimal and [one.scheduler.name for one in solution.attempts] == ["ring"]

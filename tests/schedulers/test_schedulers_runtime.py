@@ -1,4 +1,4 @@
-"""`solve` for a runtime: plans for what messages cost there, beside what it has itself."""
+"""`solve` for a runtime: plans by its message costs, compared with its all-reduce."""
 
 import math
 
@@ -7,14 +7,14 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import OptionError
-from gradweave.schedulers.solve.own import own_algorithms, own_schedule
-from gradweave.simulate.runtime import Algorithm, Costs, Runtime, runtime_of
-from gradweave.verify import verify
+from gradweave.schedulers.solving.own import own_algorithms, own_schedule
+from gradweave.simulator.runtime import Algorithm, Costs, Runtime, runtime_of
+from gradweave.verifier import verify
 
 LINK = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-5, overhead_s=0.0)
 STAR = gw.topology.star(4, link=LINK)
 DEAR = Runtime("gloo", executor=Costs((0.0,), (1e-3,)))
-"""No all-reduce of its own to compare with."""
+"""A runtime without an all-reduce to compare with."""
 
 
 def solved(runtime: Runtime | str, size: float = 4e6) -> gw.schedulers.Solution:
@@ -77,8 +77,8 @@ def test_an_unknown_algorithm_of_a_profile_is_refused():
 
 
 def test_a_runtime_needs_the_objective_seconds():
-    with pytest.raises(OptionError, match="runtime: only objective=seconds"):
-        gw.solve(STAR, runtime="gloo")
+    with pytest.raises(OptionError, match="a runtime needs objective=seconds"):
+        gw.solve(STAR, objective="rounds", runtime="gloo")
 
 
 def test_a_collective_without_an_own_algorithm_is_planned_alone():

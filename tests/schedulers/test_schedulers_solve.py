@@ -1,15 +1,15 @@
-"""solve(): the best of several strategies, beside its bound."""
+"""solve(): the best of several strategies, with its bound."""
 
 import pytest
 
 import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.schedule import StatedBound
 from gradweave.schedulers import DEFAULT, Exact, Merged, ParameterServer, Ring, Scheduler, solve
-from gradweave.schedulers.solve.rounds import Rounds
-from gradweave.schedulers.solve.strategy_search import Candidate
+from gradweave.schedulers.solving.rounds import Rounds
+from gradweave.schedulers.solving.strategy_search import Candidate
+from gradweave.schedules.schedule import StatedBound
 from gradweave.topology import from_spec
-from gradweave.verify import verify
+from gradweave.verifier import verify
 
 
 def test_it_picks_the_fewest_rounds():
@@ -89,7 +89,7 @@ def test_it_says_why_it_stopped():
 
 
 def test_one_proof_raises_the_bound_of_the_search_only_where_all_are_bound_by_it():
-    """No strategy that may forward or overlap is bound by what the exact model has proved."""
+    """The exact model's proof does not bind strategies that may forward or overlap."""
     network = from_spec("mesh:2x3")
     rounds = Rounds(network, "all_gather", [Exact(), Merged()])
     rounds.find_bound()
@@ -147,7 +147,7 @@ def test_the_default_is_the_best_of_all_strategies():
 
 
 def test_on_few_servers_the_exact_search_closes_what_grown_trees_leave():
-    """Grown trees, learned ones and merged ones all take six rounds here; four are the optimum."""
+    """Grown, learned and merged trees all take six rounds here; four are optimal."""
     links = [(0, 1), (0, 3), (1, 3), (2, 4), (2, 3), (4, 3)]
     network = gw.topology.Topology.from_links("two ways", servers=4, switches=1, links=links)
     solution = solve(network)

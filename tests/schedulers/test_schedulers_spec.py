@@ -1,4 +1,4 @@
-"""Strategies in words: what is read, what is written, and what is refused."""
+"""Strategies as text: parsing, printing, and refusals."""
 
 import contextlib
 import dataclasses
@@ -14,10 +14,9 @@ from gradweave.schedulers import (
     Merged,
     ParameterServer,
     Ring,
-    from_spec,
     to_spec,
 )
-from gradweave.schedulers.spec import split_specs
+from gradweave.schedulers.spec import from_spec, split_specs
 
 OTHER_VALUES = {
     "rule": ["random", "deepest"],

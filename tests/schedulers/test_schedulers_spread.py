@@ -1,4 +1,4 @@
-"""Strategies side by side give what they give one after the other."""
+"""Strategies run in parallel give the same results as in sequence."""
 
 import multiprocessing
 import threading

@@ -1,7 +1,6 @@
-"""A time limit is kept within a tenth of it or 0.3 s, and there is a valid schedule all the same.
+"""A time limit is kept to within a tenth or 0.3 s, and there is a valid schedule regardless.
 
-In processor time, so that whatever else runs beside the tests does not count: it is never more than
-the time that passes.
+Time is processor time, so that other programs do not count: it is never more than elapsed time.
 """
 
 import dataclasses
@@ -13,8 +12,9 @@ import pytest
 import gradweave as gw
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers import solve
+from gradweave.schedulers.spec import from_spec
 from gradweave.stop import Stop
-from gradweave.verify import verify
+from gradweave.verifier import verify
 
 LONG = (
     # Networks on which a search without a limit takes many times as long as with it.
@@ -53,14 +53,14 @@ def test_it_is_kept(spec, objective):
 
 @pytest.mark.parametrize("scheduler", ["grown", "symmetric", "merged", "ring", "learned"])
 def test_a_strategy_that_runs_out_of_time_at_once_has_a_schedule(scheduler):
-    made = gw.schedulers.from_spec(scheduler).schedule("torus:6x6", time_limit=1e-9)
+    made = from_spec(scheduler).schedule("torus:6x6", time_limit=1e-9)
     assert verify(made).valid
 
 
 @pytest.mark.parametrize("scheduler", ["grown", "symmetric", "merged"])
 def test_one_whose_caller_has_a_schedule_may_end_without(scheduler):
-    """Or a limit would be overrun by what is not needed."""
-    strategy, network = gw.schedulers.from_spec(scheduler), gw.topology.from_spec("torus:12x12")
+    """Otherwise unneeded work would overrun a limit."""
+    strategy, network = from_spec(scheduler), gw.topology.from_spec("torus:12x12")
     late = dataclasses.replace(Stop.after(1e-9), dispensable=True)
     with pytest.raises(NoScheduleError):
         strategy.schedule_until(network, late)
@@ -77,7 +77,7 @@ def test_a_search_that_has_time_is_the_same_as_one_without_a_limit():
 
 
 def test_grown_without_time_for_swaps_is_worse_but_valid():
-    """The first run is finished without swaps: dearer by a few rounds, not by many."""
+    """The first run is finished without swaps: a few rounds more, not many."""
     network = gw.topology.from_spec("jellyfish:switches=40,degree=6,servers_per_switch=1")
     late, in_time = (
         gw.schedulers.Grown(restarts=1).schedule(network, collective="all_gather", time_limit=limit)

@@ -1,4 +1,4 @@
-"""Networks and strategies in words, where Python takes them."""
+"""Networks and strategies as text in Python calls."""
 
 import pytest
 

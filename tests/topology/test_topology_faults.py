@@ -191,7 +191,7 @@ def test_random_faults(spec):
 def test_what_is_left_can_be_saved(tmp_path, suffix):
     net = gt.random_faults(gt.bcube(4, 1), links=3, servers=2, seed=1).topology
     gt.save(net, tmp_path / f"net{suffix}")
-    read = gt.load(tmp_path / f"net{suffix}")
+    read = gt.read(tmp_path / f"net{suffix}")
     assert sorted(read.labels) == sorted(net.labels)
     if suffix != ".edges":
         assert read.same_network(net) and read.labels == net.labels

@@ -3,21 +3,24 @@
 import json
 import re
 import time
+import warnings
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
 
+import gradweave as gw
 import gradweave.topology as gt
-from gradweave.errors import FileError
+from gradweave.bounds import least_seconds
+from gradweave.errors import FileError, InputWarning
 from gradweave.topology import Link
 from gradweave.topology.formats.nccl_xml import topology_from_nccl_xml
 from gradweave.topology.formats.simai import is_simai
 
 DATA = Path(__file__).parent / "data"
 SIMAI = DATA / "rail_16g_8gps_400Gbps_H100"
-SAMPLES = sorted(DATA.iterdir())
+SAMPLES = sorted(path for path in DATA.iterdir() if "slow" not in path.name)
 
 
 def bandwidth(net, a, b):
@@ -29,17 +32,17 @@ def bandwidth(net, a, b):
 
 def load_text(tmp_path, text, name="net.xml", format=None):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    return gt.load(tmp_path / name, format)
+    return gt.read(tmp_path / name, format)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
 def test_samples_survive_saving(tmp_path, sample):
-    net = gt.load(sample)
+    net = gt.read(sample)
     assert net.name == str(sample)
     assert gt.from_spec(str(sample)).same_network(net)
     for suffix in (".json", ".graphml", ".edges"):
         gt.save(net, tmp_path / f"net{suffix}")
-        read = gt.load(tmp_path / f"net{suffix}")
+        read = gt.read(tmp_path / f"net{suffix}")
         assert read.same_network(net) and read.labels == net.labels
 
 
@@ -55,13 +58,13 @@ def test_samples_survive_saving(tmp_path, sample):
     ],
 )
 def test_the_links_of_gpus_are_those_of_the_machine(sample, machine):
-    net = gt.load(DATA / sample, format="nccl_xml_nvlink_only")
+    net = gt.read(DATA / sample, format="nccl_xml_nvlink_only")
     assert net.same_network(machine)
     assert net.labels[: net.num_servers] == tuple(f"gpu{i}" for i in range(net.num_servers))
 
 
 def test_dgx1v_dump():
-    net = gt.load(DATA / "dgx1v.xml")
+    net = gt.read(DATA / "dgx1v.xml")
     # Two processors and four PCIe switches; the cards lead nowhere and are left out.
     assert (net.num_servers, len(net.switches), net.num_links) == (8, 6, 16 + 8 + 4 + 1)
     assert bandwidth(net, "gpu0", "gpu3") == 40 and bandwidth(net, "gpu0", "gpu1") == 20
@@ -73,7 +76,7 @@ def test_dgx1v_dump():
 
 
 def test_dgx1v_dump_with_its_network():
-    net = gt.load(DATA / "dgx1v.xml", format="nccl_xml_with_network")
+    net = gt.read(DATA / "dgx1v.xml", format="nccl_xml_with_network")
     cards = [label for label in net.labels if label.startswith("nic-")]
     assert len(cards) == 4 and net.num_links == 29 + 2 * 4
     assert all(bandwidth(net, card, "fabric") == 12.5 for card in cards)  # 100 Gbit/s
@@ -81,7 +84,7 @@ def test_dgx1v_dump_with_its_network():
 
 
 def test_dgx_a100_dump():
-    net = gt.load(DATA / "dgx_a100.xml")
+    net = gt.read(DATA / "dgx_a100.xml")
     # One switch for six NVSwitches, four PCIe switches, four of eight processors.
     assert (net.num_servers, len(net.switches)) == (8, 9)
     assert net.num_links == 8 + 8 + 4 + 4 * 3 // 2
@@ -89,13 +92,13 @@ def test_dgx_a100_dump():
     assert bandwidth(net, "gpu5", "nvswitch") == 240
     assert bandwidth(net, "gpu0", "pci-0000:01:00.0") == 24  # GPUs go by rank, not by place
     assert bandwidth(net, "cpu1", "cpu7") == 16  # Rome
-    full = gt.load(DATA / "dgx_a100.xml", format="nccl_xml_with_network")
+    full = gt.read(DATA / "dgx_a100.xml", format="nccl_xml_with_network")
     assert sum(label.startswith("nic-") for label in full.labels) == 8
     assert full.num_links == net.num_links + 16
 
 
 def test_mi250_dump():
-    net = gt.load(DATA / "mi250.xml")
+    net = gt.read(DATA / "mi250.xml")
     # Four processors; under each a PCIe switch, two below it, and a bridge for each of the dies.
     assert (net.num_servers, len(net.switches)) == (16, 4 + 4 + 8 + 16)
     assert bandwidth(net, "gpu0", "gpu1") == 144 and bandwidth(net, "gpu0", "gpu4") == 72
@@ -163,13 +166,50 @@ def test_chip_to_chip_links_add_to_pcie(tmp_path):
     assert bandwidth(net, "gpu0", "cpu0") == pytest.approx(48 + 223.56)
 
 
-def test_hosts_share_the_nvswitches_and_nothing_else(tmp_path):
-    cpu = re.search("<cpu.*</cpu>", nccl([NVSWITCH] * 2))[0]
+def two_hosts(arch: str) -> str:
+    cpu = re.search("<cpu.*</cpu>", nccl([NVSWITCH] * 2, cpu=arch))[0]
     hosts = [cpu.replace("<cpu", f'<cpu host_hash="0x{i}"', 1) for i in range(2)]
     hosts[1] = hosts[1].replace('rank="0"', 'rank="2"').replace('rank="1"', 'rank="3"')
-    net = load_text(tmp_path, f"<system>{''.join(hosts)}</system>")
+    return f"<system>{''.join(hosts)}</system>"
+
+
+def test_hosts_of_a_rack_of_nvlink_share_the_nvswitches_and_nothing_else(tmp_path):
+    net = load_text(tmp_path, two_hosts('arch="arm64"'))
     assert net.labels == ("gpu0", "gpu1", "gpu2", "gpu3", "cpu0", "host1/cpu0", "nvswitch")
     assert bandwidth(net, "cpu0", "host1/cpu0") == 0
+
+
+def test_other_hosts_do_not_share_nvswitches(tmp_path):
+    with pytest.raises(FileError, match="disconnected: server gpu2 cannot be reached"):
+        load_text(tmp_path, two_hosts('arch="x86_64" vendor="GenuineIntel" modelid="143"'))
+
+
+def test_hosts_that_nothing_else_joins_have_their_network_cards():
+    """Each host has four cards of 100 Gbit/s: 1 GB leaves it at 50 GB/s in 20 ms."""
+    net = gt.read(DATA / "two_hgx.xml")
+    assert net.num_servers == 8 and {"nvswitch", "host1/nvswitch", "fabric"} <= set(net.labels)
+    fabric = net.labels.index("fabric")
+    assert net.bandwidth_bytes_per_s[net.target == fabric].tolist() == [12.5e9] * 8
+    assert least_seconds(net, 1e9).seconds == pytest.approx(0.02, rel=1e-3)
+
+
+def test_a_processor_without_gpus_is_no_detour():
+    two, three = (gt.read(DATA / f"{name}.xml") for name in ("two_cpus", "third_cpu"))
+    assert three.same_network(two) and three.labels == two.labels
+    assert least_seconds(three, 1e9).seconds == pytest.approx(1 / 6, rel=1e-3)
+    full = gt.read(DATA / "third_cpu.xml", "nccl_xml_with_network")
+    assert full.same_network(two)  # its only card leads nowhere
+
+
+@pytest.mark.parametrize("name", ["slow", "slow2"])
+def test_an_idle_slow_bridge_does_not_matter(name):
+    """NVLink carries a gigabyte in 2.7 ms; the rings of both are the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        slow, fast = gt.read(DATA / f"{name}.xml"), gt.read(DATA / "fast.xml")
+    rings = [gw.ranks.optimize(net, "gloo", 1e9, runtime="ideal").seconds for net in (slow, fast)]
+    assert rings[0] == pytest.approx(rings[1]) == pytest.approx(1 / 370.8, rel=1e-2)
+    assert least_seconds(slow, 1e9).seconds == pytest.approx(1 / 371, rel=1e-3)
 
 
 def test_what_nccl_passes_over_is_passed_over(tmp_path):
@@ -287,7 +327,7 @@ def test_the_reader_can_be_called():
 
 
 def test_msccl_links_are_target_by_source():
-    net = gt.load(DATA / "dgx1.msccl.json")
+    net = gt.read(DATA / "dgx1.msccl.json")
     reference = gt.dgx1v(link=Link())
     match = nx.algorithms.isomorphism.numerical_edge_match("capacity", 0)
     assert nx.is_isomorphic(gt.to_networkx(net), gt.to_networkx(reference), edge_match=match)
@@ -305,7 +345,7 @@ def test_msccl_directions_may_differ(tmp_path):
 
 
 def test_msccl_hub_and_spoke_is_a_star():
-    assert gt.load(DATA / "hub_and_spoke.msccl.json").same_network(gt.star(6))
+    assert gt.read(DATA / "hub_and_spoke.msccl.json").same_network(gt.star(6))
 
 
 def test_msccl_hubs_and_direct_links_together(tmp_path):
@@ -398,7 +438,7 @@ def test_msccl_by_format(tmp_path):
 
 
 def test_simai_two_boxes():
-    net = gt.load(SIMAI)
+    net = gt.read(SIMAI)
     assert (net.num_servers, len(net.switches), net.num_links, net.labels) == (16, 12, 48, ())
     assert net.switches.tolist() == list(range(16, 28))
     assert bandwidth(net, "0", "16") == 360 and bandwidth(net, "9", "19") == 50
@@ -412,9 +452,14 @@ def test_simai_two_boxes():
 def test_simai_is_told_by_its_first_line(tmp_path):
     text = SIMAI.read_text()
     for name in ("net.txt", "net.edges", "net", "net.topo"):
-        assert load_text(tmp_path, text, name).same_network(gt.load(SIMAI))
+        assert load_text(tmp_path, text, name).same_network(gt.read(SIMAI))
     assert load_text(tmp_path, "\ufeff" + text, "net.txt").num_servers == 16
-    assert not is_simai("") and not is_simai("34 18 96") and not is_simai("1 2 3 4 5")
+    assert (
+        not is_simai("")
+        and not is_simai("34 18 96")
+        and not is_simai("34 1 96\n40\n")
+        and not is_simai("1 2 3 4 5")
+    )
     assert is_simai("34 8 2 16 96 H20\n") and is_simai("34 8 2 16 96 H20 8\r\n0")
     with pytest.raises(FileError, match="unknown kind of file"):
         load_text(tmp_path, "a b\n", "net.topo")
@@ -423,6 +468,10 @@ def test_simai_is_told_by_its_first_line(tmp_path):
 def test_ns3_text_has_three_numbers(tmp_path):
     text = "4 1 3\n3\n0 3 100Gbps 1000ns 0.000000\n1 3 100Gbps 1us 0\n2 3 100Gbps 0.001ms\n"
     net = load_text(tmp_path, text, "net.txt", "simai")
+    for name in ("told.txt", "told.edges", "told", "told.topo"):
+        assert load_text(tmp_path, text, name).same_network(net)
+    # Three nodes in a line, as an edge list: too many lines for ns-3's one link.
+    assert load_text(tmp_path, "3 1\n1 2\n", "line.txt").num_servers == 3
     assert net.same_network(gt.star(3))
 
 
@@ -479,7 +528,7 @@ def test_every_truncation_is_refused_or_a_network(tmp_path, sample):
     for end in range(0, len(whole), max(1, len(whole) // 50)):
         path.write_bytes(whole[:end])
         try:
-            gt.load(path)
+            gt.read(path)
         except FileError as error:
             assert str(error).isprintable()
 
@@ -495,7 +544,7 @@ def test_damaged_samples_are_refused_or_networks(tmp_path, sample):
             damaged[place] = random.choice(list(b'0129<>/"={}[], \n\xff-x'))
         path.write_bytes(bytes(damaged))
         try:
-            gt.load(path)
+            gt.read(path)
         except FileError as error:
             assert str(error).isprintable()
 

@@ -103,7 +103,7 @@ def test_bandwidths_are_in_proportion_to_capacities(spec):
 def test_files_keep_them(tmp_path, spec, suffix):
     net = gt.from_spec(spec)
     gt.save(net, tmp_path / f"net{suffix}")
-    assert gt.load(tmp_path / f"net{suffix}").same_network(net)
+    assert gt.read(tmp_path / f"net{suffix}").same_network(net)
 
 
 def test_dgx1v_is_the_hybrid_cube_mesh():

@@ -1,6 +1,7 @@
 """Routes: the tie rule, shortness, and what may stand inside, each against plain Python or
 networkx."""
 
+import dataclasses
 import itertools
 from collections import deque
 
@@ -21,7 +22,7 @@ from gradweave.topology.routes import (
     shortest_route,
     switch_only_trees,
 )
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 NAMED = [
     "bcube:n=3,k=1",
@@ -36,6 +37,8 @@ NAMED = [
 ]
 every_network = st.one_of(networks(max_servers=8, max_switches=6), st.sampled_from(NAMED))
 given_network = given(network=every_network.map(lambda n: from_spec(n) if n in NAMED else n))
+alike = st.one_of(networks(max_servers=8, max_switches=6, uniform=True), st.sampled_from(NAMED))
+given_alike = given(network=alike.map(lambda n: from_spec(n) if n in NAMED else n))
 
 
 def neighbours(network: Topology) -> dict[int, list[int]]:
@@ -68,7 +71,7 @@ def undirected(network: Topology) -> nx.Graph:
     return nx.Graph(list(zip(network.source.tolist(), network.target.tolist(), strict=True)))
 
 
-@given_network
+@given_alike
 def test_shortest_path_trees_are_those_of_a_first_in_first_out_search(network):
     roots = np.arange(network.num_nodes)
     trees = shortest_path_trees(network, roots)
@@ -118,13 +121,88 @@ def test_a_route_to_oneself_is_the_node_alone():
     assert shortest_route(from_spec("ring:4"), 2, 2) == (2,)
 
 
-@given_network
+@given_alike
 def test_switch_only_trees_stop_at_servers(network):
     parents, lengths = switch_only_trees(network)
     for row, root in enumerate(network.servers.tolist()):
         parent, distance = first_in_first_out(network, root, through_servers=False)
         assert parents[row].tolist() == parent
         assert lengths[row].tolist() == distance
+
+
+def width(network: Topology, route: list[int]) -> float:
+    """The bandwidth of a route's scarcest link direction."""
+    return network.bandwidth_bytes_per_s[network.find_links(route[:-1], route[1:])].min()
+
+
+@given_network
+def test_of_the_shortest_routes_the_widest_is_taken(network):
+    """Compared with all shortest paths of networkx, through servers and through switches only."""
+    trees, (direct, _) = shortest_path_trees(network), switch_only_trees(network)
+    servers = network.servers.tolist()
+    for (row, root), server in itertools.product(enumerate(servers), servers):
+        if server == root:
+            continue
+        open_ways = undirected(network).subgraph([*network.switches.tolist(), root, server])
+        for tree, graph in ((trees, undirected(network)), (direct, open_ways)):
+            if tree[row, server] >= 0:
+                route = follow(tree[[row]], np.array([server]), np.array([root]))[0].tolist()
+                every = list(nx.all_shortest_paths(graph, server, root))
+                assert route in every
+                assert width(network, route) == max(width(network, each) for each in every)
+
+
+def planes(*links: tuple[float, float], swapped: bool = False) -> Topology:
+    """Two servers, joined by a switch for each bandwidth and latency."""
+    each = np.repeat(links[::-1] if swapped else links, 2, axis=0)
+    pairs = [(server, 2 + plane) for plane in range(len(links)) for server in (0, 1)]
+    network = Topology.from_links(
+        "planes", servers=2, switches=len(links), links=pairs, bandwidth_bytes_per_s=each[:, 0]
+    )
+    # Directions ascend by source and target: first those of servers, then those of switches.
+    latency = np.tile(each[::2, 1], 2).tolist() + each[:, 1].tolist()
+    return dataclasses.replace(network, latency_s=np.array(latency))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_ties_go_to_the_width_then_to_the_latency_whatever_the_ids(swapped):
+    wide, narrow = (10e9, 20e-6), (1e9, 1e-6)
+    first, second = (3, 2) if swapped else (2, 3)
+    assert shortest_route(planes(wide, narrow, swapped=swapped), 0, 1) == (0, first, 1)
+    assert shortest_route(planes(narrow, wide, swapped=swapped), 0, 1) == (0, second, 1)
+    late, soon = (10e9, 20e-6), (10e9, 1e-6)
+    assert shortest_route(planes(late, soon, swapped=swapped), 0, 1) == (0, second, 1)
+    assert k_shortest_routes(planes(wide, narrow, swapped=swapped), 0, 1, 2) == [
+        (0, first, 1),
+        (0, second, 1),
+    ]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_for_a_size_ties_go_to_the_quickest(swapped):
+    """A wide link that takes 2·20 us, and a narrow one of 1 GB/s that takes 2·1 us: 38 us apart,
+    which at 1/1 − 1/10 ns a byte is 42.2 kB."""
+    wide, narrow = (2, 3) if not swapped else (3, 2)
+    for size, through in ((42e3, narrow), (43e3, wide)):
+        network = planes((10e9, 20e-6), (1e9, 1e-6), swapped=swapped)
+        sized = dataclasses.replace(network, message_bytes=size)
+        assert shortest_route(sized, 0, 1) == (0, through, 1)
+        assert k_shortest_routes(sized, 0, 1, 1) == [(0, through, 1)]
+    with pytest.raises(TopologyError, match="message_bytes must be above 0"):
+        dataclasses.replace(network, message_bytes=0.0)
+
+
+def test_equal_widths_go_to_the_links_that_are_wider_together():
+    """Both routes have a link of 1 GB/s; the second also has a link of 4 GB/s."""
+    network = Topology.from_links(
+        "together",
+        servers=2,
+        switches=2,
+        links=[(0, 2), (2, 1), (0, 3), (3, 1)],
+        bandwidth_bytes_per_s=np.array([1e9, 1e9, 4e9, 1e9]),
+    )
+    assert shortest_route(network, 0, 1) == (0, 3, 1)
+    assert shortest_route(network, 1, 0) == (1, 3, 0)
 
 
 @given_network
@@ -216,9 +294,13 @@ def test_what_has_no_route_is_refused(source, target, reason):
     assert str(caught.value) == reason
 
 
+@pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("network", NAMED)
-def test_what_is_compiled_finds_what_python_does(network, monkeypatch):
+def test_what_is_compiled_finds_what_python_does(network, uneven, monkeypatch):
     network = from_spec(network)
+    if uneven:
+        rates = np.random.default_rng(0).choice([1e9, 2e9, 3e9], len(network.source))
+        network = dataclasses.replace(network, bandwidth_bytes_per_s=rates)
     found = []
     for few in (-1, 10**9):
         monkeypatch.setattr(breadth_first, "FEW", few)

@@ -13,7 +13,7 @@ from gradweave.topology import Topology, free_groups, from_spec
 from gradweave.topology.symmetry import automorphism_generators, is_automorphism
 from gradweave.topology.topology import LINK_COLUMNS, LINK_PROPERTIES
 from tests.conformance.networks import irregular, lopsided, relabelled
-from tests.simulate.random_networks import networks
+from tests.simulator.random_networks import networks
 
 pynauty_only = pytest.mark.skipif(
     not automorphism_generators(from_spec("ring:3")), reason="pynauty is not installed"

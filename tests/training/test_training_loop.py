@@ -2,13 +2,14 @@
 
 import contextlib
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("jax")
 
-from gradweave.errors import MissingExtraError
+from gradweave.errors import FileError, MissingExtraError, NotFiniteError
 from gradweave.processes.agreement import Processes
 from gradweave.training.log import BOARD, LOG, Log, read_log
 from gradweave.training.loop import Progress, Training
@@ -58,6 +59,21 @@ def test_ctrl_c_writes_what_is_not_written():
 
     with pytest.raises(KeyboardInterrupt):
         run(Training(Progress(0, 0), written.append, Processes()), 5, interrupt)
+    assert written == [Progress(2, 2)]
+
+
+def test_a_state_that_is_not_finite_is_not_written_but_the_one_before():
+    written = []
+
+    def diverge(progress, updates):
+        if progress.updates == 2:
+            raise NotFiniteError("parameters hold a NaN")
+        return count(progress, updates)
+
+    training = Training(Progress(0, 0), written.append, Processes())
+    settings = {"log": contextlib.nullcontext(), "pace": Pace(), "checkpoint_minutes": 1.0}
+    with pytest.raises(NotFiniteError):
+        training.run(5, diverge, lambda *_: None, **settings)
     assert written == [Progress(2, 2)]
 
 
@@ -114,6 +130,60 @@ def test_a_log_continues_after_the_update_that_is_resumed_from(tmp_path):
     assert read_log(tmp_path / "nowhere") == []
 
 
+def test_a_curve_has_no_points_that_are_not_finite(tmp_path, monkeypatch):
+    points = []
+    board = SimpleNamespace(add_scalar=lambda *point: points.append(point), close=lambda: None)
+    monkeypatch.setattr("gradweave.training.log.Curves", lambda *_, **__: board)
+    with Log(tmp_path, 0, 0) as log:
+        for step, value in enumerate((1.0, float("nan"), float("inf"), 2.0)):
+            log.plot("return", value, step)
+    assert points == [("return", 1.0, 0), ("return", 2.0, 3)]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
+@pytest.mark.parametrize("full", ["log", "curves"])
+def test_a_full_disk_ends_a_training_in_one_line_with_its_checkpoint(tmp_path, monkeypatch, full):
+    """TensorBoard's own writer would wait for its dead thread, and not even hear Ctrl-C."""
+    pytest.importorskip("tensorboardX")
+    if full == "curves":
+        device = "tensorboardX.record_writer.open_file"
+        monkeypatch.setattr(device, lambda _: Path("/dev/full").open("wb"))
+    else:
+        device = "gradweave.training.log.reopened"
+        monkeypatch.setattr(device, lambda *_: Path("/dev/full").open("w"))
+    log, written = Log(tmp_path, 0, 0), []
+
+    def report(progress, _):
+        if progress.updates > 2:
+            log.write([{"update": progress.updates}])
+            for point in range(500):
+                log.plot("return", 1.0, point)
+
+    training = Training(Progress(0, 0), written.append, Processes())
+    with pytest.raises(FileError, match="log cannot be written: No space left on device") as told:
+        run(training, 9, report, log=log)
+    assert "\n" not in str(told.value) and str(tmp_path) in str(told.value)
+    assert written == [Progress(3, 3)]
+
+
+def test_curves_are_events_that_tensorboard_reads(tmp_path):
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+
+    with Log(tmp_path, updates=2, step=20) as log:
+        log.plot("returns/a", 0.5, 30)
+    (file,) = (tmp_path / BOARD).iterdir()
+    raw, events = file.read_bytes(), []
+    while raw:  # length, its checksum, the event, its checksum
+        length = int.from_bytes(raw[:8], "little")
+        events.append(Event.FromString(raw[12 : 12 + length]))
+        raw = raw[16 + length :]
+    assert [event.step for event in events] == [0, 21, 30]
+    assert events[1].session_log.status == 1  # begins: later events of earlier files are hidden
+    (value,) = events[2].summary.value
+    assert (value.tag, value.simple_value) == ("returns/a", 0.5)
+
+
 def test_durations_in_words():
     said = {89.4: "89 s", 90: "2 min", 5399: "90 min", 5400: "1.5 h"}
     assert {seconds: duration(seconds) for seconds in said} == said
@@ -124,16 +194,16 @@ def test_a_resumed_log_keeps_the_event_of_its_last_update(tmp_path, monkeypatch)
     opened = {}
 
     class Board:
-        def __init__(self, folder: str, purge_step: int) -> None:
+        def __init__(self, folder: Path, purge_step: int) -> None:
             opened[folder] = purge_step
 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("gradweave.training.log.summary_writer", lambda: Board)
+    monkeypatch.setattr("gradweave.training.log.Curves", Board)
     with Log(tmp_path, updates=3, step=30):
         pass
-    assert opened == {str(tmp_path / BOARD): 31}
+    assert opened == {tmp_path / BOARD: 31}
 
 
 def test_a_resumed_log_goes_on_with_its_run_of_weights_and_biases_on_this_machine(

@@ -1,11 +1,12 @@
-"""How workers combine what they learn: a part of the optimizer, exchanged in one line.
+"""Ways for workers to combine their updates; each is a part of the optimizer, added in one line.
 
-`mean`, `ring`, `parameter_server` and `scheduled` average gradients exactly, each by other
-messages. `gossip` mixes parameters with neighbours', by a rule: `d_psgd`, `dcd_psgd`, `ecd_psgd`
-and `choco_sgd` are its forms, the last three compressed. By `local_updates`, as `diloco`,
-`streaming_diloco` and `noloco`, workers train alone for many steps between exchanges. All are
-`optax.GradientTransformation`, for use inside `jax.shard_map`, and need the extra ``train``. The
-asynchronous parameter server, `asynchronous`, is an engine of its own, on Ray (extra ``ray``).
+`mean`, `ring`, `parameter_server` and `scheduled` average gradients exactly, with different
+messages. `gossip` mixes parameters with those of neighbours by a rule: `d_psgd`, `dcd_psgd`,
+`ecd_psgd` and `choco_sgd` are its forms, the last three with compression. With `local_updates`, as
+`diloco`, `streaming_diloco` and `noloco`, workers train separately for many steps between
+exchanges. All are `optax.GradientTransformation`s for use inside `jax.shard_map`, and need the
+extra ``train``. The asynchronous parameter server, `asynchronous`, is a separate engine, on Ray
+(extra ``ray``).
 """
 
 from typing import TYPE_CHECKING
@@ -14,11 +15,10 @@ from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous
-    from gradweave.aggregate.aggregation import Aggregation, from_spec, resolve
+    from gradweave.aggregate.aggregation import aggregator, resolve
     from gradweave.aggregate.chosen_matchings import exchange_seconds, fast_matchings
     from gradweave.aggregate.compressors import (
         Compressor,
-        Exact,
         Grid,
         MaxNorm,
         RandomK,
@@ -34,26 +34,14 @@ if TYPE_CHECKING:
         gossip,
         naive_psgd,
     )
-    from gradweave.aggregate.exact_mean import mean, parameter_server, ring, scheduled
-    from gradweave.aggregate.local.methods import (
-        DiLoCo,
-        NoLoCo,
-        StreamingDiLoCo,
-        outer_settings,
-    )
-    from gradweave.aggregate.local.updates import (
-        counted,
-        diloco,
-        local_updates,
-        noloco,
-        streaming_diloco,
-    )
+    from gradweave.aggregate.exact_mean import mean, parameter_server, ring_mean, scheduled
+    from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, outer_settings
+    from gradweave.aggregate.local.updates import counted, diloco, noloco, streaming_diloco
     from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix, neighbours
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
-    from gradweave.aggregate.rules import DCDPSGD, DPSGD, ECDPSGD, ChocoSGD, GossipRule, NaivePSGD
+    from gradweave.aggregate.rules import DCDPSGD, DPSGD, ECDPSGD, ChocoSGD, GossipRule
     from gradweave.aggregate.sequences import (
-        Contraction,
         absent_workers,
         best_contraction,
         changing_clusters,
@@ -64,39 +52,33 @@ if TYPE_CHECKING:
         recorded,
         with_local_steps,
     )
-    from gradweave.aggregate.spec import AggregationSpec, parse
-    from gradweave.aggregate.validity import Validity, ValidityWarning, check
+    from gradweave.aggregate.spec import parse
+    from gradweave.aggregate.validity import ValidityWarning, check_validity
 
 __all__ = [
     "DCDPSGD",
     "DPSGD",
     "ECDPSGD",
-    "Aggregation",
-    "AggregationSpec",
     "ChocoSGD",
     "Compressor",
-    "Contraction",
     "DiLoCo",
-    "Exact",
     "GossipRule",
     "Grid",
     "MaxNorm",
     "MixingMatrix",
-    "NaivePSGD",
     "NoLoCo",
     "RandomK",
     "RandomKUnscaled",
-    "StreamingDiLoCo",
     "TopK",
     "Uncompressed",
-    "Validity",
     "ValidityWarning",
     "absent_workers",
+    "aggregator",
     "asynchronous",
     "best_contraction",
     "changing_clusters",
     "changing_matchings",
-    "check",
+    "check_validity",
     "choco_sgd",
     "consensus",
     "contraction",
@@ -109,9 +91,7 @@ __all__ = [
     "exchange_seconds",
     "failing_links",
     "fast_matchings",
-    "from_spec",
     "gossip",
-    "local_updates",
     "mean",
     "naive_psgd",
     "neighbours",
@@ -124,7 +104,7 @@ __all__ = [
     "recorded",
     "replicate",
     "resolve",
-    "ring",
+    "ring_mean",
     "scheduled",
     "sent_bytes",
     "streaming_diloco",

@@ -1,4 +1,4 @@
-"""Aggregations ready to use: the schedule found, the mixing matrix made, the options checked."""
+"""Aggregations ready for use: schedule found, mixing matrix made, options checked."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,65 +17,65 @@ from gradweave.aggregate.spec import (
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.program import check_all_reduce
-from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.solving.solve import solve
+from gradweave.schedules.file import load
+from gradweave.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     import optax
 
 Wrap = Callable[["optax.GradientTransformation"], "optax.GradientTransformation"]
-"""One worker's optimizer -> that of one of several."""
+"""Converts the optimizer of a single worker into that of one of several workers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Aggregation:
-    """How workers combine what they learn: makes their optimizer from that of one worker alone."""
+    """A way for workers to combine their updates: converts a single worker's optimizer."""
 
     spec: str
-    """As it was given."""
+    """The specification as given."""
     workers: int
     exact: bool
-    """Whether all workers keep the same parameters."""
+    """Whether all workers keep equal parameters."""
     wrap: Wrap = dataclasses.field(repr=False, compare=False)
     schedule: Schedule | None = dataclasses.field(default=None, repr=False, compare=False)
-    """By which gradients are averaged; None of other aggregations than ``scheduled``."""
+    """The schedule that averages gradients, or None for aggregations other than ``scheduled``."""
 
     def __call__(self, optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
-        """The optimizer to use inside `jax.shard_map`; JAX is imported here."""
+        """The optimizer for use inside `jax.shard_map`; imports JAX."""
         return self.wrap(optimizer)
 
 
-def from_spec(
+def aggregator(
     text: str, workers: int, axis_name: AxisName = AXIS, *, same_data: bool = False
 ) -> Aggregation:
     """Makes the aggregation that a specification describes: `parse`, then `resolve`.
 
     Args:
         text: ``mean``, ``ring``, ``parameter_server`` (``parameter_server:server=2``);
-            ``scheduled:`` and a schedule's file, or a network to solve for, which may take long;
-            ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd``, with options:
-            ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
+            ``scheduled:`` and the file of a schedule, or a network to find one for, which may take
+            long; ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd`` with
+            options: ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
             uncompressed) and its options (``bits``, ``block``, ``step``, ``share``), ``mixing``
             (weights, matchings, clusters; or networks that change: changing_matchings,
             changing_clusters, failing_links, absent_workers, trace) and its options (``clusters``,
             ``probability``, ``leave``, ``come_back``, ``steps``, ``file``), ``local_steps``,
             ``seed``, ``strictness``, ``consensus``, and last ``network=`` and the workers' network,
-            a ring if not given; ``diloco``, ``streaming_diloco`` or ``noloco``, with the options of
-            `gradweave.aggregate.local.methods` and of a compressor, none if not given (``bits=4``
-            is ``compressor=max_norm,bits=4``).
-        workers: N, of which the axis has as many devices.
-        axis_name: of the workers' axis.
-        same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
+            by default a ring; ``diloco``, ``streaming_diloco`` or ``noloco`` with the options of
+            `gradweave.aggregate.local.methods` and of a compressor, by default none (``bits=4``
+            means ``compressor=max_norm,bits=4``).
+        workers: N, which is also the number of devices along the axis.
+        axis_name: name of the workers' axis.
+        same_data: whether all workers draw their data from one distribution, see
+            `gradweave.aggregate.check_validity`.
 
     Raises:
-        SpecError: the text is not understood.
-        OptionError: it is understood, but has a value out of its range, or is for another number
-            of workers.
-        ScheduleError: the schedule is for another number of workers, or for one stage alone.
+        SpecError: the text cannot be parsed.
+        OptionError: a value is out of its range, or for another number of workers.
+        ScheduleError: the schedule is for another number of workers, or covers only one stage.
         FileError: the file of a schedule or a trace cannot be read.
 
-    >>> from_spec("dcd_psgd:bits=4,network=torus:2x4", 8)
+    >>> aggregator("dcd_psgd:bits=4,network=torus:2x4", 8)
     Aggregation(spec='dcd_psgd:bits=4,network=torus:2x4', workers=8, exact=False)
     """
     return resolve(parse(text), workers, axis_name, same_data=same_data)
@@ -89,28 +89,30 @@ def resolve(
     same_data: bool = False,
     seed: int = 0,
 ) -> Aggregation:
-    """Makes an aggregation ready to use: reads its schedule, or solves for one, which takes long.
+    """Makes an aggregation ready for use: reads its schedule or finds one, which may take long.
 
-    To be called once, before training begins.
+    Call it once, before training starts.
 
     Args:
-        spec: what was asked for.
-        workers: N, of which the axis has as many devices.
-        axis_name: of the workers' axis.
-        same_data: whether all workers' data are drawn alike, see `gradweave.aggregate.check`.
-        seed: of solving.
+        spec: the parsed specification.
+        workers: N, which is also the number of devices along the axis.
+        axis_name: name of the workers' axis.
+        same_data: whether all workers draw their data from one distribution, see
+            `gradweave.aggregate.check_validity`.
+        seed: seed for finding a schedule.
 
     Raises:
-        OptionError: it is for another number of workers.
-        ScheduleError: the schedule is for another number of workers, or for one stage alone.
+        OptionError: the aggregation is for another number of workers.
+        ScheduleError: the schedule is for another number of workers, or covers only one stage.
         FileError: the schedule's file cannot be read.
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
     if isinstance(spec, AsynchronousSpec):
         raise OptionError(
-            f"{spec.text}: is no part of an optimizer: its workers are processes of their own; use "
-            "gradweave train, or gradweave.aggregate.asynchronous.train"
+            f"{spec.text}: cannot be part of an optimizer, because its workers are separate "
+            "processes; use "
+            "gradweave train, or gradweave.aggregate.asynchronous.train_on_ray"
         )
     if isinstance(spec, ScheduledSpec):
         schedule = find_schedule(spec, workers, seed)
@@ -126,7 +128,7 @@ def resolve(
 
 
 def find_schedule(spec: ScheduledSpec, workers: int, seed: int = 0) -> Schedule:
-    """Reads the schedule that a specification names, or solves for its network.
+    """Reads the schedule that a specification names, or finds one for its network.
 
     Raises:
         ScheduleError: the network has another number of servers.
@@ -136,22 +138,22 @@ def find_schedule(spec: ScheduledSpec, workers: int, seed: int = 0) -> Schedule:
         assert spec.file is not None
         return load(spec.file)
     check_servers(spec.network, workers)
-    return solve(spec.network, seed=seed).schedule
+    return solve(spec.network, objective="rounds", seed=seed).schedule
 
 
 def by_schedule(
     schedule: Schedule, workers: int, axis_name: AxisName = AXIS, *, spec: str = "scheduled"
 ) -> Aggregation:
-    """The aggregation by a schedule.
+    """The aggregation with a given schedule.
 
     Args:
         schedule: an all-reduce.
-        workers: N, of which the axis has as many devices.
-        axis_name: of the workers' axis.
-        spec: the specification that asked for it.
+        workers: N, which is also the number of devices along the axis.
+        axis_name: name of the workers' axis.
+        spec: the specification that led to the schedule.
 
     Raises:
-        ScheduleError: it is for another number of workers, or for one stage alone.
+        ScheduleError: it is for another number of workers, or covers only one stage.
     """
     check_servers(schedule.topology, workers)
     check_all_reduce(schedule)
@@ -168,19 +170,19 @@ def _before_optimizer(average: "Callable[[], optax.GradientTransformation]") -> 
     """Averages gradients, then calls the optimizer."""
 
     def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
-        import optax
+        from gradweave.aggregate.exact_mean import before
 
-        return optax.chain(average(), optimizer)
+        return before(average(), optimizer)
 
     return wrap
 
 
 def _averaging(spec: AveragingSpec, axis_name: AxisName) -> "optax.GradientTransformation":
-    from gradweave.aggregate.exact_mean import mean, parameter_server, ring
+    from gradweave.aggregate.exact_mean import mean, parameter_server, ring_mean
 
     if spec.method == "parameter_server":
         return parameter_server(axis_name, server=spec.server)
-    return {"mean": mean, "ring": ring}[spec.method](axis_name)
+    return {"mean": mean, "ring": ring_mean}[spec.method](axis_name)
 
 
 def _gossip(spec: GossipSpec, workers: int, axis_name: AxisName, same_data: bool) -> Wrap:

@@ -1,7 +1,7 @@
-"""Where JAX's arrays and PyTorch's tensors differ, for compressors and rules that take either.
+"""The differences between JAX's arrays and PyTorch's tensors, for code that accepts either.
 
 Operators, `abs`, indexing and `reshape` are the same in both. Random numbers are those of JAX's
-keys in both, bit for bit, so that a training sends the same messages in either: see
+keys in both, bit for bit, so a training sends the same messages with either: see
 `gradweave.aggregate.threefry`. Neither framework is imported before it is used.
 """
 
@@ -22,36 +22,36 @@ else:
     threefry = LazyModule("gradweave.aggregate.threefry")
 
 Array = Any
-"""Of JAX or of PyTorch."""
+"""An array of JAX or a tensor of PyTorch."""
 Key = Any
-"""A key of `jax.random`, or for tensors its two words."""
+"""A key of `jax.random`; for tensors, its two words."""
 PyTree = Any
-"""Arrays in any nesting of containers; a payload is an array, or a dictionary of them."""
+"""Arrays in nested containers; a payload is an array, or a dictionary of arrays."""
 
 
 class Arrays(Protocol):
-    """What is spelled differently."""
+    """Operations with different names in the two frameworks."""
 
     float32: Any
 
     def cast(self, array: Array, dtype: Any) -> Array:
-        """To another type."""
+        """Converts to another type."""
         ...
 
     def floor(self, array: Array) -> Array:
-        """Rounded down."""
+        """Rounds down."""
         ...
 
     def clip(self, array: Array, least: float, most: float) -> Array:
-        """Within limits."""
+        """Limits to a range."""
         ...
 
     def where(self, condition: Array, chosen: Any, other: Any) -> Array:
-        """Element by element one of two."""
+        """Selects from one of two arrays, element by element."""
         ...
 
     def is_finite(self, array: Array) -> Array:
-        """Which elements are."""
+        """Whether each element is finite."""
         ...
 
     def row_maxima(self, rows: Array) -> Array:
@@ -59,48 +59,48 @@ class Arrays(Protocol):
         ...
 
     def padded(self, vector: Array, size: int) -> Array:
-        """With zeros at its end."""
+        """The vector with zeros appended."""
         ...
 
     def top(self, magnitudes: Array, count: int) -> Array:
-        """[count] indices of the largest, of equal ones the first."""
+        """[count] indices of the largest elements; of equal elements, the first."""
         ...
 
     def placed(self, indices: Array, values: Array, size: int, dtype: Any) -> Array:
-        """[size] zeros, but for some elements."""
+        """[size] zeros, with values placed at some indices."""
         ...
 
     def codes(self, numbers: Array) -> Array:
-        """As integers that can be shifted within 32 bits."""
+        """Numbers as integers that can be shifted within 32 bits."""
         ...
 
     def words(self, codes: Array) -> Array:
-        """Integers below 2³² as they are sent, in 32 bits."""
+        """Integers below 2³² in the form in which they are sent, with 32 bits."""
         ...
 
     def indices(self, numbers: Array) -> Array:
-        """What was sent as words, as indices."""
+        """Words that were sent, as indices."""
         ...
 
     def up_to(self, count: int, like: Array) -> Array:
-        """0, 1, …, count − 1 as codes, where another array is."""
+        """0, 1, …, count − 1 as codes, on the device of another array."""
         ...
 
     def uniform(self, key: Key, like: Array) -> Array:
-        """As many numbers as an array has elements, from 0 up to 1, float32."""
+        """Uniform numbers in [0, 1), float32, as many as an array has elements."""
         ...
 
     def seed(self, key: Key, like: Array) -> Array:
-        """[2] words, which are a key where they arrive."""
+        """[2] words, from which the receiver makes a key."""
         ...
 
     def permutation(self, seed: Array, size: int) -> Array:
-        """[size] indices in random order."""
+        """[size] indices in random order, from words of `seed`."""
         ...
 
 
 class _JaxArrays:
-    """JAX's."""
+    """The operations of JAX."""
 
     float32 = property(lambda _: jnp.float32)
 
@@ -155,7 +155,7 @@ class _JaxArrays:
 
 
 class _TorchArrays:
-    """PyTorch's. Codes are int64, as PyTorch computes little with unsigned numbers."""
+    """The operations of PyTorch. Codes are int64, as PyTorch hardly supports unsigned numbers."""
 
     float32 = property(lambda _: torch.float32)
 
@@ -181,7 +181,7 @@ class _TorchArrays:
         return torch.nn.functional.pad(vector, (0, size - len(vector)))
 
     def top(self, magnitudes: Array, count: int) -> Array:
-        """In the order of indices; `torch.topk` alone takes any of equal ones."""
+        """In the order of indices; `torch.topk` would choose arbitrarily among equal elements."""
         magnitudes = magnitudes.nan_to_num(torch.inf)
         least = magnitudes.topk(count).values[-1:]
         above = (magnitudes > least).nonzero().flatten()
@@ -196,7 +196,7 @@ class _TorchArrays:
         return numbers.to(torch.int64) & 0xFFFFFFFF
 
     def words(self, codes: Array) -> Array:
-        return codes.to(torch.int32)  # of greater ones the lower 32 bits
+        return codes.to(torch.int32)  # keeps the lower 32 bits of larger numbers
 
     def indices(self, numbers: Array) -> Array:
         return self.codes(numbers)
@@ -218,5 +218,5 @@ _JAX, _TORCH = _JaxArrays(), _TorchArrays()
 
 
 def arrays_of(array: Array) -> Arrays:
-    """What an array's framework calls things."""
+    """The operations of an array's framework."""
     return _TORCH if type(array).__module__.partition(".")[0] == "torch" else _JAX

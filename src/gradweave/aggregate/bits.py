@@ -4,7 +4,7 @@ from gradweave.aggregate.arrays import Array, arrays_of
 
 
 def pack(codes: Array, bits: int) -> Array:
-    """Puts numbers side by side, as many into a word as fit whole.
+    """Packs numbers into words, as many per word as fit completely.
 
     Args:
         codes: [size] whole numbers of any type, each below 2^bits.
@@ -24,7 +24,7 @@ def pack(codes: Array, bits: int) -> Array:
 
 
 def unpack(words: Array, bits: int, size: int) -> Array:
-    """The opposite of `pack`: [size] uint32, or int64.
+    """The inverse of `pack`: [size] uint32, or int64.
 
     >>> import jax.numpy as jnp
     >>> unpack(jnp.array([197121], jnp.uint32), 8, 3).tolist()
@@ -35,5 +35,5 @@ def unpack(words: Array, bits: int, size: int) -> Array:
 
 
 def _shifts(like: Array, bits: int) -> Array:
-    """[numbers in a word] by how many bits each is shifted."""
+    """[numbers per word] the number of bits that each is shifted by."""
     return arrays_of(like).up_to(32 // bits, like) * bits

@@ -1,8 +1,8 @@
-"""Who averages with whom, in which order, for the least disagreement a second.
+"""Sequences of pairs that average, chosen to reduce the disagreement as fast as possible.
 
-`MixingMatrix.in_matchings` colours the edges between neighbours and plays the colours in turn,
-whatever a step's messages cost and whatever the steps before have mixed already. Here each step is
-chosen for both.
+`MixingMatrix.in_matchings` colours the edges between neighbours and uses the colours in turn,
+regardless of how long a step's messages take and of what earlier steps have mixed already. Here
+each step is chosen with regard to both.
 """
 
 import dataclasses
@@ -21,23 +21,24 @@ from gradweave.topology.routes import server_routes
 from gradweave.topology.topology import Topology
 
 MESSAGE_BYTES = 4e6
-"""Of a message where it is not given: a million parameters."""
+"""Default size of a message: a million parameters."""
 _AGREED = 1e-9
-"""Share of the disagreement of the start that counts as none."""
+"""Share of the initial disagreement that counts as none."""
 _QUANTILES = (0, 0.25, 0.5, 0.75, 1)
-"""Of the seconds that pairs take alone: the durations that matchings are sought within, …"""
+"""Quantiles of the seconds that each pair takes by itself. Matchings are built for these time
+limits …"""
 _SHARING = (1, 2, 4)
-"""… and so many times each, for pairs that share links."""
+"""… times these factors, for pairs that share links."""
 _BIASES = (0, 1, 8)
-"""By which steps count as longer when they are chosen, in the slowest pair's messages: the choice
-is greedy, and short steps spoil the pairs that long ones would mix best."""
+"""Extra duration per step in the choice of steps, in units of the slowest pair's messages. The
+choice is greedy, and short steps use up pairs that long steps would mix best."""
 _TOLERANCE = 1 + 1e-9
-"""By which rounding may exceed a duration."""
+"""Tolerance for rounding errors in durations."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FastMatchings:
-    """How `fast_matchings` chooses; the fields are its arguments."""
+    """Settings of `fast_matchings`; the fields are its arguments."""
 
     message_bytes: float = MESSAGE_BYTES
     steps: int = 64
@@ -50,7 +51,7 @@ class FastMatchings:
         check_not_below_zero(self, "step_s")
 
     def make(self, network: Topology | nx.Graph, seed: int = 0) -> MixingMatrix:
-        """The sequence; nothing is drawn."""
+        """The sequence; it involves no randomness."""
         del seed
         graph, name = graph_of_workers(network)
         if not graph.edges():
@@ -63,7 +64,7 @@ class FastMatchings:
         return MixingMatrix(f"fast matchings of {name}", np.stack(weights))
 
     def _chosen(self, pairs: "_Pairs", bias: float) -> "_Sequence":
-        """Steps chosen as if each took longer by so many of the slowest pair's messages."""
+        """A sequence chosen with `bias` times the slowest pair's messages added to each step."""
         chosen = self._until_agreed(pairs, bias, None)
         kinds = list(dict.fromkeys(chosen))
         if len(kinds) > self.distinct:
@@ -73,7 +74,10 @@ class FastMatchings:
     def _until_agreed(
         self, pairs: "_Pairs", bias: float, among: "list[Matching] | None"
     ) -> "list[Matching]":
-        """A matching for each step until all agree, of all or of those given."""
+        """A matching for each step until all workers agree.
+
+        Each is chosen among the given matchings, or among all that the network allows.
+        """
         apart = np.eye(pairs.workers) - 1 / pairs.workers
         left, steps = apart, []
         beside_s = self.step_s + bias * pairs.longest_s
@@ -84,7 +88,7 @@ class FastMatchings:
         return steps
 
     def _played(self, pairs: "_Pairs", period: "list[Matching]") -> "_Sequence":
-        """What as many steps as there may be of a period reach, or fewer if then all agree."""
+        """The speed of a period, repeated up to the maximum number of steps or until all agree."""
         apart = np.eye(pairs.workers) - 1 / pairs.workers
         left, seconds, share = apart, 0.0, 1.0
         for step in itertools.islice(itertools.cycle(period), self.steps):
@@ -104,24 +108,25 @@ def fast_matchings(
     step_s: float = 0.0,
     distinct: int = MOST_PLANS,
 ) -> MixingMatrix:
-    """Pairs of neighbours average: in each step those that lessen disagreement most a second.
+    """Pairs of neighbours average; each step has the pairs that reduce disagreement fastest.
 
-    What disagreement the steps so far leave does not depend on what workers have: V = P·Pᵀ, of the
-    product P of their matrices. The next step is the matching W with the most
-    −log(tr(W·V·W) / tr V) a second, of several that are made pair by pair, those that disagree most
-    first, each within another duration: a pair is left out if its messages would end later, with
-    those of the others on the links that they share. Once all agree it begins anew. A greedy
-    choice: there may be faster sequences.
+    The disagreement that remains after some steps does not depend on the workers' parameters: it is
+    V = P·Pᵀ for the product P of the steps' matrices. The next step is the matching W with the
+    largest −log(tr(W·V·W) / tr V) per second. Candidates are built pair by pair, starting with the
+    pairs that disagree most, each for a different time limit: a pair is skipped if its messages
+    would exceed the limit, given the others on shared links. When all workers agree, the sequence
+    repeats. The choice is greedy, so faster sequences may exist.
 
-    It varies in time, so it is for rules that keep no estimates (`DPSGD`). Where a network changes,
-    or is measured again, make another.
+    The sequence varies in time, so it is for rules without estimates (`DPSGD`). If a network
+    changes or is measured again, make a new sequence.
 
     Args:
-        network: whose servers are the workers; in a graph of workers all edges take as long.
-        message_bytes: what a worker sends in a step.
-        steps: of the sequence, at most; it ends where all agree, if they do.
-        step_s: seconds that a step takes beside its messages.
-        distinct: different matchings, at most. JAX compiles each into messages of its own.
+        network: a network whose servers are the workers, or a graph of workers, in which all edges
+            take equally long.
+        message_bytes: bytes that a worker sends per step.
+        steps: maximum length of the sequence, which ends earlier if all workers agree.
+        step_s: seconds that a step takes in addition to its messages.
+        distinct: maximum number of different matchings. JAX compiles separate messages for each.
 
     Raises:
         OptionError: an argument is out of its range.
@@ -137,9 +142,9 @@ def fast_matchings(
 def exchange_seconds(
     topology: Topology, mixing: MixingMatrix, message_bytes: float = MESSAGE_BYTES
 ) -> NDArray[np.float64]:
-    """[T] seconds that each step's messages take, all sent at once by shortest routes.
+    """[T] seconds for each step's messages, all sent at once by shortest routes.
 
-    What its busiest link direction carries, and the latency of the longest route.
+    This is the time of the busiest link direction, plus the latency of the longest route.
     """
     seconds = []
     for weights in mixing.weights:
@@ -155,35 +160,35 @@ class Matching(NamedTuple):
     """Pairs of workers that average in one step."""
 
     one: tuple[int, ...]
-    """[M] a worker of each pair."""
+    """[M] one worker of each pair."""
     other: tuple[int, ...]
-    """[M] the other one."""
+    """[M] the other worker of each pair."""
     seconds: float
-    """Until the last message has arrived."""
+    """Time until the last message has arrived."""
 
 
 class _Sequence(NamedTuple):
-    """Matchings of steps."""
+    """A sequence of matchings."""
 
     steps: list[Matching]
-    """That recur."""
+    """The matchings of one period."""
     per_second: float
-    """−log of the share of disagreement that they leave, a second."""
+    """−log of the remaining share of the disagreement, per second."""
 
 
 class _Routes(NamedTuple):
     """Shortest routes of some messages."""
 
     links: NDArray[np.int64]
-    """Link directions, one route after the other."""
+    """Link directions, route after route."""
     offsets: NDArray[np.int64]
-    """[M+1] where each route starts."""
+    """[M+1] offset of each route."""
     latency_s: NDArray[np.float64]
-    """[M] of each route."""
+    """[M] latency of each route."""
 
     @classmethod
     def of(cls, topology: Topology, source: NDArray, target: NDArray) -> "_Routes":
-        """Of messages from ranks [M] to ranks [M]."""
+        """Routes of messages from ranks [M] to ranks [M]."""
         _, _, nodes, offsets = server_routes(topology, source, target)
         links = topology.links_along(nodes, offsets)
         offsets = offsets - np.arange(len(offsets))
@@ -196,7 +201,7 @@ class _Routes(NamedTuple):
 
 
 class _Pairs:
-    """The pairs of workers that may average, and what their messages take."""
+    """The pairs of workers that may average, and the durations of their messages."""
 
     def __init__(self, network: Topology | nx.Graph, graph: nx.Graph, message_bytes: float) -> None:
         self.one, self.other = np.array(sorted(graph.edges()), np.int64).reshape(-1, 2).T
@@ -208,7 +213,7 @@ class _Pairs:
             self._latency = np.maximum(there.latency_s, back.latency_s)
             ends = zip(there.each(), back.each(), strict=True)
             self._links = [np.concatenate(both) for both in ends]
-        else:  # each edge is a link of its own
+        else:  # each edge is a separate link
             self._per_message = np.ones(len(self.one))
             self._latency = np.zeros(len(self.one))
             self._links = list(np.arange(len(self.one))[:, None])
@@ -219,7 +224,7 @@ class _Pairs:
         self._limits = np.unique(limits.round(12)) * _TOLERANCE
 
     def matchings(self, left: NDArray[np.float64]) -> list[Matching]:
-        """Matchings that lessen a disagreement [N, N], each within another duration."""
+        """Matchings that reduce a disagreement [N, N], one per time limit."""
         own = left.diagonal()
         gain = own[self.one] + own[self.other] - 2 * left[self.one, self.other]
         order = np.argsort(-gain, kind="stable")
@@ -228,7 +233,7 @@ class _Pairs:
         return [one for one in within if one.one]
 
     def _within(self, limit: float, order: NDArray[np.int64]) -> Matching:
-        """Pairs in this order, each if both are free and its messages end in time."""
+        """Takes pairs in this order, if both workers are free and the messages end in time."""
         one, other, latency_s = self.one.tolist(), self.other.tolist(), self._latency.tolist()
         free, load = [True] * self.workers, np.zeros(len(self._per_message))
         taken, idle = [], self.workers
@@ -248,7 +253,7 @@ class _Pairs:
         return self._of(sorted(taken))
 
     def matching(self, weights: NDArray[np.float64]) -> Matching:
-        """The pairs that average by weights [N, N]."""
+        """The pairs that average under weights [N, N]."""
         return self._of(np.flatnonzero(weights[self.one, self.other]).tolist())
 
     def _of(self, taken: list[int]) -> Matching:
@@ -265,22 +270,22 @@ class _Pairs:
 
 
 def _per_second(matching: Matching, left: NDArray[np.float64], beside_s: float) -> float:
-    """−log of the share of a disagreement [N, N] that the matching leaves, a second."""
+    """−log of the share of a disagreement [N, N] that the matching leaves, per second."""
     one, other = list(matching.one), list(matching.other)
     own = left.diagonal()
     gain = (own[one] + own[other] - 2 * left[one, other]).sum() / 2
-    # All of it would be infinitely much: then the shortest wins.
+    # Removing all disagreement would be infinitely good; the limit lets the shortest step win then.
     return -math.log(max(1 - gain / left.trace(), _AGREED)) / (matching.seconds + beside_s)
 
 
 def _after(matching: Matching, left: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What a matching leaves of a disagreement [N, N]."""
+    """The disagreement [N, N] that a matching leaves."""
     weights = _averages(matching, len(left))
     return weights @ left @ weights
 
 
 def _averages(matching: Matching, workers: int) -> NDArray[np.float64]:
-    """[N, N]."""
+    """The weights [N, N] of a matching."""
     one, other = list(matching.one), list(matching.other)
     weights = np.eye(workers)
     weights[one, one] = weights[other, other] = weights[one, other] = weights[other, one] = 0.5
@@ -288,5 +293,5 @@ def _averages(matching: Matching, workers: int) -> NDArray[np.float64]:
 
 
 def _message_seconds(topology: Topology, message_bytes: float) -> NDArray[np.float64]:
-    """[L] for which a message holds each link direction."""
+    """[L] seconds for which a message occupies each link direction."""
     return message_bytes / topology.bandwidth_bytes_per_s + topology.overhead_s

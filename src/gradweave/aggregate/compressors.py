@@ -1,14 +1,15 @@
-"""Lossy messages: fewer bits for a vector, and by how much what arrives differs from it.
+"""Lossy messages: fewer bits for a vector, with bounds on the error.
 
-A compressor turns a vector into a payload, a pytree of arrays that really are as small as claimed
-(bits are packed into words), and a payload back into a vector. Its error is stated twice, each a
-root mean square over its random numbers that no vector exceeds:
+A compressor turns a vector into a payload, a pytree of arrays that really are as small as stated
+(bits are packed into words), and a payload back into a vector. Its error is bounded in two ways,
+each a root mean square over its random numbers that holds for every vector:
 
 - `relative_error`: α, with E‖C(z) − z‖² ≤ α²‖z‖². Difference compression (DCD, CHOCO) needs it.
 - `absolute_error`: σ, with E‖C(z) − z‖² ≤ σ². Extrapolation compression (ECD) needs it.
 
-Infinity says that there is no such number. Vectors are JAX's arrays or PyTorch's tensors, and give
-the same payloads in either, but for rounding. Compressors can be made and checked without both.
+Infinity means that there is no such bound. Vectors are JAX's arrays or PyTorch's tensors, and give
+the same payloads in both up to rounding. Compressors can be made and checked without either
+framework.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ class Compressor(abc.ABC):
 
     @abc.abstractmethod
     def compress(self, key: Key, vector: Array) -> PyTree:
-        """[size] → payload. All random numbers are of the key."""
+        """[size] → payload. The key determines all random numbers."""
 
     @abc.abstractmethod
     def decompress(self, payload: PyTree, size: int, dtype: Any) -> Array:
-        """Payload → [size]. The same bits at every worker."""
+        """Payload → [size]. The result has the same bits at every worker."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Uncompressed(Compressor):
-    """Sends the vector as it is."""
+    """Sends the vector unchanged."""
 
     name: ClassVar[str] = "uncompressed"
     unbiased: ClassVar[bool] = True
@@ -74,15 +75,15 @@ class Uncompressed(Compressor):
 
 @dataclasses.dataclass(frozen=True)
 class MaxNorm(Compressor):
-    """Rounds at random, up or down, to equal steps from −m to m, m the largest magnitude.
+    """Rounds randomly, up or down, to equally spaced levels from −m to m, the largest magnitude.
 
-    With b bits there are 2^b − 1 levels, L = 2^(b−1) − 1 of them on either side of zero. One m, of
-    4 bytes, counts for a block of elements.
+    With b bits there are 2^b − 1 levels, L = 2^(b−1) − 1 of them on either side of zero. Each block
+    of elements has its m, of 4 bytes.
 
-    The largest relative error is that of a block of one large element and others of one size p
-    between zero and the first level, E‖C(z) − z‖² / ‖z‖² = c·p(1 − p) / (1 + c·p²) with
-    c = (d − 1)/L², which is largest at p = (√(1 + c) − 1)/c and then (√(1 + c) − 1)/2. So small
-    blocks and many bits are safe, and no number of bits is for any number of elements.
+    The largest relative error occurs for a block with one large element and others of one size p
+    between zero and the first level: E‖C(z) − z‖² / ‖z‖² = c·p(1 − p) / (1 + c·p²) with c = (d −
+    1)/L², whose maximum (√(1 + c) − 1)/2 is at p = (√(1 + c) − 1)/c. So small blocks and many bits
+    are safe, and no number of bits is enough for blocks of any size.
 
     Source: Tang et al. 2018, section 5; Alistarh et al. 2017 (QSGD) for the rounding.
     """
@@ -93,7 +94,7 @@ class MaxNorm(Compressor):
     bits: int = 8
     """Bits per element."""
     block: int | None = 128
-    """Elements that share an m; all of the vector if None."""
+    """Number of elements that share an m, or None for the whole vector."""
 
     def __post_init__(self) -> None:
         _check_range("bits", self.bits, 2, 16)
@@ -143,11 +144,11 @@ class MaxNorm(Compressor):
 
 @dataclasses.dataclass(frozen=True)
 class Grid(Compressor):
-    """Rounds at random, up or down, to multiples of a step that is the same for all vectors.
+    """Rounds randomly, up or down, to multiples of a step that is the same for all vectors.
 
-    The error is at most step·√d / 2, however small the vector, and so is not relative to it.
-    Numbers beyond ±step·(2^(b−1) − 1) are clipped, and the bounds do not hold of them. What is not
-    finite arrives as NaN, whose code is the one that the 2^b − 1 numbers leave.
+    The error is at most step·√d / 2 even for small vectors, so it is not relative to the vector.
+    Numbers beyond ±step·(2^(b−1) − 1) are clipped, and the bounds do not hold for them. Elements
+    that are not finite arrive as NaN, encoded by the code that the 2^b − 1 levels leave unused.
     """
 
     name: ClassVar[str] = "grid"
@@ -156,7 +157,7 @@ class Grid(Compressor):
     step: float = 1e-3
     """Distance between neighbouring values, in the parameters' unit."""
     bits: int = 16
-    """Bits per element, which limit how far the grid reaches."""
+    """Bits per element, which limit the range of the grid."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, "step")
@@ -188,15 +189,15 @@ class Grid(Compressor):
 
     @property
     def _reach(self) -> int:
-        """The number of steps to either side."""
+        """The number of levels on either side of zero."""
         return 2 ** (self.bits - 1) - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomK(Compressor):
-    """Sends random elements; a random key is sent along in place of their indices.
+    """Sends random elements, with a random key instead of their indices.
 
-    Unbiased: what arrives is scaled by d/k, and α = √(d/k − 1), which exceeds 1 where less than
+    Unbiased: the received vector is scaled by d/k, so α = √(d/k − 1), which exceeds 1 if less than
     half of the elements are sent.
 
     Source: Stich, Cordonnier and Jaggi 2018; Wangni et al. 2018.
@@ -206,7 +207,7 @@ class RandomK(Compressor):
     unbiased: ClassVar[bool] = True
 
     share: float = 0.25
-    """k/d, of all elements; at least one is sent."""
+    """k/d, the share of elements that are sent; at least one is."""
 
     def __post_init__(self) -> None:
         _check_share(self.share)
@@ -239,9 +240,9 @@ class RandomK(Compressor):
 
 @dataclasses.dataclass(frozen=True)
 class RandomKUnscaled(RandomK):
-    """Sends random elements as they are.
+    """Sends random elements unscaled.
 
-    Biased; α = √(1 − k/d), below 1 for any share, as CHOCO-SGD needs it.
+    Biased; α = √(1 − k/d), which is below 1 for any share, as CHOCO-SGD requires.
 
     Source: Stich, Cordonnier and Jaggi 2018; Koloskova, Stich and Jaggi 2019.
     """
@@ -261,7 +262,7 @@ class RandomKUnscaled(RandomK):
 class TopK(Compressor):
     """Sends the elements of largest magnitude and their indices.
 
-    Biased; α = √(1 − k/d), attained where all magnitudes are the same.
+    Biased; α = √(1 − k/d), attained if all magnitudes are equal.
 
     Source: Stich, Cordonnier and Jaggi 2018.
     """
@@ -270,7 +271,7 @@ class TopK(Compressor):
     unbiased: ClassVar[bool] = False
 
     share: float = 0.01
-    """k/d, of all elements; at least one is sent."""
+    """k/d, the share of elements that are sent; at least one is."""
 
     def __post_init__(self) -> None:
         _check_share(self.share)
@@ -299,8 +300,7 @@ class TopK(Compressor):
 COMPRESSORS: dict[str, type[Compressor]] = {
     kind.name: kind for kind in (Uncompressed, MaxNorm, Grid, RandomK, RandomKUnscaled, TopK)
 }
-"""Every compressor by its name."""
-Exact = Uncompressed
+"""All compressors by name."""
 """The earlier name of `Uncompressed`."""
 
 
@@ -309,7 +309,7 @@ def _num_sent(share: float, size: int) -> int:
 
 
 def _error_of_omission(share: float, size: int) -> float:
-    """α where all but a share of the elements are left out."""
+    """α if all but a share of the elements are omitted."""
     return math.sqrt(1 - _num_sent(share, size) / size) if size else 0.0
 
 

@@ -1,17 +1,17 @@
-"""Optimizers in which workers keep parameters of their own and mix them with their neighbours'.
+"""Optimizers in which each worker keeps separate parameters and mixes them with its neighbours'.
 
-Each wraps an optimizer that says what one worker alone would do, and is itself an
-`optax.GradientTransformation` for use inside `jax.shard_map`; `update` needs the parameters. Unlike
-gradients' aggregations these leave workers with different parameters: give each its own
+Each wraps an optimizer that defines a worker's local step, and is an `optax.GradientTransformation`
+for use inside `jax.shard_map`; `update` needs the parameters. Unlike aggregations of gradients,
+these leave workers with different parameters: make a copy per worker
 (`gradweave.aggregate.replicate`), and read out their mean (`gradweave.aggregate.consensus`).
 
-The notation is that of `gradweave.aggregate.rules`. Estimates and sums are float32 at least, and
-what is sent is of the parameters' type: in bfloat16 the estimates would drift from what they stand
-for, a rounding each step.
+The notation is that of `gradweave.aggregate.rules`. Estimates and sums are at least float32, while
+messages have the parameters' type: in bfloat16 the estimates would drift from the true values, by a
+rounding error per step.
 
-Where a worker's gradients are not finite, or what its optimizer makes of them, it mixes as if its
-optimizer had not been called (u = 0, and the optimizer's state of before), and counts it:
-parameters that begin finite stay so.
+If a worker's gradients or its optimizer's updates are not finite, it mixes as if its optimizer had
+not been called (u = 0, and the optimizer's state is unchanged), and counts this. Parameters that
+are finite at the start stay finite.
 """
 
 import dataclasses
@@ -46,35 +46,36 @@ from gradweave.aggregate.rules import (
     WorkerState,
     check_gossip_options,
 )
-from gradweave.aggregate.validity import check, enforce
+from gradweave.aggregate.validity import check_validity, enforce
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, from_vectors, to_vectors
 
 Groups = dict[jnp.dtype, list[int]]
-"""Numbers of the parameters' leaves, by their type: leaves of one type travel in one message."""
+"""Numbers of the parameters' leaves, by type: leaves of one type share a message."""
 
 
 class GossipState(NamedTuple):
-    """What a worker remembers between updates; checkpoints have these names."""
+    """What a worker remembers between updates; checkpoints use these names."""
 
     inner: optax.OptState
-    """Of the wrapped optimizer."""
+    """State of the wrapped optimizer."""
     step: jax.Array
-    """Updates so far, int32."""
+    """Number of updates so far, int32."""
     own: PyTree
-    """`WorkerState.estimate`; None where the rule keeps none."""
+    """`WorkerState.estimate`, or None if the rule has no estimates."""
     mixed: PyTree
-    """`WorkerState.mixture`; None where the rule keeps none."""
+    """`WorkerState.mixture`, or None if the rule has no estimates."""
     sent_bytes: jax.Array
-    """Bytes that this worker sent in the last update; float32, thus exact up to 16 MiB and to one
-    part in 16 million above."""
+    """Bytes that this worker sent in the last update; as a float32 it is exact up to 16 MiB, and to
+    one part in 16 million above."""
     not_finite: jax.Array
-    """Updates so far in which this worker's gradients were not finite, and so left out; int32."""
+    """Number of updates so far in which this worker's gradients were not finite and therefore
+    skipped; int32."""
 
 
 class GossipOptions(TypedDict, total=False):
-    """Options of `gossip` that its variants hand on."""
+    """Options of `gossip` that its variants pass on."""
 
     local_steps: int
     seed: int
@@ -94,24 +95,24 @@ def gossip(
     strictness: Strictness = "warn",
     same_data: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
-    """A rule around an optimizer, which is given what `update` is given beyond the parameters.
+    """Wraps an optimizer in a rule; the optimizer also gets the extra arguments of `update`.
 
-    All workers begin with the same parameters, where the rule keeps estimates.
+    All workers must start with the same parameters if the rule keeps estimates.
 
     Args:
-        rule: what workers send, and what they make of it.
-        optimizer: what a worker alone would do.
-        mixing: whose parameters it averages with its own; the same in all steps where the rule
-            keeps estimates.
-        compressor: of all that is sent; nothing is compressed if not given.
-        axis_name: of the workers' axis; worker i is device i along it.
-        local_steps: updates between communications; the others send nothing.
-        seed: of the compressor's random numbers.
-        strictness: what to do about a doubtful choice, see `gradweave.aggregate.check`.
-        same_data: whether all workers' data are drawn alike.
+        rule: what workers send, and how they use what they receive.
+        optimizer: optimizer of a worker's local steps.
+        mixing: weights with which a worker averages its neighbours' parameters with its own;
+            constant in time if the rule keeps estimates.
+        compressor: compressor of all messages; by default no compression.
+        axis_name: name of the workers' axis; worker i is device i along it.
+        local_steps: updates per communication; the others send nothing.
+        seed: seed of the compressor's random numbers.
+        strictness: how to handle a doubtful choice, see `gradweave.aggregate.check_validity`.
+        same_data: whether all workers draw their data from one distribution.
 
     Raises:
-        OptionError: an argument is out of its range, or, with ``"refuse"``, in doubt.
+        OptionError: an argument is out of its range, or doubtful with ``"refuse"``.
     """
     check_gossip_options(local_steps, strictness)
     rule.check_mixing(mixing)
@@ -152,11 +153,10 @@ def naive_psgd(
     axis_name: AxisName = AXIS,
     **options: Unpack[GossipOptions],
 ) -> optax.GradientTransformationExtraArgs:
-    """D-PSGD that sends compressed parameters, x_i ← Σ_j W_ij C(x_j) + u_i: not to be used.
+    """D-PSGD with compressed parameters, x_i ← Σ_j W_ij C(x_j) + u_i; for comparison only.
 
-    The error of what is sent stays in the parameters, and does not vanish with the step size. Here
-    for comparison; doubts are ignored unless `strictness` is given. Arguments are those of
-    `gossip`.
+    The compression error stays in the parameters, and does not vanish with the step size. Doubts
+    are ignored unless `strictness` is given. The arguments are those of `gossip`.
 
     Source: Tang et al. 2018, section 3.
     """
@@ -171,11 +171,11 @@ def dcd_psgd(
     axis_name: AxisName = AXIS,
     **options: Unpack[GossipOptions],
 ) -> optax.GradientTransformationExtraArgs:
-    """Difference compression: only C of how parameters change is sent, and is what changes them.
+    """Difference compression: only C of the parameters' change is sent, and applied everywhere.
 
     q = C(Σ_j W_ij x̂_j + u_i − x_i), then x_i ← x_i + q at its owner and all its neighbours. The
-    compressor has to be unbiased, with a small `Compressor.relative_error`. Arguments and errors
-    are those of `gossip`.
+    compressor must be unbiased, with a small `Compressor.relative_error`. Arguments and errors are
+    those of `gossip`.
 
     Source: Tang et al. 2018, algorithm 1.
     """
@@ -189,11 +189,11 @@ def ecd_psgd(
     axis_name: AxisName = AXIS,
     **options: Unpack[GossipOptions],
 ) -> optax.GradientTransformationExtraArgs:
-    """Extrapolation compression: C(z) is sent, with z ever farther ahead on the parameters' way.
+    """Extrapolation compression: C(z) is sent, where z extrapolates the parameters ever further.
 
-    x⁺ = Σ_j W_ij x̂_j + u_i, z = (1 − t/2)·x_i + (t/2)·x⁺, x̂_i ← (1 − 2/t)·x̂_i + (2/t)·C(z),
-    x_i ← x⁺, in communication t = 1, 2, … Errors average out if they do not grow with z: the
-    compressor has to be unbiased, with a bounded `Compressor.absolute_error`. Arguments and errors
+    x⁺ = Σ_j W_ij x̂_j + u_i, z = (1 − t/2)·x_i + (t/2)·x⁺, x̂_i ← (1 − 2/t)·x̂_i + (2/t)·C(z), x_i
+    ← x⁺, in communication t = 1, 2, … Errors average out if they do not grow with z, so the
+    compressor must be unbiased, with a bounded `Compressor.absolute_error`. Arguments and errors
     are those of `gossip`.
 
     Source: Tang et al. 2018, algorithm 2.
@@ -210,13 +210,12 @@ def choco_sgd(
     consensus: float | None = None,
     **options: Unpack[GossipOptions],
 ) -> optax.GradientTransformationExtraArgs:
-    """CHOCO-SGD: what is not sent now is kept and sent later, so that any compressor will do.
+    """CHOCO-SGD: the compression error is kept and sent later, so that any compressor works.
 
-    y = x_i + u_i, x̂_i ← x̂_i + C(y − x̂_i) at its owner and all its neighbours,
-    x_i ← y + γ·(Σ_j W_ij x̂_j − x̂_i). The compressor may be biased, with
-    `Compressor.relative_error` below 1; γ is `consensus`, above 0 and at most 1, and the smaller
-    the stronger the compression; if not given, that which `check` advises. Other arguments and
-    errors are those of `gossip`.
+    y = x_i + u_i, x̂_i ← x̂_i + C(y − x̂_i) at its owner and all its neighbours, x_i ← y + γ·(Σ_j
+    W_ij x̂_j − x̂_i). The compressor may be biased, with `Compressor.relative_error` below 1. γ is
+    `consensus`, above 0 and at most 1; stronger compression needs a smaller γ. By default it is the
+    value that `check` recommends. Other arguments and errors are those of `gossip`.
 
     Source: Koloskova, Stich and Jaggi 2019, algorithm 2.
     """
@@ -265,8 +264,8 @@ class _Gossip:
         return moves, GossipState(inner, state.step + 1, *after[1:], sent, left_out)
 
     def _check_validity(self, params: PyTree) -> None:
-        """Refuses, or warns of, what may not converge."""
-        validity = check(
+        """Refuses options under which training may not converge, or warns of them."""
+        validity = check_validity(
             self.rule.name,
             self.mixing,
             self.compressor if self.rule.compresses else None,
@@ -288,7 +287,7 @@ class _Gossip:
     def _local_update(
         self, gradients: PyTree, state: optax.OptState, params: PyTree, extra: dict[str, Any]
     ) -> tuple[PyTree, optax.OptState, jax.Array]:
-        """What the worker alone would do; nothing where that is not finite.
+        """The worker's local update, or zero if it is not finite.
 
         Returns:
             u, the optimizer's state, and [] whether all is finite.
@@ -301,7 +300,7 @@ class _Gossip:
     def _advance(
         self, groups: Groups, step: jax.Array, worker: WorkerState, u: PyTree
     ) -> tuple[WorkerState, jax.Array]:
-        """The worker after a step, from 1, and the bytes that it sent."""
+        """The worker after step `number`, counted from 1, and the bytes that it sent."""
         communicate = partial(self._communicate, groups, step // self.local_steps)
         if self.local_steps == 1:
             return communicate(worker, u)
@@ -309,14 +308,14 @@ class _Gossip:
 
     def _stay(self, worker: WorkerState, u: PyTree) -> tuple[WorkerState, jax.Array]:
         """A step without communication."""
-        # A value of this worker, as under the other branch, which `check_vma` wants.
+        # A value that varies over the axis, like that of the other branch, as `check_vma` requires.
         nothing = of_this_worker(np.zeros(self.mixing.workers), self.axis_name)
         return worker._replace(x=optax.apply_updates(worker.x, u)), nothing
 
     def _communicate(
         self, groups: Groups, number: jax.Array, worker: WorkerState, u: PyTree
     ) -> tuple[WorkerState, jax.Array]:
-        """Communication `number`, from 1, with the neighbours whose turn it is."""
+        """Communication `number`, from 1, with the neighbours of this turn."""
         key = jax.random.fold_in(jax.random.key(self.seed), number)
         key = jax.random.fold_in(key, lax.axis_index(self.axis_name))
         turn = (number - 1) % self.mixing.period
@@ -357,6 +356,6 @@ def _coarsest(params: PyTree) -> jnp.dtype:
 
 
 def _size(params: PyTree) -> int:
-    """Elements of the parameters, which must be floating-point numbers."""
+    """Number of elements of the parameters, which must be floating-point numbers."""
     check_floating(params)
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))

@@ -1,8 +1,8 @@
-"""One policy for gradients that are not finite: they are left out, and counted.
+"""The policy for gradients that are not finite: they are skipped, and counted.
 
-A worker whose gradients are NaN or infinite takes part in all messages, as the others wait for
-them, but contributes nothing: averages are those of the other workers, and under gossip it mixes as
-if its optimizer had not been called. Its count of such updates is in the aggregation's state.
+A worker whose gradients are NaN or infinite takes part in all messages, since the others wait for
+them, but contributes nothing. Averages are those of the other workers; under gossip the worker
+mixes as if its optimizer had not been called. The aggregation's state counts its skipped updates.
 """
 
 import inspect
@@ -18,11 +18,11 @@ from gradweave.execute.axis import AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree
 
 _SKIPPING = f"{optax.apply_if_finite.__name__}.<locals>.update"
-"""Qualified name of the function in which optax leaves a worker's update out."""
+"""Qualified name of the function in which optax skips a worker's update."""
 
 
 def is_finite(tree: PyTree) -> jax.Array:
-    """[] Whether all elements are; true of no elements."""
+    """[] whether all elements are finite; True without elements."""
     leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
     return jnp.stack(leaves).all() if leaves else jnp.ones((), bool)
 
@@ -30,15 +30,15 @@ def is_finite(tree: PyTree) -> jax.Array:
 def mean_of_finite(
     mean: Callable[[PyTree], PyTree], gradients: PyTree, axis_name: AxisName
 ) -> tuple[PyTree, jax.Array]:
-    """The mean over the workers whose gradients are finite: NaN where there are none.
+    """The mean over the workers whose gradients are finite, or NaN if there are none.
 
-    The workers count themselves by one all-reduce of one number. Where all gradients are finite,
-    the result has the bits of `mean` alone.
+    An all-reduce of one number counts those workers. If all gradients are finite, the result has
+    the same bits as `mean` by itself.
 
     Args:
-        mean: over all workers of the axis.
-        gradients: this worker's.
-        axis_name: of the workers' axis.
+        mean: mean over all workers of the axis.
+        gradients: this worker's gradients.
+        axis_name: name of the workers' axis.
 
     Returns:
         The mean, and [] whether this worker's gradients are finite.
@@ -56,19 +56,19 @@ def mean_of_finite(
 
 
 def check_all_take_part() -> None:
-    """Refuses `optax.apply_if_finite` around an aggregation, seen while the update is traced.
+    """Refuses `optax.apply_if_finite` around an aggregation, which it detects during tracing.
 
-    A worker whose gradients are not finite would not send, and all others would wait for ever.
+    A worker whose gradients are not finite would not send, so all others would wait forever.
 
     Raises:
-        OptionError: saying where to put it.
+        OptionError: the message says where `apply_if_finite` may be used.
     """
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_qualname == _SKIPPING:
             raise OptionError(
                 "optax.apply_if_finite around an aggregation: one worker would skip messages that "
-                "the others wait for; remove it, as aggregations leave out what is not finite "
-                "themselves, or put it around the optimizer inside"
+                "the others wait for; remove it, as aggregations skip gradients that are not "
+                "finite themselves, or put it around the inner optimizer"
             )
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""What workers send each other inside `jax.shard_map`, with each byte counted."""
+"""The messages between workers inside `jax.shard_map`, with their bytes counted."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -22,43 +22,44 @@ from gradweave.wording import counted
 
 
 class AveragingState(NamedTuple):
-    """State of an exact aggregation, which keeps nothing but its counts."""
+    """State of an exact aggregation, which only has counts."""
 
     sent_bytes: jax.Array
-    """Bytes that this worker sent in the last update; float32, thus exact up to 16 MiB and to one
-    part in 16 million above."""
+    """Bytes that this worker sent in the last update; as a float32 it is exact up to 16 MiB, and to
+    one part in 16 million above."""
     not_finite: jax.Array
-    """Updates so far in which this worker's gradients were not finite, and so left out; int32."""
+    """Number of updates so far in which this worker's gradients were not finite and therefore
+    skipped; int32."""
 
 
 def initial_counts() -> AveragingState:
-    """Before the first update."""
+    """The counts before the first update."""
     return AveragingState(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
 def of_this_worker(
     by_worker: NDArray | jax.Array, axis_name: AxisName, dtype: jnp.dtype | type = jnp.float32
 ) -> jax.Array:
-    """This worker's entry of a table [N] that all workers have."""
+    """This worker's entry of a table [N] that is the same at all workers."""
     return jnp.asarray(by_worker, dtype)[lax.axis_index(axis_name)]
 
 
 def num_bytes(payload: PyTree) -> int:
-    """Of all arrays of a message."""
+    """Number of bytes of all arrays in a message."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(payload))
 
 
 def message_bytes(compressor: Compressor, vectors: Iterable[jax.Array]) -> int:
-    """Of what a worker sends to one neighbour, each vector compressed by itself."""
+    """Bytes that a worker sends to one neighbour, with each vector compressed separately."""
     key = jax.random.key(0)
     return sum(num_bytes(jax.eval_shape(compressor.compress, key, vector)) for vector in vectors)
 
 
 def messages_sent(mixing: MixingMatrix, gathers: bool = False) -> NDArray[np.int64]:
-    """[T, N] Messages that each worker sends in each step of the mixing matrix's period.
+    """[T, N] number of messages that each worker sends in each step of the mixing matrix's period.
 
     Args:
-        mixing: whose z a worker averages with its own.
+        mixing: the mixing matrix.
         gathers: see `Channel.gathers`.
     """
     if gathers:
@@ -73,18 +74,18 @@ def check_workers(expected: int, axis_name: AxisName, of: str) -> None:
     """Refuses an axis of another length.
 
     Raises:
-        OptionError: naming both numbers.
+        OptionError: the message has both numbers.
     """
     devices = lax.axis_size(axis_name)
     if devices != expected:
         raise OptionError(
             f"{of} is for {counted(expected, 'worker')}, axis {axis_name!r} has "
-            f"{counted(devices, 'device')}; make one for as many"
+            f"{counted(devices, 'device')}; make both for the same number"
         )
 
 
 def widened(leaf: jax.Array) -> jax.Array:
-    """As float32, unless it is more precise."""
+    """The array as float32, unless its type is more precise."""
     leaf = jnp.asarray(leaf)
     return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
@@ -93,50 +94,51 @@ def check_floating(params: PyTree) -> None:
     """Refuses parameters that cannot be mixed.
 
     Raises:
-        OptionError: some are no floating-point numbers.
+        OptionError: some are not floating-point numbers.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
             name = jax.tree_util.keystr(path)
             raise OptionError(
                 f"parameter {name or 'given'}: expected floating-point numbers, which can be "
-                f"mixed, got {jnp.asarray(leaf).dtype}; leave it out, as with optax.masked"
+                f"mixed, got {jnp.asarray(leaf).dtype}; exclude it, for instance with optax.masked"
             )
 
 
 @dataclasses.dataclass
 class Channel:
-    """One communication of one vector [size] with the neighbours, as a rule uses it."""
+    """One communication of one vector [size] with the neighbours, as used by a rule."""
 
     number: jax.Array
-    """Of the communication, from 1; of the type in which the rule computes."""
+    """Number of the communication, from 1; has the type in which the rule computes."""
     mixing: MixingMatrix
     turn: jax.Array
     """Step of the mixing matrix's period, int32."""
     compressor: Compressor
     key: jax.Array
-    """Of the compressor's random numbers."""
+    """Key of the compressor's random numbers."""
     size: int
     dtype: jnp.dtype
-    """Of the parameters, and of what is sent."""
+    """Type of the parameters, and of the messages."""
     axis_name: AxisName
     gathers: bool = False
-    """Whether each worker reads all payloads and weighs them, as suits workers on one device, where
-    nothing really travels; else messages go between neighbours alone."""
+    """Whether each worker reads all payloads and weights them, which suits workers on one device,
+    where no messages are sent; otherwise messages go between neighbours only."""
     sent_bytes: jax.Array = dataclasses.field(init=False)
-    """[] sent by this worker so far, float32."""
+    """[] bytes that this worker has sent so far, float32."""
 
     def __post_init__(self) -> None:
-        # A value of this worker, whether it sends or not, as `check_vma` wants.
+        # A value that varies over the axis, whether this worker sends or not, as `check_vma`
+        # requires.
         self.sent_bytes = of_this_worker(np.zeros(self.mixing.workers), self.axis_name)
 
     @property
     def consensus(self) -> float:
-        """γ that the mixing matrix and the compressor bear for vectors of this size."""
+        """γ that the mixing matrix and the compressor allow for vectors of this size."""
         return advised_consensus(self.mixing.mu, self.compressor.relative_error(self.size))
 
     def compress(self, vector: jax.Array) -> PyTree:
-        """[size] → payload, of the parameters' precision."""
+        """[size] → payload, in the parameters' precision."""
         return self.compressor.compress(self.key, vector.astype(self.dtype))
 
     def decompress(self, payload: PyTree) -> jax.Array:
@@ -144,11 +146,11 @@ class Channel:
         return self.compressor.decompress(payload, self.size, self.number.dtype)
 
     def rounded(self, vector: jax.Array) -> jax.Array:
-        """To the parameters' type, and back."""
+        """The vector rounded to the parameters' type."""
         return vector.astype(self.dtype).astype(vector.dtype)
 
     def mix(self, payload: PyTree) -> jax.Array:
-        """Sends a payload to all neighbours: Σ_j W_ij of what arrives, its own with it, [size]."""
+        """Sends a payload to all neighbours; returns Σ_j W_ij of all, its own included."""
         if self.gathers:
             return self._mix_all(payload)
         plans = self.mixing.plans
@@ -160,11 +162,11 @@ class Channel:
 
     @cached_property
     def _weights(self) -> NDArray:
-        """[T, N, N] as computed with."""
+        """[T, N, N] weights in the type used for computing."""
         return self.mixing.weights_in(self.number.dtype)
 
     def _mix_by(self, exchanges: tuple[Pairs, ...], payload: PyTree) -> jax.Array:
-        """The same by given messages."""
+        """Like `mix`, with given messages."""
         weights = self._weights
         own = np.diagonal(weights, axis1=1, axis2=2)
         total = self._weight(own) * self.decompress(payload)
@@ -177,7 +179,7 @@ class Channel:
         return total
 
     def _mix_all(self, payload: PyTree) -> jax.Array:
-        """The same from a table of all payloads."""
+        """Like `mix`, from a table of all payloads."""
         self._count(messages_sent(self.mixing, gathers=True), payload)
         names = (self.axis_name,) if isinstance(self.axis_name, str) else self.axis_name
         for place, name in enumerate(reversed(names)):
@@ -193,23 +195,23 @@ class Channel:
         return of_this_worker(now, self.axis_name, self.number.dtype)
 
     def _count(self, messages: NDArray, payload: PyTree) -> None:
-        """Adds the bytes of as many messages, [T, N]."""
+        """Adds the bytes of the messages [T, N]."""
         by_worker = jnp.asarray(messages * num_bytes(payload), jnp.float32)[self.turn]
         self.sent_bytes += of_this_worker(by_worker, self.axis_name)
 
     def _exchange(self, payload: PyTree, pairs: Pairs) -> PyTree:
-        """What arrives; zeros where nothing does."""
+        """The received payload; zeros if nothing is received."""
         return jax.tree.map(lambda leaf: lax.ppermute(leaf, self.axis_name, pairs), payload)
 
 
 def _senders(exchanges: tuple[Pairs, ...], workers: int) -> NDArray[np.int64]:
-    """[N] Messages that each worker sends."""
+    """[N] number of messages that each worker sends."""
     sources = [source for pairs in exchanges for source, _ in pairs]
     return np.bincount(np.array(sources, np.int64), minlength=workers)
 
 
 def _received(weights: NDArray, pairs: Pairs) -> NDArray:
-    """[T, N] Weight of what each worker receives; 0 if it receives nothing."""
+    """[T, N] weight of the message that each worker receives; 0 if it receives none."""
     sources, targets = np.array(pairs).T
     received = np.zeros(weights.shape[:2])
     received[:, targets] = weights[:, targets, sources]
@@ -220,7 +222,7 @@ def sent_bytes(state: optax.OptState) -> jax.Array:
     """Bytes that this worker sent in the last update.
 
     Args:
-        state: of an optimizer with one aggregation in it.
+        state: state of an optimizer with one aggregation in it.
 
     Raises:
         OptionError: there is none, or more than one.
@@ -229,10 +231,10 @@ def sent_bytes(state: optax.OptState) -> jax.Array:
 
 
 def not_finite(state: optax.OptState) -> jax.Array:
-    """Updates so far in which this worker's gradients were not finite, and so were left out.
+    """Number of updates so far that skipped this worker's gradients, as they were not finite.
 
     Args:
-        state: of an optimizer with one aggregation in it.
+        state: state of an optimizer with one aggregation in it.
 
     Raises:
         OptionError: there is none, or more than one.

@@ -1,4 +1,4 @@
-"""Mixing matrices: whose parameters a worker averages with its own, and by which weights."""
+"""Mixing matrices: whose parameters a worker averages with its own, and with which weights."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -15,21 +15,21 @@ from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
 _TOLERANCE = 1e-6
-"""By which sums of weights may differ from 1: rounding of single precision."""
+"""Tolerance for sums of weights, due to rounding in single precision."""
 MOST_PLANS = 16
-"""Different steps that are compiled each with its own messages; where there are more, all steps
-use the messages of all of them."""
+"""Maximum number of different steps that are compiled with separate messages; with more, all steps
+use the messages of all steps."""
 
 Pairs = tuple[tuple[int, int], ...]
-"""Sender and receiver of each of some messages."""
+"""Sender and receiver of each message."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixingMatrix:
-    """Weights of an average over neighbours, x_i ← Σ_j W_ij x_j, the same in all steps or periodic.
+    """Weights of an average over neighbours, x_i ← Σ_j W_ij x_j, constant or periodic in time.
 
-    Doubly stochastic, which is checked here: rows sum to 1, so that equal parameters stay equal,
-    and columns sum to 1, so that the mean of all parameters stays the same.
+    The matrix must be doubly stochastic, which is checked here: rows sum to 1, so that equal
+    parameters stay equal, and columns sum to 1, so that the mean of all parameters stays the same.
 
     Raises:
         OptionError: the matrix is not doubly stochastic; names the row or column and its sum.
@@ -39,7 +39,7 @@ class MixingMatrix:
 
     name: str
     weights: NDArray[np.float64]
-    """[T, N, N] weights by which worker i averages all workers' parameters in step t, t+T, …"""
+    """[T, N, N] weights with which worker i averages all workers' parameters in steps t, t+T, …"""
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, np.float64)
@@ -54,7 +54,8 @@ class MixingMatrix:
             step, index = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
             if abs(sums[step, index] - 1) > _TOLERANCE:
                 raise OptionError(
-                    f"mixing matrix: expected a doubly stochastic one, but {name} {index} of step "
+                    f"mixing matrix: expected it to be doubly stochastic, but {name} {index} of "
+                    "step "
                     f"{step} sums to {sums[step, index]:.6g}; MixingMatrix.metropolis_hastings "
                     "makes one for any network"
                 )
@@ -63,18 +64,18 @@ class MixingMatrix:
 
     @classmethod
     def of(cls, weights: ArrayLike, name: str = "given") -> "MixingMatrix":
-        """The matrix of given weights: [N, N], or [T, N, N] for T steps that recur."""
+        """The matrix of given weights: [N, N], or [T, N, N] for T steps that repeat."""
         array = np.array(weights, np.float64)
         return cls(name, array[None] if array.ndim == 2 else array)
 
     @classmethod
     def complete(cls, workers: int) -> "MixingMatrix":
-        """All workers with each other: the exact mean, in one step."""
+        """All workers average with each other: the exact mean, in one step."""
         return cls(f"complete:{_count(workers)}", np.full((1, workers, workers), 1 / workers))
 
     @classmethod
     def ring(cls, workers: int) -> "MixingMatrix":
-        """Each worker with the one before and the one after it.
+        """Each worker averages with the preceding and the next.
 
         >>> MixingMatrix.ring(4).weights[0, 0].round(3).tolist()
         [0.333, 0.333, 0.0, 0.333]
@@ -88,9 +89,9 @@ class MixingMatrix:
         """Metropolis–Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)) between neighbours.
 
         Args:
-            network: a network, whose servers are the workers, adjacent by `neighbours`; or a graph
-                of the workers 0 … N−1.
-            name: shown in reports.
+            network: a network whose servers are the workers, with the neighbours that `neighbours`
+                finds; or a graph of the workers 0 … N−1.
+            name: name for reports.
 
         Raises:
             TopologyError: the graph's nodes are not 0 … N−1.
@@ -107,9 +108,9 @@ class MixingMatrix:
 
     @classmethod
     def in_matchings(cls, network: "Topology | nx.Graph") -> "MixingMatrix":
-        """Time-varying: pairs of neighbours average, matching by matching of an edge colouring.
+        """Varies in time: pairs of neighbours average, one matching of an edge colouring per step.
 
-        A worker sends its parameters once per step, however many neighbours it has.
+        A worker sends its parameters once per step, regardless of its number of neighbours.
         """
         graph, name = graph_of_workers(network)
         pairs = sorted(tuple(sorted(edge)) for edge in graph.edges())
@@ -117,7 +118,7 @@ class MixingMatrix:
 
     @classmethod
     def in_clusters(cls, topology: Topology) -> "MixingMatrix":
-        """Time-varying: servers on the same switch average, then servers linked directly.
+        """Varies in time: servers on the same switch average, then servers linked directly.
 
         On server-centric networks a few steps give the exact mean: on BCube one step per level.
 
@@ -141,20 +142,20 @@ class MixingMatrix:
 
     @property
     def workers(self) -> int:
-        """N."""
+        """N, the number of workers."""
         return self.weights.shape[1]
 
     @property
     def period(self) -> int:
-        """T, steps after which it repeats."""
+        """T, the number of steps after which the weights repeat."""
         return len(self.weights)
 
     @cached_property
     def rho(self) -> float:
         """ρ, the factor by which a step shrinks the workers' disagreement: max(|λ₂|, |λ_N|).
 
-        Of other than one symmetric matrix, the largest singular value of the period's product minus
-        the mean, to the power of 1/T.
+        Unless there is a single symmetric matrix, it is the largest singular value of (the period's
+        product minus the mean), to the power of 1/T.
         """
         product = np.eye(self.workers)
         for weights in self.weights:
@@ -164,12 +165,12 @@ class MixingMatrix:
 
     @property
     def spectral_gap(self) -> float:
-        """1 − ρ: 1 for the exact mean, 0 where parameters never reach all workers."""
+        """1 − ρ: 1 for the exact mean, 0 if some parameters never reach all workers."""
         return 1 - self.rho
 
     @cached_property
     def mu(self) -> float:
-        """μ = max over i ≥ 2 of |λ_i − 1|, largest over the period's steps."""
+        """μ = max over i ≥ 2 of |λ_i − 1|, the maximum over the period's steps."""
         identity = np.eye(self.workers)
         return max(float(np.linalg.norm(weights - identity, 2)) for weights in self.weights)
 
@@ -180,7 +181,7 @@ class MixingMatrix:
 
     @cached_property
     def exchanges(self) -> tuple[tuple["Exchange", ...], ...]:
-        """For each step of the period, the fewest exchanges."""
+        """The smallest set of exchanges for each step of the period."""
         return tuple(_exchanges(weights) for weights in self.weights)
 
     @cached_property
@@ -197,10 +198,9 @@ class MixingMatrix:
         return Plans(tuple(tuple(each.pairs for each in one) for one in exchanges), number)
 
     def weights_in(self, dtype: DTypeLike) -> NDArray[Any]:
-        """[T, N, N] to compute with: what rounding adds to a row, its diagonal makes up for.
+        """[T, N, N] weights for computing, whose diagonal corrects the rounding error of each row.
 
-        Else what is averaged would grow or shrink a little in each step, and what sums it up would
-        drift.
+        Otherwise averages would grow or shrink a little in each step, and sums of them would drift.
         """
         weights = self.weights.astype(dtype)
         own = np.arange(self.workers)
@@ -219,39 +219,39 @@ MIXINGS: dict[str, Callable[[Topology], MixingMatrix]] = {
     "matchings": MixingMatrix.in_matchings,
     "clusters": MixingMatrix.in_clusters,
 }
-"""Every way to make a mixing matrix of a network, by its name in specifications."""
+"""All ways to make a mixing matrix from a network, by their names in specifications."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """Messages that are sent at once: each worker sends at most one and receives at most one."""
+    """Messages sent at the same time: each worker sends at most one and receives at most one."""
 
     pairs: Pairs
     weights: tuple[float, ...]
-    """[N] weight of what each worker receives; 0 if it receives nothing."""
+    """[N] weight of the message that each worker receives; 0 if it receives none."""
 
 
 class Plans(NamedTuple):
     """Messages of the steps of a period."""
 
     exchanges: tuple[tuple[Pairs, ...], ...]
-    """Of each different step, the fewest exchanges; or the same for all steps, where those are too
-    many: then some messages arrive with weight 0."""
+    """The smallest set of exchanges for each different step. If these are too many, all steps use
+    the same exchanges, in which some messages arrive with weight 0."""
     of_step: NDArray[np.int64]
-    """[T] which of them a step uses."""
+    """[T] index of the exchanges that each step uses."""
 
 
 def ring_graph(workers: int) -> nx.Graph:
-    """Workers in a ring; of two workers, one link."""
+    """Workers in a ring; two workers have a single link."""
     return nx.cycle_graph(_count(workers)) if workers > 2 else nx.path_graph(_count(workers))
 
 
 def neighbours(topology: Topology) -> nx.Graph:
-    """Which servers are neighbours: those that the fewest links join.
+    """Determines neighbours: servers that are joined by the smallest number of links.
 
-    Servers are neighbours if a route of at most h links joins them that crosses no other server,
-    where h is the least that connects all servers. So it is 1 where servers are linked directly, 2
-    where one switch is between them, and more where there are several.
+    Servers are neighbours if they are joined by a route of at most h links that crosses no other
+    server, where h is the smallest number that connects all servers. So h is 1 if servers are
+    linked directly, 2 if a single switch is between them, and larger with several switches.
 
     Returns:
         A graph of ranks.
@@ -275,7 +275,7 @@ def neighbours(topology: Topology) -> nx.Graph:
 
 
 def _distances(topology: Topology, server: int) -> dict[int, int]:
-    """Links to each other server, by rank, through switches alone: a breadth-first search."""
+    """Number of links to each other server through switches only, by breadth-first search."""
     successors: dict[int, list[int]] = {}
     for a, b in zip(topology.source.tolist(), topology.target.tolist(), strict=True):
         successors.setdefault(a, []).append(b)
@@ -316,7 +316,7 @@ def _groups(topology: Topology) -> list[tuple[int, ...]]:
 
 
 def _disjoint(groups: Sequence[Sequence[int]], workers: int) -> NDArray[np.float64]:
-    """[T, N, N] averages within groups, each in the first step whose groups it is disjoint from."""
+    """[T, N, N] averages within groups, each in the first step where it overlaps no other."""
     steps: list[tuple[set[int], list[Sequence[int]]]] = []
     for group in sorted(groups, key=lambda group: (-len(group), group)):
         for busy, members in steps:
@@ -334,7 +334,7 @@ def _disjoint(groups: Sequence[Sequence[int]], workers: int) -> NDArray[np.float
 
 
 def _exchanges(weights: NDArray[np.float64]) -> tuple[Exchange, ...]:
-    """The messages that one step needs."""
+    """The messages of one step."""
     off_diagonal = weights * (1 - np.eye(len(weights)))
     target, source = np.nonzero(off_diagonal)
     matching = matchings(source, target, len(weights))
@@ -349,7 +349,7 @@ def _exchanges(weights: NDArray[np.float64]) -> tuple[Exchange, ...]:
 
 
 def graph_of_workers(network: "Topology | nx.Graph") -> tuple[nx.Graph, str]:
-    """The graph of workers 0 … N−1 that are neighbours, and its name.
+    """The graph of workers 0 … N−1, with an edge between neighbours, and its name.
 
     Raises:
         TopologyError: a graph's nodes are not 0 … N−1, or servers are not connected.

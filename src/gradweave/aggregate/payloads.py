@@ -11,13 +11,13 @@ def as_bytes(payload: PyTree) -> torch.Tensor:
 
 
 def from_bytes(message: torch.Tensor, like: PyTree) -> PyTree:
-    """The opposite of `as_bytes`, for a payload of the same shapes."""
+    """The inverse of `as_bytes`, for a payload of the same shapes."""
     if isinstance(like, torch.Tensor):
         return message.view(like.dtype)
     parts, start = {}, 0
     for name, leaf in zip(sorted(like), _leaves(like), strict=True):
         size = leaf.numel() * leaf.element_size()
-        # A copy, as a part of a message may begin where no number of its type can.
+        # A copy, because a part of a message may not be aligned for its type.
         parts[name] = message[start : start + size].clone().view(leaf.dtype)
         start += size
     return parts

@@ -1,11 +1,12 @@
-"""The rules of decentralized training: what workers send each other, and what they make of it.
+"""The rules of decentralized training: what workers send, and how they use what they receive.
 
-x are a worker's parameters, u what its optimizer adds to them (−ηg of plain gradient descent), W
-the mixing matrix, C the compressor. A rule that keeps estimates x̂_j of others' parameters keeps
-their mixture s = Σ_j W_ij x̂_j, to which everything sent is added: one more copy of the parameters
-instead of one for each neighbour.
+x are a worker's parameters, u is what its optimizer adds to them (−ηg for plain gradient descent),
+W the mixing matrix, C the compressor. A rule that keeps estimates x̂_j of others' parameters stores
+their mixture s = Σ_j W_ij x̂_j, to which every message is added: one more copy of the parameters,
+instead of one per neighbour.
 
-Vectors are JAX's arrays or PyTorch's tensors; a rule can be made and checked without both.
+Vectors are JAX's arrays or PyTorch's tensors; a rule can be made and checked without either
+framework.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from gradweave.aggregate.mixing import MixingMatrix
 
 CONSENSUS = 0.3
-"""γ of CHOCO-SGD where none is given, and the compressor may lose more than all."""
+"""Default γ of CHOCO-SGD if the compressor's error may exceed the vector itself."""
 MAX_LOCAL_STEPS = 1_000_000
-"""With more, workers would in effect never communicate."""
+"""Limit above which workers would effectively never communicate."""
 
 Strictness = Literal["refuse", "warn", "ignore"]
-"""What to do about a doubtful choice. What cannot work at all is always refused."""
+"""How to handle a doubtful choice. A choice that cannot work at all is always refused."""
 
 
 class WorkerState(NamedTuple):
-    """One worker's vectors: pytrees, or in a rule [size]; float32 at least."""
+    """One worker's vectors: pytrees, or within a rule [size]; at least float32."""
 
     x: PyTree
-    """Parameters, after earlier local steps."""
+    """Parameters, after local steps since the last communication."""
     estimate: PyTree
     """x̂_i, by which its neighbours know it, or its parameters after the last communication."""
     mixture: PyTree
@@ -45,16 +46,16 @@ class Channel(Protocol):
 
     @property
     def number(self) -> Array:
-        """Of the communication, from 1."""
+        """Number of the communication, from 1."""
         ...
 
     @property
     def consensus(self) -> float:
-        """γ that the mixing matrix and the compressor bear for vectors of this size."""
+        """γ that the mixing matrix and the compressor allow for vectors of this size."""
         ...
 
     def compress(self, vector: Array) -> PyTree:
-        """[size] → payload, of the parameters' precision."""
+        """[size] → payload, in the parameters' precision."""
         ...
 
     def decompress(self, payload: PyTree) -> Array:
@@ -62,11 +63,11 @@ class Channel(Protocol):
         ...
 
     def rounded(self, vector: Array) -> Array:
-        """To the parameters' type, and back."""
+        """The vector rounded to the parameters' type."""
         ...
 
     def mix(self, payload: PyTree) -> Array:
-        """Sends a payload to all neighbours: Σ_j W_ij of what arrives, its own with it, [size]."""
+        """Sends a payload to all neighbours; returns Σ_j W_ij of all, its own included."""
         ...
 
 
@@ -80,25 +81,25 @@ class GossipRule(abc.ABC):
 
     @abc.abstractmethod
     def communicate(self, worker: WorkerState, u: Array, channel: Channel) -> WorkerState:
-        """One communication, and what follows from it for this worker."""
+        """One communication, and the worker's state afterwards."""
 
     def check_mixing(self, mixing: MixingMatrix) -> None:
-        """Refuses a mixing matrix that changes, where estimates are kept.
+        """Refuses a mixing matrix that changes if the rule keeps estimates.
 
         Raises:
-            OptionError: naming it.
+            OptionError: the message names the matrix.
         """
         if self.keeps_estimates and mixing.period > 1:
             raise OptionError(
                 f"{self.name}: expected a mixing matrix that is the same in all steps, got "
-                f"{mixing}; a neighbour that listens only now and then misses what was sent "
-                "meanwhile. d_psgd takes it"
+                f"{mixing}; a neighbour that is absent for some steps misses their messages. "
+                "d_psgd supports it"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class DPSGD(GossipRule):
-    """Sends parameters as they are: x_i ← Σ_j W_ij x_j + u_i."""
+    """Sends uncompressed parameters: x_i ← Σ_j W_ij x_j + u_i."""
 
     name: ClassVar[str] = "d_psgd"
     compresses: ClassVar[bool] = False
@@ -111,7 +112,7 @@ class DPSGD(GossipRule):
 
 @dataclasses.dataclass(frozen=True)
 class NaivePSGD(DPSGD):
-    """The same with compressed parameters: x_i ← Σ_j W_ij C(x_j) + u_i."""
+    """D-PSGD with compressed parameters: x_i ← Σ_j W_ij C(x_j) + u_i."""
 
     name: ClassVar[str] = "naive_psgd"
     compresses: ClassVar[bool] = True
@@ -133,7 +134,7 @@ class DCDPSGD(GossipRule):
 
 @dataclasses.dataclass(frozen=True)
 class ECDPSGD(GossipRule):
-    """Sends compressed extrapolations; the estimate is the parameters it last communicated."""
+    """Sends compressed extrapolations; the estimate is the parameters last communicated."""
 
     name: ClassVar[str] = "ecd_psgd"
 
@@ -148,11 +149,11 @@ class ECDPSGD(GossipRule):
 
 @dataclasses.dataclass(frozen=True)
 class ChocoSGD(GossipRule):
-    """Sends compressed differences from x̂, and keeps what was not sent for later."""
+    """Sends compressed differences from x̂, and keeps the compression error for later messages."""
 
     name: ClassVar[str] = "choco_sgd"
     consensus: float | None = None
-    """γ, above 0 and at most 1; None: as `gradweave.aggregate.check` advises."""
+    """γ, above 0 and at most 1, or None for the value that `aggregate.check_validity` advises."""
 
     def __post_init__(self) -> None:
         if self.consensus is not None and not 0 < self.consensus <= 1:
@@ -171,13 +172,14 @@ class ChocoSGD(GossipRule):
 RULES: dict[str, type[GossipRule]] = {
     rule.name: rule for rule in (DPSGD, DCDPSGD, ECDPSGD, ChocoSGD, NaivePSGD)
 }
-"""Every rule by its name."""
+"""All rules by name."""
 
 
 def _progress(worker: WorkerState, u: Array, channel: Channel) -> Array:
-    """U and earlier local steps, where the estimate is the parameters last communicated.
+    """The change of the parameters since the last communication: u and earlier local steps.
 
-    Without the rounding with which the parameters have been kept since.
+    For rules whose estimate is the parameters last communicated. The estimate is more precise than
+    the stored parameters, so without local steps their difference is rounding, and counts as 0.
     """
     unmoved = worker.x == channel.rounded(worker.estimate)
     return arrays_of(u).where(unmoved, 0, worker.x - worker.estimate) + u
@@ -187,7 +189,7 @@ def check_gossip_options(local_steps: int, strictness: str) -> None:
     """Refuses values out of their range.
 
     Raises:
-        OptionError: naming them.
+        OptionError: the message names the option.
     """
     if not 1 <= local_steps <= MAX_LOCAL_STEPS:
         raise OptionError(f"local_steps: expected 1 to {MAX_LOCAL_STEPS:,}, got {local_steps}")

@@ -1,9 +1,9 @@
-"""Sequences of mixing matrices: networks that change from step to step, and by how much they mix.
+"""Sequences of mixing matrices: networks that change from step to step, and how well they mix.
 
-Each is a `MixingMatrix` of as many steps as are given, which then begin again, and is taken by all
-methods that take one: D-PSGD as well as those of `gradweave.saddle`. What is drawn at random is
-drawn here, once, from a seed; so workers that know the seed know who is whose neighbour in each
-step without asking.
+Each sequence is a `MixingMatrix` with a given number of steps, which then repeat. All methods that
+take a mixing matrix accept it, D-PSGD as well as those of `gradweave.saddle`. Random choices are
+made here, once, from a seed, so workers that know the seed know all neighbours in each step without
+communication.
 """
 
 import csv
@@ -24,16 +24,17 @@ from gradweave.topology.topology import Topology
 
 Network = Topology | nx.Graph
 MOST_ENTRIES = 1 << 25
-"""Of all matrices of a recorded trace: 256 MiB."""
+"""Maximum number of entries in all matrices of a recorded trace: 256 MiB."""
 STEPS = 256
-"""Steps of a drawn sequence where no number is given: long beside what a network takes to mix."""
+"""Default number of steps of a random sequence: long compared with the time that a network takes to
+mix."""
 
 
 def changing_matchings(network: Network, steps: int = STEPS, seed: int = 0) -> MixingMatrix:
-    """Pairs of neighbours average: in each step a matching drawn anew, maximal, of all links.
+    """Pairs of neighbours average; each step has a new random maximal matching of the links.
 
-    `MixingMatrix.in_matchings` has the same few matchings, periodically. On
-    `networkx.complete_graph` any two workers may meet.
+    `MixingMatrix.in_matchings` repeats the same few matchings instead. On `networkx.complete_graph`
+    any two workers may meet.
     """
     base = MixingMatrix.metropolis_hastings(network)
     links = _links(base)
@@ -52,7 +53,7 @@ def changing_matchings(network: Network, steps: int = STEPS, seed: int = 0) -> M
 def changing_clusters(
     workers: int, clusters: int, steps: int = STEPS, seed: int = 0
 ) -> MixingMatrix:
-    """Clusters average: in each step all workers are divided anew, into parts of equal size or so.
+    """Clusters average; each step divides all workers randomly into parts of about equal size.
 
     Raises:
         OptionError: there are more clusters than workers, or none.
@@ -74,11 +75,11 @@ def failing_links(
 ) -> MixingMatrix:
     """Metropolis–Hastings weights, with links that fail in each step, independently.
 
-    Both ends of a link that failed keep its weight for themselves: the matrix stays doubly
-    stochastic, and a worker need only know who answers.
+    Both ends of a failed link keep its weight for themselves: the matrix stays doubly stochastic,
+    and a worker only has to know which neighbours answer.
 
     Raises:
-        OptionError: the probability is none.
+        OptionError: the probability is not between 0 and 1.
     """
     _check_probability("probability", probability)
     base = MixingMatrix.metropolis_hastings(network)
@@ -95,18 +96,18 @@ def absent_workers(
 ) -> MixingMatrix:
     """Metropolis–Hastings weights, with workers that leave and come back.
 
-    An absent worker exchanges nothing and keeps what it has; whoever sits at its machine may go on
-    with local steps.
+    An absent worker exchanges nothing and keeps its parameters; the process on its machine may
+    continue with local steps.
 
     Args:
-        network: of all workers.
-        leave: probability for a worker that is present to be absent in the next step.
-        come_back: probability for an absent one to be present in the next step.
-        steps: of the sequence; all are present in the first.
-        seed: of what is drawn.
+        network: network of all workers.
+        leave: probability that a present worker is absent in the next step.
+        come_back: probability that an absent worker is present in the next step.
+        steps: length of the sequence; all workers are present in the first step.
+        seed: seed of the random choices.
 
     Raises:
-        OptionError: a probability is none.
+        OptionError: a probability is not between 0 and 1.
     """
     _check_probability("leave", leave)
     _check_probability("come_back", come_back)
@@ -123,10 +124,10 @@ def absent_workers(
 
 
 def recorded(graphs: Sequence[nx.Graph], name: str = "recorded") -> MixingMatrix:
-    """Metropolis–Hastings weights of a graph of workers 0 … N−1 for each step, as it was recorded.
+    """Metropolis–Hastings weights for a recorded sequence of graphs of workers 0 … N−1.
 
     Raises:
-        OptionError: there are no graphs, or not all of as many workers.
+        OptionError: there are no graphs, or they have different numbers of workers.
         TopologyError: a graph's nodes are not 0 … N−1.
     """
     sizes = sorted({len(graph) for graph in graphs})
@@ -139,12 +140,12 @@ def recorded(graphs: Sequence[nx.Graph], name: str = "recorded") -> MixingMatrix
 def read_trace(path: Path, workers: int) -> MixingMatrix:
     """The mixing matrices of a recorded trace: a CSV file of lines ``step,a,b``.
 
-    Each line says that workers a and b could reach each other in that step, from 0. Steps without a
-    line are steps without communication; the last step that is named is the last one, whose number
-    must leave all steps' matrices `MOST_ENTRIES` entries at most.
+    Each line says that workers a and b could reach each other in that step, counted from 0. Steps
+    without a line have no communication. The trace ends with the largest step in the file, which is
+    limited so that all matrices together have at most `MOST_ENTRIES` entries.
 
     Raises:
-        FileError: the file cannot be read; names the line that is not understood.
+        FileError: the file cannot be read; names the line that cannot be parsed.
     """
     links: dict[int, list[tuple[int, int]]] = {}
     try:
@@ -167,10 +168,10 @@ def read_trace(path: Path, workers: int) -> MixingMatrix:
 
 
 def with_local_steps(mixing: MixingMatrix, local_steps: int) -> MixingMatrix:
-    """The same sequence with steps in between in which nobody communicates, W = I.
+    """The same sequence with steps without communication in between, W = I.
 
-    So that `contraction` can be asked about them; methods have an option `local_steps`, which does
-    the same without messages.
+    Use it to compute their `contraction`. Methods have an option `local_steps`, which does the same
+    without messages.
 
     Raises:
         OptionError: fewer than 1.
@@ -186,14 +187,14 @@ def with_local_steps(mixing: MixingMatrix, local_steps: int) -> MixingMatrix:
 
 
 class Drawn(Protocol):
-    """A sequence as specifications describe it: its fields are their options."""
+    """A sequence as specifications describe it; its fields are the options."""
 
     def make(self, network: Network, seed: int) -> MixingMatrix:
         """The sequence.
 
         Args:
-            network: of all workers; a sequence may take no more from it than their number.
-            seed: of what is drawn.
+            network: network of all workers; some sequences only use its number of workers.
+            seed: seed of the random choices.
         """
         ...
 
@@ -217,7 +218,7 @@ class ChangingClusters:
     steps: int = STEPS
 
     def make(self, network: Network, seed: int) -> MixingMatrix:
-        """See `Drawn`; anybody may meet anybody, whatever the network."""
+        """See `Drawn`; any workers may meet, regardless of the network."""
         return changing_clusters(_workers(network), self.clusters, self.steps, seed)
 
 
@@ -257,7 +258,7 @@ class Trace:
             raise OptionError("trace: expected file=PATH, of lines step,a,b")
 
     def make(self, network: Network, seed: int) -> MixingMatrix:
-        """See `Drawn`; nothing is drawn, and of the network the number of workers counts."""
+        """See `Drawn`; uses no randomness, and only the network's number of workers."""
         return read_trace(Path(self.file), _workers(network))
 
 
@@ -269,29 +270,30 @@ SEQUENCES: dict[str, type[Drawn]] = {
     "absent_workers": AbsentWorkers,
     "trace": Trace,
 }
-"""Every sequence by its name in specifications."""
+"""All sequences by their names in specifications."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Contraction:
-    """By how much a window of τ steps mixes, the p of ‖ZW…W − Z̄‖² ≤ (1 − p)‖Z − Z̄‖²."""
+    """How well a window of τ steps mixes: the p of ‖ZW…W − Z̄‖² ≤ (1 − p)‖Z − Z̄‖²."""
 
     window: int
-    """τ, steps."""
+    """τ, the number of steps."""
     p: float
-    """Of the worst window, for the worst Z; 0 where some workers hear nothing of others in it."""
+    """p of the worst window, for the worst Z; 0 if some workers get no information from others in
+    it."""
     expected: float
-    """The same of the mean over all windows, which is what theory asks of drawn sequences."""
+    """p for the mean over all windows, as theory requires for random sequences."""
 
 
 def contraction(mixing: MixingMatrix, window: int) -> Contraction:
-    """Computes p, over windows that begin in any step of the period.
+    """Computes p, over windows that start in any step of the period.
 
     Source: Beznosikov et al. 2022, assumption on the sequence of matrices; Koloskova et al. 2020,
     assumption 4.
 
     Raises:
-        OptionError: a window without steps.
+        OptionError: the window has no steps.
 
     >>> round(contraction(MixingMatrix.ring(16), 1).p, 4)
     0.0989
@@ -311,9 +313,9 @@ def contraction(mixing: MixingMatrix, window: int) -> Contraction:
 
 
 def best_contraction(mixing: MixingMatrix, longest: int = 64) -> Contraction:
-    """The window with the least τ/p, by which theory's steps count; of 1, 2, 4, … steps.
+    """The window with the smallest τ/p, on which rates in theory depend; of 1, 2, 4, … steps.
 
-    Windows of more than `longest` steps are looked at only while p is 0, up to 4096.
+    Windows of more than `longest` steps are tried only while p is 0, up to 4096.
     """
     best, window = contraction(mixing, 1), 1
     while window < longest or (best.expected == 0 and window < 4096):
@@ -327,7 +329,7 @@ def best_contraction(mixing: MixingMatrix, longest: int = 64) -> Contraction:
 
 
 def _share(value: float) -> float:
-    """Without what rounding takes beyond 0 and 1."""
+    """The value limited to 0 … 1, against rounding errors."""
     return 0.0 if value < 1e-12 else 1.0 if value > 1 - 1e-12 else value
 
 
@@ -345,12 +347,12 @@ def _workers(network: Network) -> int:
 
 
 def _links(mixing: MixingMatrix) -> NDArray[np.int64]:
-    """[E, 2] Pairs of neighbours."""
+    """[E, 2] pairs of neighbours."""
     return np.argwhere(np.triu(mixing.weights[0], 1) > 0)
 
 
 def _without(weights: NDArray[np.float64], failed: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weights without some links, which their ends keep for themselves."""
+    """Weights without some links, whose weights their ends keep."""
     left = weights.copy()
     for a, b in failed:
         left[[a, b], [a, b]] += left[a, b]

@@ -1,7 +1,7 @@
-"""Aggregations in words, parsed: ``dcd_psgd:bits=4,network=torus:2x4``.
+"""Aggregations as text, parsed: ``dcd_psgd:bits=4,network=torus:2x4``.
 
-`parse` describes what was asked for, checked as far as is possible without JAX and without solving.
-`gradweave.aggregate.resolve` makes it ready to use.
+`parse` returns a description, checked as far as possible without JAX and without finding a
+schedule. `gradweave.aggregate.resolve` makes it ready for use.
 """
 
 import dataclasses
@@ -21,24 +21,24 @@ from gradweave.checks import (
     did_you_mean,
 )
 from gradweave.errors import OptionError, ScheduleError, SpecError
-from gradweave.schedule.file import load
+from gradweave.schedules.file import load
 from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
-if TYPE_CHECKING:  # they import JAX
+if TYPE_CHECKING:  # these import JAX
     from gradweave.aggregate.asynchronous.consistency import Consistency
     from gradweave.aggregate.asynchronous.stragglers import Stragglers
 
 EXACT = ("mean", "ring", "parameter_server", "scheduled")
-"""Aggregations of gradients: all workers keep the same parameters."""
+"""Aggregations of gradients, under which all workers keep equal parameters."""
 ASYNCHRONOUS = "asynchronous"
-"""The parameter server, whose workers are processes of their own."""
+"""The parameter server, whose workers are separate processes."""
 METHODS = (*EXACT, *RULES, *LOCAL, ASYNCHRONOUS)
 _NETWORK = "network="
 _FACTOR = 5.0
-"""How many times as long a slow worker's steps take, if not given."""
+"""Default factor by which the steps of a slow worker take longer."""
 _ASYNCHRONOUS_KINDS = {
     **{"consistency": str, "bound": int, "catch_up": bool, "servers": int, "correction": bool},
     **{"rate": float, "scale_by_staleness": bool, "step_s": float, "slow": int, "factor": float},
@@ -52,14 +52,14 @@ class AveragingSpec:
     """``mean``, ``ring`` or ``parameter_server``."""
 
     text: str
-    """As it was given."""
+    """The text as given."""
     method: str
     server: int = 0
     """Rank of the parameter server."""
     exact: ClassVar[bool] = True
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a number of workers that it is not for."""
+        """Refuses a number of workers that does not fit the server."""
         if not 0 <= self.server < workers:
             raise OptionError(
                 f"parameter_server: server: expected 0 to {workers - 1}, got {self.server}"
@@ -68,7 +68,7 @@ class AveragingSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledSpec:
-    """``scheduled:`` and a schedule's file, or a network to solve for."""
+    """``scheduled:`` and the file of a schedule, or a network to find one for."""
 
     text: str
     file: Path | None
@@ -76,7 +76,7 @@ class ScheduledSpec:
     exact: ClassVar[bool] = True
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a number of workers other than the servers of the network, or of the file's."""
+        """Refuses a number of workers other than the servers of the network or schedule."""
         network = self.network
         if network is None:
             assert self.file is not None
@@ -86,18 +86,18 @@ class ScheduledSpec:
 
 @dataclasses.dataclass(frozen=True)
 class GossipSpec:
-    """A rule by which workers mix parameters with their neighbours'."""
+    """A rule with which workers mix their parameters with those of neighbours."""
 
     text: str
     rule: GossipRule
     compressor: Compressor | None
     mixing: str | Drawn
-    """One of `MIXINGS`, or a sequence that is drawn or read."""
+    """One of `MIXINGS`, or a random or recorded sequence."""
     network: Topology | None
-    """Of the workers; a ring if not given."""
+    """Network of the workers; by default a ring."""
     local_steps: int = 1
     seed: int = 0
-    """Of what the compressor draws, and of the sequence."""
+    """Seed of the compressor and of the sequence."""
     strictness: Strictness = "warn"
     exact: ClassVar[bool] = False
 
@@ -108,7 +108,7 @@ class GossipSpec:
             raise OptionError(f"mixing: expected {known}, got {self.mixing!r:.60}")
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a number of workers other than the network's."""
+        """Refuses a number of workers that differs from the network's servers."""
         if self.network is not None and self.network.num_servers != workers:
             raise OptionError(
                 f"network: {self.network.name} has {self.network.num_servers} servers, but "
@@ -116,11 +116,11 @@ class GossipSpec:
             )
 
     def mixing_matrix(self, workers: int) -> MixingMatrix:
-        """The mixing matrix of the network, or of a ring; or the sequence of them.
+        """The mixing matrix, or the sequence of them, of the network or the default ring.
 
         Raises:
-            OptionError: the rule needs one that is the same in all steps.
-            TopologyError: the network has none of this kind.
+            OptionError: the rule needs a matrix that is constant in time.
+            TopologyError: the network does not support this kind.
             FileError: a trace cannot be read.
         """
         if not isinstance(self.mixing, str):
@@ -146,13 +146,13 @@ class LocalSpec:
     exact: ClassVar[bool] = False
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a quorum of more workers than there are."""
+        """Refuses a quorum larger than the number of workers."""
         self.method.check_workers(workers)
 
 
 @dataclasses.dataclass(frozen=True)
 class AsynchronousSpec:
-    """``asynchronous``: workers who push what they learned to servers, and pull the result."""
+    """``asynchronous``: workers that push their updates to servers, and pull the result."""
 
     text: str
     consistency: "Consistency"
@@ -160,17 +160,17 @@ class AsynchronousSpec:
     """Planned durations of steps."""
     servers: int = 1
     correction: bool = True
-    """Whether workers pull again once they have played, and learn from what they played as stale
-    experience of the parameters that they have then."""
+    """Whether workers pull again between playing and learning; they then treat their steps as stale
+    experience for the new parameters."""
     rate: float | None = None
-    """By which servers multiply what they apply; if not given, 1 for a mean of all workers', and
-    one over their number for what is applied alone."""
+    """Factor that servers apply to updates. By default it is 1 for a mean over all workers, and one
+    over their number for the update of a single worker."""
     scale_by_staleness: bool = False
-    """As `asynchronous.Task` has it."""
+    """See `asynchronous.Task`."""
     worker_cpus: float = 0.0
-    """As `asynchronous.train` has it."""
+    """See `asynchronous.train_on_ray`."""
     min_workers: int | None = None
-    """As `asynchronous.train` has it."""
+    """See `asynchronous.train_on_ray`."""
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class AsynchronousSpec:
             check_above_zero(self, "rate")
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a slow worker that there is not, and to begin with more than there are."""
+        """Refuses slow workers that do not exist, and a minimum above the number of workers."""
         if self.min_workers is not None and not 1 <= self.min_workers <= workers:
             raise OptionError(f"min_workers: expected 1 to {workers}, got {self.min_workers}")
         for worker, _ in self.stragglers.slow:
@@ -188,7 +188,7 @@ class AsynchronousSpec:
                 raise OptionError(f"slow: expected workers 0 to {workers - 1}, got {worker}")
 
     def rate_for(self, workers: int) -> float:
-        """By which servers multiply what they apply."""
+        """The factor that servers apply to updates."""
         if self.rate is not None:
             return self.rate
         return 1.0 if self.consistency.together else 1.0 / workers
@@ -201,11 +201,11 @@ def parse(text: str) -> AggregationSpec:
     """Parses the specification of an aggregation.
 
     Args:
-        text: as `gradweave.aggregate.from_spec` has it.
+        text: see `gradweave.aggregate.aggregator`.
 
     Raises:
-        SpecError: the text is not understood.
-        OptionError: it is understood, but has a value out of its range.
+        SpecError: the text cannot be parsed.
+        OptionError: a value is out of its range.
 
     >>> parse("parameter-server:server=2")
     AveragingSpec(text='parameter-server:server=2', method='parameter_server', server=2)
@@ -232,16 +232,16 @@ def method_of(text: str) -> str:
 
 
 def check_servers(network: Topology, workers: int) -> None:
-    """Refuses a schedule's network of another number of servers.
+    """Refuses a schedule's network with another number of servers.
 
     Raises:
-        ScheduleError: naming both numbers.
+        ScheduleError: the message has both numbers.
     """
     servers = network.num_servers
     if servers != workers:
         raise ScheduleError(
             f"scheduled: {network.name} has {servers} servers, but there "
-            f"{_are(workers)}; take {servers} workers or another network"
+            f"{_are(workers)}; use {servers} workers or another network"
         )
 
 
@@ -286,7 +286,7 @@ def _parse_gossip(method: str, text: str) -> GossipSpec:
 def _gossip_kinds(
     method: str, rule: dict[str, Any], compressor: dict[str, Any], sequence: dict[str, Any]
 ) -> dict[str, Any]:
-    """The options that there are, and their types, of a rule and what it is used with."""
+    """The options of a rule with its compressor and sequence, and their types."""
     kinds: dict[str, Any] = {"mixing": str, "local_steps": int}
     if method != "naive_psgd":
         kinds["strictness"] = str
@@ -300,7 +300,7 @@ def _gossip_kinds(
 def _parse_local(name: str, text: str) -> LocalSpec:
     values = parse_spec(text)[1]
     method = LOCAL[name]
-    # Nothing is compressed unless it is asked for, by name or by bits.
+    # By default nothing is compressed; `bits` selects max_norm.
     compressor = _compressor_class(values, "max_norm" if "bits" in values else "uncompressed")
     kinds, compressor_kinds = field_kinds(method), field_kinds(compressor)
     options = read_options(
@@ -313,7 +313,7 @@ def _parse_local(name: str, text: str) -> LocalSpec:
 
 
 def _parse_asynchronous(text: str) -> AsynchronousSpec:
-    # Here, for the package imports JAX.
+    # Imported here, because the package imports JAX.
     from gradweave.aggregate.asynchronous.consistency import SSP, from_spec
     from gradweave.aggregate.asynchronous.stragglers import Stragglers
 
@@ -334,7 +334,7 @@ def _parse_asynchronous(text: str) -> AsynchronousSpec:
 
 def _compressor_class(values: Mapping[str, str], default: str = "max_norm") -> type[Compressor]:
     name = values.get("compressor", default)
-    kind = COMPRESSORS.get("uncompressed" if name == "exact" else name)  # its earlier name
+    kind = COMPRESSORS.get("uncompressed" if name == "exact" else name)  # an earlier name
     if kind is None:
         raise OptionError(f"compressor: expected {', '.join(COMPRESSORS)}, got {name!r:.60}")
     return kind

@@ -1,9 +1,9 @@
-"""The random numbers of JAX's keys, of PyTorch's tensors: the same bits.
+"""The random numbers of JAX's keys for PyTorch's tensors, bit for bit.
 
-A key is two words of 32 bits; a number is the place that it has in a row, encrypted by it.
+A key is two words of 32 bits; a random number is its index, encrypted with the key.
 
-Source: Salmon, Moraes, Dror and Shaw 2011 (Threefry-2x32, 20 rounds); JAX's `jax.random` for what
-is encrypted, as `jax_threefry_partitionable` has it, which is its default.
+Source: Salmon, Moraes, Dror and Shaw 2011 (Threefry-2x32, 20 rounds); what is encrypted follows
+JAX's `jax.random` with `jax_threefry_partitionable`, its default.
 """
 
 import math
@@ -16,12 +16,12 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _WORD = 0xFFFFFFFF
 _AT_ONCE = 1 << 16
-"""Numbers encrypted at once by a processor: three tables of them stay in its cache. Half the time
-that all of a million take, as much as JAX needs for them, and five times `torch.rand`."""
+"""Numbers that a processor encrypts at once, so that three tables of them stay in its cache. A
+million numbers then take half the time; that is as long as in JAX, and five times `torch.rand`."""
 
 
 def key_of(seed: "int | torch.Tensor") -> Key:
-    """Of `jax.random.key(seed)`, or of two words that were sent."""
+    """The key of `jax.random.key(seed)`, or of two words that were received."""
     if isinstance(seed, torch.Tensor):
         first, second = (word & _WORD for word in seed.tolist())
         return first, second
@@ -29,17 +29,17 @@ def key_of(seed: "int | torch.Tensor") -> Key:
 
 
 def fold_in(key: Key, number: int) -> Key:
-    """As `jax.random.fold_in`."""
+    """Like `jax.random.fold_in`."""
     return _encrypted(key, 0, number)
 
 
 def split(key: Key, count: int = 2) -> list[Key]:
-    """As `jax.random.split`."""
+    """Like `jax.random.split`."""
     return [_encrypted(key, 0, number) for number in range(count)]
 
 
 def bits(key: Key, count: int, device: "torch.device | str" = "cpu") -> torch.Tensor:
-    """As `jax.random.bits`: [count], fewer than 2³¹, the bits of int32."""
+    """Like `jax.random.bits`: [count], fewer than 2³¹, the bits as int32."""
     whole = torch.empty(count, dtype=torch.int32, device=device)
     at_once = _AT_ONCE if whole.device.type == "cpu" else max(1, count)
     for start in range(0, count, at_once):
@@ -51,13 +51,13 @@ def bits(key: Key, count: int, device: "torch.device | str" = "cpu") -> torch.Te
 
 
 def uniform(key: Key, count: int, device: "torch.device | str" = "cpu") -> torch.Tensor:
-    """As `jax.random.uniform`: [count] float32, from 0 up to 1, in steps of 2⁻²³."""
+    """Like `jax.random.uniform`: [count] float32 in [0, 1), in steps of 2⁻²³."""
     mantissas = (bits(key, count, device) >> 9) & 0x7FFFFF
     return mantissas.to(torch.float32).mul_(2.0**-23)
 
 
 def permutation(key: Key, size: int, device: "torch.device | str" = "cpu") -> torch.Tensor:
-    """As `jax.random.permutation`: [size] int64."""
+    """Like `jax.random.permutation`: [size] int64."""
     order = torch.arange(size, device=device)
     for _ in range(math.ceil(3 * math.log(max(1, size)) / math.log(_WORD))):
         key, drawn = split(key)
@@ -66,7 +66,7 @@ def permutation(key: Key, size: int, device: "torch.device | str" = "cpu") -> to
 
 
 def _encrypted(key: Key, first: int, second: int) -> Key:
-    """The same of one pair of words."""
+    """Encrypts one pair of words."""
     pair = [torch.tensor([_signed(word)], dtype=torch.int32) for word in (first, second)]
     _encrypt(key, *pair)
     first, second = (int(word) & _WORD for word in pair)
@@ -74,7 +74,7 @@ def _encrypted(key: Key, first: int, second: int) -> Key:
 
 
 def _encrypt(key: Key, first: torch.Tensor, second: torch.Tensor) -> None:
-    """Threefry-2x32 of pairs of words, in place: int32, whose sums wrap as those of words do."""
+    """Threefry-2x32 of pairs of words, in place; int32 sums wrap around like those of words."""
     injected = (*key, key[0] ^ key[1] ^ _PARITY)
     moved = torch.empty_like(second)
     first.add_(_signed(injected[0]))
@@ -82,7 +82,7 @@ def _encrypt(key: Key, first: torch.Tensor, second: torch.Tensor) -> None:
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             first.add_(second)
-            torch.bitwise_right_shift(second, 32 - rotation, out=moved)  # copies the sign
+            torch.bitwise_right_shift(second, 32 - rotation, out=moved)  # extends the sign
             moved.bitwise_and_((1 << rotation) - 1)
             second.bitwise_left_shift_(rotation).bitwise_or_(moved).bitwise_xor_(first)
         first.add_(_signed(injected[(group + 1) % 3]))
@@ -90,5 +90,5 @@ def _encrypt(key: Key, first: torch.Tensor, second: torch.Tensor) -> None:
 
 
 def _signed(word: int) -> int:
-    """The number whose bits as int32 are a word's."""
+    """The int32 number with the bits of a word."""
     return word - (1 << 32) if word >> 31 else word

@@ -1,4 +1,4 @@
-"""Properties of an optimizer, found by trying it on a few numbers."""
+"""Properties of an optimizer, determined by applying it to a few numbers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ else:
     optax, torch = LazyModule("optax"), LazyModule("torch")
 
 _GRADIENT_SIZE = 1e-3
-"""Below the norms at which clipping commonly begins."""
+"""Size of the gradients, below the norms at which clipping commonly begins."""
 
 
 def updates_of(
     optimizer: optax.GradientTransformation, params: Any, gradients: list[Any]
 ) -> list[Any]:
-    """The optimizer's updates for some gradients in a row, each applied before the next."""
+    """The optimizer's updates for consecutive gradients, each applied before the next."""
     state, updates = optimizer.init(params), []
     for gradient in gradients:
         update, state = optimizer.update(gradient, state, params)
@@ -39,12 +39,13 @@ def updates_of(
 def is_affine(optimizer: optax.GradientTransformation | torch.optim.Optimizer) -> bool:
     """Whether an optimizer's updates are linear in the gradients, apart from weight decay.
 
-    Those of SGD are, with momentum or a learning-rate schedule; those of Adam are not. Tried on two
-    parameters, with gradients of about 0.001: clipping goes unnoticed. True where the optimizer
-    raises an error for these parameters, as nothing is known then.
+    This holds for SGD, with momentum or a learning-rate schedule, but not for Adam. The test uses
+    two parameters, with gradients of about 0.001, so it does not detect clipping. It returns True
+    if the optimizer raises an error for these parameters, since nothing is known then.
 
     Args:
-        optimizer: optax's, or PyTorch's, of which another of the same kind and settings is tried.
+        optimizer: an optimizer of optax or PyTorch; for PyTorch, a new one of the same class and
+            settings is tested.
     """
     draws = np.random.default_rng(0).standard_normal((2, 2, 2))
     first, second = (_GRADIENT_SIZE * draws).astype(np.float32)
@@ -55,14 +56,14 @@ def is_affine(optimizer: optax.GradientTransformation | torch.optim.Optimizer) -
             updates(np.stack([scale * first[0] + second[0], scale * first[1]]))
             for scale in np.arange(3, dtype=np.float32)
         )
-    except Exception:  # whatever a user's optimizer raises
+    except Exception:  # a user's optimizer may raise anything
         return True
     curvature = np.abs((twice - once) - (once - none)).max()
     return bool(curvature <= 1e-2 * np.abs(once - none).max())
 
 
 def _updates_of_optax(optimizer: Any) -> Callable[[NDArray], NDArray]:
-    """Gradients [steps, 2] → updates [steps, 2] of parameters that begin at 1."""
+    """Gradients [steps, 2] → updates [steps, 2] of parameters that start at 1."""
     compiled = jax.jit(lambda gradients: updates_of(optimizer, jnp.ones(2), list(gradients)))
 
     def updates(gradients: NDArray) -> NDArray:
@@ -73,7 +74,7 @@ def _updates_of_optax(optimizer: Any) -> Callable[[NDArray], NDArray]:
 
 
 def _updates_of_torch(optimizer: Any) -> Callable[[NDArray], NDArray]:
-    """The same; in float64, as the updates are differences of parameters."""
+    """Like `_updates_of_optax`, in float64 because the updates are differences of parameters."""
     takes = inspect.signature(type(optimizer)).parameters
     settings = {name: value for name, value in optimizer.defaults.items() if name in takes}
 

@@ -1,4 +1,4 @@
-"""Whether a decentralized method can be expected to converge, checked before training."""
+"""Whether a decentralized method is expected to converge, checked before training."""
 
 from __future__ import annotations
 
@@ -25,41 +25,40 @@ else:
 
 
 class ValidityWarning(UserWarning):
-    """A choice that theory does not vouch for."""
+    """Warns of a choice that is not backed by theory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Validity:
-    """What is known of a method, a mixing matrix and a compressor before training.
+    """What is known about a method, a mixing matrix and a compressor before training.
 
-    The conditions are sufficient ones, of proofs for gradients of any kind: training may well
-    converge outside of them, and difference compression often does.
+    The conditions are sufficient, from proofs for arbitrary gradients. Training may well converge
+    without them, and with difference compression often does.
     """
 
     method: str
     mixing: str
     workers: int
     rho: float
-    """ρ of the mixing matrix; a step shrinks the workers' disagreement by this factor."""
+    """ρ of the mixing matrix, the factor by which a step shrinks the workers' disagreement."""
     mu: float
     """μ of the mixing matrix."""
     compressor: str | None
     unbiased: bool
     alpha: float
-    """The compressor's relative error for as many elements as there are parameters."""
+    """The compressor's relative error for vectors as long as the parameters."""
     alpha_limit: float
-    """What the method asks of it, infinity if nothing."""
+    """The method's limit for that error, infinity if it has none."""
     sigma: float
-    """The compressor's absolute error for as many elements as there are parameters."""
+    """The compressor's absolute error for vectors as long as the parameters."""
     consensus: float | None
-    """γ of CHOCO-SGD; None of other methods."""
+    """γ of CHOCO-SGD, or None for other methods."""
     consensus_limit: float
-    """Up to which γ the compressor's errors are expected to die out, infinity if nothing is known
-    of it."""
+    """Largest γ for which the compressor's errors are expected to decay, infinity if unknown."""
     impossible: tuple[str, ...]
-    """Why it cannot work."""
+    """Reasons why it cannot work."""
     doubts: tuple[str, ...]
-    """Why it may not work."""
+    """Reasons why it may not work."""
 
     @property
     def spectral_gap(self) -> float:
@@ -68,7 +67,7 @@ class Validity:
 
     @property
     def advised_consensus(self) -> float:
-        """γ to take for CHOCO-SGD, see the function of this name."""
+        """The recommended γ for CHOCO-SGD, see the function of this name."""
         return _in_two_digits(self.consensus_limit)
 
     def __str__(self) -> str:
@@ -90,7 +89,7 @@ class Validity:
         return "\n".join(lines)
 
 
-def check(
+def check_validity(
     method: str,
     mixing: MixingMatrix,
     compressor: Compressor | None,
@@ -106,19 +105,19 @@ def check(
     Args:
         method: ``"d_psgd"``, ``"dcd_psgd"``, ``"ecd_psgd"``, ``"choco_sgd"`` or ``"naive_psgd"``.
         mixing: the mixing matrix.
-        compressor: the compressor, or None where nothing is compressed.
+        compressor: the compressor, or None without compression.
         size: number of parameters.
-        consensus: γ of ``"choco_sgd"``, that which is advised if None; not used by other methods.
-        optimizer: the one that is wrapped, which is tried on a few numbers; not checked if None.
-        dtype: of the parameters, JAX's or PyTorch's; float32 if not given.
-        same_data: whether all workers' data are of one distribution, as where all play one game:
-            then their optimizers need not be linear.
+        consensus: γ of ``"choco_sgd"``, or None for the recommended value; other methods ignore it.
+        optimizer: the wrapped optimizer, which is tested on a few numbers; None to skip that test.
+        dtype: type of the parameters, of JAX or PyTorch; by default float32.
+        same_data: whether all workers draw their data from one distribution, for instance by
+            playing the same game; then their optimizers need not be linear.
 
     Source: Tang et al. 2018, theorems 1 and 3; Koloskova, Stich and Jaggi 2019, assumption 1. The
     limit of γ is that of `consensus_limit`.
 
     >>> from gradweave.aggregate.compressors import MaxNorm
-    >>> print(check("dcd_psgd", MixingMatrix.ring(8), MaxNorm(bits=8), 100))
+    >>> print(check_validity("dcd_psgd", MixingMatrix.ring(8), MaxNorm(bits=8), 100))
     dcd_psgd on ring:8, 8 workers: rho 0.8047, spectral gap 0.1953, mu 1.3333
     max_norm, unbiased: alpha 0.03914 (limit 0.05178), absolute error inf
     """
@@ -153,7 +152,7 @@ def check(
 
 
 def _alpha_limit(method: str, mixing: MixingMatrix) -> float:
-    """What theory asks of the compressor's relative error; infinity if nothing."""
+    """The limit in theory for the compressor's relative error; infinity if there is none."""
     if method == "choco_sgd":
         return 1.0
     if method == "dcd_psgd" and mixing.mu > 0:
@@ -164,47 +163,48 @@ def _alpha_limit(method: str, mixing: MixingMatrix) -> float:
 def _impossible(mixing: MixingMatrix) -> Iterator[str]:
     if mixing.rho > 1 - 1e-9:
         yield (
-            f"rho is {mixing.rho:.6f}: what some workers learn never reaches others; connect the "
-            "network, or give workers a share of their own parameters"
+            f"rho is {mixing.rho:.6f}: updates of some workers never reach others; connect the "
+            "network, or give each worker's parameters a weight in its average"
         )
 
 
 def _doubts_of_mixing(mixing: MixingMatrix) -> Iterator[str]:
     if not mixing.symmetric:
-        yield "the mixing matrix is not symmetric, as the proofs want it"
+        yield "the mixing matrix is not symmetric, as the proofs require"
 
 
 def _doubts_of_method(of: Validity) -> Iterator[str]:
-    """Where the method and its compressor do not fit."""
+    """Doubts about the combination of method and compressor."""
     if of.method in ("dcd_psgd", "ecd_psgd") and not of.unbiased:
-        yield f"{of.method} wants an unbiased compressor; choco_sgd takes any"
+        yield f"{of.method} needs an unbiased compressor; choco_sgd works with any"
     if of.method == "dcd_psgd" and of.alpha > of.alpha_limit:
         yield (
             f"alpha {_number(of.alpha)} exceeds the limit (1 - rho) / (2 sqrt(2) mu) = "
-            f"{of.alpha_limit:.4g}, which is a sufficient one; more bits, smaller blocks or a "
+            f"{of.alpha_limit:.4g}, below which convergence is proved; more bits, smaller blocks "
+            "or a "
             "larger share of elements lower alpha, more links raise the limit"
         )
     if of.method == "ecd_psgd" and math.isinf(of.sigma):
         yield (
-            "the compressor's error grows with what is sent, and ecd_psgd sends ever larger "
-            "vectors: expect divergence; take an absolute grid, or dcd_psgd or choco_sgd"
+            "the compressor's error grows with the vector, and ecd_psgd sends ever larger "
+            "vectors: expect divergence; use an absolute grid, or dcd_psgd or choco_sgd"
         )
     if of.consensus is not None:
         yield from _doubts_of_choco(of, of.consensus)
     if of.method == "naive_psgd":
-        yield "errors of compression stay in the parameters; take dcd_psgd or choco_sgd"
+        yield "compression errors stay in the parameters; use dcd_psgd or choco_sgd"
 
 
 def _doubts_of_choco(of: Validity, consensus: float) -> Iterator[str]:
     if of.alpha >= of.alpha_limit:
         yield (
-            f"alpha {_number(of.alpha)} is not below 1: the compressor may lose more than all; "
-            "more bits or smaller blocks, or top_k, or random_k_unscaled"
+            f"alpha {_number(of.alpha)} is not below 1: the error may exceed the vector itself; "
+            "use more bits or smaller blocks, or top_k, or random_k_unscaled"
         )
     elif consensus > of.consensus_limit:
         yield (
             f"consensus {consensus:.4g} exceeds {of.consensus_limit:.4g}, up to which errors of "
-            "such a compressor are expected to die out; take a smaller one, or send more"
+            "such a compressor are expected to decay; use a smaller value, or send more"
         )
 
 
@@ -213,9 +213,9 @@ def _doubts_of_optimizer(
 ) -> Iterator[str]:
     if optimizer is not None and not same_data and not is_affine(optimizer):
         yield (
-            "the wrapped optimizer is not linear in the gradients, as Adam is not: where workers' "
-            "data differ, they do not end at the optimum of all; take SGD with momentum, or "
-            "average gradients (mean, ring, scheduled)"
+            "the wrapped optimizer (such as Adam) is not linear in the gradients: if workers' data "
+            "differ, they do not converge to the joint optimum; use SGD with momentum, or average "
+            "gradients (mean, ring, scheduled)"
         )
 
 
@@ -231,20 +231,20 @@ def _doubts_of_dtype(dtype: Any) -> Iterator[str]:
 
 
 def consensus_limit(mu: float, alpha: float) -> float:
-    """Up to which γ the errors of CHOCO-SGD's messages are expected to die out.
+    """The largest γ for which the errors of CHOCO-SGD's messages are expected to decay.
 
     Derived for one eigenvector of W with 1 − λ = μ, along which workers differ by x, and for a
     compressor that sends an element with probability δ = 1 − α²: with a = γμ, x̂ ← x with
     probability δ, then x ← x − a·x̂. The second moments E[x², x·x̂, x̂²] follow a matrix whose
-    largest eigenvalue passes 1 at a = 2δ/(2 − δ). Where workers' random numbers are independent, or
-    the errors smaller than α, a γ some times as large still works.
+    largest eigenvalue exceeds 1 at a = 2δ/(2 − δ). If workers' random numbers are independent, or
+    the errors smaller than α, a few times this γ still works.
 
     Args:
         mu: μ of the mixing matrix.
         alpha: α of the compressor.
 
     Returns:
-        2δ/((2 − δ)μ), at most 1; 0 where α is not below 1.
+        2δ/((2 − δ)μ), at most 1; 0 if α is not below 1.
     """
     if alpha >= 1:
         return 0.0
@@ -253,14 +253,14 @@ def consensus_limit(mu: float, alpha: float) -> float:
 
 
 def advised_consensus(mu: float, alpha: float) -> float:
-    """The γ that CHOCO-SGD takes where none is given: the limit, in two digits.
+    """The default γ of CHOCO-SGD: the limit, rounded down to two digits.
 
-    A smaller one makes workers agree more slowly, which costs accuracy where their data differ
-    much; larger ones may diverge. `CONSENSUS` where α is not below 1.
+    A smaller γ makes workers agree more slowly, which costs accuracy if their data differ much; a
+    larger γ may diverge. If α is not below 1, it is `CONSENSUS`.
 
     Args:
         mu: μ of the mixing matrix.
-        alpha: α of the compressor for as many elements as there are parameters.
+        alpha: α of the compressor for vectors as long as the parameters.
 
     >>> advised_consensus(4 / 3, 0.669)  # a ring of eight, 4 bits in blocks of 128
     0.57
@@ -269,7 +269,7 @@ def advised_consensus(mu: float, alpha: float) -> float:
 
 
 def _in_two_digits(limit: float) -> float:
-    """Rounded down; `CONSENSUS` where there is none."""
+    """The limit, rounded down; `CONSENSUS` if there is no limit above 0."""
     if limit <= 0 or math.isinf(limit):
         return CONSENSUS
     digits = 10 ** (1 - math.floor(math.log10(limit)))
@@ -277,11 +277,11 @@ def _in_two_digits(limit: float) -> float:
 
 
 class Checked(Protocol):
-    """What was checked before training."""
+    """The result of a check before training."""
 
     @property
     def method(self) -> str:
-        """Its name."""
+        """Name of the method."""
         ...
 
     @property
@@ -291,20 +291,20 @@ class Checked(Protocol):
 
     @property
     def impossible(self) -> tuple[str, ...]:
-        """Why it cannot work."""
+        """Reasons why it cannot work."""
         ...
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why it may not work."""
+        """Reasons why it may not work."""
         ...
 
 
 def enforce(validity: Checked, strictness: Strictness) -> None:
-    """Refuses or warns.
+    """Refuses a choice, or warns of it.
 
     Raises:
-        OptionError: it cannot work; or it is in doubt, and strictness is ``"refuse"``.
+        OptionError: it cannot work; or it is doubtful, and strictness is ``"refuse"``.
     """
     refused = validity.impossible + (validity.doubts if strictness == "refuse" else ())
     if refused:

@@ -1,4 +1,4 @@
-"""Machines in YAML: a team's task, what each agent sees of it, and what the world allows.
+"""Machines in YAML: a team's task, the events that agents hear, and what the world allows.
 
 ::
 
@@ -15,8 +15,8 @@
     causal: G(unlock -> N G !drain)  # optional: a formula, several, or {start, moves, forbidden}
     events: [ring]                   # optional: events that move nothing
 
-A move into a final state is worth 1 and others 0 where no reward is given. An event without a move
-leaves the state as it is.
+A move into a final state is worth 1 and other moves 0 unless a reward is given. An event without a
+move leaves the state unchanged.
 """
 
 import dataclasses
@@ -38,32 +38,32 @@ MAX_BYTES = 1 << 20
 MOST_EVENTS = 200
 MOST_AGENTS = 100
 MOST_FORMULAS = 50
-"""Under ``causal``."""
+"""Maximum number of formulas under ``causal``."""
 MOST_REWARD = 1e12
-"""Of a move, up or down: sums of what is larger are not exact, or no numbers any more."""
+"""Largest absolute reward of a move; sums of larger rewards would be inexact or infinite."""
 _FIELDS = ("name", "start", "final", "forbidden", "moves", "events", "agents", "causal")
 _LONGEST = 60
-"""Characters of a name."""
+"""Maximum number of characters in a name."""
 _LISTED = 8
-"""Events that an error names."""
+"""Number of events that an error names."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """What a file of a machine says."""
+    """The content of a machine's file."""
 
     machine: Machine
     agents: dict[str, tuple[str, ...]]
-    """Agent -> the events that it sees; empty where the file does not say."""
+    """Agent -> the events that it hears; empty if the file does not say."""
     causal: Machine | None
-    """What never happens; None where the file does not say."""
+    """Automaton of traces that never happen, or None if the file does not say."""
 
 
-def load(path: str | Path) -> Task:
+def load_machine(path: str | Path) -> Task:
     """Reads a machine's file. Nothing in it is executed.
 
     Raises:
-        FileError: it cannot be read, or is not a machine; in one line.
+        FileError: it cannot be read, or is not a machine; the message is one line.
     """
     path = Path(path)
     try:
@@ -101,13 +101,13 @@ def task(data: Any, name: str = "machine") -> Task:
 
 
 def _name_of(path: Path) -> str:
-    """The file's name as that of a machine, which has to be a name in a file, too."""
+    """A machine name from a file's name, valid as a name in a machine's file."""
     plain = "".join(each if each.isprintable() else "?" for each in path.stem)
     return plain[:_LONGEST] or "machine"
 
 
 def read_text(text: str, name: str = "machine") -> Task:
-    """The task of a file's text.
+    """The task in a file's text.
 
     Raises:
         FileError: it is not a machine.
@@ -116,7 +116,7 @@ def read_text(text: str, name: str = "machine") -> Task:
 
 
 def dump(task: Task) -> str:
-    """A task as the text of a file that `load` reads."""
+    """A task as text that `load` can read."""
     data = {"name": task.machine.name, **_fields(task.machine)}
     if task.agents:
         data["agents"] = {agent: list(events) for agent, events in task.agents.items()}
@@ -126,7 +126,7 @@ def dump(task: Task) -> str:
 
 
 def _fields(machine: Machine) -> dict[str, Any]:
-    """What a file says of one machine."""
+    """The fields of a file that describe one machine."""
     moves: dict[str, dict[str, Any]] = {state: {} for state in machine.states}
     for state, event in zip(*np.nonzero(machine.next != NO_MOVE), strict=True):
         to, worth = int(machine.next[state, event]), float(machine.reward[state, event])
@@ -200,7 +200,13 @@ def _causal(given: Any, events: tuple[str, ...]) -> Machine | None:
     if given is None:
         return None
     if isinstance(given, Mapping):
-        return _machine(given, "causal")
+        known = _machine(given, "causal")
+        if known.reward.any():
+            raise FileError(
+                "causal: has rewards, or a final state; it says what may happen, give these to the "
+                "task"
+            )
+        return known
     formulas = given if isinstance(given, list) else [given]
     if len(formulas) > MOST_FORMULAS:
         raise FileError(f"causal: {len(formulas):,} formulas; expected at most {MOST_FORMULAS}")
@@ -214,7 +220,7 @@ def _causal(given: Any, events: tuple[str, ...]) -> Machine | None:
 
 
 def _both(one: Machine, other: Machine) -> Machine:
-    """What both automata allow."""
+    """The traces that both automata allow."""
     pairs = product(one, other)
     never = one.forbidden[pairs.first] | other.forbidden[pairs.second]
     return knowledge(pairs.machine.replace(forbidden=never, name=f"{one.name} & {other.name}"))

@@ -1,11 +1,11 @@
 """Formulas of linear temporal logic over finite traces, as automata.
 
-A trace is a sequence of single events. A formula is read event by event: after each one, what is
-left to be shown of the rest is again a formula (its progression), and the formulas that arise are
-the automaton's states. It needs no other program: the packages that translate such formulas call
-MONA (ltlf2dfa) or Lydia in a container (logaut), which pip does not install.
+A trace is a sequence of single events. A formula is read event by event: after each event, the
+condition on the remaining trace is again a formula (its progression), and these formulas are the
+automaton's states. No other program is needed: the packages that translate such formulas call MONA
+(ltlf2dfa) or Lydia in a container (logaut), which pip does not install.
 
-Written are ``!``, ``&``, ``|``, ``->``, ``X`` (next), ``N`` (next, if there is one), ``G``
+The syntax has ``!``, ``&``, ``|``, ``->``, ``X`` (next), ``N`` (next, if there is one), ``G``
 (always), ``F`` (at some time), ``U`` (until), ``R`` (release), ``true``, ``false``, events by name,
 and parentheses. ``G(c -> N G !a)``: no a after c.
 
@@ -26,21 +26,21 @@ from gradweave.errors import SpecError
 _TOKENS = re.compile(r"\s*(->|[!&|()]|[A-Za-z_][\w.]*)")
 _UNARY = ("!", "X", "N", "G", "F")
 _DEEPEST = 40
-"""Nested parentheses and operators."""
+"""Maximum nesting of parentheses and operators."""
 _LONGEST = 10_000
-"""Characters of a formula."""
+"""Maximum number of characters in a formula."""
 _PARTS_AT_ONCE = 16
-"""Of a term, that count as one more."""
+"""This many parts of a term count as one more term."""
 _MOST_TERMS = 2_000
-"""Of one state's formula in disjunctive form."""
+"""Maximum number of terms in one state's disjunctive form."""
 MOST_COMPARED = 5_000_000
-"""Terms that are made, and pairs of them that are compared, until a formula is its automaton: both
-may grow with the exponential of its length."""
+"""Maximum number of terms created, and of pairs of terms compared, in translating a formula: both
+may grow exponentially with its length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Formula:
-    """A node of a formula: an operator and what it is applied to, or a literal."""
+    """A node of a formula: an operator with its operands, or a literal."""
 
     operator: str
     """``event``, ``not event``, ``true``, ``false``, ``more``, ``end``, ``&``, ``|``, ``X``, ``N``,
@@ -52,11 +52,11 @@ class Formula:
         object.__setattr__(self, "_hash", hash((self.operator, self.parts, self.event)))
 
     def __hash__(self) -> int:
-        return vars(self)["_hash"]  # not counted from all parts again, in each set
+        return vars(self)["_hash"]  # cached, since hashing all parts for each set is slow
 
 
 TRUE, FALSE, MORE, END = (Formula(word) for word in ("true", "false", "more", "end"))
-"""`MORE` is true where something follows, `END` where nothing does."""
+"""`MORE` is true if another event follows, `END` if none does."""
 Term = frozenset[Formula]
 Terms = frozenset[Term]
 """A disjunction of conjunctions."""
@@ -67,13 +67,13 @@ def automaton(
 ) -> Machine:
     """The automaton of a formula.
 
-    Its forbidden states are those from which no trace satisfies the formula any more.
+    Its forbidden states are those from which no trace satisfies the formula any longer.
 
     Args:
         text: the formula.
-        events: besides those that it names; no others happen.
-        name: of the result; the formula if not given.
-        most_compared: in place of `MOST_COMPARED`, where several formulas share it.
+        events: additional events; no others happen.
+        name: name of the result; the formula if not given.
+        most_compared: replaces `MOST_COMPARED`, if several formulas share the limit.
 
     Raises:
         SpecError: the formula cannot be read, holds for no trace, has too many states, or takes
@@ -101,7 +101,7 @@ def automaton(
 
 
 class _Progression:
-    """What formulas leave to be shown, within a number of terms made and compared."""
+    """Progressions of formulas, within a limit of terms created and compared."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -110,10 +110,10 @@ class _Progression:
     def states(
         self, formula: Formula, events: Sequence[str]
     ) -> tuple[list[Terms], list[list[int]]]:
-        """What may be left of a formula, and which of it each event leads to."""
+        """The possible remaining formulas, and the index of the formula after each event."""
         found = [self._terms(formula)]
         place, rows = {found[0]: 0}, []
-        for state in found:  # which grows meanwhile
+        for state in found:  # grows during the iteration
             row = []
             for event in events:
                 after = self._progressed(state, event)
@@ -127,7 +127,7 @@ class _Progression:
         return found, rows
 
     def _progressed(self, state: Terms, event: str) -> Terms:
-        """What the rest of a trace has to satisfy once an event is read."""
+        """The condition on the rest of a trace after an event is read."""
         return self._either(
             self._all_of([self._read(part, event) for part in term]) for term in state
         )
@@ -164,7 +164,7 @@ class _Progression:
                 return self._all_of([self._read(parts[1], event), on])
 
     def _terms(self, formula: Formula) -> Terms:
-        """A formula in disjunctive form, of what is not itself ``&`` or ``|``."""
+        """The disjunctive form of a formula, over parts that are neither ``&`` nor ``|``."""
         if formula.operator == "&":
             return self._all_of([self._terms(part) for part in formula.parts])
         if formula.operator == "|":
@@ -184,7 +184,7 @@ class _Progression:
         return self._simplified(term for part in parts for term in part)
 
     def _simplified(self, terms: Iterable[Term]) -> Terms:
-        """Without what contradicts itself, and without what another term already allows."""
+        """The terms without contradictory ones and without those that another term implies."""
         sound: set[Term] = set()
         for term in terms:
             self._spend(1 + len(term) // _PARTS_AT_ONCE)
@@ -212,7 +212,7 @@ def _contradicts(term: Term) -> bool:
 _YES: Terms = frozenset([frozenset()])
 _NO: Terms = frozenset()
 _AT_END = frozenset(("true", "end", "not event", "N", "R"))
-"""What holds where nothing follows."""
+"""Operators that hold if no event follows."""
 
 
 def _ends_well(state: Terms) -> bool:
@@ -220,7 +220,7 @@ def _ends_well(state: Terms) -> bool:
 
 
 def _events(formula: Formula) -> list[str]:
-    """Those that it names, in order."""
+    """The events that a formula names, in order."""
     named = [formula.event] if formula.event else []
     return list(dict.fromkeys(named + [e for part in formula.parts for e in _events(part)]))
 
@@ -235,7 +235,7 @@ _OPPOSITES = {a: b for one, other in _PAIRS for a, b in ((one, other), (other, o
 
 
 class _Parser:
-    """By recursive descent: ``->`` binds least, then ``|``, ``&``, ``U`` and ``R``, prefixes."""
+    """Recursive-descent parser: ``->`` binds loosest, then ``|``, ``&``, ``U``/``R``, prefixes."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._tokens = text, 0, []

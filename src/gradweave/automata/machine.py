@@ -14,32 +14,32 @@ from gradweave.errors import OptionError
 NO_MOVE = -1
 """In `Machine.next`: an event that has no move from a state."""
 MOST_STATES = 10_000
-"""Of a machine that is read or built; more are refused, not attempted."""
+"""Maximum number of states of a machine that is read or built; larger machines are rejected."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Machine(Drawn):
     """A deterministic Mealy machine: events move it, and each move has a reward.
 
-    An event without a move leaves the state as it is, with reward 0. A reward machine ends where it
-    is final. An automaton of causal knowledge has no rewards: the traces that lead to a forbidden
-    state never happen.
+    An event without a move leaves the state unchanged, with reward 0. A reward machine ends in a
+    final state. An automaton of causal knowledge has no rewards: traces that lead to one of its
+    forbidden states never happen.
     """
 
     name: str
     states: tuple[str, ...]
-    """[S] their names."""
+    """[S] names of the states."""
     events: tuple[str, ...]
-    """[E] that it hears, in order; all others leave it alone."""
+    """[E] events that it hears, in order; all others leave it unchanged."""
     start: int
     next: NDArray[np.int32]
     """[S, E] the state after each event, or `NO_MOVE`."""
     reward: NDArray[np.float64]
-    """[S, E] of each move; 0 where there is none."""
+    """[S, E] reward of each move; 0 if there is no move."""
     final: NDArray[np.bool_]
-    """[S] where the task is done. No moves leave these."""
+    """[S] whether the task is done. No moves leave these states."""
     forbidden: NDArray[np.bool_]
-    """[S] where no trace of the world leads."""
+    """[S] whether no possible trace leads to the state."""
 
     @classmethod
     def of(
@@ -52,14 +52,14 @@ class Machine(Drawn):
         events: Iterable[str] = (),
         name: str = "machine",
     ) -> "Machine":
-        """The machine of given moves.
+        """A machine with the given moves.
 
         Args:
-            moves: state -> event -> (state after, reward). States are those named here.
-            start: where it begins.
-            final: states where the task is done.
-            forbidden: states that the world never reaches.
-            events: that it hears besides those of its moves.
+            moves: state -> event -> (state after, reward). These are all the states.
+            start: the initial state.
+            final: states in which the task is done.
+            forbidden: states that are never reached.
+            events: further events that it hears.
             name: shown in reports.
 
         Raises:
@@ -95,12 +95,12 @@ class Machine(Drawn):
 
     @property
     def total(self) -> NDArray[np.int32]:
-        """[S, E] the state after each event: the same one where there is no move."""
+        """[S, E] the state after each event; the same state if there is no move."""
         here = np.arange(len(self.states), dtype=np.int32)[:, None]
         return np.where(self.next == NO_MOVE, here, self.next)
 
     def over(self, events: Sequence[str]) -> NDArray[np.int32]:
-        """[S, F] the state after each of other events, or `NO_MOVE` for those not heard."""
+        """[S, F] the state after each of the given events, or `NO_MOVE` for those not heard."""
         column = {event: number for number, event in enumerate(self.events)}
         none = np.full(len(self.states), NO_MOVE, np.int32)
         rows = [self.next[:, column[e]] if e in column else none for e in events]

@@ -1,4 +1,4 @@
-"""Machines from machines: projection, parallel composition, product, the least equal one; values.
+"""Operations on machines: projection, composition, product, minimisation, values.
 
 Source: Neary et al. 2021 (2007.01962), definitions 3 and 5; Moore 1956 for minimisation.
 """
@@ -12,27 +12,30 @@ from numpy.typing import NDArray
 
 from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
 from gradweave.automata.partition import equal_states, merged
-from gradweave.errors import OptionError
+from gradweave.automata.rewards import projected, same
+from gradweave.errors import OptionError, RewardError
 
-WORTHLESS = 1e-4
-"""A value below this counts as none: the task can no longer be done."""
 MOST_LOOKED_AT = 5_000_000
-"""Moves that `view` follows; sets of states may be as many as there are subsets."""
+"""Maximum number of moves that `view` follows; it can create a state for each subset of states."""
 _NAMED = 8
-"""States that are named in the name of several."""
+"""Number of states that appear in the name of a merged state."""
 
 
 def projection(machine: Machine, events: Collection[str], name: str = "") -> Machine:
-    """What an agent sees of a machine that hears only some of its events.
+    """The machine as seen by an agent that hears only some of its events.
 
-    States between which others' events move become one, and so do the states that one event would
-    then lead to. A move has the greatest reward of those that it stands for; one that ends the
-    agent's part has the greatest of those that end the task.
+    States connected by unheard events become one, and so do states that one event would
+    then lead to. A move pays the reward of the moves that it stands for. A move that ends the
+    agent's part before the task also pays the reward for the task's end. The agent is not paid
+    for events that it does not hear.
 
     Args:
-        machine: of the team.
-        events: the agent's; those that the machine does not hear are left out.
-        name: of the result.
+        machine: the team's machine.
+        events: the agent's events; events that the machine does not hear are ignored.
+        name: name of the result.
+
+    Raises:
+        RewardError: a move stands for several that pay differently.
 
     >>> team = Machine.of(
     ...     {"0": {"a": ("1", 0.0)}, "1": {"b": ("2", 1.0)}, "2": {}}, start="0", final=["2"]
@@ -50,16 +53,21 @@ def projection(machine: Machine, events: Collection[str], name: str = "") -> Mac
     final = {names[group[s]] for s in np.flatnonzero(machine.final)}
     forbidden = set(names.values()) - {names[group[s]] for s in np.flatnonzero(~machine.forbidden)}
     moves: dict[str, dict[str, tuple[str, float]]] = {label: {} for label in names.values()}
-    ends = (machine.next != NO_MOVE) & machine.final[machine.next]
-    prize = float(machine.reward[ends].max(initial=0.0))
+    least, most = projected(machine, events, np.array(group))
     for state, column in zip(*np.nonzero(machine.next[:, seen] != NO_MOVE), strict=True):
         event = seen[column]
         here, after = names[group[state]], names[group[machine.next[state, event]]]
         if here in final:
             continue
-        _, before = moves[here].get(machine.events[event], ("", 0.0))
-        worth = max(machine.reward[state, event], before, prize if after in final else 0.0)
-        moves[here][machine.events[event]] = (after, float(worth))
+        worth = float(least[state, event])
+        _, before = moves[here].setdefault(machine.events[event], (after, worth))
+        other = before if same(worth, float(most[state, event])) else float(most[state, event])
+        if not same(worth, other):
+            raise RewardError(
+                f"{machine.name:.60}: {machine.events[event]:.60} in {here:.60} pays {worth:g} or "
+                f"{other:g}, which {name or 'an agent'} that hears {' '.join(sorted(events)):.60} "
+                "cannot tell apart; let it hear what decides, or give both the same reward"
+            )
     return Machine.of(
         moves,
         start=names[group[machine.start]],
@@ -71,14 +79,14 @@ def projection(machine: Machine, events: Collection[str], name: str = "") -> Mac
 
 
 def _joined(names: Iterable[str], by: str) -> str:
-    """A name for several states: theirs, but for those that make it too long."""
+    """A name for several states: their names, shortened if there are many."""
     names = list(names)
     whole = by.join(names[:_NAMED])
     return whole if len(names) <= _NAMED else f"{whole}{by}… {len(names)} in all"
 
 
 def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
-    """The labels, those that were there before with a number."""
+    """The labels, with a number appended to repeated ones."""
     taken: dict[str, int] = {}
     result: list[str] = []
     for label in labels:
@@ -92,18 +100,22 @@ def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def compose(machines: Sequence[Machine], name: str = "") -> Machine:
-    """Machines side by side, reachable states only: the team that has these parts.
+    """The parallel composition of machines, reachable states only: the team of these parts.
 
-    An event moves all machines that hear it, where each of them has a move; where one has none,
-    the event is not possible and moves nobody. The whole is final where every part is, and its
-    reward is 1 for the move that ends it.
+    An event moves all machines that hear it, if each of them has a move; if any has none, the
+    event is not possible and moves nobody. The composition is final when every part is.
+
+    A move pays the reward of the parts that it moves. A part's reward for ending is paid when the
+    composition ends, so that composing a machine's projections gives the machine again. An event
+    that only ending parts hear pays 0 before the end of the composition.
 
     Args:
         machines: at least one.
-        name: of the result.
+        name: name of the result.
 
     Raises:
-        OptionError: it has more than `MOST_STATES` states.
+        RewardError: an event, or the end, has different rewards in two parts.
+        OptionError: the composition has more than `MOST_STATES` states.
     """
     events = tuple(dict.fromkeys(event for each in machines for event in each.events))
     tables = [each.over(events).tolist() for each in machines]
@@ -123,14 +135,62 @@ def compose(machines: Sequence[Machine], name: str = "") -> Machine:
 
     states, moves = _reachable(tuple(m.start for m in machines), len(events), after, final)
     ends = np.array([final(state) for state in states])
-    reward = np.where(moves == NO_MOVE, 0.0, ends[moves])
+    name = name or _joined((m.name for m in machines), " with ")
+    reward = _of_parts(machines, events, states, moves, name)
     never = [any(m.forbidden[part] for m, part in zip(machines, s, strict=True)) for s in states]
     labels = [" ".join(m.states[p] for m, p in zip(machines, s, strict=True)) for s in states]
-    name = name or _joined((m.name for m in machines), " with ")
     return Machine(name, _distinct(labels), events, 0, moves, reward, ends, np.array(never))
 
 
 State = tuple[int, ...]
+
+
+def _of_parts(
+    machines: Sequence[Machine],
+    events: Sequence[str],
+    states: Sequence[State],
+    moves: NDArray[np.int32],
+    name: str,
+) -> NDArray[np.float64]:
+    """[S, E] the reward of each move of a composition."""
+    reward = np.zeros(moves.shape)
+    columns = [
+        [(n, m.events.index(event)) for n, m in enumerate(machines) if event in m.events]
+        for event in events
+    ]
+    prizes = [_prizes_of(machine) for machine in machines]
+    for number, column in np.argwhere(moves != NO_MOVE).tolist():
+        state, after = states[number], states[moves[number, column]]
+        paid = [
+            float(machines[n].reward[state[n], own])
+            for n, own in columns[column]
+            if not machines[n].final[after[n]]
+        ]
+        if all(m.final[part] for m, part in zip(machines, after, strict=True)):
+            now = dict(columns[column])
+            paid = [
+                worth
+                for n, m in enumerate(machines)
+                for worth in (
+                    [float(m.reward[state[n], now[n]])] if n in now else prizes[n][after[n]]
+                )
+            ]
+        if any(not same(paid[0], other) for other in paid):
+            raise RewardError(
+                f"{name:.60}: its parts pay {min(paid):g} and {max(paid):g} for "
+                f"{events[column]:.60}; give these moves the same reward"
+            )
+        reward[number, column] = paid[0] if paid else 0.0
+    return reward
+
+
+def _prizes_of(machine: Machine) -> list[list[float]]:
+    """Rewards of the moves into each final state; an empty list if no move leads there."""
+    prizes: list[list[float]] = [[] for _ in machine.states]
+    ends = (machine.next != NO_MOVE) & machine.final[machine.next]
+    for state, column in np.argwhere(ends).tolist():
+        prizes[machine.next[state, column]].append(float(machine.reward[state, column]))
+    return prizes
 
 
 def _reachable(
@@ -139,7 +199,7 @@ def _reachable(
     after: Callable[[State, int], State | None],
     final: Callable[[State], bool],
 ) -> tuple[list[State], NDArray[np.int32]]:
-    """The states that can be reached, breadth first, and [S, E] the moves between them."""
+    """The reachable states, breadth first, and [S, E] the moves between them."""
     place, rows = {start: 0}, []
     queue = deque([start])
     while queue:
@@ -164,26 +224,33 @@ def _reachable(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Product:
-    """A machine together with what an automaton knows."""
+    """A machine combined with an automaton."""
 
     machine: Machine
-    """Of pairs; rewards and final states are the machine's, forbidden ones the automaton's."""
+    """The machine over pairs, with the machine's rewards and final states and the automaton's
+    forbidden states."""
     first: NDArray[np.int32]
-    """[S] the machine's part of each pair."""
+    """[S] the machine's state in each pair."""
     second: NDArray[np.int32]
-    """[S] the automaton's."""
+    """[S] the automaton's state in each pair."""
 
 
 def product(machine: Machine, automaton: Machine) -> Product:
-    """Both at once: an event moves each that has a move for it, and leaves the other alone.
+    """Both together: an event moves each of the two if it has a move, and leaves it otherwise.
 
     Args:
-        machine: with rewards.
-        automaton: with forbidden states.
+        machine: a machine with rewards.
+        automaton: an automaton with forbidden states and without rewards.
 
     Raises:
+        RewardError: the automaton has rewards.
         OptionError: it has more than `MOST_STATES` states.
     """
+    if automaton.reward.any():
+        raise RewardError(
+            f"{automaton.name:.60}: says what may happen, and has rewards; give them to "
+            f"{machine.name:.60}"
+        )
     events = tuple(dict.fromkeys((*machine.events, *automaton.events)))
     tables = machine.over(events), automaton.over(events)
 
@@ -216,10 +283,10 @@ def product(machine: Machine, automaton: Machine) -> Product:
 
 
 def minimised(machine: Machine) -> Machine:
-    """The machine with the fewest states that no trace tells from this one.
+    """The machine with the fewest states that no trace distinguishes from this one.
 
-    Moves count, not only rewards: an event without a move differs from one that leads nowhere,
-    since in a composition it holds others back.
+    Moves count as well as rewards: a missing move differs from a move that stays in its state,
+    since in a composition it blocks other machines.
     """
     reachable = _reached(machine)
     block = equal_states(machine, reachable)
@@ -239,13 +306,13 @@ def minimised(machine: Machine) -> Machine:
 
 
 def knowledge(machine: Machine) -> Machine:
-    """The least automaton that forbids the same traces: what is forbidden stays so."""
+    """The smallest automaton that forbids the same traces: forbidden states are never left."""
     stuck = np.where(machine.forbidden[:, None], NO_MOVE, machine.next)
     return minimised(machine.replace(next=stuck.astype(np.int32)))
 
 
 def _reached(machine: Machine) -> NDArray[np.int64]:
-    """The states that events can lead to, in order."""
+    """The reachable states, in order."""
     seen, todo = {machine.start}, [machine.start]
     while todo:
         for to in set(machine.next[todo.pop()].tolist()) - seen - {NO_MOVE}:
@@ -255,14 +322,14 @@ def _reached(machine: Machine) -> NDArray[np.int64]:
 
 
 def values(machine: Machine, discount: float = 0.9, tolerance: float = 1e-9) -> NDArray[np.float64]:
-    """[S] the greatest discounted reward where the best event that may happen always happens.
+    """[S] the maximum discounted reward if the best possible event always happens.
 
     Moves into forbidden states never happen; waiting is worth 0.
 
     Args:
-        machine: with rewards.
-        discount: of what is one event later.
-        tolerance: at which the iteration stops.
+        machine: a machine with rewards.
+        discount: discount per event.
+        tolerance: change at which the iteration stops.
     """
     may = (machine.next != NO_MOVE) & ~machine.forbidden[machine.next]
     states, columns = np.nonzero(may)
@@ -271,19 +338,25 @@ def values(machine: Machine, discount: float = 0.9, tolerance: float = 1e-9) -> 
     while True:
         new = np.zeros(len(machine.states))
         np.maximum.at(new, states, reward + discount * value[after])
-        if not np.abs(new - value).max(initial=0.0) >= tolerance:  # nor where it is no number
+        if not np.abs(new - value).max(initial=0.0) >= tolerance:  # also stops at NaN
             return new
         value = new
 
 
-def dead(machine: Machine, discount: float = 0.9) -> NDArray[np.bool_]:
-    """[S] where the task is not done and cannot be any more: no trace earns anything."""
-    return ~machine.final & (machine.forbidden | (values(machine, discount) < WORTHLESS))
+def dead(machine: Machine) -> NDArray[np.bool_]:
+    """[S] states in which the task is not done and never will be, without further gain or loss.
+
+    No possible trace leads from them to an end or to a nonzero reward.
+    """
+    may = (machine.next != NO_MOVE) & ~machine.forbidden[machine.next]
+    allowed = machine.replace(next=np.where(may, machine.next, NO_MOVE).astype(np.int32))
+    alive = machine.final | (may & (machine.reward != 0)).any(1)
+    return ~machine.final & (machine.forbidden | cannot_reach(allowed, np.flatnonzero(alive)))
 
 
 def cannot_reach(machine: Machine, alive: Iterable[int]) -> NDArray[np.bool_]:
-    """[S] states from which none of those given can be reached."""
-    good = set(alive)
+    """[S] states from which none of the given states can be reached."""
+    good = {int(state) for state in alive}
     before: dict[int, set[int]] = {}
     for state, column in zip(*np.nonzero(machine.next != NO_MOVE), strict=True):
         before.setdefault(int(machine.next[state, column]), set()).add(int(state))
@@ -296,14 +369,14 @@ def cannot_reach(machine: Machine, alive: Iterable[int]) -> NDArray[np.bool_]:
 
 
 def view(automaton: Machine, events: Collection[str]) -> Machine:
-    """What an agent that hears only some events knows of where an automaton is.
+    """The knowledge of an agent that hears only some events about the state of an automaton.
 
-    Its states are sets of the automaton's that the events heard leave possible; others may have
-    happened meanwhile. One is forbidden where all of its set are.
+    Its states are the sets of the automaton's states that are possible given the events heard;
+    unheard events may have happened in between. A set is forbidden if all its states are.
 
     Args:
-        automaton: with forbidden states.
-        events: that the agent hears.
+        automaton: an automaton with forbidden states.
+        events: events that the agent hears.
 
     Raises:
         OptionError: it has more than `MOST_STATES` states, or finding them takes more than
@@ -344,5 +417,5 @@ def view(automaton: Machine, events: Collection[str]) -> Machine:
 
 
 def group_of(machine: Machine, events: Collection[str]) -> NDArray[np.int64]:
-    """[S] of which state of `projection` each state is a part."""
+    """[S] the state of `projection` that each state belongs to."""
     return np.unique(merged(machine, events), return_inverse=True)[1].ravel()

@@ -1,7 +1,7 @@
-"""States that count as one: the least congruence that hides events, and the coarsest that is equal.
+"""Equivalent states: the finest congruence that hides events, and the coarsest bisimulation.
 
-Both take time with the moves and the logarithm of the states, so that a file of a megabyte cannot
-keep anybody waiting: what merges or splits last is never looked for by going over all states again.
+Both take time proportional to the moves times the logarithm of the states, so that even a file of a
+megabyte is processed quickly: no step goes over all states again to find the next merge or split.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,14 +13,14 @@ from gradweave.automata.machine import NO_MOVE, Machine
 
 
 def merged(machine: Machine, events: Collection[str]) -> list[int]:
-    """Each state's group, by its first state: the least congruence that hides other events.
+    """Each state's group, given by its first state: the finest congruence that hides other events.
 
-    Union-find; where two groups become one, the moves of the smaller go to the larger, and moves of
-    one event that led apart say what is merged next.
+    Union-find: when two groups merge, the moves of the smaller join those of the larger, and moves
+    of one event that now lead to different groups give the next merge.
 
     Args:
-        machine: of the team.
-        events: those that are not hidden.
+        machine: the team's machine.
+        events: the events that are not hidden.
     """
     states = range(len(machine.states))
     parent, first = list(states), list(states)
@@ -57,14 +57,14 @@ def merged(machine: Machine, events: Collection[str]) -> list[int]:
 
 
 def equal_states(machine: Machine, among: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[S] each state's block of the coarsest partition that no trace tells apart; −1 for others.
+    """[S] each state's block in the coarsest partition that no trace distinguishes; −1 elsewhere.
 
-    Blocks that differ at once, in their marks, rewards or in which events move them, are split by
-    where their moves lead, and of the two parts only the smaller has to split others.
+    Blocks that differ in their marks, rewards or heard events are separated first. Then blocks are
+    split by where their moves lead, and only the smaller of two parts has to split others.
 
     Args:
         machine: the machine.
-        among: states that are looked at; moves from them stay among them.
+        among: states to consider; moves from them stay among them.
 
     Source: Hopcroft 1971.
     """
@@ -85,7 +85,7 @@ def equal_states(machine: Machine, among: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _refine(members: list[set[int]], before: list[list[tuple[int, int]]]) -> None:
-    """Splits blocks until all states of one lead to the same blocks by the same events."""
+    """Splits blocks until all states of a block lead to the same blocks by the same events."""
     block = {state: number for number, states in enumerate(members) for state in states}
     waiting = set(range(len(members)))
     while waiting:

@@ -1,4 +1,4 @@
-"""Lower bounds on rounds, and on time, each with a certificate that a person can check."""
+"""Lower bounds on rounds and on time, each with a certificate that a person can check."""
 
 from gradweave.bounds.bound import (
     Bound,
@@ -20,19 +20,24 @@ from gradweave.bounds.certificates import (
     certify_seconds,
     check_certificate,
 )
-from gradweave.bounds.cut_linear_program import Volumes
-from gradweave.bounds.demands import DemandBound, DemandLengths, demand_bound
-from gradweave.bounds.duals import Crossing, Duals, Toll
-from gradweave.bounds.fixed_trees import certify_fixed_trees, fixed_trees
-from gradweave.bounds.free_trees import free_trees
-from gradweave.bounds.job_objectives import Machine, ObjectiveBound, objective_bound
-from gradweave.bounds.latency import LatencyBound, latency_bound
-from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.demands.demand_bound import DemandBound, DemandLengths, demand_bound
+from gradweave.bounds.demands.job_objectives import ObjectiveBound, objective_bound
+from gradweave.bounds.demands.unicast import Farthest, LinkLengths, Messages, unicast
+from gradweave.bounds.each_class import (
+    certify_demand_of_each_class,
+    certify_rounds_of_each_class,
+    certify_seconds_of_each_class,
+)
 from gradweave.bounds.of_schedule import certificates_of, of_schedule, with_certificates
 from gradweave.bounds.refutations import certify_refutation, refute
-from gradweave.bounds.throughput import Bottleneck, Throughput, throughput
-from gradweave.bounds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
-from gradweave.bounds.unicast import Farthest, LinkLengths, Messages, unicast
+from gradweave.bounds.rounds.fixed_trees import certify_fixed_trees, fixed_trees
+from gradweave.bounds.rounds.free_trees import free_trees
+from gradweave.bounds.seconds.cut_linear_program import Volumes
+from gradweave.bounds.seconds.duals import Crossing, Duals, Toll
+from gradweave.bounds.seconds.latency import LatencyBound, latency_bound
+from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.seconds.throughput import Bottleneck, Throughput, throughput
+from gradweave.bounds.seconds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
 
 __all__ = [
     "Bottleneck",
@@ -53,7 +58,6 @@ __all__ = [
     "LeastSeconds",
     "LinkLengths",
     "LinkLoad",
-    "Machine",
     "Messages",
     "ObjectiveBound",
     "Ports",
@@ -66,10 +70,13 @@ __all__ = [
     "certificates_in",
     "certificates_of",
     "certify_demand",
+    "certify_demand_of_each_class",
     "certify_fixed_trees",
     "certify_refutation",
     "certify_rounds",
+    "certify_rounds_of_each_class",
     "certify_seconds",
+    "certify_seconds_of_each_class",
     "check_certificate",
     "demand_bound",
     "fixed_trees",

@@ -3,10 +3,21 @@
 import dataclasses
 from collections.abc import Callable
 
+from gradweave.bounds.classes import (
+    FEWER_PIECES,
+    ROUTES_PASS_SERVERS,
+    STAGES_OVERLAP,
+    SUMS_MEET_ANYWHERE,
+    SWITCHES_ADD,
+    TREES_ARE_LEFT,
+    class_of,
+    impossible_on,
+)
+from gradweave.topology.topology import Topology
 from gradweave.wording import counted, listed, noun_of
 
 Name = Callable[[int], str]
-"""(node id) -> what a person calls it; certificates know nodes by their ids alone."""
+"""(node id) -> the node's display name; certificates themselves store only ids."""
 
 
 class _Reasoned:
@@ -16,7 +27,7 @@ class _Reasoned:
         """The certificate in words.
 
         Args:
-            name: (node id) -> what it is called.
+            name: (node id) -> display name.
         """
         raise NotImplementedError
 
@@ -26,7 +37,7 @@ class _Reasoned:
 
 @dataclasses.dataclass(frozen=True)
 class Cut(_Reasoned):
-    """A set of nodes that pieces must leave, or enter, over few links."""
+    """A set of nodes that pieces must leave or enter over few links."""
 
     servers: tuple[int, ...]
     """The servers inside."""
@@ -43,15 +54,15 @@ class Cut(_Reasoned):
         """The certificate in words."""
         inside = inside_named(self.servers, self.switches, name)
         verb = "leave" if self.leaving else "enter"
-        return f"{_pieces(self.pieces)} must {verb} {inside} at {self.capacity:,} a round"
+        return f"{_pieces(self.pieces)} must {verb} {inside} at {self.capacity:,} per round"
 
 
 @dataclasses.dataclass(frozen=True)
 class LateEntry(_Reasoned):
-    """A set of nodes whose last pieces must enter some rounds before the end, to spread inside.
+    """A set of nodes that its last pieces must enter some rounds before the end, to spread inside.
 
-    Of the `pieces` that must enter, at most `late` do in the last `last_rounds` rounds and `early`
-    in the first `first_rounds`; `capacity` do in any other.
+    `pieces` must enter, at most `late` of them in the last `last_rounds` rounds and at most `early`
+    in the first `first_rounds`; every other round admits `capacity`.
     """
 
     servers: tuple[int, ...]
@@ -71,18 +82,18 @@ class LateEntry(_Reasoned):
     reach: tuple[int, ...] = ()
     """The servers inside, or some of them, that limit `late`."""
     transfers: int = 0
-    """Least number of transfers that bring a piece from outside to one of `reach`."""
+    """Minimum number of transfers that bring a piece from outside to one of `reach`."""
     deliveries: int = 0
-    """Transfers that can bring late pieces to `reach` in the rounds that are left there."""
+    """Transfers that can bring late pieces to `reach` in the remaining rounds."""
     needed: int = 0
-    """How many of them each piece needs."""
+    """How many of those transfers each piece needs."""
     leaving: bool = False
-    """Whether all is reversed, as in a reduce-scatter: pieces must leave, the last of them after
-    sums from all servers inside have met."""
+    """Whether time is reversed, as in a reduce-scatter: pieces must leave, and the last of them
+    only after the sums from all servers inside have met."""
 
     @property
     def rounds(self) -> int:
-        """Rounds that it proves."""
+        """The number of rounds that this certificate proves."""
         others = -(-(self.pieces - self.late - self.early) // self.capacity)
         return self.first_rounds + self.last_rounds + others
 
@@ -101,7 +112,7 @@ class LateEntry(_Reasoned):
             limits.append(
                 f"{_at_most(self.early)} in the {when} (the others are rooted farther away)"
             )
-        text = f"{_pieces(self.pieces)} must {verb} {inside} at {self.capacity:,} a round"
+        text = f"{_pieces(self.pieces)} must {verb} {inside} at {self.capacity:,} per round"
         return f"{text}, {' and '.join(limits)}" if limits else text
 
     def _why(self, name: Name) -> str:
@@ -117,14 +128,14 @@ class LateEntry(_Reasoned):
 
 @dataclasses.dataclass(frozen=True)
 class ClosingCut(_Reasoned):
-    """Sets of nodes around a server, each within the one before, that pieces cannot enter in time.
+    """Nested sets of nodes around a server that not all pieces can enter in time.
 
     In each round pieces move by one transfer: from servers outside that round's first set, through
-    switches, into its second set, which is the next round's first.
+    switches, into its second set. The second set is the first set of the next round.
     """
 
     target: int
-    """The server that some piece does not reach."""
+    """The server that some piece cannot reach."""
     pieces: int
     """Pieces that start outside the first set."""
     capacities: tuple[int, ...]
@@ -134,11 +145,11 @@ class ClosingCut(_Reasoned):
     switches: tuple[tuple[int, ...], ...]
     """The switches inside in each round."""
     leaving: bool = False
-    """Whether all is reversed, as in a reduce-scatter: rounds count from the end."""
+    """Whether time is reversed, as in a reduce-scatter: rounds then count from the end."""
 
     @property
     def rounds(self) -> int:
-        """Rounds that it proves: one more than are too few."""
+        """The number of rounds it proves: one more than the rounds that it rules out."""
         return len(self.capacities) + 1
 
     def reason(self, name: Name = str) -> str:
@@ -157,7 +168,7 @@ class ClosingCut(_Reasoned):
 
 @dataclasses.dataclass(frozen=True)
 class Distance(_Reasoned):
-    """Two servers between which a piece needs several transfers, at most one per round."""
+    """Two servers between which a piece needs several transfers, one per round at most."""
 
     source: int
     target: int
@@ -171,7 +182,7 @@ class Distance(_Reasoned):
 
 @dataclasses.dataclass(frozen=True)
 class LinkLoad(_Reasoned):
-    """The link direction that the trees load most, relative to its capacity."""
+    """The link direction that the trees load most relative to its capacity."""
 
     source: int
     target: int
@@ -182,12 +193,12 @@ class LinkLoad(_Reasoned):
         """The certificate in words."""
         link = f"{name(self.source)}→{name(self.target)}"
         load = f"{counted(self.load, 'transfer')} {noun_of(self.load, 'crosses', 'cross')}"
-        return f"{load} the link {link} at {self.capacity:,} a round"
+        return f"{load} the link {link} at {self.capacity:,} per round"
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeDepth(_Reasoned):
-    """A chain of transfers in one tree, each of which waits for the one before."""
+    """A chain of transfers in one tree, each of which waits for the previous one."""
 
     piece: int
     transfers: int
@@ -201,7 +212,7 @@ class TreeDepth(_Reasoned):
 
 @dataclasses.dataclass(frozen=True)
 class Ports(_Reasoned):
-    """All transfers, and how many the servers' ports can send in one round."""
+    """The total number of transfers, and how many the servers' ports can send in one round."""
 
     transfers: int
     capacity: int
@@ -209,7 +220,7 @@ class Ports(_Reasoned):
     def reason(self, name: Name = str) -> str:
         """The certificate in words."""
         moved = counted(self.transfers, "transfer")
-        return f"there are {moved} in all, and the servers' ports take {self.capacity:,} a round"
+        return f"there are {moved} in all, and the servers' ports take {self.capacity:,} per round"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +228,7 @@ class Exhausted(_Reasoned):
     """An exhaustive search found no schedule of fewer rounds."""
 
     searcher: str
-    """Such as ``CP-SAT``."""
+    """The solver, for example ``CP-SAT``."""
     collective: str
     impossible_below: int
 
@@ -232,17 +243,21 @@ Certificate = Exhausted | Cut | LateEntry | ClosingCut | Distance | LinkLoad | T
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A number of rounds below which there is no schedule, and why.
+    """A minimum number of rounds that every schedule needs, and the reason.
 
-    For an all-reduce with a barrier the bound is the sum of two stages', and there are two
-    certificates.
+    For an all-reduce with a barrier between its stages the bound is the sum of the bounds of the
+    two stages, and it has two certificates.
     """
 
     rounds: int
     kind: str
     """``cut``, ``late_entry``, ``closing_cut``, ``depth``, ``ports``, ``link_load``, ``tree_depth``
-    or ``exact``; of two stages with different kinds, both: ``cut+depth``."""
+    or ``exact``; two stages of different kinds have both: ``cut+depth``."""
     certificates: tuple[Certificate, ...]
+    holds_unless: frozenset[str] = frozenset()
+    """`gradweave.bounds.classes.LIBERTIES` that a schedule must not take for the bound to hold."""
+    pieces_per_server: int = 1
+    """Minimum number of pieces rooted at each server, in the schedules that the bound holds for."""
 
     def __str__(self) -> str:
         return self.described()
@@ -251,15 +266,39 @@ class Bound:
         """The bound and its reason in one sentence.
 
         Args:
-            name: (node id) -> what it is called, such as `Topology.id_name`; ids if not given.
+            name: (node id) -> display name, such as `Topology.id_name`; ids if not given.
         """
+        least = f"at least {counted(self.rounds, 'round')} ({self.kind})"
+        return f"{least}{self.holds_for}, since {self.reason(name)}"
+
+    def reason(self, name: Name = str) -> str:
+        """The reason in words."""
         first, *rest = self.certificates
         reason = first.reason(name)
         if rest and rest[0] == reversed_certificate(first):
             reason += ", and the reverse in the other stage"
         elif rest:
             reason += f", then {rest[0].reason(name)}"
-        return f"at least {counted(self.rounds, 'round')} ({self.kind}), since {reason}"
+        return reason
+
+    @property
+    def holds_for(self) -> str:
+        """The schedules that the bound holds for, as a phrase; empty if it holds for all."""
+        return class_of(self.holds_unless, [self.pieces_per_server])
+
+    def on(self, topology: Topology, pieces_per_server: int = 1) -> "Bound":
+        """The bound together with the class of schedules that it holds for.
+
+        Args:
+            topology: the bound's network.
+            pieces_per_server: pieces per server that the bound counts.
+        """
+        forbidden = {FEWER_PIECES}.union(*(_FORBIDDEN[type(one)] for one in self.certificates))
+        both = len(self.certificates) > 1
+        both |= any(getattr(one, "collective", "") == "all_reduce" for one in self.certificates)
+        forbidden |= {STAGES_OVERLAP, SUMS_MEET_ANYWHERE} if both else set()
+        unless = frozenset(forbidden) - impossible_on(topology)
+        return dataclasses.replace(self, holds_unless=unless, pieces_per_server=pieces_per_server)
 
     def then(self, following: "Bound") -> "Bound":
         """The bound of this stage, a barrier, and the following one."""
@@ -271,8 +310,22 @@ class Bound:
         )
 
 
+_SPREADS = {ROUTES_PASS_SERVERS, SWITCHES_ADD}
+_FORBIDDEN: dict[type, set[str]] = {
+    Cut: set(),
+    LateEntry: _SPREADS,
+    ClosingCut: _SPREADS,
+    Distance: {ROUTES_PASS_SERVERS},
+    LinkLoad: {SWITCHES_ADD, TREES_ARE_LEFT},
+    TreeDepth: {TREES_ARE_LEFT},
+    Ports: {SWITCHES_ADD},
+    Exhausted: _SPREADS,
+}
+"""Liberties that each kind of certificate forbids; every kind also forbids fewer pieces."""
+
+
 def best(*bounds: Bound) -> Bound:
-    """The strongest of several bounds; the first among equals."""
+    """The strongest of several bounds; the first if several are equal."""
     return max(bounds, key=lambda bound: bound.rounds)
 
 
@@ -295,7 +348,10 @@ def inside_named(servers: tuple[int, ...], switches: tuple[int, ...], name: Name
 
 
 def reversed_certificate(certificate: Certificate) -> Certificate | None:
-    """The same of the other stage, all transfers reversed; None where it has no direction."""
+    """The certificate for the other stage, whose transfers run backwards.
+
+    It is None for certificates that do not depend on the direction of transfers.
+    """
     if isinstance(certificate, Cut | LateEntry | ClosingCut):
         return dataclasses.replace(certificate, leaving=not certificate.leaving)
     if isinstance(certificate, Distance):

@@ -1,14 +1,15 @@
-"""Bounds as certificates that a file can carry, and what those say once they are recounted.
+"""Certificates: bounds in a form that a file can carry, and their statements once recounted.
 
-A certificate is a JSON object in integers and exact fractions: what is claimed, of which network
-and demand, by their hashes, and the sets of nodes or lengths of links that prove it. Each is
-recounted by `gradweave_check`, which shares no code with the bounds, before it leaves this module:
-what it claims is what that one finds.
+A certificate is a JSON object of integers and exact fractions. It states the claim, identifies the
+network and the demand by their hashes, and lists the sets of nodes or link lengths that prove it.
+Before it leaves this module, each certificate is recounted by `gradweave_check`, which shares no
+code with the bounds: a certificate claims exactly what the checker finds.
 """
 
 import dataclasses
 import functools
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -17,26 +18,26 @@ import numpy as np
 
 import gradweave_check as checker
 from gradweave.bounds.bound import Bound, Certificate, ClosingCut, Cut, Distance, LateEntry, Ports
-from gradweave.bounds.demands import DemandBound
-from gradweave.bounds.duals import Crossing, Duals
-from gradweave.bounds.entry_sets import with_switches
+from gradweave.bounds.demands.demand_bound import DemandBound
 from gradweave.bounds.explanations import explained
-from gradweave.bounds.latency import (
+from gradweave.bounds.rounds.entry_sets import with_switches
+from gradweave.bounds.scale import has_equal_links, has_equal_ports
+from gradweave.bounds.seconds.duals import Crossing, Duals
+from gradweave.bounds.seconds.latency import (
     MAX_DISTANCES,
     LatencyBound,
     Messages,
     latency_bound,
     message_times,
 )
-from gradweave.bounds.least_seconds import LeastSeconds, least_seconds
-from gradweave.bounds.scale import has_equal_links, has_equal_ports
-from gradweave.bounds.throughput import Bottleneck, throughput
-from gradweave.bounds.time_expanded import TimeExpandedBound
-from gradweave.errors import InvalidCertificateError
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.file import demand_to_object, to_bytes
-from gradweave.schedule.ready import ReadyAt, ready_times
-from gradweave.schedule.schedule import DEMAND, Collective, Schedule
+from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
+from gradweave.bounds.seconds.throughput import Bottleneck, throughput
+from gradweave.bounds.seconds.time_expanded import TimeExpandedBound
+from gradweave.errors import CertificateWarning, InvalidCertificateError
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.file import demand_to_object, to_bytes
+from gradweave.schedules.ready import ReadyAt, ready_times
+from gradweave.schedules.schedule import DEMAND, Collective, Schedule
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
@@ -44,13 +45,17 @@ from gradweave.topology.units import ROUNDING
 
 FORMAT, VERSION = "gradweave-certificate", 1
 MAX_NODES = 512
-"""Nodes up to which schedules' bounds are certified along with them: within a second or so."""
+"""Schedules are certified by default on networks of up to this many nodes; it takes about a
+second."""
 MOST_NODES = 2048
-"""Nodes up to which bounds are certified at all: what checks them counts in Python's integers."""
+"""No bound is certified on networks of more nodes: the checker counts in Python's integers."""
 MAX_ROOTS = 64
-"""Servers up to which the distances to and from each of them are looked at."""
+"""Number of servers up to which the distances to and from every server are tried."""
 NO_TREES = checker.SEVERAL
-"""Among `Certified.forbids`: that sums of a piece are completed at several servers."""
+"""The entry of `Certified.forbids` for sums of a piece that are completed at several servers."""
+
+NEARLY = Fraction(1, 10**9)
+"""Relative difference up to which two bounds count as equal."""
 
 Step = dict[str, Any]
 
@@ -60,35 +65,42 @@ class Certified:
     """A lower bound that its certificate proves, recounted in exact arithmetic."""
 
     certificate: Mapping[str, Any]
-    """As a file has it."""
+    """The certificate as stored in a file."""
     unit: str
     """``rounds`` or ``seconds``."""
     least: Fraction
-    """Of these."""
+    """The lower bound, in this unit."""
     forbids: frozenset[str]
-    """What schedules may not do that the bound holds for, in words."""
+    """Liberties that a schedule must not take for the bound to apply to it, in words."""
     pieces: tuple[int, ...]
-    """That each server roots at least, or that each block has, for a bound on rounds."""
+    """Minimum number of pieces per server, or per block, for a bound on rounds."""
     reason: str
-    """Why, in one sentence."""
+    """The reason in one sentence."""
+    holds_for: str
+    """The class that the bound holds for: ``every schedule``, or ``schedules that`` …"""
+
+    @property
+    def of_class(self) -> str:
+        """`holds_for` as a phrase; empty if the bound holds for every schedule."""
+        return f" for {self.holds_for}" if self.forbids else ""
 
     def __str__(self) -> str:
-        return self.reason
+        return f"{self.reason}{self.of_class}"
 
 
 def check_certificate(
     certificate: Mapping[str, Any], topology: Topology, demand: Demand | None = None
 ) -> Certified:
-    """Recounts a certificate; what it says of itself is not believed.
+    """Recounts a certificate without trusting its claims.
 
     Args:
-        certificate: of a file, or made here.
-        topology: the network that it must be of.
-        demand: the demand that it must be of, if any.
+        certificate: from a file, or made here.
+        topology: the network that the certificate must belong to.
+        demand: the demand that it must belong to, if any.
 
     Raises:
-        InvalidCertificateError: it is of another network or demand, proves less than it claims, or
-            is of no kind that is known.
+        InvalidCertificateError: it belongs to another network or demand, proves less than it
+            claims, or is of an unknown kind.
 
     >>> import gradweave as gw
     >>> net = gw.topology.bcube(n=3, k=1)
@@ -113,9 +125,8 @@ def _recounted(
     certificate: Mapping[str, Any], proof: Any, topology: Topology, demand: Demand | None
 ) -> Certified:
     why = explained(certificate, proof.least, topology, demand)
-    return Certified(
-        certificate, proof.unit, proof.least, frozenset(proof.forbids), tuple(proof.pieces), why
-    )
+    forbids, pieces = frozenset(proof.forbids), tuple(proof.pieces)
+    return Certified(certificate, proof.unit, proof.least, forbids, pieces, why, proof.holds_for())
 
 
 @functools.lru_cache(maxsize=8)
@@ -137,8 +148,12 @@ def certified_by(
     Args:
         topology: the network.
         demand: the demand, if any.
-        claim: without what it proves: the unit, and the collective where there is no demand.
-        steps: of the proof, as a file has them.
+        claim: everything but the value it proves: the unit, and the collective if there is no
+            demand.
+        steps: steps of the proof, as stored in a file.
+
+    Raises:
+        InvalidCertificateError: `gradweave_check` does not accept the steps.
     """
     collective = DEMAND if demand is not None else claim["collective"]
     network, asked = _as_checked(topology, collective, demand)
@@ -151,20 +166,74 @@ def certified_by(
     }
     if demand is not None:
         certificate["demand"] = asked.hash
-    proof = checker.Proof(certificate, network, asked)
-    certificate["claim"]["least"] = str(proof.least)
+    try:
+        proof = checker.Proof(certificate, network, asked)
+    except (checker.Wrong, RecursionError, *checker.BROKEN) as error:
+        kinds = ", ".join(step["kind"] for step in steps)
+        why = f"a certificate ({kinds}) could not be recounted: {error}"
+        raise InvalidCertificateError(why) from error
+    certificate["claim"] |= {"least": str(proof.least), "holds_unless": sorted(proof.forbids)}
     return _recounted(certificate, proof, topology, demand)
 
 
-def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]]]:
-    """What the certificates of a schedule's file say once they are recounted.
+def _strongest(
+    topology: Topology,
+    demand: Demand | None,
+    tried: Sequence[tuple[dict[str, Any], Step]],
+    liberties: frozenset[str] = frozenset(),
+) -> Certified:
+    """The certificate with the strongest bound, from claims with one step each.
+
+    If some of the bounds hold for schedules with the given liberties, the others are left out.
+    Among equally strong bounds, the bound for the widest class counts.
+
+    Raises:
+        InvalidCertificateError: none can be recounted.
+    """
+    found = recounted_of_each(topology, demand, tried)
+    found = [one for one in found if not one.forbids & liberties] or found
+    most = max(one.least for one in found)
+    near = (one for one in found if one.least >= most * (1 - NEARLY))
+    return min(near, key=lambda one: len(one.forbids))
+
+
+def recounted_of_each(
+    topology: Topology,
+    demand: Demand | None,
+    tried: Sequence[tuple[dict[str, Any], Step]],
+) -> list[Certified]:
+    """Certificates of claims with one step each, and a warning for any that cannot be recounted.
 
     Args:
-        schedule: a valid schedule, as it was read.
+        topology: the network.
+        demand: the demand, if any.
+        tried: claims without their values, and their steps.
+
+    Raises:
+        InvalidCertificateError: none can be recounted.
+    """
+    found, failed = [], []
+    for claim, step in tried:
+        try:
+            found.append(certified_by(topology, demand, claim, [step]))
+        except InvalidCertificateError as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    for error in failed:
+        warnings.warn(f"{error}; a weaker one counts", CertificateWarning, stacklevel=3)
+    return found
+
+
+def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]]]:
+    """The recounted bounds of the certificates in a schedule's file.
+
+    Args:
+        schedule: a valid schedule, as read from the file.
 
     Returns:
-        Of each the bound, or why it is refused; and what the schedule does that the bound does not
-        hold for: nothing, if it does.
+        For each certificate, the bound or the reason why it is refused; and everything the
+        schedule does that the bound excludes (an empty list if the bound applies).
     """
     if not schedule.certificates:
         return []
@@ -184,7 +253,7 @@ def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]
 
 
 def _plan(schedule: Schedule) -> Any:
-    """The schedule as the checker takes it, which plays it once more."""
+    """The schedule in the form that the checker takes; the checker replays it."""
     content = json.loads(to_bytes(schedule.replace(certificates=())))
     network = _network(schedule.topology)
     asked = checker.Asked(content["collective"], content.get("demand"), network)
@@ -198,16 +267,20 @@ def certify_rounds(
     *,
     pieces_per_server: int = 1,
 ) -> Certified | None:
-    """The certificate of a bound on rounds that holds whatever the trees.
+    """The certificate of a bound on rounds that holds for any choice of trees.
 
     Args:
         topology: the network, of at most `MOST_NODES` nodes.
         bound: of `free_trees`, with the same arguments.
         collective: a stage, or both.
-        pieces_per_server: pieces of which each server is the root.
+        pieces_per_server: pieces rooted at each server.
 
     Returns:
-        None for what a search alone says, for bounds of given trees and for larger networks.
+        None for a bound that only a search proves, for bounds of given trees and for networks of
+        more than `MOST_NODES` nodes.
+
+    Raises:
+        InvalidCertificateError: it could not be recounted.
     """
     if topology.num_nodes > MOST_NODES:
         return None
@@ -229,7 +302,7 @@ def certify_rounds(
 
 
 def _step(topology: Topology, stage: str, one: Certificate) -> Step | None:
-    """A stage's certificate as an object; None for one that says less than a person can count."""
+    """A stage's certificate as an object, or None if a person could not recount it."""
     if isinstance(one, Cut):
         return {"kind": "cut", "stage": stage, **_set(one), "leaving": one.leaving}
     if isinstance(one, Distance):
@@ -279,17 +352,36 @@ def certify_seconds(
     ready_at_s: ReadyAt | None = None,
     expanded: TimeExpandedBound | None = None,
 ) -> Certified:
-    """The strongest certificate for a time, of cuts, duals, messages and, if given, slots of time.
+    """The strongest certificate of a time, from cuts, duals, messages and, if given, time slots.
 
     Args:
         topology: the network.
         gradient_bytes: size of the whole gradient, above 0.
         collective: a stage, with equal parts, or both, overlapping.
-        least: the bound for trees, if it is known; if not, it is found where links are unequal.
-        trees: whether each part is summed at one server alone.
-        ready_at_s: [N] seconds at which each server's own gradient is ready, in order of id.
-        expanded: of the same size and collective, from slots of time, whose prices count too.
+        least: the bound for trees, if already known; otherwise it is computed if links are unequal.
+        trees: whether each part is summed at a single server.
+        ready_at_s: [N] seconds at which each server's gradient is ready, in order of id.
+        expanded: a bound from time slots, for the same size and collective, to try as well.
+
+    Raises:
+        InvalidCertificateError: none could be recounted.
     """
+    tried = steps_in_seconds(
+        topology, gradient_bytes, collective, least, trees, ready_at_s, expanded
+    )
+    return _strongest(topology, None, tried)
+
+
+def steps_in_seconds(
+    topology: Topology,
+    gradient_bytes: float,
+    collective: Collective,
+    least: LeastSeconds | None = None,
+    trees: bool = True,
+    ready_at_s: ReadyAt | None = None,
+    expanded: TimeExpandedBound | None = None,
+) -> list[tuple[dict[str, Any], Step]]:
+    """Claims about time, each with a step that may prove it; arguments as for `certify_seconds`."""
     ready = ready_times(topology, ready_at_s)
     claim: dict[str, Any] = {"unit": "seconds", "collective": collective}
     claim["bytes"] = str(Fraction(gradient_bytes))
@@ -303,16 +395,15 @@ def certify_seconds(
     if collective == "all_reduce":
         if ready.any():
             tried += _after_the_last(topology, int(topology.servers[np.argmax(ready)]))
-        if trees and topology.num_servers <= MAX_ROOTS:
-            tried.append({"kind": "root", "stage": collective})
-        alike = has_equal_links(topology) and has_equal_ports(topology)  # cuts say as much
+        alike = has_equal_links(topology) and has_equal_ports(topology)  # cuts prove as much
         if trees and (least is not None or ready.any() or not alike):
             least = least or least_seconds(topology, gradient_bytes, ready_at_s=ready)
             tried.append(_priced_step(topology, least.duals))
+    if (trees or collective != "all_reduce") and topology.num_servers <= MAX_ROOTS:
+        tried.append({"kind": "root", "stage": collective})
     if trees and expanded is not None and expanded.certificate is not None:
         tried.append(_slots_step(collective, expanded))
-    found = [certified_by(topology, None, claim, [step]) for step in tried]
-    return max(found, key=lambda one: one.least)
+    return [(claim, step) for step in tried]
 
 
 def _bottleneck_step(topology: Topology, stage: str, one: Bottleneck) -> Step:
@@ -346,24 +437,30 @@ def _reach_step(
 
 
 def _distance_steps(topology: Topology, stage: str, ready: np.ndarray) -> list[Step]:
-    """From the farthest server, or to it, and from the one with the narrowest links."""
+    """Steps from the farthest server, or to it, and from the server with the narrowest links."""
     away = message_times(topology) + ready[:, None]
     leaving = stage != "reduce_scatter"
     ends = topology.source if leaving else topology.target
     rate = np.bincount(ends, topology.bandwidth_bytes_per_s, topology.num_nodes)
-    farthest = away.max(axis=1 if leaving else 0)
-    ranks = {int(np.argmax(farthest)), int(np.argmin(rate[topology.servers]))}
-    return [_reach_of(topology, stage, rank, leaving) for rank in sorted(ranks)]
+    farthest = away if leaving else away.T
+    ranks = {int(np.argmax(farthest.max(axis=1))), int(np.argmin(rate[topology.servers]))}
+    steps = []
+    for rank in sorted(ranks):
+        pair = (rank, int(np.argmax(farthest[rank])))[:: 1 if leaving else -1]
+        far = _far_message(topology, *topology.servers[list(pair)].tolist())
+        steps.append(_reach_of(topology, stage, rank, leaving))
+        steps += [_reach_of(topology, stage, rank, leaving, **far)] if far else []
+    return steps
 
 
 def _reach_of(topology: Topology, stage: str, rank: int, leaving: bool, **found: float) -> Step:
-    """Of a server of a collective among all; each block of a stage has one of them as its root."""
+    """A proof step for one server; in a single stage, its block is the one rooted at it."""
     block = 0 if stage == "all_reduce" else rank
     return _reach_step(stage, int(topology.servers[rank]), block, leaving=leaving, **found)
 
 
 def _message_steps(topology: Topology, stage: str, bound: LatencyBound) -> list[Step]:
-    """What proves a bound of messages without bytes."""
+    """Steps that prove a bound on messages without bytes."""
     if bound.kind in ("reach", "gather"):
         rank = int(topology.rank[bound.servers[0]])
         leaving = bound.kind == "reach"
@@ -379,7 +476,7 @@ def _message_steps(topology: Topology, stage: str, bound: LatencyBound) -> list[
 
 
 def _beyond(topology: Topology, rank: int, leaving: bool) -> list[float]:
-    """From which distances on sets of far servers are looked at, around one."""
+    """Distances around a server beyond which sets of far servers are tried."""
     model = Messages.of(topology)
     times = model.message[rank] if leaving else model.message[:, rank]
     sets = model.sets_around(rank, not leaving)
@@ -387,7 +484,7 @@ def _beyond(topology: Topology, rank: int, leaving: bool) -> list[float]:
 
 
 def _reached(topology: Topology, rank: int, bound: LatencyBound) -> dict[str, float]:
-    """The time of a reach without its bytes, and the distance of the set that it speaks of."""
+    """The time of a reach without its bytes, and the distance from which its servers count."""
     model, leaving = Messages.of(topology), bound.kind == "reach"
     (alone,) = model.reach(gathering=not leaving, servers=[rank])
     times = model.message[rank] if leaving else model.message[:, rank]
@@ -397,7 +494,7 @@ def _reached(topology: Topology, rank: int, bound: LatencyBound) -> dict[str, fl
 
 
 def _priced_step(topology: Topology, duals: Duals) -> Step:
-    """Sets of nodes as the linear program prices them; where all are ready at once, their links."""
+    """Sets of nodes with their prices in the linear program; link lengths if no server is late."""
     if not duals.ready_at_s:
         lengths = duals.link_duals.max(axis=0).tolist()
         return {"kind": "lengths", "stage": "all_reduce", "lengths": lengths}
@@ -417,7 +514,7 @@ def _priced_step(topology: Topology, duals: Duals) -> Step:
 
 
 def _slots_step(stage: str, bound: TimeExpandedBound) -> Step:
-    """Prices in slots; a link that a switch sees with several latencies has the least of them."""
+    """Prices in slots; a link whose latency differs between a switch's uses has the smallest."""
     assert bound.certificate is not None
     slots = bound.certificate.slots
     prices, tolls = bound.certificate.in_integers()
@@ -447,7 +544,7 @@ def _slots_step(stage: str, bound: TimeExpandedBound) -> Step:
 
 
 def _after_the_last(topology: Topology, last: int) -> list[Step]:
-    """The whole gradient of the last server leaves it once it is ready, and enters another one."""
+    """The last server's whole gradient leaves it once it is ready, and enters another server."""
     into = np.bincount(topology.target, topology.bandwidth_bytes_per_s, topology.num_nodes)
     into = np.where(topology.is_server, into, np.inf)
     into[last] = np.inf
@@ -458,17 +555,37 @@ def _after_the_last(topology: Topology, last: int) -> list[Step]:
     ]
 
 
-def certify_demand(topology: Topology, demand: Demand, bound: DemandBound) -> Certified:
-    """The certificate of a demand's bound: lengths of links, or a distance.
+def certify_demand(
+    topology: Topology,
+    demand: Demand,
+    bound: DemandBound,
+    *,
+    liberties: frozenset[str] = frozenset(),
+) -> Certified:
+    """The certificate of a bound for a demand, by link lengths or a distance.
 
     Args:
         topology: the network.
-        demand: what is to be summed and moved.
-        bound: of `demand_bound`, or a strategy.
+        demand: the blocks to sum and move.
+        bound: from `demand_bound`, or from a strategy.
+        liberties: members of `Certified.forbids`; a bound that allows them is preferred.
+
+    Raises:
+        InvalidCertificateError: none could be recounted.
     """
+    tried = steps_of_demand(topology, demand, bound)
+    return _strongest(topology, demand, tried, liberties)
+
+
+def steps_of_demand(
+    topology: Topology, demand: Demand, bound: DemandBound
+) -> list[tuple[dict[str, Any], Step]]:
+    """Claims about a demand, each with a possible proof step; arguments as for `certify_demand`."""
     claim: dict[str, Any] = {"unit": "seconds", "collective": DEMAND}
     source, target = bound.farthest
-    steps = [_reach_step(DEMAND, source, _block_between(demand, source, target))]
+    block, far = _block_between(demand, source, target), _far_message(topology, source, target)
+    steps = [_reach_step(DEMAND, source, block)]
+    steps += [_reach_step(DEMAND, source, block, **far)] if far else []
     if bound.ports is not None:
         server, leaving = bound.ports.servers[0], bound.ports.kind == "reach"
         found = _reached(topology, int(topology.rank[server]), bound.ports)
@@ -478,26 +595,33 @@ def certify_demand(topology: Topology, demand: Demand, bound: DemandBound) -> Ce
         ]
     lengths = {"kind": "lengths", "stage": DEMAND, "lengths": bound.lengths.length.tolist()}
     since = {"since_s": str(Fraction(bound.since_s))} if bound.since_s else {}
-    found = [certified_by(topology, demand, claim, [step]) for step in steps]
-    found.append(certified_by(topology, demand, claim | since, [lengths]))
-    return max(found, key=lambda one: one.least)
+    return [*((claim, step) for step in steps), (claim | since, lengths)]
+
+
+def _far_message(topology: Topology, source: int, target: int) -> dict[str, Any]:
+    """Fields of a step with the minimum message time; empty if all links have the same overhead."""
+    if not np.ptp(topology.overhead_s):
+        return {}
+    ends = topology.rank[source], topology.rank[target]
+    message_s = float(message_times(topology)[ends]) * (1 - ROUNDING)
+    return {"seconds": message_s, "beyond": message_s}
 
 
 def _block_between(demand: Demand, source: int, target: int) -> int:
-    """The last block to be ready that a server contributes to and another one is to have."""
+    """The last block to be ready of those from one server to another."""
     given, wanted = demand.contributors, demand.destinations
     blocks = [b for b in range(len(demand)) if source in given[b] and target in wanted[b]]
     return max(blocks, key=lambda b: float(demand.ready_at_s[demand.job[b]]))
 
 
 def _blocks_rooted(demand: Demand, server: int, leaving: bool, servers: int) -> list[int]:
-    """The largest block that goes from a server to all others, or from them to it."""
+    """The largest block that goes from a server to all others, or from all others to it."""
     one, others = demand.contributors, demand.destinations
     if not leaving:
         one, others = others, one
     blocks = [
         b
         for b in np.flatnonzero((one.sizes == 1) & (others.sizes >= servers - 1)).tolist()
-        if one[b][0] == server
+        if one[b][0] == server and len(np.union1d(one[b], others[b])) == servers
     ]
     return sorted(blocks, key=lambda b: int(demand.bytes[b]))[-1:]

@@ -1,4 +1,4 @@
-"""Least sums of links' costs between nodes and servers."""
+"""Shortest distances between nodes and servers under given link costs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +9,15 @@ from gradweave.topology.topology import Floats, Integers
 def node_distances(
     servers: Integers, cost: Floats, ends: tuple[Integers, Integers], nodes: int
 ) -> NDArray[np.float64]:
-    """[V, S] least sum of the links' costs from each node to some servers, by any way.
+    """[V, S] minimum sum of link costs from each node to each of some servers, over any path.
 
-    Bellman and Ford's algorithm for all servers at once: as many passes over the links as the
-    longest of these ways has links.
+    Bellman and Ford's algorithm for all servers in parallel. It takes as many passes over the links
+    as the longest of these paths has links.
 
     Args:
         servers: [S] nodes.
-        cost: [L] of each link direction; infinite where it may not be used.
-        ends: [L] nodes that links begin and end at; exchanged, ways lead from the servers.
+        cost: [L] cost of each link direction; infinite if it must not be used.
+        ends: [L] source and target nodes of the links; exchange them for paths from the servers.
         nodes: V.
     """
     start, end = ends

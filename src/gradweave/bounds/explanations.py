@@ -1,4 +1,4 @@
-"""What a certificate says, in one sentence that an engineer reads once."""
+"""The statement of a certificate in one plain sentence."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,30 +8,30 @@ from typing import Any
 import numpy as np
 
 from gradweave.bounds.bound import inside_named, named
-from gradweave.schedule.demand import Demand
+from gradweave.schedules.demand import Demand
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
 from gradweave.wording import counted, listed
 
 SHOWN = 4
-"""Nodes or links that are named in a sentence."""
+"""Number of nodes or links that a sentence names."""
 
 
 def explained(
     certificate: Mapping[str, Any], least: Fraction, topology: Topology, demand: Demand | None
 ) -> str:
-    """Why a certificate proves so much.
+    """Why a certificate proves its bound.
 
     Args:
-        certificate: that has been recounted.
-        least: what it proves.
+        certificate: a recounted certificate.
+        least: the bound that it proves.
         topology: its network.
         demand: its demand, if any.
 
     >>> import gradweave as gw
     >>> net = gw.topology.bcube(n=3, k=1)
     >>> print(gw.bounds.certify_rounds(net, gw.bounds.free_trees(net), "all_reduce").reason)
-    8 pieces must leave server 0 at 2 a round, and come back in the all-gather: 8 rounds
+    8 pieces must leave server 0 at 2 per round, and come back in the all-gather: 8 rounds
     """
     claim, steps = certificate["claim"], certificate["proof"]
     words = _Words(topology, demand, claim)
@@ -50,10 +50,10 @@ def explained(
 
 
 def limiting_links(certificate: Mapping[str, Any], topology: Topology) -> list[int]:
-    """The link directions that a certificate counts, of its first step; none where messages limit.
+    """The link directions of a certificate's first step; empty if messages are the limit.
 
     Args:
-        certificate: that has been recounted.
+        certificate: a recounted certificate.
         topology: its network.
     """
     step, words = certificate["proof"][0], _Words(topology, None, certificate["claim"])
@@ -78,7 +78,7 @@ def limiting_links(certificate: Mapping[str, Any], topology: Topology) -> list[i
 
 
 def _reversed(step: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of the other stage, all transfers reversed."""
+    """The step for the other stage, with all transfers reversed."""
     turned = dict(step)
     if step["kind"] == "depth":
         turned |= {"source": step["target"], "target": step["source"]}
@@ -88,19 +88,20 @@ def _reversed(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Words:
-    """Sentences about a network's nodes and links."""
+    """Sentences about the nodes and links of a network."""
 
     def __init__(self, topology: Topology, demand: Demand | None, claim: Mapping[str, Any]) -> None:
         self.topology, self.demand, self.claim = topology, demand, claim
         self.rounds = claim["unit"] == "rounds"
+        self.least = Fraction(claim["least"])
         self.size = format_size(float(Fraction(claim.get("bytes", "0"))))
 
     def of(self, step: Mapping[str, Any]) -> str:
-        """A step of a proof that has been recounted."""
+        """The sentence for a step of a recounted proof."""
         return getattr(self, step["kind"])(step)
 
     def cut(self, step: Mapping[str, Any]) -> str:
-        """Around some nodes."""
+        """A cut around some nodes."""
         verb = "leave" if step["leaving"] else "enter"
         around, rate = self._inside(step), self._rate(self.crossed(step))
         if self.rounds:
@@ -115,7 +116,7 @@ class _Words:
         return ", once all are ready," if "ready_at_s" in self.claim else ""
 
     def groups(self, step: Mapping[str, Any]) -> str:
-        """Of all servers, or groups of them."""
+        """Crossings between all servers, or between groups of them."""
         groups, times = step["groups"], 2 if step["stage"] == "all_reduce" else 1
         single = all(len(group) == 1 for group in groups)
         what = "servers" if single else f"{len(groups)} groups of servers"
@@ -140,35 +141,57 @@ class _Words:
         return (own >= 0) & (own != other)
 
     def depth(self, step: Mapping[str, Any]) -> str:
-        """Of a piece's way."""
-        return f"a piece must go {self._ends(step)}, one transfer a round"
+        """The distance that a piece must travel."""
+        return f"a piece must go {self._ends(step)}, one transfer per round"
+
+    def growth(self, step: Mapping[str, Any]) -> str:
+        """What limits, per round, how many contributions join a sum, or how far one spreads."""
+        topology = self.topology
+        ends = topology.source if step["leaving"] else topology.target
+        room = np.bincount(ends, topology.capacity, topology.num_nodes).astype(int)
+        counts = room if step["switches"] else room[topology.servers]
+        most = f"{int(counts.max())} {'others' if counts.max() > 1 else 'other'}"
+        who = "node" if step["switches"] else "server"
+        if step["leaving"]:
+            return f"each {who} that has a contribution passes it to at most {most} per round"
+        return f"the sum at a {who} takes in those of at most {most} per round"
 
     def reach(self, step: Mapping[str, Any]) -> str:
-        """Of a server's bytes, and of the messages that take them to others, or to it."""
+        """A server's bytes, and the messages that take them to the others, or from them."""
         server, leaving = self._server(step["server"]), step["leaving"]
-        bytes_first = f"the last byte must leave {server} and reach"
-        if not leaving:
-            bytes_first = f"after the first byte enters {server}, all must, from"
-        if not Fraction(step["seconds"]):
-            return f"{bytes_first} the farthest server"
+        ends = self.topology.source if leaving else self.topology.target
+        links = ends == step["server"]
+        rate = float(self.topology.bandwidth_bytes_per_s[links].sum())
+        size, verb = self._of_block(step["block"]), "leave" if leaving else "enter"
+        if not Fraction(step["seconds"]) or 2 * size / rate > float(self.least):
+            end = "the last byte reach" if leaving else "the first come from"
+            first = f"{format_size(size)} must {verb} {server} {self._rate(links)}"
+            return f"{first}, and {end} the farthest server"
         far = "all others" if not Fraction(step["beyond_s"]) else "the far servers"
         ways = f"from {server} to {far}" if leaving else f"to {server} from {far}"
         return f"messages must spread {ways}, over links that carry few at once"
 
+    def _of_block(self, block: int) -> float:
+        """The size of a block in bytes."""
+        if self.demand is not None:
+            return float(self.demand.bytes[block])
+        parts = 1 if self.claim["collective"] == "all_reduce" else self.topology.num_servers
+        return float(Fraction(self.claim["bytes"])) / parts
+
     def relay(self, step: Mapping[str, Any]) -> str:
-        """Of two servers that have to hear of each other."""
+        """Two servers that need a relay to hear from each other."""
         server = self._server(step["server"])
         return f"{server} cannot exchange with all others at once: some are two messages away"
 
     def meeting(self, step: Mapping[str, Any]) -> str:
-        """Of sums that are complete somewhere, or nowhere, before the end."""
+        """Sums that are complete somewhere, or nowhere, before the end."""
         return (
             "all contributions must meet at some server, and the sum be sent on, or at servers "
             "that exchange parts of it"
         )
 
     def crossings(self, step: Mapping[str, Any]) -> str:
-        """Of sets of nodes that the gradient must leave and enter, each at a price."""
+        """Sets of nodes that the gradient must leave and enter, each at a price."""
         sets = sorted(step["sets"], key=lambda one: -one["price"])
         late = max(Fraction(one["since_s"]) for one in sets) if sets else Fraction(0)
         since = f", part of it after {format_seconds(float(late))}" if late else ""
@@ -177,7 +200,7 @@ class _Words:
         return f"the gradient ({self.size}) must cross the links around {around}{more}{since}"
 
     def _smaller_side(self, step: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The same boundary, around fewer nodes."""
+        """The same boundary, described by the side with fewer nodes."""
         topology, inside = self.topology, {*step["servers"], *step["switches"]}
         if 2 * len(inside) <= topology.num_nodes:
             return step
@@ -186,24 +209,27 @@ class _Words:
         return {"servers": rest[0], "switches": rest[1]}
 
     def slots(self, step: Mapping[str, Any]) -> str:
-        """Of links in slots of time."""
+        """Link prices in slots of time."""
         charged: Counter[int] = Counter()
         for _, _, link, _, price in step["prices"]:
             charged[link] += price
         if not charged:
-            return "contributions cannot come to any server, and the sum to all, any sooner"
+            return "contributions cannot reach any server, and the sum all servers, any sooner"
         links = listed([self.topology.link_name(k) for k, _ in charged.most_common()], SHOWN)
         return (
-            f"in {counted(step['slots'], 'slot')} of time sums and copies wait for what they are "
-            f"made of, and links carry no more ({links})"
+            "sums and copies must wait for their inputs, and in "
+            f"{counted(step['slots'], 'slot')} of time links carry no more ({links})"
         )
 
     def root(self, step: Mapping[str, Any]) -> str:
-        """Of sums and copies."""
-        return "contributions must come to some server, and the sum go from there to all"
+        """Sums to a root, and copies from it."""
+        if step["stage"] != "all_reduce":
+            way = "go from some root to all" if step["stage"] == "all_gather" else "come to a root"
+            return f"contributions must {way}"
+        return "contributions must reach some server, and the sum must reach all from there"
 
     def late_entry(self, step: Mapping[str, Any]) -> str:
-        """Into some nodes, and on from there."""
+        """Pieces that enter some nodes and must spread inside."""
         leaving = step["stage"] == "reduce_scatter"
         verb, when = ("leave", "meet before") if leaving else ("enter", "spread after")
         rate = self._rate(self.crossed({**step, "leaving": leaving}))
@@ -211,25 +237,25 @@ class _Words:
         return f"{pieces} must {verb} {self._inside(step)} {rate}, and {when} that inside it"
 
     def closing_cut(self, step: Mapping[str, Any]) -> str:
-        """Into sets that close in on a server."""
+        """Nested sets that close in on a server."""
         server = self._server(step["target"])
         way = "from" if step["stage"] == "reduce_scatter" else "to"
         rounds = counted(len(step["switches"]), "round")
-        return f"in {rounds} not all pieces can come {way} {server}, past sets that close in on it"
+        return f"in {rounds} not all pieces can get {way} {server} past sets that close in on it"
 
     def refutation(self, step: Mapping[str, Any]) -> str:
-        """By a formula that every schedule of so few rounds would satisfy."""
+        """A formula that any schedule of this few rounds would satisfy."""
         stage, rounds = step["stage"].replace("_", "-"), counted(step["rounds"], "round")
         return f"no {stage} takes {rounds}, by a refutation whose proof was checked"
 
     def load(self, step: Mapping[str, Any]) -> str:
-        """Of a link that given trees take."""
+        """The link that given trees load most."""
         (link,) = limiting_links({"claim": self.claim, "proof": [step]}, self.topology)
-        rate = f"{int(self.topology.capacity[link]):,} a round"
+        rate = f"{int(self.topology.capacity[link]):,} per round"
         return f"the given trees load the link {self.topology.link_name(link)} most, at {rate}"
 
     def lengths(self, step: Mapping[str, Any]) -> str:
-        """Of links: those around a server, or many."""
+        """Weighted links: those around a server, or many."""
         length = np.array(step["lengths"], object)
         used = np.flatnonzero(length.astype(float) > 0)
         server = self._around_one(used)
@@ -242,7 +268,7 @@ class _Words:
         return f"{what}{size} must cross {counted(len(used), 'link direction')} ({links}), weighted"
 
     def _around_one(self, links: np.ndarray) -> int | None:
-        """The server all of whose links out, in or both these are."""
+        """The server whose outgoing links, incoming links or both are exactly these, if any."""
         topology, chosen = self.topology, set(links.tolist())
         source, target = topology.source, topology.target
         for node in {int(source[links[0]]), int(target[links[0]])} if len(links) else ():
@@ -285,11 +311,11 @@ class _Words:
 
     def _rate(self, links: np.ndarray) -> str:
         if self.rounds:
-            return f"at {int(self.topology.capacity[links].sum()):,} a round"
+            return f"at {int(self.topology.capacity[links].sum()):,} per round"
         return f"at {format_bandwidth(float(self.topology.bandwidth_bytes_per_s[links].sum()))}"
 
     def _pieces(self, step: Mapping[str, Any]) -> int:
-        """That must cross, of those that servers root."""
+        """Number of pieces that must cross, of those rooted at servers."""
         topology = self.topology
         pieces = np.array(self.claim.get("pieces", [1] * topology.num_servers))
         inside = np.isin(topology.servers, step["servers"])

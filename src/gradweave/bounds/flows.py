@@ -1,4 +1,4 @@
-"""Maximum flows and minimum cuts over links of integer bandwidth, however large."""
+"""Maximum flows and minimum cuts over links of integer bandwidth of any size."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from numpy.typing import NDArray
 from gradweave.topology.topology import Topology
 
 MAX_INT64_FLOW = 1 << 62
-"""Flows up to this are computed in 64-bit integers; larger ones in Python's, far more slowly."""
+"""Larger flows are computed with Python's integers instead of 64-bit ones, which is much slower."""
 
 MAX_NEARBY = 1_000
-"""Nodes at which the search for a path from a confirmed server stops."""
+"""Number of nodes after which the search for a path from a confirmed server gives up."""
 
 
 class Flows:
     """Maximum flows and minimum cuts over a network's links.
 
     The super-source has an arc to each server. Bandwidths whose sums may not fit into 64 bits are
-    Python's integers, for which networkx takes the place of OR-Tools.
+    Python integers, and networkx replaces OR-Tools for them.
     """
 
     def __init__(self, topology: Topology, bandwidth: NDArray) -> None:
@@ -34,19 +34,19 @@ class Flows:
             self.arcs = self.solver.add_arcs_with_capacity(
                 self.tail.astype(np.int32),
                 self.head.astype(np.int32),
-                np.zeros(len(self.tail), np.int64),  # set by each `cut`
+                np.zeros(len(self.tail), np.int64),  # each `cut` sets the capacities
             )
 
     def leaving(self, inside: NDArray[np.bool_]) -> int:
-        """Bandwidth that leaves a set of nodes."""
+        """Total bandwidth of the links that leave a set of nodes."""
         crosses = inside[self.topology.source] & ~inside[self.topology.target]
         return int(self.bandwidth[crosses].sum())
 
     def narrowest_cut(self) -> tuple[int, NDArray[np.bool_]]:
-        """The least bandwidth that leaves a set of servers that misses one, and the set [V].
+        """The minimum bandwidth out of a set of servers that misses at least one, and the set [V].
 
-        Where bandwidths do not fit into 64 bits the sets are those of rounded ones, and what leaves
-        them is counted exactly; what it says is at most L units of the rounding above the least.
+        If bandwidths do not fit into 64 bits, the sets are found with rounded bandwidths and what
+        leaves them is counted exactly; the result is at most L rounding units above the minimum.
         """
         first, *others = self.topology.servers.tolist()
         pairs = [ends for other in others for ends in ((first, other), (other, first))]
@@ -57,7 +57,7 @@ class Flows:
         return min(((self.leaving(side), side) for side in sides), key=lambda cut: cut[0])
 
     def _rounded(self) -> NDArray[np.int64]:
-        """[L] bandwidths rounded down to a unit in which their sum fits into 64 bits."""
+        """[L] bandwidths rounded down to a unit for which their sum fits into 64 bits."""
         unit = -(-int(self.bandwidth.sum()) // (MAX_INT64_FLOW - 1))
         return np.array([limit // unit for limit in self.bandwidth.tolist()], np.int64)
 
@@ -69,8 +69,8 @@ class Flows:
         Args:
             source: a node, or V for the super-source.
             target: a node.
-            per_unit: capacity of a unit of bandwidth.
-            per_server: capacity of each arc of the super-source.
+            per_unit: capacity per unit of bandwidth.
+            per_server: capacity of each arc from the super-source.
         """
         servers = np.full(self.topology.num_servers, per_server, self.bandwidth.dtype)
         capacity = np.concatenate([self.bandwidth * per_unit, servers])
@@ -98,13 +98,14 @@ class Flows:
 
 
 class NearbyFlows:
-    """Servers known to receive a whole flow, and a quick proof that one near them does, too.
+    """Servers known to receive a whole flow, and a quick proof that a server near them does too.
 
-    In question are sets S of nodes whose servers have more to send than the links that leave S
-    carry. If none misses a confirmed server, one that misses server v has all confirmed ones
-    inside; so what flows from these to v crosses its boundary, and if that is as much as the
-    servers but v have to send, there is no such set. A few short paths show it, where a flow from
-    all servers visits every link. Raising the capacity of all links later confirms no less.
+    A set S of nodes is violated if its servers have more to send than the links out of S carry.
+    If no violated set misses a confirmed server, a violated set that misses server v contains all
+    confirmed servers. The flow from these to v crosses its boundary, so if that flow equals the
+    amount that all servers except v must send, no such set exists. A few short paths often prove
+    this, whereas a flow from all servers visits every link. Raising the capacity of all links keeps
+    every confirmation valid.
     """
 
     def __init__(self, topology: Topology, bandwidth: NDArray) -> None:
@@ -114,16 +115,16 @@ class NearbyFlows:
         self.confirmed = bytearray(topology.num_nodes)
 
     def confirm(self, server: int) -> None:
-        """Notes that no set in question misses a server, as its own flow has shown."""
+        """Records that no violated set misses a server, as the server's flow has shown."""
         self.confirmed[server] = True
 
     def confirms(self, server: int, per_unit: int, needed: int) -> bool:
-        """Whether paths from confirmed servers bring a flow to another one, which is then noted.
+        """Whether paths from confirmed servers bring enough flow to a server; if so, records it.
 
         Args:
-            server: a server not confirmed.
-            per_unit: capacity of a unit of bandwidth.
-            needed: what all servers but this one have to send.
+            server: an unconfirmed server.
+            per_unit: capacity per unit of bandwidth.
+            needed: amount that all other servers must send.
         """
         used: dict[int, int] = {}
         while needed > 0:
@@ -138,11 +139,11 @@ class NearbyFlows:
         return True
 
     def _room(self, link: int, per_unit: int, used: dict[int, int]) -> int:
-        back = used.get(self.opposite[link], 0)  # sent the other way, and so taken back
+        back = used.get(self.opposite[link], 0)  # flow in the other direction, which cancels
         return self.bandwidth[link] * per_unit - used.get(link, 0) + back
 
     def _path(self, server: int, per_unit: int, used: dict[int, int]) -> list[int]:
-        """The links of a shortest path with room from a confirmed server; empty if none is near."""
+        """The links of a shortest path with spare capacity from a confirmed server, or none."""
         onward = {server: -1}
         queue = [server]
         for node in queue:
@@ -166,7 +167,7 @@ class NearbyFlows:
 def nodes_inside(
     topology: Topology, inside: NDArray[np.bool_]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The servers, and the switches, of a set of nodes [V]."""
+    """The servers and the switches in a set of nodes [V]."""
     nodes = np.flatnonzero(inside)
     is_server = topology.is_server[nodes]
     return tuple(nodes[is_server].tolist()), tuple(nodes[~is_server].tolist())

@@ -1,34 +1,44 @@
-"""The lower bound on a given schedule's rounds, from what it does rather than what it says."""
+"""Lower bounds for a given schedule, from its transfers rather than its metadata."""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from gradweave.bounds.bound import Bound
 from gradweave.bounds.certificates import (
     MAX_NODES,
+    NO_TREES,
     Certified,
     certify_demand,
     certify_rounds,
     certify_seconds,
 )
-from gradweave.bounds.demands import DemandBound, demand_bound
-from gradweave.bounds.free_trees import free_trees
-from gradweave.schedule.schedule import REDUCE, Schedule, inside_rows
+from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.bounds.rounds.free_trees import free_trees
+from gradweave.errors import CertificateWarning, InvalidCertificateError
+from gradweave.schedules.ready import planned_ready_times
+from gradweave.schedules.schedule import REDUCE, Collective, Schedule, inside_rows
+from gradweave.topology.topology import Topology
+from gradweave_check import ADDED, PASSED
 
 
 def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
-    """Fewest rounds of any schedule that takes the liberties that this one takes.
+    """Minimum number of rounds of any schedule that takes the same liberties as the given one.
 
-    Those are overlapping stages, routes through servers, switches that aggregate, and several
-    pieces per server; they are read off the transfers, not off what a file says of itself.
+    Liberties are overlapping stages, routes through servers, switches that aggregate, and several
+    pieces per server. They are read from the transfers, not from the file's metadata.
 
     Args:
         schedule: a valid schedule.
-        max_nodes: of larger networks no bound is looked for.
+        max_nodes: larger networks get no bound.
 
     Returns:
-        The bound; None where none is known: the schedule has a demand (of which `demand_bound`
-        bounds the seconds), some server roots no piece, pieces differ in size, roots pass on
-        unfinished sums, as in recursive doubling, or the network is larger.
+        The bound, or None if none is known: the schedule has a demand (`demand_bound` bounds its
+        seconds), some server roots no piece, pieces differ in size, roots pass on unfinished sums,
+        as in recursive doubling, or the network is larger.
 
     >>> import gradweave as gw
     >>> ring = gw.schedulers.Ring().schedule(gw.topology.bcube(n=4, k=1))
@@ -42,13 +52,12 @@ def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
     rooted = _pieces_per_server(schedule)
     if not rooted or _exchanges_sums(schedule):
         return None
-    inside = schedule.route_nodes[inside_rows(schedule.route_offsets)]
     return free_trees(
         topology,
         schedule.collective,
         overlap=_overlaps(schedule),
         aggregating_switches=_adds_at_switches(schedule),
-        forwarding_servers=bool(topology.is_server[inside].any()),
+        forwarding_servers=_passes_servers(schedule),
         pieces_per_server=rooted,
     )
 
@@ -62,41 +71,75 @@ def certificates_of(
     """Certificates of bounds on a schedule's rounds and seconds, for its file.
 
     Args:
-        schedule: a valid schedule, on at most `MAX_NODES` nodes; of more there are none.
-        gradient_bytes: size of the whole gradient, if its seconds are to be bounded.
-        bound: of the schedule's demand; found by `demand_bound` if not given.
+        schedule: a valid schedule; there are no certificates on more than `MAX_NODES` nodes.
+        gradient_bytes: size of the whole gradient, to bound the seconds as well, with servers
+            ready at the times that the schedule was planned for.
+        bound: the demand's bound; computed by `demand_bound` if not given.
 
     Returns:
-        Those that there are: bounds that a search alone knows have none.
+        The certificates found; a bound that only a search can prove has none. A certificate that
+        cannot be recounted is left out, with a `CertificateWarning`.
 
     >>> import gradweave as gw
     >>> ring = gw.schedulers.Ring().schedule(gw.topology.ring(4))
-    >>> [str(one) for one in certificates_of(ring)]
-    ['3 pieces must leave server 0 at 2 a round, and come back in the all-gather: 4 rounds']
+    >>> [one.reason for one in certificates_of(ring)]
+    ['3 pieces must leave server 0 at 2 per round, and come back in the all-gather: 4 rounds']
     """
     topology = schedule.topology
     if topology.num_nodes > MAX_NODES:
         return []
-    if schedule.demand is not None:
-        found = bound or demand_bound(topology, schedule.demand)
-        return [certify_demand(topology, schedule.demand, found)]
-    in_rounds = of_schedule(schedule)
-    certified = None
+    if (demand := schedule.demand) is not None:
+        found = bound or demand_bound(topology, demand)
+        make = functools.partial(certify_demand, liberties=_liberties(schedule))
+        return made_or_warned(functools.partial(make, topology, demand, found))
+    in_rounds, kept = of_schedule(schedule), []
     if in_rounds is not None:
-        certified = certify_rounds(
-            topology,
-            in_rounds,
-            schedule.collective,
-            pieces_per_server=_pieces_per_server(schedule),
+        kept = certified_rounds(
+            topology, in_rounds, schedule.collective, _pieces_per_server(schedule)
         )
-    kept = [certified] if certified is not None else []
     rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
     equal = bool(np.ptp(rooted) < 1e-12)
     holds = schedule.collective == "all_reduce" or equal
     if gradient_bytes and holds and not _adds_at_switches(schedule):
-        trees = not _exchanges_sums(schedule)
-        kept.append(certify_seconds(topology, gradient_bytes, schedule.collective, trees=trees))
+        make = functools.partial(
+            certify_seconds,
+            trees=not _exchanges_sums(schedule),
+            ready_at_s=planned_ready_times(schedule),
+        )
+        make = functools.partial(make, topology, gradient_bytes, schedule.collective)
+        kept += made_or_warned(make)
     return kept
+
+
+def certified_rounds(
+    topology: Topology, bound: Bound, collective: Collective, pieces_per_server: int
+) -> list[Certified]:
+    """The certificates of `certify_rounds`, if any; warns if they cannot be recounted.
+
+    Args:
+        topology: the network.
+        bound: of `free_trees`, with the same arguments.
+        collective: a stage, or both.
+        pieces_per_server: pieces rooted at each server.
+    """
+    make = functools.partial(certify_rounds, pieces_per_server=pieces_per_server)
+    return made_or_warned(functools.partial(make, topology, bound, collective))
+
+
+def made_or_warned(make: Callable[[], list[Certified] | Certified | None]) -> list[Certified]:
+    """Certificates, or none and a warning if recounting fails, so that no plan is lost.
+
+    Args:
+        make: a function that certifies bounds.
+    """
+    try:
+        found = make()
+    except InvalidCertificateError as error:
+        warnings.warn(f"the bound has no certificate: {error}", CertificateWarning, stacklevel=3)
+        return []
+    if isinstance(found, list):
+        return found
+    return [] if found is None else [found]
 
 
 def with_certificates(
@@ -105,21 +148,29 @@ def with_certificates(
     *,
     bound: DemandBound | None = None,
 ) -> Schedule:
-    """The same schedule with the certificates of `certificates_of` beside those that it has.
+    """The same schedule with the certificates of `certificates_of` added.
 
     Args:
         schedule: a valid schedule.
-        gradient_bytes: size of the whole gradient, if its seconds are to be bounded.
-        bound: of the schedule's demand; found if not given.
+        gradient_bytes: size of the whole gradient, to bound the seconds as well.
+        bound: the demand's bound; computed if not given.
     """
     kept = [dict(one) for one in schedule.certificates]
     for one in certificates_of(schedule, gradient_bytes, bound=bound):
-        kept += [dict(one.certificate)] if one.certificate not in kept else []
+        known = any(_says_the_same(one.certificate, other) for other in kept)
+        kept += [] if known else [dict(one.certificate)]
     return schedule.replace(certificates=tuple(kept))
 
 
+def _says_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two certificates are the same; older files do not state the class of schedules."""
+    unless = one["claim"]["holds_unless"]
+    claim = {"holds_unless": unless, **other.get("claim", {})}
+    return {**other, "claim": claim} == one
+
+
 def _pieces_per_server(schedule: Schedule) -> int:
-    """The least number of pieces that a server roots."""
+    """The minimum number of pieces rooted at a server."""
     topology = schedule.topology
     return int(np.bincount(topology.rank[schedule.root], minlength=topology.num_servers).min())
 
@@ -128,6 +179,17 @@ def _exchanges_sums(schedule: Schedule) -> bool:
     """Whether roots pass on unfinished sums."""
     own = schedule.source == schedule.root[schedule.piece]
     return bool((own & (schedule.op == REDUCE)).any())
+
+
+def _passes_servers(schedule: Schedule) -> bool:
+    inside = schedule.route_nodes[inside_rows(schedule.route_offsets)]
+    return bool(schedule.topology.is_server[inside].any())
+
+
+def _liberties(schedule: Schedule) -> frozenset[str]:
+    """Liberties that a schedule of a demand takes and that void some bounds."""
+    taken = {NO_TREES: _exchanges_sums, PASSED: _passes_servers, ADDED: _adds_at_switches}
+    return frozenset(name for name, does in taken.items() if does(schedule))
 
 
 def _overlaps(schedule: Schedule) -> bool:

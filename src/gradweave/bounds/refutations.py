@@ -1,8 +1,8 @@
-"""Proofs that no schedule has so few rounds, written for `gradweave_refute` to check.
+"""Proofs that no schedule has this few rounds, written for `gradweave_refute` to check.
 
-The formula is that one's. Lemmas on how many pieces can have come into a set of nodes are derived
-here, one unit propagation after the other; where counting alone does not decide, a solver of
-satisfiability that writes LRAT goes on from what the lemmas say.
+`gradweave_refute` defines the formula. Lemmas on how many pieces can have entered a set of nodes
+are derived here by one unit propagation after another. If counting alone does not decide, a SAT
+solver that writes LRAT continues from the lemmas.
 """
 
 import base64
@@ -16,24 +16,24 @@ import numpy as np
 
 from gradweave.bounds.certificates import Certified, certified_by
 from gradweave.errors import NoProofError
-from gradweave.schedule.schedule import Collective
+from gradweave.schedules.schedule import Collective
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.topology import Topology
 from gradweave_refute import YES, Counter, Formula
 
 Clause = tuple[int, ...]
 Solver = Callable[[Sequence[Clause]], Iterable[str]]
-"""From clauses to the lines of a proof in LRAT that nothing satisfies them, numbered from 1."""
+"""(clauses) -> lines of an LRAT proof that they are unsatisfiable; clauses are numbered from 1."""
 
 
 class Derivation:
-    """A formula, and clauses that follow from it with the hints that LRAT asks for."""
+    """A formula, and derived clauses with the hints that LRAT requires."""
 
     def __init__(self, formula: Formula) -> None:
         self.clauses: list[Clause] = list(formula.clauses)
         self.given = len(self.clauses)
         self.hints: dict[int, list[int]] = {}
-        """By the number of a derived clause, counted from 1."""
+        """Hints by the number of the derived clause, counted from 1."""
         self._about: dict[int, list[int]] = {}
         """Numbers of the clauses by their last variable."""
         for number, clause in enumerate(self.clauses, 1):
@@ -44,17 +44,17 @@ class Derivation:
             self._about.setdefault(max(map(abs, clause)), []).append(number)
 
     def add(self, clause: Clause, hints: list[int]) -> int:
-        """The number of a clause that is known to follow."""
+        """Adds a clause that is known to follow; returns its number."""
         self.clauses.append(clause)
         self.hints[len(self.clauses)] = hints
         self._note(len(self.clauses), clause)
         return len(self.clauses)
 
     def derive(self, literals: Sequence[int], near: Sequence[int]) -> int | None:
-        """A clause that follows from clauses about its own literals and some near ones alone.
+        """Derives a clause from clauses about its literals and about some near literals only.
 
         Returns:
-            Its number; None for one that is true anyway.
+            Its number, or None if it is trivially true.
         """
         if YES in literals:
             return None
@@ -80,7 +80,7 @@ class Derivation:
         raise NoProofError(f"refutation: a lemma of {len(clause)} literals does not follow")
 
     def _those_needed(self, conflict: int, implied: Mapping[int, int]) -> list[int]:
-        """The clauses that lead to a conflict, of those that implied a literal each, in order."""
+        """The clauses that lead to a conflict, of those that each implied a literal, in order."""
         needed, hints = {-x for x in self.clauses[conflict - 1]}, [conflict]
         for literal, number in reversed(list(implied.items())):
             if literal in needed:
@@ -89,7 +89,7 @@ class Derivation:
         return hints[::-1]
 
     def solve(self, numbers: Sequence[int], solver: Solver) -> None:
-        """Adds a solver's proof from some of the clauses, which ends in the empty one."""
+        """Adds a solver's proof from some of the clauses, which ends in the empty clause."""
         names = dict(enumerate(numbers, 1))
         for line in solver([self.clauses[number - 1] for number in numbers]):
             words = line.split()
@@ -102,7 +102,7 @@ class Derivation:
         raise NoProofError("refutation: the solver's proof does not end in the empty clause")
 
     def needed(self) -> list[int]:
-        """The clauses, given and derived, from which the last one, the empty one, follows."""
+        """The given and derived clauses from which the last clause, the empty one, follows."""
         needed = {len(self.clauses)}
         for number in range(len(self.clauses), self.given, -1):
             if number in needed:
@@ -110,7 +110,7 @@ class Derivation:
         return sorted(needed)
 
     def text(self) -> str:
-        """What is needed, in LRAT, numbered anew."""
+        """The needed clauses in LRAT, renumbered."""
         needed = [number for number in self.needed() if number > self.given]
         name = {number: self.given + k for k, number in enumerate(needed, 1)}
         rows = []
@@ -122,18 +122,18 @@ class Derivation:
 
 
 class Entering:
-    """Lemmas on one counter: a channel brings a piece a round at most, so enough must be in."""
+    """Lemmas on one counter: a channel brings one piece per round, so enough must be inside."""
 
     def __init__(self, counter: Counter, derivation: Derivation) -> None:
         self.counter, self.formula, self.derivation = counter, counter.formula, derivation
         self.done: set[tuple[Any, ...]] = set()
 
     def derive(self) -> list[int]:
-        """How many pieces must be inside, from the last round back to the first.
+        """Derives how many pieces must be inside, from the last round back to the first.
 
         Returns:
-            Numbers of the clauses that say so, of a literal each; the last one is empty where the
-            counter alone shows that so few rounds are impossible.
+            Numbers of the unit clauses that state it; the last clause is empty if the counter alone
+            proves that this few rounds are impossible.
         """
         everything, facts = len(self.counter.items), []
         for t in reversed(range(self.formula.rounds)):
@@ -153,14 +153,14 @@ class Entering:
         return facts
 
     def _after(self, t: int, n: int) -> tuple[int, int]:
-        """After all channels it is the next round."""
+        """The state after a channel: after all channels it is the next round."""
         return (t + 1, 0) if n == len(self.counter.ways[t]) else (t, n)
 
     def _at_least(self, t: int, n: int, i: int, k: int) -> int:
         return self.counter.among(*self._after(t, n), i, k)
 
     def _last_channel(self, t: int) -> None:
-        """What comes into the set comes by one of its channels."""
+        """A piece that enters the set uses one of its channels."""
         formula, counter, ways = self.formula, self.counter, len(self.counter.ways[t])
         if counter.link:
             self._one_over_the_link(t)
@@ -176,7 +176,7 @@ class Entering:
             self.derivation.derive([-after, before, counter.brought(i, t, ways)], near)
 
     def _one_over_the_link(self, t: int) -> None:
-        """Of the transfers that must take a link, a round has one."""
+        """Only one of the transfers that must take a link can do so in a round."""
         formula, counter = self.formula, self.counter
         coming = [counter.brought(i, t, 1) for i in range(1, len(counter.items) + 1)]
         near: list[list[int]] = []
@@ -205,7 +205,7 @@ class Entering:
                     if ("among", counter.key, *after, j, h) in formula.known:
                         near.append(counter.among(*after, j, h))
         near += [counter.brought(i, t, n), counter.used(i - 1, t, n), counter.used(i, t, n)]
-        if not counter.link:  # pieces in between that are not counted
+        if not counter.link:  # intermediate pieces that are not counted
             first, last = counter.items[i - 2][0] if i > 1 else -1, counter.items[i - 1][0]
             near += [formula.used(q, counter.ways[t][n - 1], t) for q in range(first, last)]
         return near
@@ -222,7 +222,7 @@ class Entering:
         self.derivation.derive([-after, used, before], self._near(t, n, i, k))
 
     def _one_fewer(self, t: int, n: int, i: int, k: int) -> None:
-        """Of the first i pieces the channel brings one at most."""
+        """The channel brings at most one of the first i pieces."""
         if k <= 0 or k >= i or ("one", t, n, i, k) in self.done:
             return
         self.done.add(("one", t, n, i, k))
@@ -240,15 +240,16 @@ def refute(
     *,
     passes: int = 1,
 ) -> dict[str, Any]:
-    """A proof that no schedule has so few rounds, for `gradweave_refute.proved`.
+    """A proof that no schedule has this few rounds, for `gradweave_refute.proved`.
 
     Args:
         topology: the network.
-        question: as `gradweave_refute.Formula` takes it: ``stage``, ``rounds`` and, if other than
-            usual, ``pieces``, ``trees``, ``steps``. Without ``counters`` one is taken that counts
-            what comes into the server with the narrowest links.
-        solver: for what counting alone does not show.
-        passes: how often it is asked; from the second time on about what the best proof needed.
+        question: in the form of `gradweave_refute.Formula`: ``stage``, ``rounds`` and, if not the
+            default, ``pieces``, ``trees``, ``steps``. Without ``counters``, the pieces that enter
+            the server with the narrowest links are counted.
+        solver: used if counting alone does not suffice.
+        passes: number of times the solver runs; each run after the first takes only the clauses
+            that the best proof needed.
 
     Returns:
         The question with ``sha256`` and ``lrat_xz`` of the proof.
@@ -290,19 +291,20 @@ def refute(
 def certify_refutation(
     topology: Topology, collective: Collective, *refuted: Mapping[str, Any]
 ) -> Certified:
-    """The certificate that a collective takes more rounds than its stages were refuted in.
+    """The certificate that a collective needs more rounds than were refuted for its stages.
 
     Args:
         topology: the network.
         collective: a stage, or both.
-        refuted: by `refute`, for the stage; of an all-reduce, which is of free trees, for each, in
-            order. Where links are alike in both directions one proof serves both stages.
+        refuted: by `refute`, for the stage; for an all-reduce on free trees, one for each stage, in
+            order. If links are alike in both directions, one proof serves both stages.
 
     >>> import gradweave as gw
     >>> net = gw.topology.mesh((3, 3))
     >>> found = refute(net, {"stage": "all_gather", "rounds": 3})
     >>> print(certify_refutation(net, "all_reduce", found, found))
-    no reduce-scatter takes 3 rounds, by a refutation whose proof was checked, ...: 8 rounds
+    no reduce-scatter takes 3 rounds, by a refutation whose proof was checked, ...: 8 rounds for
+    schedules that root a piece at each server, sum each piece at one server, ...
     """
     stages = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
     steps = [

@@ -1,26 +1,25 @@
-"""Units in which a linear program over links of any bandwidth has numbers near one."""
+"""Units for linear programs over links of any bandwidth, so that their numbers are near one."""
 
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import Collective
+from gradweave.schedules.schedule import Collective
 from gradweave.topology.topology import Topology
 
 ALIKE = 1e4
-"""The largest bandwidth over the smallest, up to which they are counted as they are: solvers that
-count in floats lose their way where numbers span many more decades."""
+"""Ratio of largest to smallest bandwidth up to which bandwidths are not rescaled: solvers that
+count in floats fail if numbers span many more decades."""
 MOST = 100.0
-"""Times the number of servers, what a link's bandwidth is taken for at most, in units of what is
-needed."""
+"""Cap on a link's bandwidth, in units of the required bandwidth and times the number of servers."""
 LEAST_TIME = 2e-2
-"""A time in such units, above which a link so fast never delays anything: no link carries the
-gradient more than 2(N−1) times."""
+"""If a solution's time in such units exceeds this, no capped link limits it: a link carries the
+gradient at most 2(N−1) times."""
 NOTHING = 1e-9
-"""Bandwidth, in the smallest of such units, below which a link is taken to carry nothing."""
+"""Bandwidth, in the smallest of such units, below which a link counts as carrying nothing."""
 MAX_RESCALED = 8
-"""Times that a program is built again because its least time turned out smaller."""
+"""Number of times that a program is rebuilt because its minimum time turned out smaller."""
 
 
 def units_of(
@@ -29,17 +28,18 @@ def units_of(
     apart: bool,
     shares: tuple[Fraction, ...] | None,
 ) -> tuple[float, ...]:
-    """For each time of a program, bytes a second that make it about one for a byte of gradient.
+    """The unit of bandwidth for each time variable, so that the minimum time per byte is near one.
 
-    The largest bandwidth where all are alike, else the least that the widest trees need: a root's
-    share crosses each of its trees' links, the narrowest too, and all narrower ones together carry
-    little more. So the least time is within a factor of some links and servers of one.
+    If bandwidths are alike, the unit is the largest. Otherwise it is the minimum that the widest
+    trees need: a root's share crosses each link of its trees, including the narrowest, and all
+    narrower links together carry little more. So the minimum time in this unit differs from one by
+    at most a factor that depends on the numbers of links and servers.
 
     Args:
         topology: the network.
-        stages: one or both.
-        apart: whether each stage has a time of its own.
-        shares: [N] of the roots; any if not given.
+        stages: one stage or both.
+        apart: whether each stage has a separate time.
+        shares: [N] of the roots; any split if not given.
     """
     times = len(stages) if apart else 1
     if are_alike(topology):
@@ -54,25 +54,25 @@ def units_of(
 
 
 def are_alike(topology: Topology) -> bool:
-    """Whether bandwidths are near enough to each other to count them in the largest one."""
+    """Whether bandwidths are close enough to count them all in units of the largest."""
     bandwidth = topology.bandwidth_bytes_per_s
     return bool(bandwidth.max() <= ALIKE * bandwidth.min())
 
 
 def has_equal_links(topology: Topology) -> bool:
-    """Whether all link directions have one bandwidth, so that rounds tell the time."""
+    """Whether all link directions have the same bandwidth, so that rounds determine the time."""
     return float(np.ptp(topology.bandwidth_bytes_per_s)) == 0.0
 
 
 def has_equal_ports(topology: Topology) -> bool:
-    """Whether all servers send and receive as many bytes a second, all their links together."""
+    """Whether all servers have the same total bandwidth out and in."""
     ends = (topology.source, topology.target)
     ports = [np.bincount(end, topology.bandwidth_bytes_per_s, topology.num_nodes) for end in ends]
     return all(float(np.ptp(port[topology.servers])) == 0.0 for port in ports)
 
 
 def widest_trees(topology: Topology, stage: Collective) -> NDArray[np.float64]:
-    """[N] the narrowest bandwidth in each root's widest tree of a stage, bytes a second."""
+    """[N] the narrowest bandwidth in each root's widest tree of a stage, in bytes per second."""
     tail, head, servers = topology.source, topology.target, topology.servers
     if stage == "reduce_scatter":
         tail, head = head, tail
@@ -90,11 +90,11 @@ def widest_trees(topology: Topology, stage: Collective) -> NDArray[np.float64]:
 
 
 def in_units(topology: Topology, units_bytes_per_s: tuple[float, ...]) -> list[NDArray[np.float64]]:
-    """[L] bandwidths in each unit, none above `MOST` for each server, and zero below `NOTHING`.
+    """[L] bandwidths in each unit, capped at `MOST` per server, and zero below `NOTHING`.
 
     Args:
         topology: the network.
-        units_bytes_per_s: about what is needed.
+        units_bytes_per_s: estimates of the required bandwidth.
     """
     bandwidth = topology.bandwidth_bytes_per_s
     bandwidth = np.where(bandwidth < NOTHING * min(units_bytes_per_s), 0.0, bandwidth)

@@ -1,1 +1,1 @@
-"""The command line: what its verbs share, and the verbs."""
+"""The command line: the commands, and what they share."""

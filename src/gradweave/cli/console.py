@@ -1,4 +1,4 @@
-"""Output of all verbs: results on standard output, progress and errors on standard error."""
+"""Output of all commands: results on standard output, progress and errors on standard error."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradweave import clock
-from gradweave.errors import FileError, InputWarning
+from gradweave.errors import CertificateWarning, FileError, InputWarning
 from gradweave.printable import in_one_line, printable
 from gradweave.topology.names import name_of
 from gradweave.topology.topology import Topology
@@ -75,7 +75,7 @@ def print_table(table: "Table", *notes: str) -> None:
 
 
 def rank_map(topology: Topology) -> list[dict[str, Any]]:
-    """Rank, server and name (None where it has none) of each server, for JSON."""
+    """Rank, server and name (or None) of each server, for JSON."""
     return [
         {"rank": rank, "server": server, "name": name_of(topology, server)}
         for rank, server in enumerate(topology.servers.tolist())
@@ -96,7 +96,7 @@ def rank_lines(topology: Topology) -> list[str]:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Names standard output where it cannot be written, as on a full disk."""
+    """Reports errors of standard output, such as a full disk, by its name."""
     try:
         yield
     except BrokenPipeError:  # its reader has seen enough
@@ -106,7 +106,7 @@ def standard_output() -> Iterator[None]:
 
 
 def note(line: str) -> None:
-    """Writes a line to standard error, where that can be written."""
+    """Writes a line to standard error, if possible."""
     with contextlib.suppress(OSError):
         click.echo(printable(line), err=True)
 
@@ -126,7 +126,8 @@ def spoken_warnings() -> Iterator[None]:
     """Shows each of Gradweave's warnings once, in one line; those of others as Python does."""
     shown: set[str] = set()
     with warnings.catch_warnings():
-        warnings.simplefilter("always", InputWarning)
+        for kind in (InputWarning, CertificateWarning):
+            warnings.simplefilter("always", kind)
         show = warnings.showwarning
 
         def speak(message: Warning | str, category: type[Warning], *rest: Any) -> None:

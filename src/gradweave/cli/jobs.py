@@ -8,7 +8,7 @@ from gradweave.errors import OptionError
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^/\\:\s]+):(\d{1,5})")
 PORT = 29_500
-"""Of the store, where nothing is said: PyTorch's."""
+"""Default port of the store, which is PyTorch's default."""
 
 
 def is_address(text: str) -> bool:
@@ -20,8 +20,8 @@ def address_of(text: str | None, environment: Mapping[str, str] = os.environ) ->
     """Host and port of a job's store.
 
     Args:
-        text: HOST:PORT; None: what MASTER_ADDR and MASTER_PORT say, or this machine.
-        environment: where those are looked up.
+        text: HOST:PORT; if None, MASTER_ADDR and MASTER_PORT are used, or this machine.
+        environment: has those two variables.
 
     Raises:
         OptionError: it is no address.

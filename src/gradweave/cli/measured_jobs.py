@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradweave.cli.options import refuse
 from gradweave.cli.planned_jobs import jobs_of
-from gradweave.cli.solving import is_given
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.demand_spec import as_demand_strategies
-from gradweave.schedulers.solve.demands import solve_demand
+from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.spec import is_portfolio
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def measure_asked(
 
     Args:
         topology: the network, with the bandwidths to emulate.
-        texts: jobs, as ``--job`` has them.
-        mesh: as ``--mesh`` has it; None for none.
-        names: of strategies; ``portfolio`` for the best that is found, ``gloo`` for its own.
+        texts: jobs, in the form of ``--job``.
+        mesh: in the form of ``--mesh``, or None.
+        names: of strategies; ``portfolio`` for the best plan, ``gloo`` for the native collectives.
         files: names and plans of more contenders.
         repetitions: timed runs of each contender.
         seed: of strategies, and of multipath.
@@ -79,20 +79,19 @@ def measure_asked(
 
 
 def check_options(jobs: Sequence[str], mesh: str | None) -> None:
-    """Refuses options that are for all-reduces beside jobs, or for jobs where there are none.
+    """Refuses options of all-reduces with jobs, and options of jobs without any.
 
     Raises:
         OptionError: naming the option.
     """
     if mesh is not None and not jobs:
-        raise OptionError("--mesh: expected --job beside it, such as all_reduce:bytes=1MB,axis=tp")
-    for name in _NOT_WITH_JOBS if jobs else ():
-        if is_given(name):
-            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
+        raise OptionError("--mesh: expected --job with it, such as all_reduce:bytes=1MB,axis=tp")
+    if jobs:
+        refuse(_NOT_WITH_JOBS, "no --job with it")
 
 
 def loaded(plan: Schedule, path: Path) -> tuple[str, Schedule]:
-    """A file's plan, which has to be of jobs.
+    """The plan of jobs in a file.
 
     Raises:
         OptionError: it is of one collective among all servers.

@@ -5,7 +5,7 @@ from gradweave.specification import UNNAMED, parse_spec
 
 
 def of_axes(option: str, text: str) -> dict[str, str]:
-    """What an option says of each axis, as in ``dp=4,tp=8``.
+    """The value of an option per axis, as in ``dp=4,tp=8``.
 
     Args:
         option: its name, for errors.

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and checks of their values."""
+"""Options that several commands share, and checks of their values."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from gradweave.errors import FileError, SpecError
+from gradweave.errors import FileError, OptionError, SpecError
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
@@ -44,6 +45,8 @@ class SizeType(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The size in bytes; numbers pass the same checks."""
+        if self.name == "size" and isinstance(value, str) and ("," in value or ".." in value):
+            self.fail(f"expected one size, such as 100MB, got {value!r:.40}", param, ctx)
         try:
             return self._read(value)
         except SpecError as error:
@@ -83,19 +86,19 @@ _FAULT_OPTIONS = (
         "--without-link",
         multiple=True,
         metavar="A-B",
-        help="Take away this link, given by its nodes' names or ids; may be repeated.",
+        help="Remove this link, given by its nodes' names or ids. Repeatable.",
     ),
     click.option(
         "--without-server",
         multiple=True,
         metavar="NODE",
-        help="Take away this server; may be repeated.",
+        help="Remove this server. Repeatable.",
     ),
     click.option(
         "--slow",
         multiple=True,
         metavar="A-B=FACTOR",
-        help="Leave this link a fraction of its bandwidth, as in 0-16=0.5; may be repeated.",
+        help="Reduce this link to a fraction of its bandwidth, as in 0-16=0.5. Repeatable.",
     ),
 )
 
@@ -109,14 +112,14 @@ class FaultOptions(TypedDict):
 
 
 def fault_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options for a network's faults to a verb; see `FaultOptions`."""
+    """Adds the options for a network's faults to a command; see `FaultOptions`."""
     return with_options(command, _FAULT_OPTIONS)
 
 
 def with_options(
     command: Callable[Parameters, Result], options: Sequence[Callable[..., Any]]
 ) -> Callable[Parameters, Result]:
-    """Adds click's options to a verb, in their order."""
+    """Adds click's options to a command, in their order."""
     return functools.reduce(lambda given, option: option(given), reversed(options), command)
 
 
@@ -154,3 +157,51 @@ def writable_folder(path: Path | None, option: str) -> None:
     """
     if path is not None and path.exists() and not path.is_dir():
         raise FileError(f"{path}: is not a directory; give another name to {option}")
+
+
+def is_given(*names: str) -> bool:
+    """Whether one of these options is on the command line.
+
+    Args:
+        names: of the parameters of the command.
+    """
+    source = click.get_current_context().get_parameter_source
+    return any(source(name) is ParameterSource.COMMANDLINE for name in names)
+
+
+def refuse(names: Sequence[str], expected: str) -> None:
+    """Refuses options that are on the command line.
+
+    Args:
+        names: of the parameters of the command.
+        expected: the rest of the message, such as "no --job with it".
+
+    Raises:
+        OptionError: naming the first of them.
+    """
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in names and is_given(parameter.name):
+            raise OptionError(f"{parameter.opts[0]}: expected {expected}")
+
+
+def together(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> str | None:
+    """The values of a repeatable option as one comma-separated list, or None."""
+    return ",".join(given) if given else None
+
+
+def scheduler_option(meaning: str, default: str | None = None) -> Callable[..., Any]:
+    """Adds ``--scheduler``: strategies, comma-separated or by repeating the option.
+
+    Args:
+        meaning: of the option, a sentence of the help text.
+        default: strategies if none are given.
+    """
+    return click.option(
+        "--scheduler",
+        multiple=True,
+        callback=together,
+        metavar="SPEC",
+        default=None if default is None else (default,),
+        show_default=default is not None,
+        help=f"{meaning} Repeatable.",
+    )

@@ -28,7 +28,7 @@ from gradweave.report.picture.scene import (
 )
 from gradweave.report.picture.shapes import Label, Scene
 from gradweave.report.picture.terminal import characters
-from gradweave.schedule.schedule import OPS, Schedule
+from gradweave.schedules.schedule import OPS, Schedule
 from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
@@ -47,21 +47,20 @@ _OPTIONS = (
         "number",
         type=click.IntRange(0),
         metavar="N",
-        help="Draw only this round, as a picture or a film.  [default: a picture has the network "
-        "alone]",
+        help="Draw only this round, as a picture or a film.  [default: a picture shows only the "
+        "network]",
     ),
     click.option(
         "--width",
         type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
         metavar="PIXELS",
-        help=f"Make it this wide.  [default: {STILL_WIDTH}; of a film {FILM_WIDTH}]",
+        help=f"Width of the picture.  [default: {STILL_WIDTH}; for a film {FILM_WIDTH}]",
     ),
     click.option(
         "--by",
         "clock",
         type=click.Choice(CLOCKS),
-        help="Let a film move by rounds or by seconds.  [default: seconds where rounds do not tell "
-        "the time]",
+        help="Clock of a film.  [default: seconds if rounds do not determine the time]",
     ),
     click.option("--print", "printed", is_flag=True, help="Draw it on the terminal."),
 )
@@ -74,11 +73,11 @@ def picture_options(command: Callable[Parameters, Result]) -> Callable[Parameter
 
 @dataclasses.dataclass(frozen=True)
 class PictureOptions:
-    """What picture is asked for, if any."""
+    """The requested picture or film, if any."""
 
     output: Path | None
     number: int | None
-    """Of the round."""
+    """Number of the round."""
     width: int | None
     clock: Clock | None
     printed: bool
@@ -94,7 +93,7 @@ class PictureOptions:
         return self.any and self.number is None and self._suffix not in FILMS
 
     def check(self, what: Sequence[str], title: str | None, as_json: bool) -> None:
-        """Refuses what does not go together, and what cannot be written.
+        """Refuses options that exclude each other, and files that cannot be written.
 
         Raises:
             OptionError: naming the option.
@@ -118,7 +117,7 @@ class PictureOptions:
     def write(
         self, shown: Topology | Schedule, gradient_bytes: float, progress: Callable[[str], None]
     ) -> None:
-        """Writes the file that is asked for."""
+        """Writes the file of --output."""
         if self.output is not None:
             write_picture(
                 *(shown, self.output),
@@ -130,7 +129,7 @@ class PictureOptions:
             )
 
     def draw(self, shown: Topology | Schedule, gradient_bytes: float) -> None:
-        """Draws on the terminal, where that is asked for."""
+        """Draws on the terminal if --print is given."""
         if self.printed:
             print_scene(shown, self.number, gradient_bytes)
 

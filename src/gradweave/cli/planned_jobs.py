@@ -1,24 +1,26 @@
-"""``gradweave schedule --job``: several collectives at once, of any servers."""
+"""``gradweave solve --job``: several collectives at once, of any servers."""
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from gradweave.bounds.classes import class_of, optimal_in
 from gradweave.cli.meshes import mesh_axes
-from gradweave.cli.options import network_of
-from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c, is_given
+from gradweave.cli.options import network_of, refuse
+from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
 from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
-from gradweave.schedule.demand import NAMES
-from gradweave.schedule.jobs import Job, mesh_jobs
 from gradweave.schedulers.demand_spec import as_demand_strategies
-from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
+from gradweave.schedulers.solving.demands import DemandSolution, solve_demand
 from gradweave.schedulers.spec import is_portfolio
+from gradweave.schedules.demand import NAMES, ROOTED
+from gradweave.schedules.jobs import Job, mesh_jobs
+from gradweave.schedules.schedule import COLLECTIVES
 from gradweave.specification import parse_spec
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
@@ -26,28 +28,20 @@ from gradweave.topology.units import format_seconds, format_size, parse_seconds,
 from gradweave.wording import counted
 
 TIME_LIMIT_S = 60.0
-"""Of the search, where none is given."""
+"""Time limit of the search if none is given."""
 _KEYS = ("bytes", "servers", "axis", "root", "relays", "name", "ready", "weight")
-_NOT_WITH_JOBS = (
-    "collective",
-    "workers",
-    "ready_at",
-    "gradient_bytes",
-    "min_bytes",
-    "max_bytes",
-    "changed_at",
-    "fair",
-)
+_OF_ALL_SERVERS = ("workers", "ready_at", "changed_at", "fair")
+_NOT_WITH_JOBS = ("collective", "root", "gradient_bytes", *_OF_ALL_SERVERS)
 
 job_option = click.option(
     "--job",
     "jobs",
     multiple=True,
     metavar="JOB",
-    help="Plan this collective, such as all_to_all:bytes=1GB or "
+    help="Take this collective, such as all_to_all:bytes=1GB or "
     "broadcast:bytes=1GB,root=0,servers=0-7.16; with --mesh also all_reduce:bytes=1GB,axis=tp. "
-    "ready=5ms: it begins no sooner. May be repeated: all jobs are planned together, for few "
-    "seconds, in 60 s if --time-limit says nothing else.",
+    "ready=5ms delays its start; relays=all lets other servers pass its data on. Repeatable: all "
+    "jobs share the network.",
 )
 mesh_option = click.option(
     "--mesh",
@@ -55,6 +49,62 @@ mesh_option = click.option(
     help="Take the servers, in the order of their ids, as a mesh such as dp=4,tp=8; jobs may have "
     "groups along its axes.",
 )
+
+
+def asked_jobs(
+    network: str, jobs: tuple[str, ...], sizes: Sequence[float], given: SearchOptions
+) -> tuple[str, ...]:
+    """The jobs of ``--job``, or the job of a ``--collective`` that only demands describe.
+
+    Args:
+        network: a specification or a file.
+        jobs: the values of ``--job``.
+        sizes: the values of ``--size``, in bytes.
+        given: the other options.
+
+    Returns:
+        The jobs; none for an all-reduce, all-gather or reduce-scatter of all servers.
+
+    Raises:
+        OptionError: an option does not fit.
+    """
+    name, root = given["collective"], given["root"]
+    if jobs:
+        refuse(_NOT_WITH_JOBS, "no --job with it")
+        return jobs
+    check_root(name, root)
+    if name in COLLECTIVES:
+        return ()
+    refuse(_OF_ALL_SERVERS, f"--collective {', '.join(COLLECTIVES)} with it")
+    if len(sizes) > 1:
+        raise OptionError(f"--size: expected one size with --collective {name}, got {len(sizes)}")
+    return (collective_job(network_of(network, given), name, root, sizes[0]),)
+
+
+def check_root(collective: str, root: str | None) -> None:
+    """Refuses ``--root`` for a collective without a root.
+
+    Raises:
+        OptionError: the collective has no root.
+    """
+    if root is not None and collective not in ROOTED:
+        raise OptionError(f"--root: expected --collective {', '.join(ROOTED)}, got {collective}")
+
+
+def collective_job(topology: Topology, collective: str, root: str | None, size_bytes: float) -> str:
+    """One collective of all servers in the form of ``--job``, in equal parts.
+
+    Args:
+        topology: the network.
+        collective: one of `gradweave.schedules.demand.NAMES`.
+        root: node of the root, if the collective has one; the first server if not given.
+        size_bytes: rounded up so that parts are equal.
+    """
+    parts = 1 if collective in ("broadcast", "reduce") else topology.num_servers
+    text = f"{collective}:bytes={-(-int(size_bytes) // parts) * parts}"
+    if collective not in ROOTED:
+        return text
+    return f"{text},root={topology.servers[0] if root is None else root}"
 
 
 def search_jobs(
@@ -70,14 +120,12 @@ def search_jobs(
         OptionError: options that are for one collective among all servers; jobs that make no sense.
         SpecError: a text that is no job or mesh.
     """
-    for name in _NOT_WITH_JOBS:
-        if is_given(name):
-            raise OptionError(f"--{name.replace('_', '-')}: expected no --job beside it")
     topology = network_of(network, given)
     jobs = jobs_of(topology, texts, mesh)
     named = given["scheduler"]
     strategies = None if named is None or is_portfolio(named) else as_demand_strategies(named)
     objective = given["objective"] or "makespan"
+    objective = "makespan" if objective == "seconds" else objective
     with ended_by_ctrl_c(progress) as interrupt:
         return solve_demand(
             topology,
@@ -94,12 +142,12 @@ def search_jobs(
 
 
 def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[Job]:
-    """The jobs that texts ask for: those of an axis are as many as it has groups.
+    """The jobs that texts describe; a job along an axis stands for one per group of the axis.
 
     Args:
         topology: the network.
         texts: such as ``all_to_all:bytes=1GB``.
-        mesh: such as ``dp=4,tp=8``; None for none.
+        mesh: axes such as ``dp=4,tp=8``, or None.
     """
     axes = None if mesh is None else mesh_axes(mesh)
     jobs: list[Job] = []
@@ -113,15 +161,16 @@ def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[
         if "bytes" not in values:
             raise SpecError(f"job {text!r:.60}: expected bytes, as in {name}:bytes=1GB")
         size = parse_size(values["bytes"])
-        when = {
+        when: dict[str, Any] = {
             "ready_at": parse_seconds("ready", values.get("ready", "0s")),
             "weight": _weight(text, values.get("weight", "1")),
         }
         if "axis" in values:
             if axes is None:
                 raise SpecError(f"job {text!r:.60}: axis: expected --mesh, such as dp=4,tp=8")
-            if others := values.keys() & {"servers", "root", "relays", "name"}:
-                raise SpecError(f"job {text!r:.60}: {min(others)}: expected no axis beside it")
+            if others := values.keys() & {"servers", "root", "name"}:
+                raise SpecError(f"job {text!r:.60}: {min(others)}: expected no axis with it")
+            when["relays"] = _relays(topology, text, values)
             made = mesh_jobs(topology, axes, {values["axis"]: (name, size)})
             jobs += [dataclasses.replace(job, **when) for job in made]
             continue
@@ -133,11 +182,18 @@ def jobs_of(topology: Topology, texts: Sequence[str], mesh: str | None) -> list[
                 _servers(topology, text, values.get("servers")),
                 root=None if root is None else find_node(topology, root, "root"),
                 name=values.get("name", ""),
-                relays=_servers(topology, text, values.get("relays")) or (),
+                relays=_relays(topology, text, values),
                 **when,
             )
         )
     return jobs
+
+
+def _relays(topology: Topology, text: str, values: Mapping[str, str]) -> Sequence[int]:
+    listed = values.get("relays")
+    if listed == "all":
+        return topology.servers.tolist()
+    return _servers(topology, text, listed) or ()
 
 
 def _weight(text: str, weight: str) -> float:
@@ -166,7 +222,7 @@ def _servers(topology: Topology, text: str, listed: str | None) -> list[int] | N
 
 
 def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
-    """What was found, for people."""
+    """The result as lines of text."""
     best, network = solution.schedule, solution.schedule.topology
     demand = best.demand
     assert demand is not None
@@ -194,27 +250,32 @@ def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
 
 
 def _far(solution: DemandSolution) -> str:
-    """How far the plan may be from the best, and why."""
+    """The gap between the plan and its bound, and the reason of the bound."""
     network, name = solution.schedule.topology, solution.judge.name
     if solution.of_objective is None:
-        far = (
-            "optimal in seconds" if solution.optimal else f"{solution.gap:.1%} above the least time"
-        )
         bound = solution.bound
+        far = f"{solution.gap:.1%} above the lower bound in seconds"
+        if solution.optimal:
+            far = optimal_in("seconds", bound.holds_unless)
         doubt = ", not certified" * (bound.seconds > bound.seconds_of_parts)
         reason = bound.reason(network.id_name)
-        return f"{far}: at least {format_seconds(bound.seconds)}{doubt}, since {reason}"
-    far = "optimal" if solution.optimal else f"{solution.gap:.1%} above the least"
+        least = f"at least {format_seconds(bound.seconds)}{bound.holds_for}"
+        return f"{far}: {least}{doubt}, since {reason}"
+    of_all = solution.of_objective
+    far = f"{solution.gap:.1%} above the lower bound"
+    if solution.optimal:
+        far = "optimal" + " among such schedules" * bool(of_all.holds_unless)
     value, least = (
         format_seconds(one) if solution.judge.in_seconds else f"{one:.4g}"
         for one in (solution.value, solution.least)
     )
-    reason = solution.of_objective.reason(network.id_name)
+    least += class_of(of_all.holds_unless)
+    reason = of_all.reason(network.id_name)
     return f"{name} {value}, {far}: at least {least}, not certified, since {reason}"
 
 
 def _ends(solution: DemandSolution) -> str:
-    """When jobs of each name end, where there are several."""
+    """When the jobs of each name end, if there are several."""
     demand = solution.schedule.demand
     assert demand is not None
     if len(demand.jobs) == 1:
@@ -246,7 +307,11 @@ def job_summary(solution: DemandSolution, output: Path | None) -> dict[str, Any]
         "transfers": best.num_transfers,
         "pieces": best.pieces,
         "seconds": solution.seconds,
-        "seconds_bound": {"seconds": solution.bound.seconds, "reason": solution.bound.reason()},
+        "seconds_bound": {
+            "seconds": solution.bound.seconds,
+            "reason": solution.bound.reason(),
+            "holds_for": solution.bound.holds_for.removeprefix(" for ") or "every schedule",
+        },
         "seconds_gap": solution.seconds / solution.bound.seconds - 1,
         "objective": solution.judge.name,
         "value": solution.value,

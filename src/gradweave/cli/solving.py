@@ -1,47 +1,50 @@
-"""Options of the verbs that search for a schedule, and the search."""
+"""Options of the commands that search for a schedule, and the search."""
 
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
-from click.core import ParameterSource
 
 from gradweave.cli.options import (
     FaultOptions,
     Parameters,
     Result,
-    SizeType,
     fault_options,
+    is_given,
     network_of,
+    refuse,
+    scheduler_option,
     seed_option,
     time_limit_option,
     with_options,
 )
 from gradweave.errors import OptionError, SpecError
-from gradweave.schedule.file import load
-from gradweave.schedule.objective import JOB_OBJECTIVES
-from gradweave.schedule.planned_for import planned_for
-from gradweave.schedule.schedule import COLLECTIVES, Collective
-from gradweave.schedulers.solve.seconds_bound import has_equal_links
-from gradweave.schedulers.solve.solution import Solution
-from gradweave.schedulers.solve.solve import OBJECTIVES, Objective, solve
+from gradweave.schedulers.solving.solution import Solution
+from gradweave.schedulers.solving.solve import OBJECTIVES, Objective, default_objective, solve
 from gradweave.schedulers.spread import local_processes
-from gradweave.simulate.runtime import NAMES
+from gradweave.schedules.demand import NAMES as NAMES_OF_COLLECTIVES
+from gradweave.schedules.file import load
+from gradweave.schedules.objective import JOB_OBJECTIVES
+from gradweave.schedules.planned_for import planned_for
+from gradweave.schedules.ready import planned_ready_times
+from gradweave.schedules.schedule import Collective
+from gradweave.simulator.runtime import NAMES
 from gradweave.stop import Interrupt
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_size, parse_seconds
+from gradweave.wording import counted
 
 
-class SearchOptions(FaultOptions):
-    """Values of the options of `solving_options`."""
+class ShownOptions(FaultOptions):
+    """Values of the options of a search, except its strategies."""
 
-    scheduler: str | None
-    collective: Collective
+    collective: str
+    root: str | None
     objective: Objective | None
     runtime: str
     seed: int
@@ -51,51 +54,40 @@ class SearchOptions(FaultOptions):
     start_from: Path | None
 
 
-_MINIMISED = "Minimise rounds, or seconds, which latency, bandwidth and the gradient's size decide."
-objective_option = click.option(
-    "--objective",
-    type=click.Choice(OBJECTIVES),
-    default="rounds",
-    show_default=True,
-    help=_MINIMISED,
+class SearchOptions(ShownOptions):
+    """Values of the options of `solving_options`."""
+
+    scheduler: str | None
+
+
+_MINIMISED = (
+    "What to minimise: rounds, or the predicted time, which depends on latency, bandwidth and size."
 )
+_CHOSEN = "  [default: seconds if bandwidths differ or a runtime is given, else rounds]"
 chosen_objective_option = click.option(
-    "--objective",
-    type=click.Choice(OBJECTIVES),
-    help=f"{_MINIMISED}  [default: seconds where bandwidths differ or a runtime is given, else "
-    "rounds]",
+    "--objective", type=click.Choice(OBJECTIVES), help=f"{_MINIMISED}{_CHOSEN}"
 )
 searched_objective_option = click.option(
     "--objective",
     type=click.Choice((*OBJECTIVES, *JOB_OBJECTIVES)),
-    help=f"{_MINIMISED}  [default: seconds where bandwidths differ or a runtime is given, else "
-    "rounds]  Of jobs: when the last ends (makespan, the default), the sum of when each does, or "
-    "that by weights, or the largest slowdown (fair).",
+    help=f"{_MINIMISED} With --job: the end of the last job (makespan, the default), the sum of "
+    f"their ends, that sum weighted, or the largest slowdown (fair).{_CHOSEN}",
 )
-
-
 runtime_option = click.option(
     "--runtime",
     metavar="NAME|FILE",
     default="ideal",
     show_default=True,
-    help=f"Plan for what messages cost where the schedule is to run: {', '.join(NAMES)}, or a "
-    "TOML file that gradweave run --write-runtime wrote. If no plan is faster, the runtime's own "
-    "all-reduce is the answer.",
+    help=f"Plan with the message costs of this runtime: {', '.join(NAMES)}, or a TOML file from "
+    "gradweave bench --write-runtime. If no plan is faster, the answer is the runtime's own "
+    "all-reduce.",
 )
 
 
 def objective_of(topology: Topology, given: SearchOptions) -> Objective:
-    """What was asked for, or the default."""
-    return given["objective"] or default_objective(topology, given["runtime"], given["collective"])
-
-
-def default_objective(
-    topology: Topology, runtime: str, collective: Collective = "all_reduce"
-) -> Objective:
-    """Seconds where rounds do not tell the time."""
-    tells = has_equal_links(topology) or collective != "all_reduce"
-    return "rounds" if tells and runtime == "ideal" else "seconds"
+    """The given objective, or the default."""
+    collective = cast(Collective, given["collective"])
+    return given["objective"] or default_objective(topology, given["runtime"], collective)
 
 
 def collective_named(text: str, names: Sequence[str]) -> str:
@@ -114,68 +106,74 @@ class CollectiveType(click.Choice):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The collective as the library spells it."""
-        return super().convert(collective_named(str(value), COLLECTIVES), param, ctx)
+        return super().convert(collective_named(str(value), self.choices), param, ctx)
+
+
+collective_option = click.option(
+    "--collective",
+    type=CollectiveType(NAMES_OF_COLLECTIVES),
+    default="all_reduce",
+    show_default=True,
+    help="Schedule this collective of all servers.",
+)
+root_option = click.option(
+    "--root",
+    metavar="SERVER",
+    help="Root of a broadcast, reduce, scatter or gather.  [default: the first server]",
+)
+
+
+_SEARCH_OPTIONS = (
+    collective_option,
+    root_option,
+    runtime_option,
+    seed_option,
+    time_limit_option,
+    click.option(
+        "--workers",
+        type=click.IntRange(1, 1024),
+        default=1,
+        show_default=True,
+        help="Try strategies in parallel in this many processes.",
+    ),
+    fault_options,
+    click.option(
+        "--ready-at",
+        multiple=True,
+        metavar="SERVER=SECONDS",
+        help="Release time of this server's gradient, as in 3=50ms. Repeatable. Needs --objective "
+        "seconds.",
+    ),
+    click.option(
+        "--start-from",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Keep as much as possible of this schedule, made for the network before a fault. It "
+        "also gives defaults for objective, size and runtime.",
+    ),
+)
+
+
+def search_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Adds the options of a search, except --scheduler and --objective; see `SearchOptions`."""
+    return with_options(command, _SEARCH_OPTIONS)
 
 
 def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of a search to a verb; see `SearchOptions`."""
+    """Adds all options of a search; see `SearchOptions`."""
     options = (
-        click.option(
-            "--scheduler",
-            metavar="SCHEDULERS",
-            multiple=True,
-            callback=lambda _context, _option, given: ",".join(given) if given else None,
-            help="Try these strategies, comma-separated, such as merged:rule=deepest; keep the "
-            "best.  [default: all]",
-        ),
-        click.option(
-            "--collective",
-            type=CollectiveType(COLLECTIVES),
-            default="all_reduce",
-            show_default=True,
-            help="Schedule this collective.",
+        scheduler_option(
+            "Try these strategies (by default all), such as ring,merged:rule=deepest, and keep the "
+            "best result."
         ),
         searched_objective_option,
-        runtime_option,
-        seed_option,
-        time_limit_option,
-        click.option(
-            "--workers",
-            type=click.IntRange(1, 1024),
-            default=1,
-            show_default=True,
-            help="Try strategies side by side in this many processes.",
-        ),
-        fault_options,
-        click.option(
-            "--ready-at",
-            multiple=True,
-            metavar="SERVER=SECONDS",
-            help="Take this server's own gradient to be ready late, as in 3=50ms; may be repeated. "
-            "Needs --objective seconds.",
-        ),
-        click.option(
-            "--start-from",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Keep what still works of this schedule, made for the network before a fault. "
-            "Objective, size and runtime are its own if they are not given.",
-        ),
+        search_options,
     )
     return with_options(command, options)
 
 
-gradient_option = click.option(
-    "--gradient-bytes",
-    type=SizeType(),
-    default="100MB",
-    show_default=True,
-    help="Predict, and minimise, the seconds for a gradient of this size.",
-)
-
-
 def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | None:
-    """[N] seconds at which each server is ready, from ``SERVER=SECONDS``; None if none is late.
+    """[N] release times of the servers in seconds, from ``SERVER=SECONDS``; None if all are zero.
 
     Raises:
         SpecError: for a text of another form, or a server that is given twice.
@@ -190,7 +188,7 @@ def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | No
             raise SpecError(
                 f"ready-at {text!r:.60}: expected a server and when it is ready, as in 3=50ms"
             )
-        node = find_node(topology, server, "server")
+        node = find_node(topology, server, "ready-at")
         if not topology.is_server[node]:
             raise SpecError(f"ready-at {text!r:.60}: is a switch; expected a server")
         if node in ready:
@@ -207,37 +205,32 @@ def as_planned(given: SearchOptions, gradient_bytes: float) -> tuple[SearchOptio
         gradient_bytes: the size, given or not.
 
     Returns:
-        The options, the size, and a line that says what was taken; no line where nothing was.
+        The options, the size, and a line about what was taken from the file, or "".
     """
     file = given["start_from"]
     if file is None or given["objective"] == "rounds":
         return given, gradient_bytes, ""
-    stated, said = planned_for(load(file)), []
+    schedule = load(file)
+    stated, said, ready = planned_for(schedule), [], planned_ready_times(schedule)
     if given["objective"] is None and stated.objective == "seconds":
         given = {**given, "objective": "seconds"}
-        said.append("for the least time")
-    if stated.gradient_bytes and not is_given("gradient_bytes", "min_bytes", "max_bytes"):
+        said.append("for the shortest time")
+    if stated.gradient_bytes and not is_given("gradient_bytes"):
         gradient_bytes = stated.gradient_bytes
         said.append(f"for {format_size(gradient_bytes)}")
+    if ready is not None and given["objective"] == "seconds" and not given["ready_at"]:
+        late = [(s, t) for s, t in zip(schedule.topology.servers, ready.tolist(), strict=True) if t]
+        given = {**given, "ready_at": tuple(f"{server}={time!r}s" for server, time in late)}
+        said.append(f"with {counted(len(late), 'late server')}")
     if stated.runtime and not is_given("runtime"):
         if stated.runtime not in NAMES:
             raise OptionError(
                 f"--start-from: {file} was planned for the runtime {stated.runtime!r:.60}, whose "
-                "profile is not known by name; give --runtime, its file or another one"
+                "profile is not known by name; give its file or another profile by --runtime"
             )
         given = {**given, "runtime": stated.runtime}
         said.append(f"on {stated.runtime}")
     return given, gradient_bytes, f"{', '.join(said)}: as {file} was planned" if said else ""
-
-
-def is_given(*names: str) -> bool:
-    """Whether one of these options is on the command line.
-
-    Args:
-        names: of the parameters of the verb.
-    """
-    source = click.get_current_context().get_parameter_source
-    return any(source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 def search(
@@ -246,15 +239,19 @@ def search(
     """Searches for a schedule with the options of `solving_options`; Ctrl-C ends with the best."""
     start_from = given["start_from"]
     topology = network_of(network, given)
+    objective = objective_of(topology, given)
+    ready = ready_times_of(topology, given["ready_at"])
+    if objective != "seconds":
+        refuse(["ready_at"], "--objective seconds with it")
     with _workers(given["workers"]) as executor, ended_by_ctrl_c(progress) as interrupt:
         return solve(
             topology,
-            collective=given["collective"],
+            collective=cast(Collective, given["collective"]),
             schedulers=given["scheduler"],
-            objective=objective_of(topology, given),
+            objective=objective,
             runtime=given["runtime"],
             gradient_bytes=gradient_bytes,
-            ready_at_s=ready_times_of(topology, given["ready_at"]),
+            ready_at_s=ready,
             start_from=None if start_from is None else load(start_from),
             seed=given["seed"],
             time_limit=given["time_limit"],
@@ -265,7 +262,7 @@ def search(
 
 
 def _workers(count: int) -> contextlib.AbstractContextManager[Executor | None]:
-    """Where strategies are tried side by side; None for one after the other."""
+    """The processes in which strategies are tried in parallel, or None."""
     return contextlib.nullcontext() if count == 1 else local_processes(count)
 
 

@@ -1,6 +1,6 @@
-"""What schedulers, strategies for demands, families of networks and others promise, checked.
+"""Checks of the promises of schedulers, demand strategies, network families and other parts.
 
-The project's own tests use the same checks, with its own table of strategies and networks.
+The project's tests use the same checks, with their own table of strategies and networks.
 """
 
 from gradweave.conformance.conform import conform

@@ -1,4 +1,4 @@
-"""The front door: what a name stands for, and every promise of its kind."""
+"""The entry point: resolves a name, and checks every promise of its kind."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from gradweave import lazy, plugins
 from gradweave.conformance.finding import Findings
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers import spec as schedulers
-from gradweave.schedulers.demands.strategy import DemandStrategy
+from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.specification import parse_spec
 from gradweave.topology import spec as topologies
@@ -20,22 +20,21 @@ KINDS = (
 
 
 def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
-    """Checks what a part promises: see `KINDS`.
+    """Checks the promises of a part; see `KINDS`.
 
     Args:
-        target: ``module:object``, which is imported; the name of an installed package's plug-in; or
-            the class, function or `gradweave.marl.Family` itself. After a text a colon and
-            parameters may stand, as in ``my.nets:snake:rows=3,columns=4``: options of a strategy,
-            or the network of a family on which it is tried.
-        parameters: the same, for what is no text.
+        target: ``module:object``, which is imported; the name of a plug-in of an installed package;
+            or the class, function or `gradweave.marl.Family` itself. A text may end in a colon and
+            parameters, as in ``my.nets:snake:rows=3,columns=4``: options of a strategy
+            or of a game, or the network of a family to try the family on.
+        parameters: the same parameters, for a target that is not a text.
 
     Returns:
-        What it was taken for, and the findings, one for each promise and case, found as they are
-        asked for.
+        The kind of part, and the findings, one for each promise and case, computed lazily.
 
     Raises:
         SpecError: the text is not understood.
-        OptionError: it cannot be imported, or is nothing that can be checked.
+        OptionError: it cannot be imported, or cannot be checked.
 
     >>> from gradweave.schedulers import Ring
     >>> kind, findings = conform(Ring)
@@ -55,19 +54,30 @@ def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
     if isinstance(given, type) and issubclass(given, DemandStrategy):
         from gradweave.conformance.demand_strategy import check_demand_strategy
 
-        values = parse_spec(f"{given.name}:{parameters}" if parameters else given.name)[1]
-        strategy = schedulers.made_of(given, given.name, values)
+        strategy = _with_options(given, parameters)
         return f"strategy for demands {given.name}", check_demand_strategy(strategy)
-    if inspect.isfunction(given) or isinstance(given, functools.partial):
+    function = inspect.isfunction(given) or isinstance(given, functools.partial)
+    if function and _makes_networks(given):
         from gradweave.conformance.family import check_family
 
         plugins.check_name(f"family {name}", name, topologies.own_families())
         return f"family of networks {name}", check_family(name, given, parameters)
-    return _of_an_extra(name, given)
+    return _of_an_extra(name, given, parameters)
 
 
-def _of_an_extra(name: str, given: Any) -> tuple[str, Findings]:
-    """The same for what takes longer to import, or needs an extra."""
+def _with_options(strategy: Any, parameters: str) -> Any:
+    """A strategy's instance, with options given as text."""
+    spec = f"{strategy.name}:{parameters}" if parameters else strategy.name
+    return schedulers.made_of(strategy, strategy.name, parse_spec(spec)[1])
+
+
+def _makes_networks(function: Any) -> bool:
+    """Whether a function makes a family's networks, which take ``link``, and not games."""
+    return "link" in inspect.signature(function).parameters
+
+
+def _of_an_extra(name: str, given: Any, parameters: str) -> tuple[str, Findings]:
+    """The checks of parts that are slow to import, or need an extra."""
     from gradweave.marl.games.family import Family
     from gradweave.marl.games.own import seems_game
     from gradweave.placement.strategies.strategy import Placer
@@ -75,23 +85,26 @@ def _of_an_extra(name: str, given: Any) -> tuple[str, Findings]:
     if isinstance(given, type) and issubclass(given, Placer) and not inspect.isabstract(given):
         from gradweave.conformance.placer import check_placer
 
-        return f"placement strategy {given.name}", check_placer(given())
-    if isinstance(given, Family) or seems_game(given):
-        from gradweave.marl.games.environments import checked
+        return f"placement strategy {given.name}", check_placer(_with_options(given, parameters))
+    makes = inspect.isroutine(given) or isinstance(given, functools.partial)
+    if isinstance(given, Family) or seems_game(given) or makes:
+        from gradweave.marl.games.environments import check_options, checked, written_options
 
         family = checked(given, f"environment {name}", name)
+        options = written_options(name, parameters)
+        check_options(name, family, options)
         lazy.require("conformance of an environment", "jax", "equinox", extra="marl")
         from gradweave.conformance.environment import check_environment
 
-        return f"environment {', '.join(family.ids)}", check_environment(family)
+        return f"environment {', '.join(family.ids)}", check_environment(family, options)
     raise OptionError(
-        f"{name or 'part'}: expected {KINDS} (a class of either strategy, a function, a "
-        f"gradweave.marl.Family), got {given!r:.60}"
+        f"{name or 'part'}: expected {KINDS} (a class of either strategy, a function of "
+        f"networks, which takes link, or of games, a gradweave.marl.Family), got {given!r:.60}"
     )
 
 
 def _named(text: str) -> tuple[str, Any, str]:
-    """A name for messages and files, what a text stands for, and the parameters after it."""
+    """A name for messages and files, the object that a text denotes, and its parameters."""
     head, _, parameters = text.partition(":")
     attribute, _, rest = parameters.partition(":")
     for kind, read in (

@@ -1,38 +1,38 @@
-"""What every strategy for demands promises: functions that raise where a promise is broken."""
+"""The promises of every demand strategy, as functions that raise if a promise is broken."""
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from gradweave.bounds.demands import demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.conformance.finding import Findings, attempt, expect
 from gradweave.conformance.networks import network, relabelled
 from gradweave.conformance.scheduler import same_schedule
 from gradweave.errors import GradweaveError, NoScheduleError
-from gradweave.schedule.demand import NAMES, ROOTED, Demand, collective, sends
-from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.demands.strategy import DemandStrategy
-from gradweave.schedulers.solve.demands import solve_demand
-from gradweave.simulate.seconds import event_seconds
+from gradweave.processes.owned import temporary_folder
+from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.solving.demands import solve_demand
+from gradweave.schedules.demand import NAMES, ROOTED, Demand, collective, sends
+from gradweave.schedules.file import load
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.seconds import event_seconds
 from gradweave.topology.topology import Topology
-from gradweave.verify import verify
+from gradweave.verifier import verify
 
 SMALL = ("star:4", "ring:4", "leaf_spine:leaves=2,spines=1,servers_per_leaf=2", "irregular")
-"""On which a strategy of others is tried."""
+"""Networks on which other people's strategies are tried."""
 BYTES = 1200
-"""Of a message; so few that no strategy cuts it fine."""
+"""Size of a message, small enough that no strategy cuts it into many pieces."""
 
 
 def demands(topology: Topology) -> dict[str, Demand]:
-    """Demands of every kind for a network of four servers or more, by what they are.
+    """Demands of every kind, by name, for a network of at least four servers.
 
-    Each collective among all servers, and among three where all may relay; parts that differ, one
-    of them empty; messages; and jobs whose groups overlap.
+    Each collective among all servers, and among three with all others as relays; parts of
+    different sizes, one of them empty; messages; and jobs with overlapping groups.
     """
     everyone = topology.servers.tolist()
     some = everyone[::-1][:3]
@@ -61,13 +61,13 @@ def _collective(name: str, servers: list[int], relays: object = ()) -> Demand:
 
 
 def is_valid(strategy: DemandStrategy, schedule: Schedule) -> None:
-    """It verifies by the strategy's own terms and no laxer ones."""
+    """The schedule is valid under exactly the rules of the strategy."""
     verdict = verify(schedule, forwarding_servers=strategy.forwards)
     expect(verdict.valid, f"the schedule is invalid: {verdict.violation}")
 
 
 def is_of_the_demand(strategy: DemandStrategy, schedule: Schedule, demand: Demand) -> None:
-    """Its demand is the one given, and its provenance the strategy with its options and seed."""
+    """Its demand is the given one, and its provenance the strategy with its options and seed."""
     got = schedule.demand
     expect(got is not None, "the schedule has no demand")
     assert got is not None
@@ -86,14 +86,14 @@ def is_of_the_demand(strategy: DemandStrategy, schedule: Schedule, demand: Deman
 
 
 def is_not_better_than_possible(schedule: Schedule, demand: Demand) -> None:
-    """It takes no less than the bound."""
+    """It takes at least as long as the bound."""
     bound = demand_bound(schedule.topology, demand).seconds
     took = float(event_seconds(schedule)[1].max())
     expect(took >= bound * (1 - 1e-9), f"{took:g} s, where at least {bound:g} s are needed")
 
 
 def proves_no_more_than_it_takes(strategy: DemandStrategy, schedule: Schedule) -> None:
-    """`solve_demand` states the simulator's seconds, and a bound that is not above them."""
+    """`solve_demand` reports the simulator's seconds, and a bound that does not exceed them."""
     demand = schedule.demand
     assert demand is not None
     found = solve_demand(schedule.topology, demand, strategies=[strategy])
@@ -117,21 +117,21 @@ def is_determined_by_the_seed(strategy: DemandStrategy, schedule: Schedule) -> N
 
 
 def does_under_other_node_ids(strategy: DemandStrategy, schedule: Schedule) -> None:
-    """One made where nodes have other ids is valid and keeps the bound; or it finds none."""
+    """With other node ids, its schedule is valid and keeps the bound; or it finds none."""
     topology, new_id = relabelled(schedule.topology)
     assert schedule.demand is not None
     demand = schedule.demand.mapped(new_id)
     try:
         anew = strategy.schedule(topology, demand)
-    except NoScheduleError:  # of a strategy that goes by ids
+    except NoScheduleError:  # the strategy may depend on ids
         return
     is_valid(strategy, anew)
     is_not_better_than_possible(anew, demand)
 
 
 def is_kept_by_a_file(schedule: Schedule) -> None:
-    """Saved and loaded, it is the same: its options can be written."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A schedule is unchanged by saving and loading, so its options can be written."""
+    with temporary_folder() as folder:
         path = Path(folder, "schedule.json")
         schedule.save(path)
         same_schedule(load(path), schedule, "a file of it holds something else")
@@ -144,7 +144,7 @@ def made_or_refused(
     *,
     time_limit: float | None = None,
 ) -> Schedule | None:
-    """A schedule; None where the strategy says in one line that it has none."""
+    """A schedule, or None if the strategy says in one line that it has none."""
     try:
         return strategy.schedule(topology, demand, time_limit=time_limit)
     except NoScheduleError as error:
@@ -155,7 +155,7 @@ def made_or_refused(
 
 
 def check_demand_strategy(strategy: DemandStrategy) -> Findings:
-    """Every promise, of one strategy with its options, on `SMALL` and `demands`."""
+    """Checks every promise of a strategy with its options on `SMALL` and `demands`."""
     found = 0
     for name in SMALL:
         topology = network(name)
@@ -175,7 +175,7 @@ def check_demand_strategy(strategy: DemandStrategy) -> Findings:
 def promises(
     strategy: DemandStrategy, schedule: Schedule, demand: Demand
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What holds for a schedule that the strategy made with seed 0, and its check."""
+    """The promises about a schedule that the strategy made with seed 0, and their checks."""
     yield "valid", partial(is_valid, strategy, schedule)
     yield "of the demand", partial(is_of_the_demand, strategy, schedule, demand)
     yield "keeps the bound", partial(is_not_better_than_possible, schedule, demand)

@@ -1,10 +1,11 @@
-"""What every environment promises. Each function is one promise of a game behind `Environment`.
+"""The promises of every environment, one function for each promise of a game.
 
 Imports JAX.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,10 @@ from gradweave.marl.games.environments import made
 from gradweave.marl.games.family import Family
 
 GAMES = 3
-"""Played side by side."""
+"""Number of games played in parallel."""
 STEPS = 2_000
-"""Within which an episode of random actions must end: learners see returns of episodes only."""
+"""Steps within which an episode of random actions must end, since learners see only the returns of
+finished episodes."""
 
 
 def _actions(environment: Environment, key: jax.Array, available: jax.Array) -> jax.Array:
@@ -28,7 +30,7 @@ def _actions(environment: Environment, key: jax.Array, available: jax.Array) -> 
 
 
 def has_sound_arrays(environment: Environment) -> None:
-    """Observations, masks and rewards have the shapes that it states, and are finite."""
+    """Observations, masks and rewards have the stated shapes, and are finite."""
     agents, key = environment.num_agents, jax.random.key(0)
     state, view = environment.reset(key)
     shape = (agents, environment.observation)
@@ -55,7 +57,7 @@ def is_determined_by_its_key(environment: Environment) -> None:
 
 
 def plays_side_by_side(environment: Environment) -> None:
-    """Games under `jax.vmap` are the games alone: none sees another."""
+    """Games under `jax.vmap` behave as they do alone, without influence on each other."""
     keys = jax.random.split(jax.random.key(2), GAMES)
     states, views = jax.vmap(environment.reset)(keys)
     actions = jax.vmap(partial(_actions, environment))(keys, views.available)
@@ -69,7 +71,7 @@ def plays_side_by_side(environment: Environment) -> None:
 
 
 def ends(environment: Environment) -> None:
-    """Episodes of random actions end, and the compiled step begins new ones by itself."""
+    """Episodes of random actions end, and the compiled step starts new ones automatically."""
 
     def step(carry, key):
         state, view = carry
@@ -90,7 +92,7 @@ def ends(environment: Environment) -> None:
 
 
 def says_what_it_measures(environment: Environment) -> None:
-    """It says what its return means, and has a team for each agent."""
+    """It explains its return, and has a team for each agent."""
     expect(environment.meaning.strip(), "meaning: expected what the return measures")
     expect(len(environment.teams) == environment.num_agents, "teams: expected one for each agent")
 
@@ -104,23 +106,28 @@ _PROMISES: dict[str, Callable[[Environment], None]] = {
 }
 
 
-def check_environment(family: Family) -> Findings:
-    """Every promise, of each game of a family with its options left at their defaults."""
+def check_environment(family: Family, options: Mapping[str, Any] | None = None) -> Findings:
+    """Checks every promise for each game of a family.
+
+    Args:
+        family: the family of games.
+        options: options of each game; missing options have their defaults.
+    """
     for id in family.ids:
         game: list[Environment] = []
-        yield attempt("made", id, partial(_make, family, id, game))
+        yield attempt("made", id, partial(_make, family, id, options or {}, game))
         for environment in game:
             for check, promise in _PROMISES.items():
                 yield attempt(check, id, partial(promise, environment))
 
 
-def _make(family: Family, id: str, game: list[Environment]) -> None:
-    game.append(made(id, family, id, {}))
+def _make(family: Family, id: str, options: Mapping[str, Any], game: list[Environment]) -> None:
+    game.append(made(id, family, id, options))
 
 
 def _are_equal(one: object, other: object, fault: str) -> None:
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             a, b = jax.random.key_data(a), jax.random.key_data(b)
-        # XLA may fuse otherwise where games are side by side, which rounds otherwise.
+        # XLA may fuse batched games differently, which changes rounding.
         expect(np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True), fault)

@@ -1,7 +1,6 @@
-"""What every family of networks promises. Each function is one promise of a network it made."""
+"""The promises of every family of networks, one function for each promise of a network."""
 
 import dataclasses
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,29 +10,30 @@ import numpy as np
 from gradweave.conformance.finding import Findings, attempt, expect, refused_in_one_line
 from gradweave.conformance.scheduler import is_not_better_than_possible, is_valid
 from gradweave.errors import SpecError
+from gradweave.processes.owned import temporary_folder
 from gradweave.schedulers.trees.merged import Merged
-from gradweave.topology.formats.files import load, save
+from gradweave.topology.formats.files import read, save
 from gradweave.topology.spec import family_of, network_of
 from gradweave.topology.topology import Topology
 
 BANDWIDTH_BYTES_PER_S = 1.25e9
 _LINK = "bandwidth=10Gbit/s,latency=7us,capacity=3"
 MAX_SCHEDULED = 64
-"""Servers of the largest network on which a schedule is made: it takes a second."""
+"""Servers of the largest network for which a schedule is made; it takes a second."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """A family, and parameters with which it is tried."""
+    """A family, and the parameters with which it is tried."""
 
     name: str
     build: Callable[..., Topology]
     parameters: str
-    """As a specification has them."""
+    """As in a specification."""
 
     @property
     def topology(self) -> Topology:
-        """The network, made anew."""
+        """A newly made network."""
         return network_of(self.name, self.build, self.parameters)
 
 
@@ -44,7 +44,7 @@ def is_made_again(given: Given) -> None:
 
 
 def is_named_by_its_specification(given: Given) -> None:
-    """Its name, which files and pages have, is the specification that makes it."""
+    """Its name, which files and pages show, is the specification that makes it."""
     made = given.topology
     name, _, parameters = made.name.partition(":")
     expect(
@@ -56,7 +56,7 @@ def is_named_by_its_specification(given: Given) -> None:
 
 
 def takes_link_properties(given: Given) -> None:
-    """Bandwidth, latency and capacity may be given, change its links, and stand in its name."""
+    """Bandwidth, latency and capacity can be given, change its links, and appear in its name."""
     plain, parameters = given.topology, ",".join(filter(None, (given.parameters, _LINK)))
     made = network_of(given.name, given.build, parameters)
     expect(np.array_equal(made.source, plain.source), "with other bandwidths it has other links")
@@ -76,16 +76,16 @@ def takes_link_properties(given: Given) -> None:
 
 
 def is_kept_by_a_file(given: Given) -> None:
-    """Saved and loaded, it is the same."""
+    """A network is unchanged by saving and loading."""
     made = given.topology
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         path = Path(folder, "network.json")
         save(made, path)
-        expect(load(path).same_network(made), "a file of it holds another network")
+        expect(read(path).same_network(made), "a file of it holds another network")
 
 
 def is_scheduled(given: Given) -> None:
-    """A valid schedule is found, which is not below the bound."""
+    """A valid schedule is found that does not beat the bound."""
     topology = given.topology
     if topology.num_servers <= MAX_SCHEDULED:
         scheduler = Merged()
@@ -95,7 +95,7 @@ def is_scheduled(given: Given) -> None:
 
 
 def refuses_in_one_line(given: Given) -> None:
-    """Integers of 0 and below are taken or refused by an error of `gradweave.errors`."""
+    """Integers of 0 and below are accepted, or rejected by an error of `gradweave.errors`."""
     kept = dict(part.split("=") for part in given.parameters.split(",") if "=" in part)
     for key in kept:
         for value in ("-1", "0"):
@@ -114,12 +114,12 @@ _PROMISES: dict[str, Callable[[Given], None]] = {
 
 
 def check_family(name: str, build: Callable[..., Topology], parameters: str = "") -> Findings:
-    """Every promise, of one network of a family.
+    """Checks every promise for one network of a family.
 
     Args:
-        name: of the family.
+        name: name of the family.
         build: makes a network; see `gradweave.topology.spec.family_of`.
-        parameters: of the network, such as ``rows=3,columns=4``.
+        parameters: parameters of the network, such as ``rows=3,columns=4``.
 
     Raises:
         SpecError: parameters are missing.

@@ -1,4 +1,4 @@
-"""What a check found, and how checks are run one after another."""
+"""The results of checks, and functions that run them."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -9,28 +9,28 @@ from gradweave.printable import in_one_line
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one check found on one case."""
+    """The result of one check on one case."""
 
     check: str
-    """What is promised."""
+    """The promise."""
     case: str
-    """On what it was tried."""
+    """The case that was tried."""
     fault: str | None
-    """What is wrong, in one line; None where the promise is kept."""
+    """The fault in one line, or None if the promise is kept."""
 
 
 def expect(holds: object, fault: str) -> None:
-    """Goes on where something holds.
+    """Passes if a condition holds.
 
     Raises:
-        ConformanceError: it does not; the message is the fault.
+        ConformanceError: it does not hold; the message is the fault.
     """
     if not holds:
         raise ConformanceError(fault)
 
 
 def attempt(check: str, case: str, promise: Callable[[], object]) -> Finding:
-    """Runs a check. Whatever the code of others raises is a fault, and one line."""
+    """Runs a check. Any exception from the checked code becomes a fault of one line."""
     try:
         promise()
     except GradweaveError as error:
@@ -44,7 +44,7 @@ Findings = Iterator[Finding]
 
 
 def refused_in_one_line(make: Callable[[], object]) -> None:
-    """Whether bad input is refused as it should be, where it is refused."""
+    """Bad input is either accepted or rejected by one line of `gradweave.errors`."""
     try:
         make()
     except GradweaveError:

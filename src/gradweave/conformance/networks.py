@@ -1,4 +1,4 @@
-"""Networks for checks: small ones of many shapes, two by hand, and any with its nodes renamed."""
+"""Networks for checks: small ones of many shapes, two built by hand, and any with renamed nodes."""
 
 import numpy as np
 
@@ -16,21 +16,21 @@ SMALL = (
     "irregular",
     "lopsided",
 )
-"""On which a strategy of others is tried: among them switches, odd numbers, servers with one link,
-capacities above 1 and directions that differ."""
+"""Networks on which other people's strategies are tried. They include switches, odd numbers,
+servers with one link, capacities above 1 and directions that differ."""
 
-# Servers 0 to 5, switches 6 and 7; server 5 hangs off server 4 alone.
+# Servers 0 to 5, switches 6 and 7; server 5 is linked only to server 4.
 _LINKS = [(0, 6), (1, 6), (2, 6), (6, 7), (3, 7), (4, 7), (3, 4), (4, 5)]
 _CAPACITY = [2, 3, 1, 2, 1, 3, 1, 2]
 
 
 def irregular() -> Topology:
-    """Six servers, two switches, unequal capacities."""
+    """Six servers and two switches with unequal capacities."""
     return Topology.from_links("irregular", servers=6, switches=2, links=_LINKS, capacity=_CAPACITY)
 
 
 def lopsided() -> Topology:
-    """The irregular network with more room one way than the other."""
+    """The irregular network with more capacity in one direction than in the other."""
     network = irregular()
     capacity = network.capacity + 2 * (network.source > network.target)
     return Topology(
@@ -45,13 +45,13 @@ def lopsided() -> Topology:
 
 
 def network(name: str) -> Topology:
-    """One of the two by hand, or that of a specification."""
+    """One of the two networks built by hand, or the network of a specification."""
     by_hand = {"irregular": irregular, "lopsided": lopsided}
     return by_hand[name]() if name in by_hand else from_spec(name)
 
 
 def relabelled(topology: Topology, seed: int = 0) -> tuple[Topology, np.ndarray]:
-    """The same network with its nodes numbered anew, servers and switches mixed.
+    """The same network with renumbered nodes, servers and switches mixed.
 
     Returns:
         The network, and [V] each node's new id.

@@ -1,4 +1,4 @@
-"""What every placement strategy promises. Each function is one promise on one problem."""
+"""The promises of every placement strategy, one function for each promise on one problem."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,11 +15,11 @@ from gradweave.placement.workload import Stage, Workload
 from gradweave.topology.spec import from_spec
 
 _TOLERANCE = 1e-9
-"""Of costs beside their bound, relative: both are sums of the same numbers in another order."""
+"""Relative tolerance of costs and their bound: both sum the same numbers in different orders."""
 
 
 def problems() -> dict[str, Problem]:
-    """Small problems: with and without servers to spare, and with memory that is scarce."""
+    """Small problems: with and without spare servers, and with scarce memory."""
     stages = tuple(Stage(0.1, 0.2, 1e8, 1e9 * (1 + s), 1e9 * (1 + s % 2)) for s in range(3))
     work = Workload(stages)
     near = pairs_of(from_spec("leaf_spine:leaves=2,spines=1,servers_per_leaf=3"))
@@ -33,7 +33,7 @@ def problems() -> dict[str, Problem]:
 
 
 def places_each_once(placer: Placer, problem: Problem) -> None:
-    """A table [S, D] of devices, each at most once, that have the memory."""
+    """The result is a table [S, D] of distinct devices with enough memory."""
     devices = np.asarray(placer.place(problem, seed=0))
     shape = (problem.stages, problem.data)
     expect(devices.shape == shape, f"expected devices {shape}, got {devices.shape}")
@@ -67,7 +67,7 @@ _PROMISES: dict[str, Callable[[Placer, Problem], None]] = {
 
 
 def check_placer(placer: Placer) -> Findings:
-    """Every promise, of one placement strategy with its options."""
+    """Checks every promise of a placement strategy with its options."""
     for case, problem in problems().items():
         for check, promise in _PROMISES.items():
             yield attempt(check, case, partial(promise, placer, problem))

@@ -1,6 +1,5 @@
-"""What every scheduler promises. Each function is one promise and raises where it is broken."""
+"""The promises of every scheduler, as functions that raise if a promise is broken."""
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,20 +10,21 @@ import numpy as np
 from gradweave.conformance.finding import Findings, attempt, expect
 from gradweave.conformance.networks import SMALL, network, relabelled
 from gradweave.errors import ConformanceError, NoScheduleError
-from gradweave.schedule.file import load
-from gradweave.schedule.schedule import COLLECTIVES, COPY, REDUCE, Schedule
+from gradweave.processes.owned import temporary_folder
 from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
-from gradweave.schedulers.solve.solution import bound_for
+from gradweave.schedulers.solving.solution import bound_for
 from gradweave.schedulers.spec import from_spec
+from gradweave.schedules.file import load
+from gradweave.schedules.schedule import COLLECTIVES, COPY, REDUCE, Schedule
 from gradweave.topology.topology import Topology
-from gradweave.verify import verify
+from gradweave.verifier import verify
 
 COLUMNS = ("root", "round", "piece", "source", "target", "op", "route_nodes", "route_offsets")
-"""What two schedules that are the same have in common, besides network and collective."""
+"""Columns that equal schedules share, in addition to network and collective."""
 
 
 def is_valid(scheduler: Scheduler, schedule: Schedule) -> None:
-    """It verifies by the strategy's own terms and no laxer ones."""
+    """The schedule is valid under exactly the rules of the strategy."""
     verdict = verify(
         schedule,
         forwarding_servers=scheduler.traits.forwards,
@@ -34,7 +34,7 @@ def is_valid(scheduler: Scheduler, schedule: Schedule) -> None:
 
 
 def says_who_made_it(scheduler: Scheduler, schedule: Schedule, seed: int = 0) -> None:
-    """Its provenance is the strategy, its options and the seed; its network is the one given."""
+    """Its provenance is the strategy, its options and the seed; its network is the given one."""
     made_by = schedule.scheduler
     got = (made_by.name, made_by.options, made_by.seed)
     expected = (scheduler.name, scheduler.options(), seed)
@@ -42,7 +42,10 @@ def says_who_made_it(scheduler: Scheduler, schedule: Schedule, seed: int = 0) ->
 
 
 def is_not_better_than_possible(scheduler: Scheduler, schedule: Schedule) -> int:
-    """It has no fewer rounds than any schedule with the strategy's freedoms; returns that bound."""
+    """Checks that a schedule has at least as many rounds as the bound, which is returned.
+
+    The bound is the one for schedules with the freedoms that the strategy declares.
+    """
     bound = bound_for(schedule.topology, schedule.collective, [scheduler]).rounds
     expect(
         schedule.rounds >= bound,
@@ -60,7 +63,7 @@ def is_determined_by_the_seed(scheduler: Scheduler, schedule: Schedule, seed: in
 
 
 def holds_renamed(scheduler: Scheduler, schedule: Schedule) -> None:
-    """With nodes renamed, in the network and in the schedule, it is valid."""
+    """It stays valid if nodes are renamed in the network and in the schedule."""
     topology, new_id = relabelled(schedule.topology)
     columns = ("root", "source", "target", "route_nodes")
     renamed = {column: new_id[getattr(schedule, column)] for column in columns}
@@ -68,18 +71,18 @@ def holds_renamed(scheduler: Scheduler, schedule: Schedule) -> None:
 
 
 def does_under_other_node_ids(scheduler: Scheduler, schedule: Schedule) -> None:
-    """One made on the renamed network is valid and keeps the bound; or the strategy finds none."""
+    """On the renamed network its schedule is valid and keeps the bound; or it finds none."""
     topology, _ = relabelled(schedule.topology)
     try:
         anew = scheduler.schedule(topology, collective=schedule.collective, seed=0)
-    except NoScheduleError:  # of a strategy that tries ids in order, say
+    except NoScheduleError:  # for example a strategy that tries ids in order
         return
     is_valid(scheduler, anew)
     is_not_better_than_possible(scheduler, anew)
 
 
 def goes_in_stages(scheduler: Scheduler, schedule: Schedule) -> None:
-    """An all-reduce's stages add up; unless the strategy overlaps them, copies come last."""
+    """An all-reduce's stages add up to its rounds unless the strategy overlaps them."""
     if schedule.collective != "all_reduce" or scheduler.traits.overlaps:
         return
     total = sum(schedule.stages.values())
@@ -87,7 +90,7 @@ def goes_in_stages(scheduler: Scheduler, schedule: Schedule) -> None:
 
 
 def copies_come_last(schedule: Schedule) -> None:
-    """No copy before the last round of the reduce-scatter has ended."""
+    """No copy takes place before the reduce-scatter's last round has ended."""
     reduces = schedule.round[schedule.op == REDUCE]
     copies = schedule.round[schedule.op == COPY]
     expect(len(reduces), "nothing is reduced")
@@ -98,15 +101,15 @@ def copies_come_last(schedule: Schedule) -> None:
 
 
 def is_kept_by_a_file(scheduler: Scheduler, schedule: Schedule) -> None:
-    """Saved and loaded, it is the same: its options can be written."""
-    with tempfile.TemporaryDirectory() as folder:
+    """A schedule is unchanged by saving and loading, so its options can be written."""
+    with temporary_folder() as folder:
         path = Path(folder, "schedule.json")
         schedule.save(path)
         same_schedule(load(path), schedule, "a file of it holds something else")
 
 
 def is_written_as_a_specification(scheduler: Scheduler) -> None:
-    """Its options, in words, make the same strategy."""
+    """Its options as text make the same strategy."""
     _, _, options = to_spec(scheduler).partition(":")
     kind = type(scheduler)
     spec = f"{kind.__module__}:{kind.__qualname__}" + (f":{options}" if options else "")
@@ -121,7 +124,7 @@ def has_traits(scheduler: Scheduler) -> None:
 
 
 def check_scheduler(scheduler: Scheduler) -> Findings:
-    """Every promise, of one strategy with its options, on `networks.SMALL`."""
+    """Checks every promise of a strategy with its options on `networks.SMALL`."""
     yield attempt("has traits", scheduler.name, partial(has_traits, scheduler))
     yield attempt(
         "specification", scheduler.name, partial(is_written_as_a_specification, scheduler)
@@ -169,7 +172,7 @@ _PROMISES: dict[str, Callable[[Scheduler, Schedule], object]] = {
 
 
 def _make(scheduler: Scheduler, topology: Topology, collective: str, made: list[Schedule]) -> None:
-    """Makes a schedule, or none where the strategy says that it has none."""
+    """Makes a schedule, or none if the strategy says that it has none."""
     try:
         schedule = scheduler.schedule(topology, collective=collective, seed=0)  # type: ignore[arg-type]
     except NoScheduleError:
@@ -180,12 +183,12 @@ def _make(scheduler: Scheduler, topology: Topology, collective: str, made: list[
 
 
 def same_schedule(one: Schedule, other: Schedule, fault: str) -> None:
-    """Two schedules are the same but for their bounds.
+    """Two schedules are the same except for their bounds.
 
     Args:
         one: a schedule.
-        other: another one.
-        fault: what it means where they differ.
+        other: another schedule.
+        fault: fault to report if they differ.
     """
     if not one.topology.same_network(other.topology):
         raise ConformanceError(f"{fault}: networks")

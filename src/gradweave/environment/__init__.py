@@ -5,19 +5,16 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
-    from gradweave.environment.environment import SchedulingEnvironment, Step, rounds
-    from gradweave.environment.problem import Instance, Problem, Size, stack
+    from gradweave.environment.environment import SchedulingEnvironment, rounds
+    from gradweave.environment.problem import Size, stack
     from gradweave.environment.rewards import Rewards
     from gradweave.environment.state import State
 
 __all__ = [
-    "Instance",
-    "Problem",
     "Rewards",
     "SchedulingEnvironment",
     "Size",
     "State",
-    "Step",
     "rounds",
     "stack",
 ]

@@ -1,8 +1,8 @@
-"""Functions of one episode which, under `vmap`, work on many at once, environments innermost.
+"""Functions of one episode that `vmap` maps over many, with environments as the last array axis.
 
-A state's tables are short: bits, and small numbers by hop or link. Laid out one environment after
-the other they would be read entry by entry; with the environments last, each row of a table is one
-for all of them, and each instruction of the processor works on many.
+A state's tables are short: bits, and small numbers per hop or link. If environments were stored one
+after the other, the tables would be read entry by entry. With environments as the last axis, a row
+of a table has the entries of all environments, and each processor instruction handles many of them.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,15 @@ from jaxtyping import Array
 
 
 def batched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one environment, from one of many.
+    """A function of one environment, made from a function of many.
 
-    Under `vmap`, of states and not of problems, it is the function of many itself. Where problems
-    are batched too, no two environments have a row of a table in common, and each is alone.
+    Under `vmap` over states, but not over problems, it calls the function of many directly. If
+    problems are batched too, environments share no row of a table, and each is processed
+    separately.
 
     Args:
-        function: of a problem, and of trees of arrays whose last axis is the environments'; so is
-            that of what it returns.
+        function: a function of a problem, and of trees of arrays whose last axis is the
+            environments'; so is the last axis of its result.
     """
 
     def alone(problem: Any, *arrays: Any) -> Any:
@@ -49,11 +50,11 @@ def batched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def entry(table: Array, row: Array) -> Array:
-    """[..., B] of [X, B], from each environment the entry in a row of its own.
+    """[..., B] entries of a table [X, B], from a different row in each environment.
 
     Args:
         table: [X, B].
-        row: [..., B], each one that there is.
+        row: [..., B], existing rows.
     """
     return shared(table.reshape(-1), _flat_index(table, row))
 
@@ -63,7 +64,7 @@ def with_entry(table: Array, row: Array, value: Array) -> Array:
 
     Args:
         table: [X, B].
-        row: [B]; X for none.
+        row: [B]; X for no change.
         value: [B].
     """
     changed = (
@@ -73,7 +74,7 @@ def with_entry(table: Array, row: Array, value: Array) -> Array:
 
 
 def shared(table: Array, index: Array) -> Array:
-    """Rows of a table that all environments look at, or that they share; all exist."""
+    """Rows of a table that all environments use; all rows must exist."""
     return table.at[index].get(mode="promise_in_bounds")
 
 
@@ -83,15 +84,15 @@ def _flat_index(table: Array, row: Array) -> Array:
 
 
 def apart(known: Array, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function says, made before anything that uses it is.
+    """The result of a function, computed before anything that uses it.
 
-    XLA's compiler for processors would work it out again for every row of a table that it is used
-    in, were it not behind a branch; a branch that is always taken, which the compiler cannot know.
-    Elsewhere a branch would cost more than it saves.
+    XLA's compiler for processors would otherwise recompute it for every row of a table that it is
+    used in. A branch prevents this; the branch is always taken, which the compiler cannot know. On
+    other devices a branch would cost more than it saves.
 
     Args:
-        known: [B] numbers from 0 up, though the compiler does not know that they are.
-        function: of arrays.
+        known: [B] numbers that are never negative, without the compiler knowing it.
+        function: a function of arrays.
         arguments: the arrays.
     """
     if jax.default_backend() != "cpu":

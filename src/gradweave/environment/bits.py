@@ -1,4 +1,4 @@
-"""Sets as bits of words, and numbers in as few bits as they need."""
+"""Sets as bits of words, and integer types that are as short as possible."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ WORD = 32
 
 
 def packed(table: Bool[Array, "..."], axis: int = -1) -> UInt32[Array, "..."]:
-    """Truth values as bits, those of `WORD` places along an axis in a word.
+    """Truth values as bits; a word has those of `WORD` places along an axis.
 
     >>> import jax.numpy as jnp
     >>> packed(jnp.arange(40) % 20 == 0).tolist()
@@ -28,7 +28,7 @@ def packed(table: Bool[Array, "..."], axis: int = -1) -> UInt32[Array, "..."]:
 
 
 def unpacked(words: UInt32[Array, "... W"], length: int) -> Bool[Array, "... Q"]:
-    """So many truth values.
+    """The first `length` bits as truth values.
 
     >>> import jax.numpy as jnp
     >>> unpacked(packed(jnp.arange(40) % 20 == 0), 40).nonzero()[0].tolist()
@@ -39,12 +39,12 @@ def unpacked(words: UInt32[Array, "... W"], length: int) -> Bool[Array, "... Q"]
 
 
 def narrow(most: int) -> Any:
-    """The shortest type of numbers from 0 to `most`, with one more that is none of them."""
+    """The shortest type for numbers from 0 to `most` and a sentinel."""
     return next(kind for kind in (jnp.uint8, jnp.uint16, jnp.uint32) if most < jnp.iinfo(kind).max)
 
 
 def passed(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-    """Where counts, one after the other, come to exceed a number; and what is left of it."""
+    """The index at which the running sum of counts exceeds a number, and the remainder there."""
     upto, index, before = counts[0], jnp.zeros_like(number), jnp.zeros_like(number)
     for i, count in enumerate(counts[1:], start=1):
         beyond = upto <= number
@@ -55,7 +55,7 @@ def passed(counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
 
 
 def nth_bit(words: Sequence[UInt32[Array, "*B"]], nth: Array) -> Array:
-    """The place of the n-th bit that is set, in words that follow each other.
+    """The position of the n-th bit that is set in consecutive words.
 
     >>> import jax.numpy as jnp
     >>> nth_bit(jnp.uint32([5, 6]), jnp.uint32([0, 1, 2, 3])).tolist()

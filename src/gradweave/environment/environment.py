@@ -15,7 +15,7 @@ from gradweave.environment.state import WORKLOAD_SCHEDULING, State
 
 
 class Step(NamedTuple):
-    """What a step leads to."""
+    """The result of a step."""
 
     state: State
     tree_reward: Float[Array, ""]
@@ -32,12 +32,13 @@ class Step(NamedTuple):
 class SchedulingEnvironment:
     """The scheduling problem as two agents' turns; pure, for jit and vmap, for any `Problem`.
 
-    Flow-tree selection acts once a round; workload scheduling then sends one workload a step, and
-    the round ends by itself when none is left that fits. A finished episode is a schedule:
-    ``instance.schedule(state.sent_round, state.sent_hop)``.
+    Flow-tree selection acts once per round. Workload scheduling then sends one workload per step,
+    and the round ends automatically when no workload is left that fits. A finished episode is a
+    schedule: ``instance.schedule(state.sent_round, state.sent_hop)``.
 
     >>> import jax, gradweave as gw
-    >>> from gradweave.environment import Instance, Problem, SchedulingEnvironment
+    >>> from gradweave.environment import SchedulingEnvironment
+    >>> from gradweave.environment.problem import Instance, Problem
     >>> instance = Instance(gw.topology.ring(4))
     >>> environment, problem = SchedulingEnvironment(), Problem.of(instance)
     >>> state, step = environment.reset(problem), jax.jit(environment.step)
@@ -50,7 +51,7 @@ class SchedulingEnvironment:
 
     rewards: Rewards = dataclasses.field(default_factory=Rewards)
     auto_reset: bool = False
-    """Whether a step that ends an episode returns the first state of the next one."""
+    """Whether a step that ends an episode returns the first state of the next episode."""
 
     def reset(self, problem: Problem) -> State:
         """The first state."""
@@ -63,25 +64,27 @@ class SchedulingEnvironment:
         trees: Bool[Array, " Q"],
         workload: Int[Array, ""],
     ) -> Step:
-        """The step of the agent whose turn it is; the other one's action is not looked at.
+        """The step of the agent whose turn it is; the action of the other agent is ignored.
 
         Args:
             problem: the problem.
             state: the state.
             trees: action of flow-tree selection: multi-hot over trees.
-            workload: action of workload scheduling: ``hop * Q + tree``. One that is not available
-                is not sent; where the turn is workload scheduling's, some workload always is.
+            workload: action of workload scheduling: ``hop * Q + tree``. An unavailable workload is
+                not sent; at the turn of workload scheduling some workload is always available.
         """
-        # Weights may be arrays that depend on the problem's, which no inner function may hold.
+        # Weights may be arrays that depend on a traced value of the caller, which an inner function
+        # must not capture.
         shared = problem, dataclasses.astuple(self.rewards)
         return batched(self._step)(shared, state, trees, workload)
 
     def _step(self, shared: tuple, state: State, trees: Array, workload: Array) -> Step:
-        """`step`, of many environments."""
+        """`step` for many environments."""
         problem, rewards = shared[0], Rewards(*shared[1])
         asked = workload_scheduling.asked(problem, state, workload)
         after = workload_scheduling.sent(problem, state, *asked)
-        # Who selects sent nothing: what it sees of its state is as before.
+        # Environments that select sent no workload, so a selection may read the old `state`; only
+        # the tables that it writes must be the new ones.
         before = dataclasses.replace(state, count=after.count, used=after.used)
         begun = flow_tree_selection.selected_some(problem, before, trees)
         turn = jnp.full_like(state.turn, WORKLOAD_SCHEDULING)
@@ -99,19 +102,19 @@ class SchedulingEnvironment:
         return Step(after, tree_reward, workload_reward, done, truncated)
 
     def tree_mask(self, problem: Problem, state: State) -> Bool[Array, " Q"]:
-        """Trees with a workload that is ready; none when it is the other agent's turn."""
+        """Trees with a ready workload; none at the other agent's turn."""
         turn = flow_tree_selection.is_turn(state)
         return flow_tree_selection.mask(problem, state) & turn
 
     def workload_mask(self, problem: Problem, state: State) -> Bool[Array, " HQ"]:
-        """Workloads that can be sent; none when it is the other agent's turn."""
+        """Workloads that can be sent; none at the other agent's turn."""
         turn = workload_scheduling.is_turn(state)
         return workload_scheduling.mask(problem, state) & turn
 
     def observe(
         self, problem: Problem, state: State
     ) -> tuple[flow_tree_selection.TreeObservation, workload_scheduling.WorkloadObservation]:
-        """What each agent sees."""
+        """The observation of each agent."""
         return (
             flow_tree_selection.observe(problem, state),
             workload_scheduling.observe(problem, state),
@@ -119,5 +122,5 @@ class SchedulingEnvironment:
 
 
 def rounds(state: State) -> Int[Array, ""]:
-    """Rounds that the transfers took so far."""
+    """Number of rounds of the transfers so far."""
     return (state.sent_round.max((-2, -1)) + 1).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""Flow-tree selection: once a round, the trees whose workloads may be sent in it.
+"""Flow-tree selection: once per round, selects the trees whose workloads may be sent in it.
 
 Source: section 4.2 of the paper.
 """
@@ -26,16 +26,17 @@ from gradweave.environment.state import (
 
 
 class TreeObservation(eqx.Module):
-    """What the agent sees before it selects. Padding is 0."""
+    """The observation of the agent before it selects. Padding is 0."""
 
     sent: Float[Array, " Q"]
-    """Share of each tree's transfers that were sent."""
+    """Share of each tree's transfers that have been sent."""
     available: Float[Array, " Q"]
-    """Share that could be sent now, were the links free."""
+    """Share that could be sent now if the links were free."""
     remaining: Float[Array, " Q"]
-    """Share that is not sent yet."""
+    """Share that has not been sent yet."""
     pressure: Float[Array, " L"]
-    """Workloads ready on each link direction, over its capacity; its share of the largest."""
+    """Number of ready workloads on each link direction, divided by its capacity; relative to the
+    largest."""
     selected_before: Float[Array, " Q"]
     """The last action."""
 
@@ -45,7 +46,7 @@ def observe(problem: Problem, state: State) -> TreeObservation:
     total = jnp.maximum(problem.pending.sum(0), 1)
     remaining = state.pending.sum(0) / total
     workloads = unpacked(_ready(problem, state), problem.root.shape[0])
-    # With grown trees several hops can carry the same transfer: count it once.
+    # With grown trees several hops can carry the same transfer, which is counted once.
     cells = jnp.zeros(problem.pending.shape, bool)
     columns = jnp.arange(workloads.shape[1])
     key = jnp.where(problem.by_sender, problem.sender[:, None], problem.receiver[:, None])
@@ -62,31 +63,31 @@ def observe(problem: Problem, state: State) -> TreeObservation:
 
 
 def mask(problem: Problem, state: State) -> Bool[Array, " Q"]:
-    """Trees that it makes sense to select: with a workload that is ready."""
+    """Trees worth selecting: those with a ready workload."""
     return unpacked(jnp.bitwise_or.reduce(_ready(problem, state)), problem.root.shape[0])
 
 
 def _ready(problem: Problem, state: State) -> UInt32[Array, "H W"]:
-    """Workloads of any tree."""
+    """Ready workloads of any tree."""
     return ready(problem, state, ~jnp.zeros_like(state.chosen))
 
 
 def select(problem: Problem, state: State, trees: Bool[Array, " Q"]) -> State:
     """Selects trees and hands over to workload scheduling.
 
-    Where no selected tree has a workload that is ready, the round passes without a transfer.
+    If no selected tree has a ready workload, the round passes without a transfer.
 
     Args:
         problem: the problem.
-        state: at the turn of flow-tree selection.
-        trees: multi-hot; padding and trees that are done or blocked on others have no effect.
+        state: the state at the turn of flow-tree selection.
+        trees: multi-hot; padding and trees that are done or blocked by others have no effect.
     """
     return _select(problem, state, trees)
 
 
 @batched
 def _select(problem: Problem, state: State, trees: Array) -> State:
-    """`select`, of many environments."""
+    """`select` for many environments."""
     after = dataclasses.replace(
         state,
         turn=jnp.full_like(state.turn, WORKLOAD_SCHEDULING),
@@ -96,7 +97,7 @@ def _select(problem: Problem, state: State, trees: Array) -> State:
 
 
 def _begun(problem: Problem, state: State, trees: Array) -> dict[str, Array]:
-    """The round's tables after a selection, of many environments."""
+    """The round's tables after a selection, for many environments."""
     words = ready(problem, dataclasses.replace(state, can_send=state.complete), packed(trees, 0))
     counts = [jax.lax.population_count(words[:, word]) for word in range(words.shape[1])]
     kinds = {name: getattr(state, name).dtype for name in ("used", "count")}
@@ -110,13 +111,14 @@ def _begun(problem: Problem, state: State, trees: Array) -> dict[str, Array]:
 
 
 def selected_some(problem: Problem, state: State, trees: Array) -> dict[str, Array]:
-    """The round's tables where those environments select whose turn it is: `select`, of some.
+    """The round's tables after a selection in those environments whose turn it is.
 
-    What a selection takes is looked at for these alone, few by few: most are within a round.
+    The inputs of a selection are read only for these environments, in small groups, since most
+    environments are in the middle of a round.
 
     Args:
         problem: the problem.
-        state: of many environments.
+        state: state of many environments.
         trees: [Q, B].
     """
     many, few = len(state.round), at_once(problem, len(state.round))
@@ -139,30 +141,30 @@ def selected_some(problem: Problem, state: State, trees: Array) -> dict[str, Arr
 
 
 SEEN = ("stage", "turn", "unsent", "complete", "chosen")
-"""What a selection looks at of a state."""
+"""The parts of a state that a selection reads."""
 OF_ROUND = ("can_send", "used", "chosen", "chosen_before", "count")
-"""The round's tables, which it writes."""
+"""The tables of a round, which a selection writes."""
 
 
 def at_once(problem: Problem, many: int) -> int:
-    """How many of so many environments select together.
+    """Number of environments that select together.
 
-    A round has about as many transfers as links have room for whole routes. Twice as many
-    environments are taken as then select in a step.
+    A round has about L/R transfers (L links, routes of R links), and each takes one step, so of the
+    environments of a batch, R/L select in a step on average. This is twice that number.
     """
     links, route = problem.capacity.shape[0], problem.hop_links.shape[1]
     return min(many, -(-2 * many * route // links))
 
 
 def _of(array: Array, which: Array) -> Array:
-    """[..., F] of some environments."""
+    """[..., F] entries of some environments."""
     return array.at[..., which].get(mode="promise_in_bounds")
 
 
 def _nth(can: Array, nth: Array) -> Array:
-    """[F] the n-th environments of those that can."""
+    """[F] the n-th environments among those that can."""
     words = packed(can)
-    # Sums over a triangle: XLA on CPUs is slow at a running sum as such.
+    # Sums over a triangle, because XLA on CPUs is slow at cumulative sums.
     triangle = jnp.triu(jnp.ones((len(words),) * 2, jnp.uint32))
     upto = (jax.lax.population_count(words)[:, None] * triangle).sum(0)
     word = jnp.minimum((upto[:, None] <= nth).sum(0), len(words) - 1)

@@ -15,7 +15,7 @@ from gradweave.environment.numbered import NumberedEnvironment, NumberedState, N
 from gradweave.environment.problem import Instance
 from gradweave.errors import OptionError
 from gradweave.lazy import missing
-from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.schedules.schedule import Provenance, Schedule
 
 try:
     import gymnasium
@@ -25,26 +25,26 @@ except ImportError as error:
 
 
 NAME: Final = "gradweave/Scheduling-v0"
-"""For ``gymnasium.make``, once this module is imported."""
+"""Name for ``gymnasium.make``, once this module has been imported."""
 
 
 class GymnasiumScheduling(gymnasium.Env):
     """The scheduling problem as a single-agent `gymnasium.Env`.
 
-    One learner plays both agents in turn, or, where a policy is given for one of them, the other.
-    Its action is a number:
+    One learner plays both agents in turn, or only one of them if the other has a policy. Its action
+    is a number:
 
     - for both: 0 hands over, 1 + i adds tree i, 1 + Q + i sends workload i (``hop * Q + tree``);
-    - for flow-tree selection: 0 hands over and 1 + i adds tree i, or with
-      ``selection="multi_hot"`` one 0 or 1 for each tree;
+    - for flow-tree selection: 0 hands over and 1 + i adds tree i, or with ``selection="multi_hot"``
+      one 0 or 1 per tree;
     - for workload scheduling: i sends workload i.
 
-    `action_masks` tells which of them have an effect now, in the form that ``MaskablePPO`` of
-    sb3-contrib asks for. An action without effect is allowed and wastes a step. The reward is the
-    acting agents' own, added up.
+    `action_masks` returns which of them have an effect now, in the form that ``MaskablePPO`` of
+    sb3-contrib expects. An action without effect is allowed and wastes a step. The reward is the
+    sum over the agents that the learner plays.
 
     >>> import gradweave as gw
-    >>> from gradweave.environment import Instance
+    >>> from gradweave.environment.problem import Instance
     >>> from gradweave.environment.gymnasium_adapter import GymnasiumScheduling
     >>> from gradweave.environment.numbered import every_tree
     >>> env = GymnasiumScheduling(Instance(gw.topology.ring(4)), tree_policy=every_tree)
@@ -68,15 +68,15 @@ class GymnasiumScheduling(gymnasium.Env):
         """Makes the environment.
 
         Args:
-            instances: what to play; `reset` draws one of several.
-            options: of `NumberedEnvironment`; ``multi_hot`` needs a `workload_policy`.
+            instances: instances to play; `reset` selects one of several at random.
+            options: options of `NumberedEnvironment`; ``multi_hot`` needs a `workload_policy`.
         """
         workload_policy = options.get("workload_policy")
         multi_hot = options.get("selection") == "multi_hot"
         if multi_hot and workload_policy is None:
             raise OptionError(
-                "selection: multi_hot fits flow-tree selection alone; give a workload_policy, or "
-                "let both act by one_by_one"
+                "selection: multi_hot is for flow-tree selection only; give a workload_policy, or "
+                "use one_by_one for both"
             )
         self._numbered = NumberedEnvironment(instances, **options)
         size = self._numbered.size
@@ -96,11 +96,11 @@ class GymnasiumScheduling(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """A new episode.
+        """Starts an episode.
 
         Args:
-            seed: for the instances drawn and for a partner, from here on.
-            options: ``instance``: number of the instance to play; drawn if not given.
+            seed: seed of the instances and of a partner, from here on.
+            options: ``instance``: number of the instance to play; random by default.
         """
         super().reset(seed=seed)
         count = len(self._numbered.instances)
@@ -113,7 +113,7 @@ class GymnasiumScheduling(gymnasium.Env):
         return np.asarray(vector), _info(state)
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """One action of the learner, and what a partner does after it.
+        """One action of the learner, followed by the partner's actions.
 
         Args:
             action: see the class.
@@ -128,20 +128,20 @@ class GymnasiumScheduling(gymnasium.Env):
         return np.asarray(vector), reward, terminated, truncated, _info(step.state)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """[A] which actions have an effect now; for a multi-hot selection [2Q], tree by tree.
+        """[A] whether each action has an effect now; for a multi-hot selection [2Q], tree by tree.
 
-        There, the first entry of a tree's two is for 0 and the second for 1.
+        In the multi-hot form, the first of a tree's two entries is for 0 and the second for 1.
         """
         return self._episode("action_masks")[1]
 
     def schedule(self, scheduler: Provenance | None = None) -> Schedule:
-        """The schedule that the finished episode is.
+        """The schedule that the finished episode represents.
 
         Args:
             scheduler: the schedule's provenance.
 
         Raises:
-            ScheduleError: where the episode is not finished.
+            ScheduleError: the episode is not finished.
         """
         return self._numbered.schedule(self._episode("schedule")[0], scheduler)
 
@@ -197,7 +197,7 @@ def _step(
     elif numbered.tree_policy is not None:
         step = numbered.step(key, state, jnp.asarray(0), action + 1)
     else:
-        # Out of its range, either number does nothing in the other agent's turn.
+        # Outside of its range, either number has no effect in the other agent's turn.
         selects = jnp.where(action <= trees, action, trees + 1)
         step = numbered.step(key, state, selects, action - trees)
     return step, *_seen(numbered, step.state)

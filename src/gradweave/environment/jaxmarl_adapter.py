@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from gradweave.environment.numbered import NumberedEnvironment, NumberedState, Options
 from gradweave.environment.problem import Instance
 from gradweave.lazy import missing
-from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.schedules.schedule import Provenance, Schedule
 
 try:
     from jaxmarl.environments.multi_agent_env import MultiAgentEnv
@@ -26,15 +26,15 @@ WORKLOADS = "workload_scheduling"
 class JaxMARLScheduling(MultiAgentEnv):
     """The scheduling problem as a `MultiAgentEnv` of JaxMARL.
 
-    Both agents act at every step; the one whose turn it is not can only wait, with action 0. What
-    the numbers mean stands at `NumberedEnvironment`. `step` resets by itself, as JaxMARL's
-    environments do; `step_env` does not, so that its last state gives the `schedule`.
+    Both agents act at every step; the agent whose turn it is not can only wait, with action 0.
+    `NumberedEnvironment` documents the numbers. `step` resets automatically, like JaxMARL's
+    environments; `step_env` does not, so its last state gives the `schedule`.
 
-    An episode is truncated after `Problem.limit` rounds. ``info`` holds, for each agent, ``rounds``
+    An episode is truncated after `Problem.limit` rounds. ``info`` has, for each agent, ``rounds``
     so far and whether the episode was ``truncated``.
 
     >>> import jax, gradweave as gw
-    >>> from gradweave.environment import Instance
+    >>> from gradweave.environment.problem import Instance
     >>> from gradweave.environment.jaxmarl_adapter import JaxMARLScheduling
     >>> env = JaxMARLScheduling(Instance(gw.topology.ring(4)))
     >>> observations, state = env.reset(jax.random.key(0))
@@ -56,13 +56,13 @@ class JaxMARLScheduling(MultiAgentEnv):
         """Makes the environment.
 
         Args:
-            instances: what to play; `reset` draws one of several.
+            instances: instances to play; `reset` selects one of several at random.
             alike: whether both agents' observations, and both `Discrete` spaces, have the same
-                length, as learners expect that share one network; filled up with zeros and with
-                actions that are never available.
+                length, as learners with a shared network expect; padded with zeros and with actions
+                that are never available.
             team: whether both get the sum of both rewards.
-            options: of `NumberedEnvironment`; flow-tree selection's space is `Discrete` with
-                ``one_by_one`` and a `MultiDiscrete` of twos with ``multi_hot``.
+            options: options of `NumberedEnvironment`; flow-tree selection's space is `Discrete`
+                with ``one_by_one`` and a `MultiDiscrete` of twos with ``multi_hot``.
         """
         self.numbered = NumberedEnvironment(instances, **options)
         policies = {TREES: self.numbered.tree_policy, WORKLOADS: self.numbered.workload_policy}
@@ -95,10 +95,10 @@ class JaxMARLScheduling(MultiAgentEnv):
 
     @functools.partial(jax.jit, static_argnums=(0,))
     def reset(self, key: PRNGKeyArray) -> tuple[dict[str, Array], NumberedState]:
-        """A new episode.
+        """Starts an episode.
 
         Args:
-            key: draws the instance, and a partner's actions.
+            key: random key of the instance, and of a partner's actions.
         """
         state = self.numbered.reset(key)
         return self.get_obs(state), state
@@ -109,9 +109,9 @@ class JaxMARLScheduling(MultiAgentEnv):
         """A step without a reset.
 
         Args:
-            key: for a partner's policy.
+            key: random key of a partner's policy.
             state: the state.
-            actions: of each agent; only that of the agent whose turn it is matters.
+            actions: an action per agent; only that of the agent whose turn it is matters.
         """
         wait = jnp.zeros((), jnp.int32)
         step = self.numbered.step(
@@ -135,10 +135,10 @@ class JaxMARLScheduling(MultiAgentEnv):
     def get_obs(  # pyright: ignore[reportIncompatibleMethodOverride] - each has its own state
         self, state: NumberedState
     ) -> dict[str, Float[Array, " D"]]:
-        """What each agent sees: `NumberedEnvironment.observe_trees` and `observe_workloads`.
+        """Each agent's observation: `NumberedEnvironment.observe_trees` and `observe_workloads`.
 
-        First stands 1 for flow-tree selection and 0 for workload scheduling, then whether it is
-        the agent's turn.
+        The first entry is 1 for flow-tree selection and 0 for workload scheduling, the second
+        whether it is the agent's turn.
         """
         return {
             agent: jnp.pad(vector, (0, self._length[agent] - vector.shape[0]))
@@ -147,7 +147,7 @@ class JaxMARLScheduling(MultiAgentEnv):
 
     @functools.partial(jax.jit, static_argnums=(0,))
     def get_avail_actions(self, state: NumberedState) -> dict[str, Bool[Array, "..."]]:
-        """Which actions each agent can take: [A], or [Q, 2] for a multi-hot selection."""
+        """The available actions of each agent: [A], or [Q, 2] for a multi-hot selection."""
         masks = {}
         if TREES in self.agents:
             mask = self.numbered.tree_mask(state)
@@ -161,14 +161,14 @@ class JaxMARLScheduling(MultiAgentEnv):
         return masks
 
     def schedule(self, state: NumberedState, scheduler: Provenance | None = None) -> Schedule:
-        """The schedule that a finished episode is.
+        """The schedule that a finished episode represents.
 
         Args:
             state: the episode's last state, as `step_env` returns it.
             scheduler: the schedule's provenance.
 
         Raises:
-            ScheduleError: where the episode is not finished.
+            ScheduleError: the episode is not finished.
         """
         return self.numbered.schedule(state, scheduler)
 
@@ -179,7 +179,7 @@ class JaxMARLScheduling(MultiAgentEnv):
 
     @property
     def agent_classes(self) -> dict[str, list[str]]:
-        """Each agent is a class of its own."""
+        """Each agent forms a separate class."""
         return {agent: [agent] for agent in self.agents}
 
     def _vectors(self, state: NumberedState) -> dict[str, Float[Array, " D"]]:

@@ -1,4 +1,4 @@
-"""The environment with numbers for actions and vectors for observations, as learners expect them.
+"""The environment with numbers as actions and vectors as observations, as learners expect them.
 
 The adapters to JaxMARL and Gymnasium are thin layers over it.
 """
@@ -17,19 +17,19 @@ from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.environment.rewards import Rewards
 from gradweave.environment.state import State
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import Provenance, Schedule
+from gradweave.schedules.schedule import Provenance, Schedule
 
 Selection = Literal["one_by_one", "multi_hot"]
-"""How flow-tree selection acts. ``multi_hot``: one action, a 0 or 1 for each tree. ``one_by_one``:
-a number an action, each adding a tree to the selection, until 0 hands over; a round then takes as
-many of its steps as trees are selected, and one more."""
+"""How flow-tree selection acts. ``multi_hot``: one action, with a 0 or 1 per tree. ``one_by_one``:
+each action is a number that adds a tree to the selection, until 0 hands over; a round then takes
+one step per selected tree, and one more."""
 
 TreePolicy = Callable[[SchedulingEnvironment, Problem, State, PRNGKeyArray], Bool[Array, " Q"]]
 WorkloadPolicy = Callable[[SchedulingEnvironment, Problem, State, PRNGKeyArray], Int[Array, ""]]
 
 
 class Options(TypedDict, total=False):
-    """What `NumberedEnvironment` takes beside the instances, which the adapters pass on."""
+    """Arguments of `NumberedEnvironment` apart from the instances; the adapters pass them on."""
 
     rewards: Rewards | None
     selection: Selection
@@ -41,34 +41,34 @@ class Options(TypedDict, total=False):
 def every_tree(
     environment: SchedulingEnvironment, problem: Problem, state: State, key: PRNGKeyArray
 ) -> Bool[Array, " Q"]:
-    """Selects every tree that has a workload ready: leaves all to workload scheduling."""
+    """Selects every tree with a ready workload, which leaves all choices to workload scheduling."""
     return environment.tree_mask(problem, state)
 
 
 def random_workload(
     environment: SchedulingEnvironment, problem: Problem, state: State, key: PRNGKeyArray
 ) -> Int[Array, ""]:
-    """Sends one of the available workloads, each with the same chance."""
+    """Sends one of the available workloads, chosen uniformly."""
     mask = environment.workload_mask(problem, state)
     place = jax.random.randint(key, (), 0, mask.sum(dtype=jnp.int32).clip(1))
     return jnp.argmax(jnp.cumsum(mask) > place)
 
 
 class NumberedState(eqx.Module):
-    """An episode in the middle."""
+    """The state of an episode."""
 
     which: Int[Array, ""]
-    """Number of the instance that is played."""
+    """Number of the instance being played."""
     state: State
     chosen: Bool[Array, " Q"]
     """Trees added to the selection so far."""
     step: Int[Array, ""]
-    """Steps so far, those of a partner included."""
+    """Number of steps so far, including those of a partner."""
     done: Bool[Array, ""]
 
 
 class NumberedStep(NamedTuple):
-    """What a step leads to."""
+    """The result of a step."""
 
     state: NumberedState
     tree_reward: Float[Array, ""]
@@ -78,25 +78,25 @@ class NumberedStep(NamedTuple):
 
 
 class NumberedEnvironment(eqx.Module):
-    """Instances of one size, one of which each episode plays.
+    """Instances of one size; each episode plays one of them.
 
-    Action 0 of either agent is to wait: what it does when it is not its turn. In its turn,
-    flow-tree selection hands over with 0 and adds tree i with 1 + i; workload scheduling sends
-    workload i (``hop * Q + tree``) with 1 + i. Masks leave out what has no effect, and the empty
-    selection: it lets a round pass for nothing. Every other set of trees that have a workload ready
-    can be selected either way.
+    Action 0 of either agent is to wait, for use when it is not its turn. In its turn, flow-tree
+    selection hands over with 0 and adds tree i with 1 + i; workload scheduling sends workload i
+    (``hop * Q + tree``) with 1 + i. Masks exclude actions without effect, and the empty selection,
+    which would waste a round. Every other set of trees with ready workloads can be selected in both
+    forms.
 
-    With ``one_by_one`` the reward for selected trees counts those with a workload ready, since no
+    With ``one_by_one`` the reward for selected trees counts those with a ready workload, since no
     others can be added.
 
-    An agent for whom a policy is given is its learner's partner: its turns pass within the other
-    one's step, and their rewards are added up.
+    An agent with a given policy is the learner's partner: its turns pass within the learner's step,
+    and their rewards are added up.
 
-    An episode is also truncated after more steps than any episode takes that keeps to the masks.
+    An episode is also truncated after more steps than any episode that respects the masks can take.
     """
 
     problems: Problem
-    """Stacked along a first axis."""
+    """Problems, stacked along the first axis."""
     instances: tuple[Instance, ...] = eqx.field(static=True)
     environment: SchedulingEnvironment = eqx.field(static=True)
     selection: Selection = eqx.field(static=True)
@@ -118,12 +118,12 @@ class NumberedEnvironment(eqx.Module):
         """Pads the instances to one size.
 
         Args:
-            instances: what to play; one of several is drawn for each episode.
-            rewards: weights of the rewards; the paper's if not given.
+            instances: instances to play; one of several is selected at random for each episode.
+            rewards: weights of the rewards; by default those of the paper.
             selection: form of flow-tree selection's action.
-            tree_policy: flow-tree selection's, for a learner of workload scheduling.
-            workload_policy: workload scheduling's, for a learner of flow-tree selection.
-            size: length of the axes; the smallest that holds all instances if not given.
+            tree_policy: policy of flow-tree selection, for a learner of workload scheduling.
+            workload_policy: policy of workload scheduling, for a learner of flow-tree selection.
+            size: lengths of the axes; by default the smallest that hold all instances.
         """
         self.instances = (instances,) if isinstance(instances, Instance) else tuple(instances)
         if not self.instances:
@@ -154,8 +154,8 @@ class NumberedEnvironment(eqx.Module):
         """The first state in which a learner acts.
 
         Args:
-            key: draws the instance, and a partner's actions.
-            which: number of the instance; drawn if not given.
+            key: random key of the instance, and of a partner's actions.
+            which: number of the instance; random by default.
         """
         draw, key = jax.random.split(key)
         if which is None:
@@ -178,12 +178,13 @@ class NumberedEnvironment(eqx.Module):
         trees: Int[Array, "..."],
         workload: Int[Array, ""],
     ) -> NumberedStep:
-        """The step of the agent whose turn it is, and what a partner does after it.
+        """The step of the agent whose turn it is, followed by the partner's steps.
 
         Args:
-            key: for a partner's policy.
+            key: random key of a partner's policy.
             state: the state; not reset here when done.
-            trees: action of flow-tree selection: a number, or [Q] 0 or 1 with ``multi_hot``.
+            trees: action of flow-tree selection: a number, or [Q] zeros and ones with
+                ``multi_hot``.
             workload: action of workload scheduling.
         """
         problem = self.problem(state)
@@ -207,33 +208,33 @@ class NumberedEnvironment(eqx.Module):
         return jnp.concatenate([~mask.any(keepdims=True), mask])
 
     def observe_trees(self, state: NumberedState) -> Float[Array, " 1+5Q+L"]:
-        """What flow-tree selection sees, from 0 to 1, first whether it is its turn."""
+        """The observation of flow-tree selection, from 0 to 1; its first entry is 1 in its turn."""
         seen = flow_tree_selection.observe(self.problem(state), state.state)
         parts = (seen.sent, seen.available, seen.remaining, seen.pressure, seen.selected_before)
         turn = flow_tree_selection.is_turn(state.state)
         return _vector(turn, *parts, state.chosen)
 
     def observe_workloads(self, state: NumberedState) -> Float[Array, " 1+HQ+L+2NQ"]:
-        """What workload scheduling sees, from 0 to 1, first whether it is its turn."""
+        """The observation of workload scheduling, from 0 to 1; its first entry is 1 in its turn."""
         seen = workload_scheduling.observe(self.problem(state), state.state)
         turn = workload_scheduling.is_turn(state.state)
         return _vector(turn, seen.available, seen.room, seen.held, seen.pending)
 
     def schedule(self, state: NumberedState, scheduler: Provenance | None = None) -> Schedule:
-        """The schedule that a finished episode is.
+        """The schedule that a finished episode represents.
 
         Args:
-            state: the episode's last state: one of `step`, before any reset.
+            state: the episode's last state: a result of `step`, before any reset.
             scheduler: the schedule's provenance.
 
         Raises:
-            ScheduleError: where the episode is not finished.
+            ScheduleError: the episode is not finished.
         """
         instance = self.instances[int(state.which)]
         return instance.schedule(state.state.sent_round, state.state.sent_hop, scheduler)
 
     def _problem(self, which: Int[Array, ""]) -> Problem:
-        # Where there is but one, all environments of a batch share its tables.
+        # With a single instance, all environments of a batch share its tables.
         only = 0 if len(self.instances) == 1 else which
         return jax.tree.map(lambda leaf: leaf[only], self.problems)
 
@@ -303,7 +304,7 @@ class NumberedEnvironment(eqx.Module):
 
 
 def _most_steps(problem: Problem) -> Float[Array, ""]:
-    """Steps that no episode exceeds in which every action has an effect."""
+    """An upper bound on the steps of an episode in which every action has an effect."""
     return problem.workloads + problem.limit * (problem.trees + 1)
 
 

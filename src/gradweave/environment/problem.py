@@ -1,4 +1,4 @@
-"""A network's scheduling problem as padded arrays: one compiled function serves them all."""
+"""A network's scheduling problem as padded arrays: one compiled function serves all networks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from gradweave.environment.bits import narrow, packed
 from gradweave.errors import OptionError
-from gradweave.schedulers.instance import NEVER, Instance, Size, Trees
-
-__all__ = ["NEVER", "Instance", "Problem", "Size", "Trees", "stack"]
+from gradweave.schedulers.instance import NEVER as NEVER
+from gradweave.schedulers.instance import Instance, Size
+from gradweave.schedulers.instance import Trees as Trees
 
 ENDLESS = 2**20
-"""Capacity of the link that stands for no link in routes shorter than the longest."""
+"""Capacity of the extra link that pads routes shorter than the longest."""
 
 
 class Tables(eqx.Module):
-    """What follows from a problem's other arrays, in the form that the steps take."""
+    """Tables derived from a problem's other arrays, in the form that steps use."""
 
     allowed: UInt32[Array, "H W"]
     """`Problem.allowed`, as bits."""
@@ -38,19 +38,19 @@ class Tables(eqx.Module):
     following: Int[Array, "N Q"]
     """`Problem.then` at each tree's root, else −1."""
     alike: UInt[Array, " H"]
-    """The same number for hops by which the same transfers can be made."""
+    """A number that is equal for hops that can make the same transfers."""
     links: UInt[Array, "H R"]
-    """`Problem.hop_links` in a short type, with its highest number for no link."""
+    """`Problem.hop_links` in a short type, whose largest number means no link."""
     capacity: UInt[Array, " L"]
     """`Problem.capacity` in the type of `State.used`."""
     transfers: Int[Array, "2"]
-    """Of each stage."""
+    """Number of transfers in each stage."""
     trees: Float[Array, ""]
-    """Trees that are no padding."""
+    """Number of trees without padding."""
 
     @staticmethod
     def of(problem: Any) -> "Tables":
-        """The tables of a problem, or of anything that has its other arrays."""
+        """The tables of a problem, or of any object with its other arrays."""
         (servers, trees), (hops, links) = problem.waiting.shape, problem.crosses.shape[::-1]
         late = (problem.allowed & (problem.stage == 1)).any(1)
         alike = jnp.where(problem.grown, problem.receiver + servers * late, jnp.arange(hops))
@@ -77,57 +77,58 @@ class Tables(eqx.Module):
 
 
 class Problem(eqx.Module):
-    """What never changes in an episode. Padding is masked: no hop, tree or server of it is used.
+    """The constants of an episode. Padding is masked: no hop, tree or server of it is used.
 
     A **tree** is one piece in one stage. A **hop** is a route with only switches inside, from its
     *sender* to its *receiver*. A **workload** is a hop and a tree. With grown trees a
-    reduce-scatter is played as the all-gather that it is when time runs backward: a hop's sender is
-    then the server that its route enters.
+    reduce-scatter is played as an all-gather backward in time: a hop's sender is then the server at
+    which its route ends.
     """
 
     sender: Int[Array, " H"]
     """Server that has to be ready before the hop can be used."""
     receiver: Int[Array, " H"]
-    """Server that waits for one transfer less after it."""
+    """Server that waits for one transfer less after the hop is used."""
     hop_links: Int[Array, "H R"]
-    """Links of each hop's route; filled up with the last link, which stands for none."""
+    """Links of each hop's route, padded with the last link, which represents no link."""
     sender_link: Int[Array, " H"]
-    """The link of each hop's route at its sender's end."""
+    """The link of each hop's route at its sender."""
     receiver_link: Int[Array, " H"]
-    """The link at its receiver's end."""
+    """The link of each hop's route at its receiver."""
     crosses: Bool[Array, "L H"]
-    """Whether a link lies on a hop's route; nothing lies on the last link."""
+    """Whether a link is on a hop's route; the last link, which is padding, is on none."""
     capacity: Int[Array, " L"]
-    """Transfers that each link direction carries in a round."""
+    """Number of transfers that each link direction carries per round."""
     allowed: Bool[Array, "H Q"]
-    """Which workloads exist: with fixed trees those of the trees, else all of the stage."""
+    """Which workloads exist: with fixed trees those of the trees, otherwise all of the stage."""
     waiting: Int[Array, "N Q"]
-    """Transfers into each server that it waits for before it can send, at the start."""
+    """Number of transfers into each server that it initially waits for before it can send."""
     pending: Bool[Array, "N Q"]
-    """Transfers not sent at the start; a transfer's row is a server: see `by_sender`."""
+    """Transfers not sent at the start; their rows are senders or receivers: see `by_sender`."""
     by_sender: Bool[Array, " Q"]
-    """Whether the row of a tree's transfers is their sender (which sends once: a fixed tree of a
-    reduce-scatter) and not their receiver (which receives once)."""
+    """Whether a transfer's row is its sender (which sends once, in a fixed tree of a
+    reduce-scatter) instead of its receiver (which receives once)."""
     root: Int[Array, " Q"]
-    """Server at which each tree's piece is reduced, or starts from."""
+    """Server at which each tree's piece is reduced, or from which it starts."""
     stage: Int[Array, " Q"]
-    """0, or 1 for the all-gather of an all-reduce; that of padding is out of reach."""
+    """0, or 1 for the all-gather of an all-reduce; padding has a stage that is never reached."""
     then: Int[Array, " Q"]
-    """The all-gather's tree of the same piece, for a reduce-scatter's tree; −1 for none."""
+    """For a tree of a reduce-scatter, the all-gather's tree of the same piece; otherwise −1."""
     height: Int[Array, "N Q"]
-    """Rounds that the longest chain of transfers takes which each begins; 0 with grown trees."""
+    """Number of rounds of the longest chain of transfers that starts with each transfer; 0 with
+    grown trees."""
     intake: Int[Array, " N"]
-    """Transfers that each server can receive in a round."""
+    """Number of transfers that each server can receive per round."""
     bound: Int[Array, "2"]
-    """Lower bound on each stage's rounds."""
+    """Lower bound on the rounds of each stage."""
     limit: Int[Array, ""]
     """Rounds after which an episode is truncated."""
     grown: Bool[Array, ""]
     """Whether trees grow."""
     barrier: Bool[Array, ""]
-    """Whether a stage waits for the one before it to end."""
+    """Whether a stage waits for the preceding stage to end."""
     tables: Tables
-    """What follows from the other arrays."""
+    """Tables derived from the other arrays."""
 
     @staticmethod
     def of(instance: Instance, size: Size | None = None) -> "Problem":
@@ -135,10 +136,10 @@ class Problem(eqx.Module):
 
         Args:
             instance: the problem on the host.
-            size: the axes' lengths; as they are if not given.
+            size: lengths of the axes; by default unpadded.
 
         Raises:
-            OptionError: where an axis is too short.
+            OptionError: an axis is too short.
         """
         size = size or instance.size
         for axis, wanted in dataclasses.asdict(instance.size).items():
@@ -151,19 +152,19 @@ class Problem(eqx.Module):
 
     @property
     def size(self) -> Size:
-        """The lengths of the axes, leading batch axes apart."""
+        """The lengths of the axes, without leading batch axes."""
         *_, servers, trees = self.waiting.shape
         *_, hops, route = self.hop_links.shape
         return Size(servers, trees, hops, self.capacity.shape[-1], route)
 
     @property
     def workloads(self) -> Float[Array, ""]:
-        """Transfers of a whole episode."""
+        """Number of transfers in a whole episode."""
         return self.tables.transfers.sum(-1).astype(jnp.float32)
 
     @property
     def trees(self) -> Float[Array, ""]:
-        """Trees that are no padding."""
+        """Number of trees without padding."""
         return self.tables.trees
 
 
@@ -174,7 +175,7 @@ def stack(problems: Sequence[Problem]) -> Problem:
         problems: at least one.
 
     Raises:
-        OptionError: where their sizes differ.
+        OptionError: their sizes differ.
     """
     sizes = {problem.size for problem in problems}
     if len(sizes) != 1:
@@ -189,7 +190,7 @@ _AXES = {"N": "servers", "Q": "trees", "H": "hops", "L": "links", "R": "route"}
 
 
 def _padded(given: dict[str, NDArray], size: Size) -> Problem:
-    """The arrays at the lengths that the annotations of `Problem` name."""
+    """The arrays, padded to the lengths that the annotations of `Problem` name."""
     no_link, unpadded_no_link = size.links - 1, len(given["capacity"])
     padding = {"hop_links": no_link, "stage": OUT_OF_REACH, "then": -1}
     padded = {}

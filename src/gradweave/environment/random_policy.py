@@ -1,4 +1,4 @@
-"""A policy that sends workloads at random: cheap to draw from, and one to measure others by."""
+"""A policy that sends random workloads: cheap to sample from, and a baseline for others."""
 
 import functools
 
@@ -14,25 +14,26 @@ from gradweave.environment.state import State, in_groups
 def draw(
     problem: Problem, state: State, bits: UInt32[Array, ""]
 ) -> tuple[Int[Array, ""], Int[Array, ""], Bool[Array, ""]]:
-    """A workload drawn uniformly from the available ones, for `workload_scheduling.send`.
+    """A workload drawn uniformly from the available workloads, for `workload_scheduling.send`.
 
-    First a hop, with a chance proportional to its available workloads, then one of these: the mask
-    of all workloads is never computed.
+    It first draws a hop, with a probability proportional to its available workloads, then one of
+    these, so that the mask of all workloads is never computed.
 
     Args:
         problem: the problem.
-        state: at the turn of workload scheduling.
-        bits: random.
+        state: the state at the turn of workload scheduling.
+        bits: random bits.
 
     Returns:
-        Hop, tree, and whether there is one; where not, the first two mean nothing.
+        Hop, tree, and whether there is an available workload; if not, the first two are
+        meaningless.
     """
     return _draw(problem, state, bits)
 
 
 @batched
 def _draw(problem: Problem, state: State, bits: Array) -> tuple[Array, Array, Array]:
-    """`draw`, for many environments."""
+    """`draw` for many environments."""
     known, hops, trees = state.round, *problem.allowed.shape
     wide = jnp.uint16 if hops * trees < 2**16 else jnp.uint32
     sums = apart(known, lambda count: in_groups(count.astype(wide), jnp.add), state.count)
@@ -47,7 +48,7 @@ def _draw(problem: Problem, state: State, bits: Array) -> tuple[Array, Array, Ar
 
 
 def _in_group(groups: int, count: Array, group: Array, number: Array) -> tuple[Array, Array]:
-    """The hop of a group, and which of its workloads."""
+    """The hop that has the workload of a given number in its group, and its number on that hop."""
     counts, last = [], count.shape[0] - 1
     for hop in (group + first for first in range(0, count.shape[0], groups)):
         there = entry(count, jnp.minimum(hop, last)).astype(number.dtype)
@@ -84,7 +85,7 @@ def scaled(bits: UInt32[Array, "..."], total: UInt32[Array, "..."]) -> UInt32[Ar
 
 
 def hashed(number: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A number whose bits all depend on all bits of the given one: random bits from a counter.
+    """A number whose bits all depend on all bits of the given number: random bits from a counter.
 
     Source: the mixer lowbias32 of C. Wellons' hash-prospector.
 

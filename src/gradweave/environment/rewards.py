@@ -1,4 +1,4 @@
-"""What each agent is rewarded for; every term can be switched off or weighed."""
+"""The rewards of each agent; every term can be switched off or weighted."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Rewards:
-    """Weights of the terms: those of the paper by default; 0 switches a term off.
+    """Weights of the terms: by default those of the paper; 0 switches a term off.
 
-    Source: section 4.4 of the paper; `rounds` is ours.
+    Source: section 4.4 of the paper; `rounds` is an addition.
     """
 
     sent: float = 1.0
-    """Flow-tree selection, at a round's end: transfers of the round over all transfers."""
+    """Flow-tree selection, at a round's end: transfers of the round divided by all transfers."""
     selected: float = 0.1
-    """Flow-tree selection, at a round's end: selected trees over all trees."""
+    """Flow-tree selection, at a round's end: selected trees divided by all trees."""
     done: float = 10.0
     """Flow-tree selection, when the episode is done."""
     unfinished: float = 1.0
     """Flow-tree selection, at the end of any other round: minus all trees over all transfers."""
     workload: float = 1.0
-    """Workload scheduling, for each workload: one over all transfers."""
+    """Workload scheduling, for each workload: one divided by all transfers."""
     rounds: float = 0.0
-    """Both, at a round's end: minus one over the bound on all rounds."""
+    """Both agents, at a round's end: minus one divided by the lower bound on all rounds."""
 
     @staticmethod
     def ours() -> "Rewards":
-        """Rounds, and nothing else: what a schedule is measured by."""
+        """Only rounds, by which schedules are judged."""
         return Rewards(sent=0, selected=0, done=0, unfinished=0, workload=0, rounds=1)
 
     def flow_tree_selection(
         self, problem: "Problem", before: "State", after: "State"
     ) -> "Float[Array, '']":
-        """Reward for a step; 0 but for steps that end a round.
+        """Reward for a step; 0 except for steps that end a round.
 
         Args:
             problem: the problem.
-            before: the state that either agent acted in.
-            after: the state that the step led to.
+            before: the state in which either agent acted.
+            after: the state after the step.
         """
         import jax
         import jax.numpy as jnp

@@ -1,7 +1,7 @@
-"""The state of an episode, and what both agents' steps do to it.
+"""The state of an episode, and the effects of both agents' steps on it.
 
-Sets of trees are bits: see `bits`. Functions that say so take states of one environment or of many,
-the last axis of each array being theirs: see `batch`.
+Sets of trees are bits: see `bits`. Functions that say so accept states of one environment or of
+many, with the environments as the last axis of each array: see `batch`.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ from gradweave.environment.bits import narrow, unpacked
 from gradweave.environment.problem import NEVER, Problem
 
 FLOW_TREE_SELECTION = 0
-"""Turn of the agent that selects trees, once a round."""
+"""Turn of the agent that selects trees, once per round."""
 WORKLOAD_SCHEDULING = 1
-"""Turn of the agent that sends workloads, one a step."""
+"""Turn of the agent that sends workloads, one per step."""
 NO_ENTRY = np.uint32(2**32 - 1)
-"""In `State.log`: not sent in any episode."""
+"""Entry of `State.log` for a transfer that was not sent in any episode."""
 
 
 class State(eqx.Module):
-    """An episode in the middle.
+    """The state of an episode.
 
-    A selection begins a round. What it writes, the *round's tables*, is that of the round before
-    until then: see `holds`, `room` and `selected`.
+    A selection starts a round. Until then, the tables that it writes, the *round's tables*, are
+    those of the preceding round: see `holds`, `room` and `selected`.
     """
 
     round: Int[Array, ""]
@@ -40,31 +40,32 @@ class State(eqx.Module):
     stage_start: Int[Array, ""]
     """Round in which the stage began."""
     turn: Int[Array, ""]
-    """Whose turn it is: `FLOW_TREE_SELECTION` or `WORKLOAD_SCHEDULING`."""
+    """The agent that acts: `FLOW_TREE_SELECTION` or `WORKLOAD_SCHEDULING`."""
     sent: Int[Array, ""]
-    """Transfers of this round so far."""
+    """Number of transfers in this round so far."""
     left: Int[Array, ""]
-    """Transfers that are not sent."""
+    """Number of transfers not sent yet."""
     left_first: Int[Array, ""]
-    """Those of the first stage."""
+    """Number of transfers of the first stage not sent yet."""
     unsent: UInt32[Array, "N W"]
     """Transfers not sent yet, as bits; a transfer's row is a server: see `Problem.by_sender`."""
     complete: UInt32[Array, "N W"]
     """Trees in which each server will wait for nothing after this round, as bits."""
     received: UInt[Array, "N Q"]
-    """Transfers into each server that are sent; 0 again once it waits for none: see `awaited`."""
+    """Number of transfers into each server so far; reset to 0 when it waits for none: see
+    `awaited`."""
     log: UInt32[Array, "N Q"]
-    """Round and hop of each transfer in one number; it means nothing while the transfer waits."""
+    """Round and hop of each transfer as one number; meaningless while the transfer waits."""
     can_send: UInt32[Array, "N W"]
-    """Of the round's tables: trees in which each server waits for nothing, as bits."""
+    """One of the round's tables: trees in which each server waits for nothing, as bits."""
     used: UInt[Array, " L"]
-    """Of the round's tables: transfers on each link direction."""
+    """One of the round's tables: number of transfers on each link direction."""
     chosen: UInt32[Array, " W"]
-    """Of the round's tables: the trees selected, as bits."""
+    """One of the round's tables: the selected trees, as bits."""
     chosen_before: UInt32[Array, " W"]
-    """Of the round's tables: those of the round before it."""
+    """One of the round's tables: the trees selected in the preceding round, as bits."""
     count: UInt[Array, " H"]
-    """Workloads that can be sent on each hop; 0 where a link of its route is full."""
+    """Number of workloads that can be sent on each hop; 0 if a link of its route is full."""
 
     @property
     def selecting(self) -> Bool[Array, ""]:
@@ -73,7 +74,7 @@ class State(eqx.Module):
 
     @property
     def holds(self) -> UInt32[Array, "N W"]:
-        """Trees in which each server waits for nothing now, as bits; of one environment or many."""
+        """Trees in which each server waits for nothing now, as bits; one environment or many."""
         return jnp.where(self.selecting, self.complete, self.can_send)
 
     @property
@@ -88,7 +89,7 @@ class State(eqx.Module):
 
     @property
     def selected_before(self) -> Bool[Array, " Q"]:
-        """Trees selected in the round before: the agent's last action."""
+        """Trees selected in the preceding round: the agent's last action."""
         before = jnp.where(self.selecting, self.chosen, self.chosen_before)
         return unpacked(before, self.log.shape[-1])
 
@@ -116,7 +117,7 @@ class State(eqx.Module):
 
 
 def hop_bits(hops: int) -> int:
-    """Bits of `State.log` that name one of so many hops; the others are the round."""
+    """Number of low bits in `State.log` that encode the hop; the others are the round."""
     return max(hops - 1, 1).bit_length()
 
 
@@ -145,16 +146,16 @@ def reset(problem: Problem) -> State:
 
 
 def restarted(problem: Problem, state: State, over: Bool[Array, ""]) -> State:
-    """The first state where an episode is over, of many environments.
+    """Replaces the states of episodes that are over by the first state, for many environments.
 
-    What the first selection writes, and the log of transfers that wait, stays as it is.
+    Tables that the first selection writes, and log entries of transfers that wait, are not reset.
     """
     first = reset(problem)
     again = {
         name: jnp.where(over, getattr(first, name)[..., None], getattr(state, name))
         for name in RESTARTED
     }
-    # An episode that came to its end leaves nothing in `received`.
+    # An episode that ended normally leaves only zeros in `received`.
     cut_off = over & (state.left > 0)
     _, received = jax.lax.while_loop(
         lambda carry: carry[0],
@@ -168,7 +169,7 @@ RESTARTED = ("round", "stage", "stage_start", "left", "left_first", "unsent", "c
 
 
 def open_trees(problem: Problem, state: State) -> UInt32[Array, " W"]:
-    """Trees with transfers left that no barrier holds back, as bits; of one environment or many."""
+    """Trees with transfers left that no barrier blocks, as bits; for one environment or many."""
     first, second = (_along(words, state) for words in problem.tables.reached)
     reached = jnp.where(state.stage == 0, first, second)
     return reached & jnp.bitwise_or.reduce(state.unsent)
@@ -179,8 +180,8 @@ def ready(problem: Problem, state: State, trees: UInt32[Array, " W"]) -> UInt32[
 
     Args:
         problem: the problem.
-        state: of one environment or many.
-        trees: whose workloads are asked for, as bits.
+        state: state of one environment or of many.
+        trees: the trees, as bits.
     """
     tables = problem.tables
     by_sender, allowed = (_along(words, state) for words in (tables.by_sender, tables.allowed))
@@ -191,26 +192,26 @@ def ready(problem: Problem, state: State, trees: UInt32[Array, " W"]) -> UInt32[
 
 
 def _along(table: Array, state: State) -> Array:
-    """A table that all environments share, to go with theirs."""
+    """A table that all environments share, broadcast to the state's tables."""
     return table[(...,) + (None,) * state.round.ndim]
 
 
 def awaited(problem: Problem, state: State) -> Int[Array, "N Q"]:
-    """Transfers into each server that are not sent yet; of a root's copies see `waiting`."""
+    """Number of transfers into each server not sent yet; for a root's copies see `waiting`."""
     complete = unpacked(state.complete, problem.root.shape[0])
     return jnp.where(complete, 0, problem.waiting - state.received)
 
 
 def waiting(problem: Problem, state: State) -> Int[Array, "N Q"]:
-    """Transfers not sent that each server has to receive before it can send, tree by tree."""
+    """Number of unsent transfers that each server must receive before it can send, by tree."""
     table, trees = awaited(problem, state), jnp.arange(problem.root.shape[0])
-    # A root's copies wait for the reduces into it, which are in another tree's column.
+    # A root's copies wait for the reduces into it, which are in the column of another tree.
     then = jnp.where(problem.then >= 0, problem.then, trees.shape[0])
     return table.at[problem.root, then].set(table[problem.root, trees], mode="drop")
 
 
 def room(problem: Problem, state: State) -> Int[Array, " L"]:
-    """Transfers that each link direction can still carry in this round."""
+    """Number of transfers that each link direction can still carry in this round."""
     return problem.capacity - jnp.where(state.selecting, 0, state.used)
 
 
@@ -221,14 +222,14 @@ def available(problem: Problem, state: State) -> Bool[Array, "H Q"]:
 
 
 def any_available(state: State) -> Bool[Array, ""]:
-    """Whether a workload can be sent now, of one environment or many."""
+    """Whether a workload can be sent now, for one environment or many."""
     return functools.reduce(jnp.bitwise_or, list(in_groups(state.count, jnp.bitwise_or))) > 0
 
 
 def in_groups(count: Array, combine: Callable[[Array, Array], Array]) -> Array:
-    """[G, ...] of [H, ...] what each group comes to; a hop is in group ``hop % G``.
+    """[G, ...] the combination of [H, ...] in each group; a hop is in group ``hop % G``.
 
-    Written out: XLA on CPUs is slow at reducing as such.
+    Written out, because XLA on CPUs is slow at reductions.
     """
     hops = count.shape[0]
     groups = groups_of(hops)
@@ -238,16 +239,16 @@ def in_groups(count: Array, combine: Callable[[Array, Array], Array]) -> Array:
 
 
 def groups_of(hops: int) -> int:
-    """Groups that hops are gone through in: a few more than hops in each."""
+    """Number of groups of hops: slightly more than the number of hops in each."""
     return -(-hops // max(1, round(math.sqrt(hops / 3))))
 
 
 def end_round(state: State, over: Bool[Array, ""] | bool = True) -> State:
-    """What was on the way has arrived; flow-tree selection is next.
+    """Completes the transfers in progress and passes the turn to flow-tree selection.
 
     Args:
-        state: of one environment or many, in which no workload can be sent.
-        over: False to leave the state as it is.
+        state: state of one environment or of many, in which no workload can be sent.
+        over: False to leave the state unchanged.
     """
     following = state.round + 1
     moved = (state.left_first == 0) & (state.left > 0) & (state.stage == 0)

@@ -1,4 +1,4 @@
-"""Workload scheduling: within a round, one workload a step until none is left that fits.
+"""Workload scheduling: within a round, sends one workload per step until none is left that fits.
 
 Source: section 4.2 of the paper.
 """
@@ -25,7 +25,7 @@ from gradweave.environment.state import (
 
 
 class WorkloadObservation(eqx.Module):
-    """What the agent sees before it sends. Padding is 0."""
+    """The observation of the agent before it sends. Padding is 0."""
 
     available: Float[Array, "H Q"]
     """Workloads that can be sent."""
@@ -34,11 +34,11 @@ class WorkloadObservation(eqx.Module):
     held: Float[Array, "N Q"]
     """Whether each server is ready to send, tree by tree."""
     pending: Float[Array, "N Q"]
-    """Transfers not sent yet."""
+    """Transfers that are not sent yet."""
 
 
 def observe(problem: Problem, state: State) -> WorkloadObservation:
-    """Availability, free links, and who holds and lacks what."""
+    """The available workloads, free links, and the trees that each server holds and lacks."""
     links = jnp.arange(problem.capacity.shape[0])
     exists = (problem.capacity > 0) & (links < links.shape[0] - 1)
     held = unpacked(state.holds, problem.root.shape[0])
@@ -63,39 +63,39 @@ def send(
     tree: Int[Array, ""],
     can: Bool[Array, ""] | bool = True,
 ) -> State:
-    """Sends one workload; the round goes on.
+    """Sends one workload, without ending the round.
 
     Args:
         problem: the problem.
-        state: at the turn of workload scheduling.
-        hop: the workload's hop.
-        tree: its tree.
-        can: False to leave the state as it is. A workload that is not available must not be sent
-            with True: see `schedule`.
+        state: the state at the turn of workload scheduling.
+        hop: hop of the workload.
+        tree: tree of the workload.
+        can: False to leave the state unchanged. An unavailable workload must not be sent with True:
+            see `schedule`.
     """
     return _send(problem, state, hop, tree, can)
 
 
 @batched
 def _send(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> State:
-    """`send`, of many environments."""
+    """`send` for many environments."""
     return sent(problem, state, hop, tree, can)
 
 
 def schedule(problem: Problem, state: State, workload: Int[Array, ""]) -> State:
-    """Sends a workload if it is available, and ends the round when no other one is.
+    """Sends a workload if it is available, and ends the round if no other is.
 
     Args:
         problem: the problem.
-        state: at the turn of workload scheduling.
-        workload: its number, ``hop * Q + tree``; one that is not available is not sent.
+        state: the state at the turn of workload scheduling.
+        workload: number of the workload, ``hop * Q + tree``; an unavailable workload is not sent.
     """
     return _schedule(problem, state, workload)
 
 
 @batched
 def _schedule(problem: Problem, state: State, workload: Array) -> State:
-    """`schedule`, of many environments."""
+    """`schedule` for many environments."""
     after = sent(problem, state, *asked(problem, state, workload))
     return end_round(after, ~any_available(after))
 
@@ -106,11 +106,11 @@ def is_turn(state: State) -> Bool[Array, ""]:
 
 
 def asked(problem: Problem, state: State, workload: Array) -> tuple[Array, Array, Array]:
-    """[B] hops and trees of workloads by their numbers, and whether each one is available.
+    """[B] hops and trees of workloads given by number, and whether each is available.
 
     Args:
         problem: the problem.
-        state: of many environments.
+        state: state of many environments.
         workload: [B].
     """
 
@@ -129,37 +129,37 @@ def asked(problem: Problem, state: State, workload: Array) -> tuple[Array, Array
 
 
 def _key(problem: Problem, hop: Array, tree: Array) -> Array:
-    """The server whose row a transfer has."""
+    """The server that is the row of a transfer."""
     ends = shared(problem.sender, hop), shared(problem.receiver, hop)
     return jnp.where(shared(problem.by_sender, tree), *ends)
 
 
 class _Change(NamedTuple):
-    """What a workload changes, of many environments; [B] each. Where none is sent, no row."""
+    """A workload's changes, [B] each; rows are out of range where no workload is sent."""
 
     row: Array
-    """Of `State.received`."""
+    """Row of `State.received`."""
     number: Array
-    """What that row comes to."""
+    """New value of that row."""
     place: Array
-    """Of `State.log`."""
+    """Row of `State.log`."""
     entry: Array
-    """What that comes to."""
+    """New value of that row."""
     unsent: Array
     """Row of `State.unsent`."""
     complete: Array
     """Row of `State.complete`, if the receiver waits for nothing more."""
     following: Array
-    """Row of it with the tree that may then follow at the root."""
+    """Row of `State.complete` with the tree that may then follow at the root."""
     bit: Array
     """The tree's bit in the words of these rows."""
     following_bit: Array
     links: Array
-    """[R, B] of the route."""
+    """[R, B] links of the route."""
     alike: Array
-    """Hops of this number can make the same transfer."""
+    """Number of the hops that can make the same transfer; see `Tables.alike`."""
     first: Array
-    """1 if it is of the first stage."""
+    """1 if it is in the first stage."""
 
 
 def _change(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> _Change:
@@ -199,11 +199,11 @@ def _bit(tree: Array) -> Array:
 
 
 def sent(problem: Problem, state: State, hop: Array, tree: Array, can: Array) -> State:
-    """Of many environments, those that can send a workload.
+    """The state of many environments after those that can send a workload have sent it.
 
     Args:
         problem: the problem.
-        state: of many environments.
+        state: state of many environments.
         hop: [B].
         tree: [B].
         can: [B] whether the workload is sent.
@@ -238,7 +238,7 @@ def _rows(table: Array, like: Array) -> Array:
 
 
 def _bits(like: Array, row: Array, bit: Array) -> Array:
-    """[N, W, B] bits, of which each environment has one at most."""
+    """[N, W, B] bits, at most one of them set in each environment."""
     flat = _flat(like)
     return jnp.where(_rows(flat, row) == row, bit, jnp.uint32(0)).reshape(like.shape)
 
@@ -252,7 +252,7 @@ def _holds(can_send: Array, tree: Array) -> Array:
 
 
 def _fewer(problem: Problem, count: Array, alike: Array, holds: Array, full: Array) -> Array:
-    """[H, B] without what a workload rules out: the same transfer, and the hops of full links."""
+    """[H, B] counts without workloads of the same transfer, or on hops of full links."""
     same = problem.tables.alike[:, None] == alike
     gone = jnp.where(same, shared(holds, problem.sender), 0).astype(count.dtype)
     blocked = functools.reduce(jnp.bitwise_or, [shared(full, link) for link in problem.hop_links.T])

@@ -1,6 +1,6 @@
-"""The mesh axis that servers, or workers, lie on: known without JAX."""
+"""The mesh axis along which servers, or workers, are arranged; this module does not need JAX."""
 
 AXIS = "server"
-"""Name of the axis where none is given."""
+"""Default name of the axis."""
 AxisName = str | tuple[str, ...]
-"""Name of a mesh axis, or names of several that count as one, the last one running fastest."""
+"""Name of a mesh axis, or of several that form one axis together; the last name varies fastest."""

@@ -1,9 +1,10 @@
-"""Whether collectives of several groups, called one after the other, wait for each other forever.
+"""Detects collectives of several groups that would wait for each other forever.
 
-A call returns when its server's part is complete, which may take all servers of its group. So two
-groups that share two servers, which call them in different orders, never end; neither do more
-groups in a cycle. And a plan of several jobs keeps an order on the links that they share: what it
-sends second waits for what it sends first, also where the first is called later.
+A call returns once its server's part is complete, which may take all servers of its group. So if
+two groups share two servers that call them in different orders, neither call ever returns; the
+same holds for more groups in a cycle. A plan of several jobs also fixes an order on the links that
+the jobs share: a transfer waits for the transfers planned before it, even those of a job that is
+called later.
 """
 
 import dataclasses
@@ -14,36 +15,36 @@ import numpy as np
 
 from gradweave.errors import DeadlockError, OptionError
 from gradweave.execute.program import Program
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import Schedule
 
 _Call = tuple[int, int]
-"""A job, and how often it was called before."""
+"""A job, and the number of its earlier calls."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """One job's transfers wait for another's."""
+    """The transfers of one job wait for those of another."""
 
     job: int
     waits_for: int
     server: int
-    """Node id of a server at which they do."""
+    """Node id of a server where they wait."""
     called: bool
-    """Whether since that server calls them in this order; else since the plan has this order."""
+    """Whether the order comes from that server's calls; otherwise it comes from the plan."""
 
 
 def plan_waits(schedule: Schedule) -> list[Wait]:
-    """Which jobs of a plan wait for others, as the servers carry it out: for turns on links.
+    """The waits between jobs of a plan, caused by the order of transfers on shared links.
 
-    A plan whose jobs do not may be carried out job by job, each called when it likes.
+    If there are no waits, the jobs may be carried out one by one, in any order.
 
     Args:
-        schedule: of a demand, valid.
+        schedule: a valid schedule of a demand.
 
     Raises:
         InvalidScheduleError: the verifier rejects the schedule.
-        ScheduleError: a schedule without a demand.
+        ScheduleError: the schedule has no demand.
     """
     demand, block = schedule.demanded, schedule.block
     assert block is not None
@@ -67,17 +68,17 @@ def check_calls(
     """Refuses calls that may wait for each other forever.
 
     Args:
-        demand: its jobs are what is called, by number.
-        calls: by node id of a server, the jobs that it calls, one after the other: each when the
-            one before has returned. All of a job's servers call it, as often as each other.
-        plan: the waits of a plan of all jobs (`plan_waits`); none where each job has its own.
+        demand: the demand with the jobs.
+        calls: for each server, by node id, the jobs that it calls in order. Each call is made when
+            the previous call has returned. All servers of a job must call it equally often.
+        plan: the waits of a plan of all jobs (`plan_waits`); empty if each job has a separate plan.
 
     Raises:
-        DeadlockError: naming the cycle of calls.
-        OptionError: a job that there is not, or that some server does not call as often.
+        DeadlockError: the calls form a cycle; the message names it.
+        OptionError: a job does not exist, or its servers do not call it equally often.
 
     >>> import gradweave as gw
-    >>> pair = gw.schedule.Demand.together([gw.schedule.collective("all_reduce", [0, 1], 8)] * 2)
+    >>> pair = gw.schedules.Demand.together([gw.schedules.collective("all_reduce", [0, 1], 8)] * 2)
     >>> check_calls(pair, {0: [0, 1], 1: [0, 1]})
     >>> check_calls(pair, {0: [0, 1], 1: [1, 0]})
     Traceback (most recent call last):
@@ -104,7 +105,7 @@ def check_calls(
 
 
 def _times_called(demand: Demand, calls: Mapping[int, Sequence[int]]) -> list[int]:
-    """How often each job is called, which all of its servers must do alike."""
+    """How often each job is called, which must be the same at all of its servers."""
     for server, jobs in calls.items():
         for job in jobs:
             if not 0 <= job < len(demand.jobs):
@@ -121,14 +122,14 @@ def _times_called(demand: Demand, calls: Mapping[int, Sequence[int]]) -> list[in
             fewest, most = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
             raise OptionError(
                 f"calls: {name} (job {job}): server {most} calls it {times[most]} times, server "
-                f"{fewest} {times[fewest]}; expected all of its servers to call it as often"
+                f"{fewest} {times[fewest]}; expected all of its servers to call it equally often"
             )
         found.append(next(iter(times.values())))
     return found
 
 
 def _cycle(waits: Mapping[_Call, Sequence[tuple[_Call, Wait]]]) -> list[Wait] | None:
-    """Waits that lead from a call to itself, if there are any: a search in depth."""
+    """Finds a cycle of waits by depth-first search, if there is one."""
     done: set[_Call] = set()
     for start in waits:
         path: list[tuple[_Call, Wait | None]] = [(start, None)]

@@ -1,4 +1,4 @@
-"""Where the parts of a demand's blocks are in the memory of one server."""
+"""The layout of a demand's blocks in the memory of one server."""
 
 import dataclasses
 import functools
@@ -6,53 +6,54 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedule.shares import apportion
+from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.shares import apportion
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """One server's workspace: its part of what moves, piece by piece.
+    """One server's workspace: memory for all pieces that pass through the server.
 
-    It has the pieces that the server contributes to, is to get, or passes on, in the order of the
-    blocks. What it brings and gets are the same blocks one after the other, without the others.
+    It has the pieces that the server contributes to, receives as a result, or passes on, in the
+    order of the blocks. The input and output arrays of a call have the same blocks in that order,
+    without the blocks that the server neither contributes to nor receives.
     """
 
     size: NDArray[np.int64]
     """[P] elements of each piece."""
     start: NDArray[np.int64]
-    """[P] where each piece begins in the workspace; −1 of those that it never has."""
+    """[P] start of each piece in the workspace; −1 for pieces that never reach this server."""
     given: NDArray[np.bool_]
-    """[P] pieces that it contributes to."""
+    """[P] whether the server contributes to the piece."""
     wanted: NDArray[np.bool_]
-    """[P] pieces that it is to get."""
+    """[P] whether the server must receive the piece as a result."""
     length: int
-    """Elements of the workspace."""
+    """Number of elements in the workspace."""
 
     @staticmethod
     def of(schedule: Schedule, rank: int, itemsize: int) -> "Layout":
         """The workspace of one server.
 
         Args:
-            schedule: of a demand.
-            rank: of the server.
-            itemsize: bytes of an element.
+            schedule: a schedule of a demand.
+            rank: rank of the server.
+            itemsize: bytes per element.
 
         Raises:
-            OptionError: blocks that elements of that size do not fill.
-            ScheduleError: a schedule without a demand.
+            OptionError: the blocks are not multiples of that size.
+            ScheduleError: the schedule has no demand.
         """
         elements = -(-schedule.demanded.total_bytes // itemsize)
         return Layout._of_sizes(schedule, rank, np.diff(schedule.piece_offsets(elements)))
 
     @staticmethod
     def resized(schedule: Schedule, rank: int, elements: int) -> "Layout":
-        """The workspace of one server, where every block has another size than was planned for.
+        """The workspace of one server if every block has a size other than planned.
 
         Args:
-            schedule: of a demand.
-            rank: of the server.
-            elements: of each block; its pieces keep their shares.
+            schedule: a schedule of a demand.
+            rank: rank of the server.
+            elements: number of elements in each block; the pieces keep their shares of it.
         """
         blocks = np.split(schedule.weights, schedule.first_pieces[1:])
         sizes = np.concatenate([apportion(elements, weights) for weights in blocks])
@@ -72,32 +73,37 @@ class Layout:
         return Layout(size, start, given, wanted, int(ends[-1]))
 
     def pieces(self, workspace: NDArray) -> list[NDArray]:
-        """P views of the workspace, empty ones of pieces that the server never has."""
+        """P views of the workspace; empty for pieces that never reach this server."""
         return [workspace[begin:end] for begin, end in self.cuts]
 
     @functools.cached_property
     def cuts(self) -> tuple[tuple[int, int], ...]:
-        """[P] where each piece begins and ends in the workspace; 0 and 0 where it never is."""
+        """[P] start and end of each piece in the workspace; both 0 for absent pieces."""
         starts = np.maximum(self.start, 0)
         ends = np.where(self.start < 0, 0, starts + self.size)
         return tuple(zip(starts.tolist(), ends.tolist(), strict=True))
 
+    @functools.cached_property
+    def elements(self) -> int:
+        """Elements of all pieces, including those that a server lacks; the same at all servers."""
+        return int(self.size.sum())
+
     def count(self, which: NDArray[np.bool_]) -> int:
-        """How many elements some pieces have.
+        """The number of elements in some pieces.
 
         Args:
-            which: [P] pieces.
+            which: [P] the pieces.
         """
         return int(self.size[which].sum())
 
     def copies(self, which: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
-        """Where some pieces are in the workspace, and where if they followed each other.
+        """Maps some pieces in the workspace to a packed array of only these pieces.
 
         Args:
-            which: [P] pieces that it has.
+            which: [P] pieces in this workspace.
 
         Returns:
-            As few pairs of slices as there can be.
+            The fewest possible pairs of slices: in the workspace, and in the packed array.
         """
         begin, size = self.start[which], self.size[which]
         place = np.cumsum(size) - size
@@ -111,7 +117,7 @@ class Layout:
         ]
 
     def summed(self, schedule: Schedule) -> list[tuple[int, int]]:
-        """The pieces that it is to get, with how many contribute to each, where several do."""
+        """The result pieces with several contributors, and the number of contributors of each."""
         found = np.flatnonzero(self.wanted & (schedule.contributors.sizes > 1))
         counts = schedule.contributors.sizes[found]
         return list(zip(found.tolist(), counts.tolist(), strict=True))

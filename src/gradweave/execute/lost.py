@@ -5,12 +5,12 @@ from gradweave.topology.topology import Topology
 
 
 def lost_server(topology: Topology, rank: int, how: str) -> LostServerError:
-    """The server of a rank, by its label, or its id where it has none.
+    """The error for the server of a rank, named by its label, or by its id if it has no label.
 
     Args:
         topology: the network.
-        rank: its place among the servers, from 0.
-        how: how it ended, as far as is known.
+        rank: rank of the server, from 0.
+        how: how the server ended, as far as is known.
     """
     server = int(topology.servers[rank])
     return LostServerError(server, rank, how, topology.label(server))

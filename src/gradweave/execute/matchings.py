@@ -1,6 +1,6 @@
-"""The transfers of a round as matchings: sets in which a server sends once and receives once.
+"""Divides a round's transfers into matchings, in which each server sends and receives at most once.
 
-A matching is what one `jax.lax.ppermute` can carry out.
+One `jax.lax.ppermute` carries out one matching.
 """
 
 import numpy as np
@@ -12,19 +12,20 @@ from gradweave.topology.topology import Integers
 def matchings(source: Integers, target: Integers, servers: int) -> NDArray[np.int64]:
     """Divides transfers into the fewest matchings.
 
-    An edge colouring of a bipartite multigraph, sources on one side and targets on the other: by
-    Kőnig's theorem as many colours suffice as one server at most sends or receives. Each edge takes
-    the lowest colour that is free at both ends; where there is none, two colours change places
-    along the path that starts at the target, which frees one.
+    This is an edge colouring of a bipartite multigraph with sources on one side and targets on the
+    other. By Kőnig's theorem, the number of colours needed is the maximum number of transfers that
+    one server sends or receives. Each edge gets the lowest colour that is free at both ends. If
+    there is no such colour, two colours swap along the path that starts at the target, which frees
+    one of them.
 
     Args:
-        source: [T] rank of the server that sends.
-        target: [T] rank of the server that receives.
+        source: [T] rank of the sending server.
+        target: [T] rank of the receiving server.
         servers: N.
 
     Returns:
-        [T] matching of each transfer, from 0. Transfers of the same sources and targets in another
-        order are divided alike.
+        [T] matching of each transfer, from 0. The result does not depend on the order of the
+        transfers.
 
     >>> matchings(np.array([0, 0, 1]), np.array([1, 2, 2]), 3).tolist()
     [0, 1, 0]
@@ -38,16 +39,16 @@ def matchings(source: Integers, target: Integers, servers: int) -> NDArray[np.in
 
 
 def _degree(source: Integers, target: Integers) -> int:
-    """The most that one server sends or receives."""
+    """The maximum number of transfers that one server sends or receives."""
     return max((int(np.bincount(end).max()) for end in (source, target) if len(end)), default=0)
 
 
 def _colours(edges: list[tuple[int, int]], nodes: int, colours: int) -> list[int]:
-    """A colour per edge, such that edges that meet at a node differ."""
+    """A colour for each edge, such that edges that share a node differ."""
     edge_of = [[-1] * colours for _ in range(nodes)]
-    """By node and colour: the edge, −1 for none."""
+    """By node and colour: the edge with that colour, or −1."""
     free = [(1 << colours) - 1] * nodes
-    """By node: a bit per colour that no edge there has."""
+    """By node: a bit mask of the colours that no edge uses there."""
     colour = [-1] * len(edges)
     for edge, (source, target) in enumerate(edges):
         common = free[source] & free[target]
@@ -72,7 +73,7 @@ def _exchange(
     free: list[int],
     colour: list[int],
 ) -> None:
-    """Makes colour `one` free at a node by exchanging it with `other` along the path from there."""
+    """Frees colour `one` at a node by swapping it with `other` along the path from there."""
     path, node, wanted = [], start, one
     while (edge := edge_of[node][wanted]) >= 0:
         path.append(edge)
@@ -86,11 +87,11 @@ def _exchange(
         colour[edge] = other if colour[edge] == one else one
         for end in edges[edge]:
             edge_of[end][colour[edge]] = edge
-    for end in (start, node):  # inside the path a node has both colours before and after
+    for end in (start, node):  # nodes inside the path have both colours before and after
         held = sum(1 << c for c in (one, other) if edge_of[end][c] >= 0)
         free[end] = (free[end] | 1 << one | 1 << other) & ~held
 
 
 def _lowest(bits: int) -> int:
-    """Number of the lowest bit that is set."""
+    """The position of the lowest bit that is set."""
     return (bits & -bits).bit_length() - 1

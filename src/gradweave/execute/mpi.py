@@ -1,12 +1,12 @@
-"""Schedules over MPI: non-blocking messages, each sent as soon as its data is there.
+"""Runs schedules over MPI by non-blocking messages, each sent as soon as its data is ready.
 
     mpirun -n 9 python train.py
 
     from mpi4py import MPI
-    gradweave.execute.mpi.all_reduce(gradient, schedule, MPI.COMM_WORLD)
+    gradweave.mpi.all_reduce(gradient, schedule, MPI.COMM_WORLD)
 
-Under an MPI with fault tolerance (Open MPI 5: ``mpirun --with-ft ulfm``) the death of a process
-raises `LostServerError` at all others; under others MPI ends the job itself.
+If MPI has fault tolerance (Open MPI 5: ``mpirun --with-ft ulfm``), the death of a process raises
+`LostServerError` at all other processes. Without it, MPI ends the whole job.
 """
 
 import functools
@@ -25,23 +25,24 @@ from gradweave.execute.program import Action, Program, check_all_reduce, check_s
 from gradweave.execute.reduction import Reduction, check_reduction, combine
 from gradweave.execute.signature import mismatch, signature
 from gradweave.execute.tracker import Tracker
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike, as_schedule
+from gradweave.schedules.schedule import Schedule
 
 
 def all_reduce(
     buffer: Any,
-    schedule: Schedule,
+    schedule: ScheduleLike,
     comm: MPI.Intracomm = MPI.COMM_WORLD,
     *,
     reduction: Reduction = "sum",
 ) -> None:
-    """Replaces each process's buffer by the reduction of all, in place.
+    """Replaces each process's buffer by the reduction of all buffers, in place.
 
-    All processes of the communicator call it, with buffers of the same length and type, which is
-    checked first. For many calls with the same buffer a `Plan` is cheaper.
+    All processes of the communicator call it, with buffers of the same length and type; this is
+    checked first. For many calls with the same buffer, a `Collective` is cheaper.
 
     Args:
-        buffer: a NumPy array of any shape and strides, or anything else with a writable buffer.
+        buffer: a NumPy array of any shape and strides, or another object with a writable buffer.
         schedule: an all-reduce for as many servers as the communicator has processes; rank r is the
             r-th server in order of id.
         comm: the communicator.
@@ -49,51 +50,55 @@ def all_reduce(
 
     Raises:
         ScheduleError: the schedule is for another number of servers, or another collective.
-        OptionError: the buffer cannot be written, or its type has no such reduction.
+        OptionError: the buffer is read-only, or its type has no such reduction.
         RunError: the processes disagree on schedule, length, type or reduction.
         LostServerError: a process went away.
     """
+    schedule = as_schedule(schedule)
     check_all_reduce(schedule)
     array = _array(buffer)
     if array.flags.c_contiguous:
-        Plan(schedule, array, comm, reduction=reduction).run()
+        Collective(schedule, array, comm, reduction=reduction).run()
     else:
         packed = np.ascontiguousarray(array)
-        Plan(schedule, packed, comm, reduction=reduction).run()
+        Collective(schedule, packed, comm, reduction=reduction).run()
         array[...] = packed
 
 
 def exchange(
     send: Any,
     receive: Any,
-    schedule: Schedule,
+    schedule: ScheduleLike,
     comm: MPI.Intracomm = MPI.COMM_WORLD,
     *,
     reduction: Reduction = "sum",
 ) -> None:
-    """Does what a demand asks for: any collectives of any groups, such as an all-to-all.
+    """Carries out a demand: any collectives among any groups, such as an all-to-all.
 
-    All processes of the communicator call it, those without a part in it with empty arrays.
+    All processes of the communicator call it. Processes without a part in the demand pass empty
+    arrays.
 
     Args:
-        send: contiguous array of the blocks that this process contributes to, in the demand's
-            order: for an all-to-all what goes to each other process, by rank. It is not changed.
-        receive: contiguous array of the same type, for the blocks that it is to get.
-        schedule: of a demand, for as many servers as the communicator has processes; rank r is the
-            r-th server in order of id.
+        send: a contiguous array of the blocks that this process contributes to, in the demand's
+            order. For an all-to-all, these are the blocks for all other processes, by rank. The
+            array is not changed.
+        receive: a contiguous array of the same type for the blocks that this process receives.
+        schedule: a schedule of a demand for as many servers as the communicator has processes; rank
+            r is the r-th server in order of id.
         comm: the communicator.
-        reduction: sum, mean, max or min, for blocks of several contributors.
+        reduction: sum, mean, max or min, for blocks with several contributors.
 
     Raises:
         ScheduleError: the schedule has no demand, or is for another number of servers.
-        OptionError: an array of another length or type, or that is not contiguous.
+        OptionError: an array has a wrong length or type, or is not contiguous.
         RunError: the processes disagree on schedule, type or reduction.
         LostServerError: a process went away.
     """
+    schedule = as_schedule(schedule)
     check_servers(schedule, comm.size, what="MPI processes")
     given, wanted = np.asarray(send), _array(receive)
     if given.dtype != wanted.dtype:
-        raise OptionError(f"receive: expected {given.dtype}, as send is, got {wanted.dtype}")
+        raise OptionError(f"receive: expected {given.dtype}, like send, got {wanted.dtype}")
     layout = Layout.of(schedule, comm.rank, given.dtype.itemsize)
     for name, array, pieces in (("send", given, layout.given), ("receive", wanted, layout.wanted)):
         expected = layout.count(pieces)
@@ -105,23 +110,24 @@ def exchange(
     workspace = np.empty(layout.length, given.dtype)
     for there, here in layout.copies(layout.given):
         workspace[there] = given.reshape(-1)[here]
-    plan = Plan(schedule, workspace, comm, reduction=reduction)
-    plan.run()
-    plan.free()
+    collective = Collective(schedule, workspace, comm, reduction=reduction)
+    collective.run()
+    collective.free()
     for there, here in layout.copies(layout.wanted):
         wanted.reshape(-1)[here] = workspace[there]
 
 
-class Plan:
-    """A collective on one buffer, prepared for many runs: persistent requests, one per message.
+class Collective:
+    """A collective on one buffer, prepared for many runs with one persistent request per message.
 
-    Construction is collective. Any collective's schedule will do: a reduce-scatter leaves each
-    piece at its root, and rubbish elsewhere; an all-gather reads each piece at its root.
+    Construction is collective. A schedule of any collective is accepted: a reduce-scatter leaves
+    each piece at its root, and undefined values elsewhere; an all-gather reads each piece at its
+    root.
 
     Args:
         schedule: the schedule.
-        buffer: contiguous; it must stay where it is as long as the plan is used. For a demand, this
-            server's workspace: see `gradweave.execute.layout.Layout`, and `exchange`.
+        buffer: contiguous memory that must not move while the collective is used. For a demand, it
+            is this server's workspace: see `gradweave.execute.layout.Layout`, and `exchange`.
         comm: the communicator.
         reduction: sum, mean, max or min.
 
@@ -135,13 +141,14 @@ class Plan:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: ScheduleLike,
         buffer: Any,
         comm: MPI.Intracomm = MPI.COMM_WORLD,
         *,
         reduction: Reduction = "sum",
     ) -> None:
         self._steps: list[MPI.Prequest | Callable[[], None]] = []
+        schedule = as_schedule(schedule)
         check_servers(schedule, comm.size, what="MPI processes")
         array = _array(buffer)
         if not array.flags.c_contiguous:
@@ -150,7 +157,7 @@ class Plan:
         self._reduction: Reduction = check_reduction(
             reduction, floating=array.dtype.kind in "fcV", dtype=array.dtype
         )
-        try:  # now, since in the middle of a run it would leave the others waiting
+        try:  # checked now, since an error in the middle of a run would leave other ranks waiting
             combine(self._reduction, *np.zeros((2, 1), array.dtype))
         except TypeError as error:
             raise OptionError(f"buffer: there is no {reduction} of {array.dtype}") from error
@@ -230,10 +237,12 @@ class Plan:
             return self._comm.Recv_init(_message(place), peer, tag)
         if program.kind[action] == Action.COPY:
             return lambda: np.copyto(piece, place)
+        if program.kind[action] == Action.KEEP:
+            return lambda: np.copyto(place, piece)
         return lambda: combine(self._reduction, piece, place)
 
     def free(self) -> None:
-        """Frees the requests; the plan cannot run again."""
+        """Frees the requests; the collective cannot run again."""
         for step in self._steps:
             if isinstance(step, MPI.Prequest):
                 step.Free()
@@ -244,14 +253,14 @@ class Plan:
             self.free()
 
 
-_broken: list[Plan] = []
-"""Plans that failed, kept: messages under way may still write into their memory."""
+_broken: list[Collective] = []
+"""Failed collectives, kept alive: messages in flight may still write into their memory."""
 
 
 def own_operation(schedule: Schedule, reduction: Reduction, dtype: np.dtype) -> MPI.Op | None:
-    """MPI's operation where its own all-reduce is to be called: `gradweave.execute.program.is_own`.
+    """MPI's operation if a schedule stands for MPI's all-reduce (`is_own`).
 
-    None for a schedule that is to be run itself, or a type that MPI does not have.
+    Returns None for any other schedule, and for a type that MPI does not have.
     """
     return OPERATIONS[reduction] if is_own(schedule, "mpi") and has_type(dtype) else None
 
@@ -266,7 +275,7 @@ def has_type(dtype: np.dtype) -> bool:
 
 
 OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
-"""By reduction; a mean is divided afterwards."""
+"""MPI's operation for each reduction; a mean is divided afterwards."""
 
 
 def _array(buffer: Any) -> NDArray:
@@ -286,7 +295,7 @@ def _array(buffer: Any) -> NDArray:
 
 
 def _message(part: NDArray) -> list[Any]:
-    """The part as bytes; beyond 2³¹ bytes as elements of that many, so that MPI can count them."""
+    """The part as bytes; from 2³¹ bytes on as whole elements, so that MPI can count them."""
     if part.nbytes < 1 << 31:
         return [part.view(np.uint8), MPI.BYTE]
     element = MPI.BYTE.Create_contiguous(part.itemsize).Commit()
@@ -294,7 +303,7 @@ def _message(part: NDArray) -> list[Any]:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A duplicate of a communicator for these messages alone, kept with it."""
+    """A duplicate of a communicator for only these messages, stored with the communicator."""
     cached = comm.Get_attr(_key())
     if isinstance(cached, MPI.Intracomm):
         return cached
@@ -305,21 +314,21 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 NEWS_S = 5.0
-"""How long it may take until a process knows which other one failed."""
-# Of several requests MPI says only that one failed.
+"""Timeout for finding out which process failed."""
+# For several requests, MPI reports only that one of them failed.
 _LOST = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED", "ERR_IN_STATUS")
 
 
 @functools.cache
 def _key() -> int:
-    """Attribute for a communicator's duplicate; made on first use, when MPI is initialised."""
+    """The attribute key of a communicator's duplicate; created after MPI is initialised."""
     return MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, duplicated: duplicated.Free())
 
 
 def _compare(
     schedule: Schedule, elements: int, dtype: np.dtype, reduction: str, comm: MPI.Intracomm
 ) -> None:
-    """Raises the same error in every process where their arguments differ."""
+    """Raises the same error in every process if their arguments differ."""
     mine = signature(schedule, elements, dtype.name, reduction)
     extremes = np.concatenate([mine, ~mine])
     try:
@@ -336,11 +345,11 @@ def _compare(
 
 
 def _explained(error: MPI.Exception, comm: MPI.Intracomm, schedule: Schedule) -> RunError:
-    """Names the process that went away, where MPI can tell (user-level failure mitigation)."""
+    """Names the process that went away if MPI can tell (user-level failure mitigation)."""
     lost = {getattr(MPI, name, -1) for name in _LOST}
     if error.Get_error_class() not in lost:
         return RunError(f"MPI: {error.Get_error_string()}")
-    comm.Revoke()  # wakes those who wait for processes that are alive
+    comm.Revoke()  # wakes processes that wait for live ones
     until = time.monotonic() + NEWS_S
     while not (failed := comm.Get_failed()).size and time.monotonic() < until:
         MPI.COMM_SELF.Iprobe()  # MPI makes progress only in its calls

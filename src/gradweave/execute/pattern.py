@@ -1,4 +1,4 @@
-"""Contributions for tests of an all-reduce, whose sum every process can compute by itself."""
+"""Contributions for testing an all-reduce: every process can compute their sum by itself."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ def contribution(rank: int, elements: int, dtype: Any = np.float32) -> NDArray:
     """A server's contribution: small integers, whose sums are exact in every type and order.
 
     Args:
-        rank: the server.
-        elements: how many.
-        dtype: of at least eight bits.
+        rank: rank of the server.
+        elements: number of elements.
+        dtype: a type of at least eight bits.
     """
     numbers = np.arange(elements, dtype=np.uint32)
     return ((numbers * np.uint32(7) + np.uint32(rank * 13 + 1)) % np.uint32(5)).astype(dtype)
 
 
 def expected(servers: int, elements: int, reduction: Reduction, dtype: Any = np.float32) -> NDArray:
-    """The result of every server, if all contribute their `contribution`."""
+    """The result at every server if all servers contribute their `contribution`."""
     if reduction == "max" or reduction == "min":
         of_two = np.maximum if reduction == "max" else np.minimum
         result = contribution(0, elements, dtype)

@@ -1,8 +1,8 @@
-"""One server's sends, receives and reductions, and the actions that each must wait for.
+"""The program of one server: its sends, receives and reductions, and their dependencies.
 
-A program follows from the schedule alone, so every server derives its own without communication.
-It has no barriers and no rounds: an action starts as soon as the actions named in `Program.after`
-are complete.
+A program follows from the schedule alone, so every server derives its program without
+communication. It has no barriers and no rounds: an action starts as soon as the actions named in
+`Program.after` are complete.
 """
 
 import collections
@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
+from gradweave.execute.exchanges import OWN as OWN_VALUE
+from gradweave.execute.exchanges import Write, writes
 from gradweave.execute.reference import play_pieces
-from gradweave.schedule.schedule import COPY, OWN, Collective, Schedule
-from gradweave.simulate.seconds import rates
+from gradweave.schedules.schedule import COPY, OWN, Collective, Schedule
+from gradweave.simulator.seconds import rates
 from gradweave.topology.topology import Integers
 from gradweave.topology.units import ROUNDING
-from gradweave.verify.verify import verify
+from gradweave.verifier.verify import verify
 
 _verified: weakref.WeakSet[Schedule] = weakref.WeakSet()
 
@@ -30,26 +32,28 @@ class Action(enum.IntEnum):
     """Kinds of action on a piece."""
 
     SEND = 0
-    """Sends the piece, as it is here, to the peer."""
+    """Sends the current value of the piece to the peer."""
     RECEIVE = 1
-    """Receives from the peer: into a place of the scratch memory, or over the piece itself."""
+    """Receives from the peer, into a slot of scratch memory or directly into the piece."""
     REDUCE = 2
-    """Combines a place of the scratch memory into the piece."""
+    """Combines a slot of scratch memory into the piece."""
     COPY = 3
-    """Copies a place of the scratch memory over the piece."""
+    """Copies a slot of scratch memory over the piece."""
+    KEEP = 4
+    """Copies the piece into a slot of scratch memory."""
 
 
 AHEAD = 2
-"""Transfers beyond those that a link carries at once, where their order is lost anyway."""
+"""Extra transfers in flight, beyond the link's capacity, if their order is lost anyway."""
 UNICAST_AHEAD = 16
-"""The same of messages from server to server, few of which wait for others' data: the more are
-under way, the better links between switches are filled. In the lab, an all-to-all on a leaf–spine
-network took 12% more than predicted with 2 ahead, and 5% with 16."""
+"""The same for messages from server to server. Few of these wait for other servers' data, and the
+more are in flight, the better they fill the links between switches. In the lab, an all-to-all on a
+leaf–spine network took 12% longer than predicted with 2 ahead, and 5% longer with 16."""
 FAR_S = 1e-3
-"""Latency of a route from which on a message's announcement is worth sending early."""
+"""Minimum latency of a route for which a message is announced early."""
 _MOST_EARLY = 16
-"""Messages that a server may announce on a link before their turn, at most."""
-LOCAL = (Action.REDUCE, Action.COPY)
+"""Maximum number of messages that a server may announce on a link before their turn."""
+LOCAL = (Action.REDUCE, Action.COPY, Action.KEEP)
 """Actions without a message."""
 
 
@@ -57,48 +61,49 @@ LOCAL = (Action.REDUCE, Action.COPY)
 class Program:
     """The actions of one server, in the order of the schedule.
 
-    An action waits for what its data needs: a send for the last write to its piece, a write for the
-    write before it and for the sends of what it overwrites. So reductions into a piece happen in
-    the schedule's order however the messages arrive, and every run gives the same bits.
+    An action waits until its data is ready: a send waits for the last write to its piece; a write
+    waits for the preceding write and for the sends of the data that it overwrites. So reductions
+    into a piece happen in the order of `gradweave.execute.exchanges.writes`, in whichever order the
+    messages arrive, and every run gives the same bits.
 
-    It also waits for its turn on its server's link: a link direction of capacity c has no more than
-    c + `ahead` transfers of one server under way, or as many as their rates leave room for, where
-    other links are slower. That keeps the scheduler's order where more is ready than the link can
-    carry. An action waits for earlier rounds alone, or, a reduction, for sends and receives of its
-    round; so no two servers can wait for each other forever.
+    An action also waits for its turn on its server's link. On a link direction of capacity c, at
+    most c + `ahead` transfers of one server are in flight, or more if other links limit their
+    rates and leave room. That keeps the scheduler's order if more transfers are ready than the link
+    can carry. An action waits only for earlier rounds or, if it is a reduction, for sends and
+    receives of its round; so servers never wait for each other forever.
 
-    From far away, the announcement that a receiver is ready takes long too, so it is sent before
-    the turn: for as many messages as the link carries in a round trip; and, where those under way
-    come from one server, whose sends keep their order anyway, for one more.
+    Over long distances, a receiver's announcement that it is ready also takes long. So it is sent
+    before the turn: for as many messages as the link carries in one round trip. If all transfers
+    in flight come from one server, whose sends keep their order anyway, it is sent for one more.
 
     Attributes are arrays over the A actions.
     """
 
     schedule: Schedule
     server: int
-    """Node id."""
+    """Node id of the server."""
     rank: int
-    """Place of the server among `Topology.servers`."""
+    """Position of the server among `Topology.servers`."""
     kind: NDArray[np.int8]
     """[A] `Action`."""
     transfer: Integers
-    """[A] row of the schedule."""
+    """[A] row of the transfer in the schedule."""
     message: Integers
-    """[A] number of the transfer among those from its source to its target: both servers know it by
-    this number, which serves as a tag."""
+    """[A] number of the transfer among those from its source to its target. Both servers know this
+    number, which serves as the tag."""
     peer: Integers
     """[A] rank of the other server."""
     piece: Integers
     """[A] piece."""
     place: Integers
-    """[A] place in the scratch memory that is written or read; −1 for none: sends, and receives
-    over the piece itself."""
+    """[A] slot of scratch memory that is written or read; −1 for actions that use no slot: sends,
+    and receives directly into the piece."""
     places: int
-    """Places of scratch memory, each as large as the largest piece."""
+    """Number of slots in scratch memory, each as large as the largest piece."""
     at_once: int
-    """Messages that can be under way at one time, at most."""
+    """Maximum number of messages in flight."""
     after: Integers
-    """Actions that must be complete before each action starts, one action's after the other."""
+    """Actions that must be complete before each action starts, concatenated."""
     after_offsets: NDArray[np.int64]
     """[A+1] action a waits for ``after[after_offsets[a]:after_offsets[a + 1]]``."""
 
@@ -113,19 +118,19 @@ class Program:
         """Derives the program of one server.
 
         Args:
-            schedule: a schedule of any collective; it is verified, once per object.
-            rank: which server, from 0.
-            ahead: how many transfers a server may start on a link beyond those that the link
-                carries at once; if not given, none, which keeps the schedule's order, or `AHEAD`
-                (`UNICAST_AHEAD`) where that order is lost anyway and more under way fills the
-                gaps: where other servers' transfers meet these on links between switches, and
-                where a receiver's link is slower than a sender's, whose other messages delay those
-                for it.
-            gradient_bytes: size of the gradient, which says what is early enough for messages from
-                far away; if not given, nothing is announced before its turn.
+            schedule: a schedule of any collective. It is verified, once per object.
+            rank: rank of the server, from 0.
+            ahead: how many transfers a server may start on a link beyond the number that the link
+                carries simultaneously. The default is 0, which keeps the schedule's order, or
+                `AHEAD` (`UNICAST_AHEAD`) if that order is lost anyway and more transfers fill the
+                gaps. That is so if other servers' transfers meet these on links between switches,
+                or if a receiver's link is slower than a sender's, so that it delays the sender's
+                other messages.
+            gradient_bytes: size of the gradient, which determines how early messages from far away
+                are announced. If not given, every message is announced at its turn.
 
         Raises:
-            OptionError: there is no such rank.
+            OptionError: the rank does not exist.
             InvalidScheduleError: the verifier rejects the schedule.
 
         >>> import gradweave as gw
@@ -145,10 +150,10 @@ class Program:
 
 
 def check_runs(schedule: Schedule) -> None:
-    """Refuses an invalid schedule, or one in which switches reduce, which cannot run.
+    """Refuses a schedule that cannot run: an invalid one, or one in which switches reduce.
 
     Raises:
-        InvalidScheduleError: naming the first violation.
+        InvalidScheduleError: the message names the first violation.
     """
     if schedule not in _verified:
         verdict = verify(schedule)
@@ -161,20 +166,21 @@ def check_among_all(schedule: Schedule) -> Collective:
     """The collective among all servers; refuses a demand before processes start for it.
 
     Raises:
-        ScheduleError: naming what is demanded.
+        ScheduleError: the message names the demand.
     """
     return schedule.collective
 
 
 def is_own(schedule: Schedule, runtime: str) -> bool:
-    """Whether a schedule stands for the all-reduce that a runtime has itself.
+    """Whether a schedule stands for a runtime's built-in all-reduce.
 
-    `gradweave.solve` returns one where no plan is faster there. Executors then call the runtime's:
-    the sum is the same, its association, and so its last bits, are the runtime's.
+    `gradweave.solve` returns such a schedule if no plan is faster. Executors then call the
+    runtime's all-reduce: the sum is the same, but its association, and so its last bits, are the
+    runtime's.
 
     Args:
         schedule: the schedule.
-        runtime: the one that is to run it: ``gloo``, ``nccl`` or ``mpi``.
+        runtime: the runtime that should run it: ``gloo``, ``nccl`` or ``mpi``.
     """
     options = schedule.scheduler.options
     whole = schedule.demand is None and schedule.collective == "all_reduce"
@@ -185,7 +191,7 @@ def check_servers(schedule: Schedule, size: int, *, what: str) -> None:
     """Refuses a number of processes that is not the schedule's number of servers.
 
     Raises:
-        ScheduleError: naming both numbers.
+        ScheduleError: the message names both numbers.
     """
     servers = schedule.topology.num_servers
     if size != servers:
@@ -199,7 +205,7 @@ def check_all_reduce(schedule: Schedule) -> None:
     """Refuses a schedule of one stage for an all-reduce.
 
     Raises:
-        ScheduleError: naming the collective.
+        ScheduleError: the message names the collective.
     """
     check_collective(schedule, "all_reduce")
 
@@ -208,7 +214,7 @@ def check_collective(schedule: Schedule, expected: Collective) -> None:
     """Refuses a schedule of another collective.
 
     Raises:
-        ScheduleError: naming both.
+        ScheduleError: the message names both collectives.
     """
     if schedule.collective != expected:
         raise ScheduleError(
@@ -218,7 +224,11 @@ def check_collective(schedule: Schedule, expected: Collective) -> None:
 
 @functools.lru_cache(maxsize=16)
 def default_ahead(schedule: Schedule) -> int:
-    """`AHEAD` where the order of transfers is lost anyway, none where servers can keep it."""
+    """How many transfers a server sends ahead of the schedule's order, if not given.
+
+    It is 0 if the servers can keep that order; otherwise `AHEAD`, or `UNICAST_AHEAD` for demands
+    that are unicast.
+    """
     if not (_meets_others(schedule) or _slower_at_receivers(schedule)):
         return 0
     unicast = schedule.demand is not None and schedule.demand.unicast
@@ -226,13 +236,13 @@ def default_ahead(schedule: Schedule) -> int:
 
 
 def _meets_others(schedule: Schedule) -> bool:
-    """Whether two successive transfers on a link share neither of their servers.
+    """Whether two consecutive transfers on a link have no server in common.
 
-    Servers keep the schedule's order among their own transfers. Nothing keeps it between two such
-    transfers; their messages may meet on the link and share it.
+    A server runs its transfers in the schedule's order. Two transfers without a common server may
+    run in either order; their messages may meet on the link and share it.
     """
     links, transfer = schedule.route_links
-    order = np.argsort(links, kind="stable")  # by link, and on each link in the schedule's order
+    order = np.argsort(links, kind="stable")  # by link, then in the schedule's order
     earlier, later = transfer[order[:-1]], transfer[order[1:]]
     return bool(
         (
@@ -253,8 +263,9 @@ def _slower_at_receivers(schedule: Schedule) -> bool:
 def same_bits(schedule: Schedule) -> bool:
     """Whether all servers that end with a piece have the same bits of it.
 
-    They have where all add the contributions in the same association; rounded addition commutes,
-    but does not associate. Decided by running the schedule once on labels in place of numbers.
+    This holds if all of them add the contributions in the same association: rounded addition
+    commutes, but is not associative. To find out, the schedule is played once on labels instead of
+    numbers.
 
     >>> import gradweave as gw
     >>> same_bits(gw.schedulers.Ring().schedule(gw.topology.ring(3)))
@@ -279,31 +290,50 @@ def same_bits(schedule: Schedule) -> bool:
     return bool((ends == ends[0]).all())
 
 
+def check_plan(schedule: Schedule) -> None:
+    """Refuses a plan of unknown origin that must not replace a backend's own collective.
+
+    Every path by which the torch.distributed backend adopts a plan calls this function.
+
+    Raises:
+        InvalidScheduleError: the verifier rejects the plan.
+        ScheduleError: servers would end with different bits.
+    """
+    check_runs(schedule)
+    if not same_bits(schedule):
+        raise ScheduleError(
+            "servers add in different orders and would end with different bits; use another "
+            "strategy"
+        )
+
+
 class _ProgramBuilder:
     """Builds a program, action by action."""
 
     def __init__(self, schedule: Schedule, rank: int, ahead: int, early: NDArray[np.int64]) -> None:
         topology = schedule.topology
         self._schedule, self._rank, self._ahead, self._early = schedule, rank, ahead, early
-        self._most_early: dict[tuple[int, bool], int] = {}  # by link and way, of its transfers
+        self._most_early: dict[tuple[int, bool], int] = {}  # by link and direction
         self._server = int(topology.servers[rank])
         self._rows: list[tuple[int, ...]] = []
-        self._messages: dict[tuple[int, bool], int] = {}  # by peer and way: how many so far
+        self._messages: dict[tuple[int, bool], int] = {}  # by peer and direction: count so far
         self._after: list[list[int]] = []
-        self._write: dict[int, int] = {}  # by piece: the last action that wrote to it
-        self._reads: dict[int, list[int]] = {}  # by piece: sends since then
+        self._number: dict[int, int] = {}  # by received row: index of its message at the sender
+        self._own_place, self._own_added = -1, list[int]()  # of `_keep_own`; actions that free it
+        self._write: dict[int, int] = {}  # by piece: the last action that wrote it
+        self._reads: dict[int, list[int]] = {}  # by piece: sends since that write
         self._queues: dict[
             tuple[int, bool], list[int]
         ] = {}  # by link and direction: actions, in order
-        self._ends: dict[tuple[int, bool], list[int]] = {}  # of these, before which each waits
-        self._ended: dict[tuple[int, bool], int] = {}  # the largest of them so far
-        self._fits: dict[int, int] = {}  # by row: its server's last transfers that share its link
-        self._rooms: dict[tuple[int, bool], int] = {}  # by link and way: the most of a row
-        self._mixed: set[tuple[int, bool]] = set()  # links and ways whose rows have different rooms
-        self._freed: dict[int, list[int]] = {}  # by link: reductions that empty its places
+        self._ends: dict[tuple[int, bool], list[int]] = {}  # for these: end of what each waits for
+        self._ended: dict[tuple[int, bool], int] = {}  # the largest end so far
+        self._fits: dict[int, int] = {}  # by row: its server's transfers that share its link
+        self._rooms: dict[tuple[int, bool], int] = {}  # by link and direction: maximum per row
+        self._mixed: set[tuple[int, bool]] = set()  # links and directions with unequal room
+        self._freed: dict[int, list[int]] = {}  # by link: reductions that empty its slots
         self._first_place: dict[int, int] = {}
         self._places = 0
-        self._most = topology.num_servers  # or transfers in a round, if more
+        self._most = topology.num_servers  # or the number of transfers in a round, if larger
         self._round_starts = 0  # first action of the round
 
     def program(self) -> Program:
@@ -319,13 +349,22 @@ class _ProgramBuilder:
         for first, last in itertools.pairwise([*starts, len(mine)]):
             rows = range(first, last)
             self._round_starts = len(self._rows)
-            # A round sends pieces as they were when it began: sends come before writes.
+            # A round sends pieces as they were at its beginning, so sends come before writes.
             for i in rows:
                 if sends[i]:
                     self._send(int(mine[i]), int(out_link[i]))
-            for i in rows:
-                if not sends[i]:
-                    self._receive(int(mine[i]), int(in_link[i]))
+            received = {int(mine[i]): int(in_link[i]) for i in rows if not sends[i]}
+            for row in received:  # numbered in the schedule's order, like at the senders
+                key = int(schedule.topology.rank[schedule.source[row]]), False
+                self._number[row] = self._messages.get(key, 0)
+                self._messages[key] = self._number[row] + 1
+            last = -1
+            for write in writes(schedule, received):
+                last = last if write.row == OWN_VALUE else write.row
+                if write.row == OWN_VALUE:
+                    self._add_own(last)
+                else:
+                    self._receive(write, received[write.row])
         columns = np.array(self._rows, np.int64).reshape(-1, 6).T
         lengths = [len(after) for after in self._after]
         return Program(
@@ -347,7 +386,7 @@ class _ProgramBuilder:
     def _early_by_link(
         self, rows: NDArray, links: NDArray, sends: NDArray
     ) -> dict[tuple[int, bool], int]:
-        """By link and way, the most messages that are announced early, and no more than come."""
+        """By link and direction, how many messages are announced early; at most all that come."""
         most: dict[tuple[int, bool], int] = {}
         keys = list(zip(links.tolist(), sends.tolist(), strict=True))
         for key, row in zip(keys, rows.tolist(), strict=True):
@@ -356,10 +395,10 @@ class _ProgramBuilder:
         return {key: min(early, come[key]) for key, early in most.items()}
 
     def _find_room(self, rows: NDArray, links: NDArray, sends: NDArray) -> None:
-        """How many of this server's transfers a link carries at once, the last of them each row.
+        """Finds how many of this server's transfers fit on a link together, up to each row.
 
-        As many as its capacity, and more where their rates, which other links of their routes
-        limit, leave bandwidth; as in `gradweave.simulate.event_seconds`.
+        The count is the link's capacity, or more if other links on the routes limit the rates and
+        so leave bandwidth; `gradweave.simulator.event_seconds` counts in the same way.
         """
         bandwidth = self._schedule.topology.bandwidth_bytes_per_s.tolist()
         taken: dict[tuple[int, bool], collections.deque[float]] = {}
@@ -387,19 +426,22 @@ class _ProgramBuilder:
         self._queues[link, True].append(action)
         self._reads.setdefault(piece, []).append(action)
 
-    def _receive(self, row: int, link: int) -> None:
+    def _receive(self, write: Write, link: int) -> None:
+        row = write.row
         piece = int(self._schedule.piece[row])
         before = self._reads.pop(piece, [])
         if piece in self._write:
             before.append(self._write[piece])
         turn = self._turn(row, link, out=False)
-        copies = self._schedule.op[row] == COPY
+        copies = write.op == COPY
+        if write.first_own:
+            before = [self._keep_own(row, before)]
         if copies and max(before, default=-1) < self._round_starts:
             action = self._act(Action.RECEIVE, row, -1, [*turn, *before])
             self._queues[link, False].append(action)
         else:
-            # Not over the piece itself, which this round sends: two servers that swap would each
-            # wait for the other to receive.
+            # Received into scratch memory, since this round sends the piece: two servers that swap
+            # would each wait for the other to receive.
             place, free = self._place(link)
             received = self._act(Action.RECEIVE, row, place, [*turn, *free])
             self._queues[link, False].append(received)
@@ -408,21 +450,32 @@ class _ProgramBuilder:
             self._freed[link].append(action)
         self._write[piece] = action
 
+    def _keep_own(self, row: int, before: list[int]) -> int:
+        """Saves the server's value of a transfer's piece, until `_add_own`."""
+        if self._own_place < 0:
+            self._own_place, self._places = self._places, self._places + 1
+        return self._act(Action.KEEP, row, self._own_place, [*before, *self._own_added])
+
+    def _add_own(self, row: int) -> None:
+        piece = int(self._schedule.piece[row])
+        action = self._act(Action.REDUCE, row, self._own_place, [self._write[piece]])
+        self._write[piece], self._own_added = action, [action]
+
     def _act(self, kind: Action, row: int, place: int, after: list[int]) -> int:
         schedule = self._schedule
         out = kind == Action.SEND
         peer = int(schedule.topology.rank[(schedule.target if out else schedule.source)[row]])
-        message = self._messages.get((peer, out), 0)
-        if kind in LOCAL:
-            message -= 1  # of the receive that came just before
-        else:
+        if out:
+            message = self._messages.get((peer, out), 0)
             self._messages[peer, out] = message + 1
+        else:
+            message = self._number[row]
         self._rows.append((kind, row, message, peer, int(schedule.piece[row]), place))
         self._after.append(after)
         return len(self._rows) - 1
 
     def _turn(self, row: int, link: int, *, out: bool) -> list[int]:
-        """The actions that must be complete before one more may start on a link."""
+        """The actions that must be complete before one more action may start on a link."""
         queue = self._queues.setdefault((link, out), [])
         early, back = int(self._early[row]), self._room(row, link)
         if out:
@@ -436,19 +489,19 @@ class _ProgramBuilder:
                 back += 1
         end, ends = max(len(queue) + 1 - back, 0), self._ends.setdefault((link, out), [])
         if (link, out) in self._mixed:
-            # All before `end` must have ended, since which are under way decides how many more fit.
-            # What the last of them waited for has.
+            # All actions before `end` must have ended, since the ones in flight decide how many
+            # more fit. The actions that the last of them waited for have ended.
             first = ends[end - 1] if end else 0
         else:
-            # As many always fit: one start for each end. Fewer may be early than before this one:
-            # then several must have ended.
+            # The same number always fits: one start for each end. If fewer may be early than before
+            # this action, several must have ended.
             first = min(self._ended.get((link, out), 0), max(end - 1, 0))
         ends.append(end)
         self._ended[link, out] = max(end, self._ended.get((link, out), 0))
         return queue[first:end]
 
     def _place(self, link: int) -> tuple[int, list[int]]:
-        """A place of scratch memory for what comes over a link, and what must free it first."""
+        """A scratch slot for a message on a link, and the actions that must free it first."""
         count = self._at_once(link) + 1
         if link not in self._first_place:
             self._first_place[link], self._freed[link] = self._places, []
@@ -458,21 +511,21 @@ class _ProgramBuilder:
         return self._first_place[link] + len(freed) % count, free
 
     def _at_once(self, link: int, *, out: bool = False) -> int:
-        """Transfers that one server has under way on a link, of however large a capacity."""
+        """Maximum number of one server's transfers in flight on a link, whatever its capacity."""
         if out:
             return self._rooms[link, out] + self._waiting(link)
         return self._rooms[link, out] + max(self._ahead, self._most_early.get((link, out), 0))
 
     def _waiting(self, link: int) -> int:
-        """Sends that may wait ahead of their turn.
+        """Number of sends that may wait ahead of their turn.
 
-        One where its receiver is not yet ready, which costs the link nothing, and tells soon when
-        the receiver is gone. Those of far servers are ready before.
+        One send may wait while its receiver is not ready: that costs the link nothing, and reveals
+        soon that a receiver is gone. Messages to far servers are announced early instead.
         """
         return max(self._ahead, int(not self._most_early.get((link, True), 0)))
 
     def _room(self, row: int, link: int) -> int:
-        # A round's transfers never wait for each other's turns: there is room for all of them.
+        # A round's transfers never wait for each other's turns: the room is enough for all of them.
         room = min(int(self._schedule.topology.capacity[link]), self._most)
         return max(room, self._fits[row])
 
@@ -494,7 +547,7 @@ def _early(schedule: Schedule, gradient_bytes: float | None) -> NDArray[np.int64
 
 
 def _end_links(schedule: Schedule, rows: NDArray) -> tuple[NDArray, NDArray]:
-    """First and last link direction of the routes of some transfers."""
+    """The first and the last link direction on the routes of some transfers."""
     links, _ = schedule.route_links
     first = schedule.route_offsets[:-1] - np.arange(schedule.num_transfers)
     last = schedule.route_offsets[1:] - np.arange(schedule.num_transfers) - 2

@@ -1,4 +1,4 @@
-"""The oracle: a schedule played in NumPy, with all servers' memories in one array."""
+"""The reference executor: plays a schedule in NumPy, with all servers' memories in one array."""
 
 import itertools
 from collections.abc import Callable
@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
+from gradweave.execute.exchanges import OWN, writes
 from gradweave.execute.reduction import Reduction, check_reduction, combine
-from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.schedules.schedule import COPY, Schedule
 
 Combine = Callable[[np.ndarray, np.ndarray], None]
 """Combines its second argument into its first, in place."""
@@ -19,22 +20,23 @@ def play(
 ) -> NDArray:
     """Runs a schedule, transfer by transfer.
 
-    Transfers of a round read what stood at their sources when the round began, and write in the
-    schedule's order. The backends do the same additions in the same order and so arrive at the same
-    bits.
+    Each transfer reads the value that its source held when the round began. Writes happen in the
+    order of `gradweave.execute.exchanges.writes`. The backends do the same additions in the same
+    order, and therefore get the same bits.
 
     Args:
         schedule: the schedule.
-        contributions: [N, elements] of each server, by rank; of a demand the elements of all its
-            blocks, of which a server's own count that it contributes to.
+        contributions: [N, elements] the contribution of each server, by rank. For a demand, a
+            row has the elements of all blocks; of a server's row, only the blocks that the server
+            contributes to are used.
         reduction: how contributions are combined.
 
     Returns:
-        [N, elements] the result of each server. After a reduce-scatter only the pieces at their
-        roots mean anything; an all-gather reads only those; of a demand see `meaningful`.
+        [N, elements] the result of each server. After a reduce-scatter, only the pieces at their
+        roots are meaningful; an all-gather reads only those. For a demand, see `meaningful`.
 
     Raises:
-        OptionError: the contributions are not one row per server, or have no mean.
+        OptionError: there is not one row per server, or the type has no mean.
 
     >>> import gradweave as gw
     >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(3))
@@ -64,13 +66,13 @@ def play(
 def play_pieces(
     schedule: Schedule, contributions: NDArray, at: NDArray, reduction: Reduction | Combine
 ) -> NDArray:
-    """[N, elements] what each server holds after all transfers.
+    """[N, elements] the memory of each server after all transfers.
 
     Args:
         schedule: the schedule.
-        contributions: [N, elements] of each server, by rank.
-        at: [P+1] where each piece starts.
-        reduction: how contributions are combined; a mean is not yet divided.
+        contributions: [N, elements] the contribution of each server, by rank.
+        at: [P+1] start of each piece.
+        reduction: how contributions are combined; a mean is not divided yet.
     """
     held = np.array(contributions)
     rank = schedule.topology.rank
@@ -79,19 +81,27 @@ def play_pieces(
         rows = range(first, last)
         part = [slice(at[p], at[p + 1]) for p in schedule.piece[first:last]]
         sent = [held[source[t], part[t - first]].copy() for t in rows]
+        arrived: dict[int, list[int]] = {}
         for t in rows:
-            into = held[target[t], part[t - first]]
-            if schedule.op[t] == COPY:
-                into[:] = sent[t - first]
-            elif callable(reduction):
-                reduction(into, sent[t - first])
-            else:
-                combine(reduction, into, sent[t - first])
+            arrived.setdefault(int(target[t]), []).append(t)
+        for server, mine in arrived.items():
+            own = into = np.zeros(0)
+            for row, op, keeps in writes(schedule, mine):
+                value = own
+                if row != OWN:
+                    into, value = held[server, part[row - first]], sent[row - first]
+                own = into.copy() if keeps else own
+                if op == COPY:
+                    into[:] = value
+                elif callable(reduction):
+                    reduction(into, value)
+                else:
+                    combine(reduction, into, value)
     return held
 
 
 def meaningful(schedule: Schedule, elements: int) -> NDArray[np.bool_]:
-    """[N, elements] whether an element means anything at a server after the schedule.
+    """[N, elements] whether an element is part of a server's result.
 
     Args:
         schedule: the schedule.

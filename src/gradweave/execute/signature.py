@@ -1,4 +1,4 @@
-"""A digest of what the servers of a run must agree on."""
+"""A digest of everything that the servers of a run must agree on."""
 
 import hashlib
 import weakref
@@ -7,18 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import RunError
-from gradweave.schedule.schedule import COLUMNS, Schedule
+from gradweave.schedules.schedule import COLUMNS, Schedule
 from gradweave.wording import counted
 
 NAME_BYTES = 24
-"""Longest name of a type that is compared."""
+"""Number of bytes of a type's name that are compared."""
 WORDS = 3 + NAME_BYTES // 8
 
 _digests: weakref.WeakKeyDictionary[Schedule, int] = weakref.WeakKeyDictionary()
 
 
 def digest(schedule: Schedule) -> int:
-    """63 bits that two schedules share only if their transfers are the same."""
+    """A 63-bit digest of a schedule, equal for schedules with the same transfers."""
     if schedule not in _digests:
         made = hashlib.blake2b(schedule.name.encode(), digest_size=8)
         for column in COLUMNS:
@@ -34,17 +34,17 @@ def digest(schedule: Schedule) -> int:
 
 
 def signature(schedule: Schedule, elements: int, dtype: str, reduction: str) -> NDArray[np.int64]:
-    """[WORDS] schedule, elements, reduction and type as numbers."""
+    """[WORDS] the schedule, number of elements, reduction and type, encoded as integers."""
     name = np.frombuffer(dtype.encode()[:NAME_BYTES].ljust(NAME_BYTES), np.int64)
     how = int.from_bytes(reduction.encode(), "little")
     return np.concatenate([[digest(schedule), elements, how], name]).astype(np.int64)
 
 
 def mismatch(signatures: NDArray[np.int64]) -> RunError | None:
-    """The error where servers disagree; None where they agree.
+    """The error to raise if servers disagree, or None if they agree.
 
     Args:
-        signatures: [N, WORDS] by rank.
+        signatures: [N, WORDS] signatures by rank.
     """
     different = np.argwhere(signatures != signatures[0])
     if not len(different):
@@ -52,11 +52,13 @@ def mismatch(signatures: NDArray[np.int64]) -> RunError | None:
     rank, word = different[0].tolist()
     mine, other = (_words(signatures[r]) for r in (0, rank))
     if word == 0:
-        return RunError(f"rank {rank} runs another schedule than rank 0; give all the same file")
+        return RunError(
+            f"rank {rank} runs a different schedule from rank 0; give all ranks the same file"
+        )
     if word == 2:
         return RunError(f"rank 0 asks for the {mine[1]}, rank {rank} for the {other[1]}")
     return RunError(
-        f"rank 0 brings {mine[0]}, rank {rank} {other[0]}; an all-reduce needs the same of all"
+        f"rank 0 has {mine[0]}, rank {rank} has {other[0]}; an all-reduce needs equal ones"
     )
 
 

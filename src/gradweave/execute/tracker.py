@@ -1,4 +1,4 @@
-"""Which actions of a program may start, as others complete."""
+"""Tracks which actions of a program may start as others complete."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,13 @@ from gradweave.execute.program import Program
 
 
 class Tracker:
-    """Counts, for one run of a program, how many actions each one still waits for.
+    """Counts, for one run of a program, how many actions each action still waits for.
 
-    Actions on empty pieces are skipped on both sides of a transfer: they complete by themselves.
+    Actions on empty pieces are skipped on both sides of a transfer: they count as complete.
 
     Args:
-        program: what the server does.
-        sizes: [P] elements of each piece.
+        program: the program of the server.
+        sizes: [P] number of elements of each piece.
     """
 
     def __init__(self, program: Program, sizes: Iterable[int]) -> None:
@@ -30,10 +30,10 @@ class Tracker:
         self.restart()
 
     def restart(self) -> list[int]:
-        """Starts another run; returns the actions that may start at once."""
+        """Starts another run; returns the actions that may start immediately."""
         self._waits: list[int] = self._lengths.tolist()
         self.left = len(self._waits)
-        """Actions that are not complete."""
+        """Number of actions that are not complete."""
         return self._settle([a for a, waits in enumerate(self._waits) if waits == 0])
 
     def complete(self, action: int) -> list[int]:
@@ -47,7 +47,7 @@ class Tracker:
         return self._settle(freed) if freed else freed
 
     def _settle(self, freed: list[int]) -> list[int]:
-        """Completes the actions to be skipped; returns the rest."""
+        """Completes the actions that are skipped; returns the others."""
         ready = []
         while freed:
             action = freed.pop(0)

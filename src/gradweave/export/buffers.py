@@ -1,29 +1,30 @@
-"""Where a server's pieces are: in the input, output and scratch buffers of an executor on GPUs."""
+"""Positions of a server's pieces in the input, output and scratch buffers of a GPU executor."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import ScheduleError
-from gradweave.schedule.schedule import Schedule
+from gradweave.execute.exchanges import exchanged
+from gradweave.schedules.schedule import Schedule
 
 INPUT, OUTPUT, SCRATCH = "i", "o", "s"
 """The buffers' names, in MSCCL's files and in MSCCL++'s."""
 
 Place = tuple[str, int]
-"""A buffer's name, and a chunk of it; a chunk has the size of a piece."""
+"""The name of a buffer and the index of a chunk in it; a chunk is as large as a piece."""
 
 
 class Buffers:
     """The buffers of one server while a schedule runs: where each piece is read and written.
 
-    A piece is in the input until it is first written. Writes go to the output, or to the
-    scratch memory where the collective leaves the piece out of this server's output: the input is
-    never written, so one file serves calls in place, where the two are the same memory, and calls
-    out of place.
+    A piece is in the input until it is first written. Writes go to the output, or to scratch memory
+    if the collective leaves the piece out of this server's output. The input is never written, so
+    one file serves both in-place calls, where input and output share memory, and out-of-place
+    calls.
 
-    An all-reduce has all pieces, in order, in input and output. An all-gather has those of its
-    root in a server's input, and all in the output, those of rank 0 first; a reduce-scatter is its
-    mirror image.
+    An all-reduce has all pieces, in order, in input and output. In an all-gather a server's input
+    has the pieces that it roots, and its output has all pieces, those of rank 0 first; a
+    reduce-scatter is its mirror image.
 
     Raises:
         ScheduleError: an all-gather or reduce-scatter whose servers are not all roots of equally
@@ -31,6 +32,12 @@ class Buffers:
     """
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
+        if exchanged(schedule).any():
+            raise ScheduleError(
+                "servers exchange a piece, more than two each with each, and add in the order of "
+                "their ids; this format adds to what is there, so that their sums would differ in "
+                "the last bits; export a schedule without such exchanges"
+            )
         self._collective = schedule.collective
         root = schedule.topology.rank[schedule.root]
         self._at_root, self._position = _positions(schedule, root)
@@ -50,7 +57,7 @@ class Buffers:
         """Chunks of scratch memory for partial sums."""
 
     def at(self, piece: int) -> Place:
-        """Where a piece is now.
+        """The current place of a piece.
 
         In an all-gather, it is undefined until it arrives at a server other than its root.
         """
@@ -61,7 +68,7 @@ class Buffers:
         return INPUT, int(self._position[piece])
 
     def written(self, piece: int) -> Place:
-        """Where writes to a piece go."""
+        """The destination of writes to a piece."""
         if piece in self._scratch:
             return SCRATCH, self._scratch[piece]
         if self._collective == "reduce_scatter":
@@ -69,12 +76,12 @@ class Buffers:
         return OUTPUT, int(self._position[piece])
 
     def write(self, piece: int) -> Place:
-        """Where a write to a piece goes; from now on the piece is there."""
+        """Records a write to a piece and returns its destination."""
         self._written.add(piece)
         return self.written(piece)
 
     def left_in_input(self) -> list[int]:
-        """Pieces of the output that no transfer wrote: an all-gather's roots' own."""
+        """Pieces of the output that no transfer wrote: those that an all-gather's root keeps."""
         if self._collective != "all_gather":
             return []
         return [

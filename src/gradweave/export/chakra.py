@@ -25,7 +25,7 @@ from gradweave.export.chakra_messages import (
     delimited,
     messages,
 )
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.wording import counted
 
 SCHEMA = "0.0.4"
@@ -38,21 +38,21 @@ def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int 
     Each server's nodes are the actions of its `gradweave.execute.Program`, which wait for data and
     for their turn on the link; a reduction is a receive and then a computation. The traces name
     servers by rank. The tag of a message is its transfer's row in the schedule, and so unique.
-    ``piece`` and ``place`` (of the scratch memory) are attributes beyond Chakra's: they say what is
-    sent and where it goes, and simulators ignore them. Routes are left to the
-    simulator, and computations have no duration.
+    ``piece`` and ``place`` (in scratch memory) are attributes beyond Chakra's, which simulators
+    ignore: they give the data of a message and its destination. Routes are left to the simulator,
+    and computations have no duration.
 
     Args:
-        schedule: of any collective, valid, without adding switches.
+        schedule: a valid schedule of any collective in which no switch adds.
         gradient_bytes: size of the whole gradient, a multiple of `element_bytes`; it is cut as
-            `gradweave.execute.piece_offsets` does.
+            `Schedule.piece_offsets` does.
         element_bytes: size of one number.
 
     Returns:
         One file's content for each server, by rank.
 
     Raises:
-        OptionError: sizes that do not fit, or that leave a piece without an element.
+        OptionError: for invalid sizes, or sizes that leave a piece without an element.
         ScheduleError: a piece whose share is 0 is sent.
         InvalidScheduleError: the schedule is invalid, or switches add in it.
 

@@ -18,9 +18,9 @@ def recorded_to_perfetto(ranks: Sequence[RecordedRank]) -> bytes:
     """Writes a job's collectives as a trace for Perfetto.
 
     Each rank has a track for each of its groups, and one for its messages to and from each other
-    rank; arrows join what is one collective. Times are the first rank's. Where ranks run on several
-    machines, how far their clocks are ahead follows from the collectives, which no rank ends before
-    all have begun.
+    rank; arrows join the parts of one collective. Times are those of the first rank's clock. If
+    ranks run on several machines, the offsets of their clocks are derived from collectives that no
+    rank ends before all have begun.
 
     Args:
         ranks: what was recorded; at least one.
@@ -53,8 +53,8 @@ def save_recorded(ranks: Sequence[RecordedRank], path: str | Path) -> None:
 def clocks_ahead_ns(ranks: Sequence[RecordedRank]) -> Mapping[str, int]:
     """How far each machine's clock is ahead of the first rank's, in nanoseconds.
 
-    By the collectives that ranks of both machines took part in; by what the machines take for the
-    time of day where there are none.
+    Measured by collectives that ranks of both machines took part in; if there are none, by the
+    machines' clocks for the time of day.
     """
     first = ranks[0]
     here = _meetings(ranks, first.machine)

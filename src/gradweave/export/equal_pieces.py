@@ -1,4 +1,4 @@
-"""Pieces of any share made pieces of one size, for formats whose chunks are of one size."""
+"""Conversion to pieces of equal size, for formats whose chunks are equal."""
 
 import contextlib
 import dataclasses
@@ -7,32 +7,33 @@ from collections.abc import Callable
 import numpy as np
 
 from gradweave.errors import OptionError, ScheduleError
-from gradweave.schedule.planned_for import planned_for
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.unequal.known_trees import known_trees
-from gradweave.schedulers.unequal.packed import schedule_in_equal_pieces
-from gradweave.schedulers.unequal.parts import Parts, parts_with
-from gradweave.simulate.seconds import seconds
-from gradweave.verify import verify
+from gradweave.schedulers.packing.packed import schedule_in_equal_pieces
+from gradweave.schedulers.packing.parts import Parts, parts_with
+from gradweave.schedulers.repairing.known_trees import known_trees
+from gradweave.schedules.planned_for import planned_for
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.seconds import seconds
+from gradweave.verifier import verify
 
 GRADIENT_BYTES = 100e6
-"""Size of the gradient for which pieces are to be fast where a schedule states none."""
+"""Gradient size for which pieces are optimised if a schedule states none."""
 MAX_PIECES = 1 << 15
-"""Pieces that may be asked for: no format takes more chunks of a buffer."""
+"""Maximum number of pieces: no format takes more chunks in a buffer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Numbers of pieces that are tried, chosen by hand."""
+    """Numbers of pieces to try, chosen by hand."""
 
     counts: tuple[int, ...] = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-    """Few pieces are far from the shares and fill no pipeline; of many, each is one more step for
-    every server on its way, of which MSCCL takes 256 in a thread block. Each costs simulations."""
+    """Few pieces approximate the shares poorly and do not fill a pipeline. With many, each piece is
+    another step for every server on its way, and MSCCL takes 256 in a thread block. Each number
+    costs simulations."""
     max_transfers: int = 400_000
-    """No more pieces are tried than have about so many transfers: simulation takes time in
-    proportion, and formats take fewer."""
+    """Approximate number of transfers beyond which no more pieces are tried: simulation time is
+    proportional to it, and formats take fewer."""
     worth: float = 0.01
-    """How much longer fewer pieces may take, relative to the fastest number, and be the answer."""
+    """Fewer pieces are preferred if they are at most this fraction slower than the best number."""
 
 
 TUNING = Tuning()
@@ -40,42 +41,42 @@ TUNING = Tuning()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EqualPieces:
-    """A schedule in pieces of one size, and what that costs."""
+    """A schedule with pieces of equal size, and its cost."""
 
     schedule: Schedule
     pieces_before: int
     gradient_bytes: float
     seconds_before: float
-    """Of the schedule as it was, predicted by the event model for a gradient of that size."""
+    """Time of the original schedule by the event model for a gradient of that size."""
     seconds: float
-    """The same in pieces of one size."""
+    """Time with pieces of equal size."""
 
 
 def in_equal_pieces(
     schedule: Schedule, pieces: int | None = None, *, gradient_bytes: float | None = None
 ) -> Schedule:
-    """The trees of a schedule with pieces of one size, of each about as many as its share is.
+    """The trees of a schedule with pieces of equal size, in numbers proportional to their shares.
 
-    The order in which they move is made anew: that of the old pieces does not suit fewer and larger
-    ones. A tree of a small share may get none; others then carry its part.
+    The order of transfers is computed again, since the old order does not suit fewer and larger
+    pieces. A tree with a small share may get no piece; other trees then carry its part.
 
     Args:
-        schedule: a valid schedule, in which each piece moves over one tree to its root and one from
-            it, as those of `packed`, `planned` and `hierarchical` do.
-        pieces: how many; if not given, the smallest of `Tuning.counts` that is at most
-            `Tuning.worth` slower than the fastest, or as many as there are where they are of one
-            size. Of a stage alone a multiple of the number of servers, each the root of equally
+        schedule: a valid schedule in which each piece moves over one tree to its root and over one
+            tree from it, such as those of `packed`, `planned` and `hierarchical`.
+        pieces: number of pieces. By default the smallest of `Tuning.counts` that is at most
+            `Tuning.worth` slower than the fastest, or the current number if the pieces are already
+            equal. For a single stage, a multiple of the number of servers, each the root of equally
             many.
-        gradient_bytes: size of the gradient for which it is to be fast; if not given, that for
-            which the schedule was planned, or else `GRADIENT_BYTES`.
+        gradient_bytes: size of the gradient to optimise for; by default the size for which the
+            schedule was planned, or else `GRADIENT_BYTES`.
 
     Returns:
         The schedule, verified.
 
     Raises:
-        OptionError: for a number of pieces that makes no sense.
-        ScheduleError: for a schedule whose pieces do not move so, or a stage alone with servers
-            that are no roots.
+        OptionError: for an invalid number of pieces.
+        ScheduleError: for a schedule whose pieces move otherwise, or a single stage in which some
+            servers are not roots.
 
     >>> import gradweave as gw
     >>> star = gw.topology.Topology.from_links(
@@ -99,10 +100,10 @@ def in_equal_pieces_for(
     pieces: int | None = None,
     gradient_bytes: float | None = None,
 ) -> tuple[EqualPieces, bytes]:
-    """The same in as many pieces as a format takes, and the file.
+    """Like `in_equal_pieces`, with a number of pieces that a format accepts, and the file.
 
-    Where the format does not take the number that `in_equal_pieces` would choose, the same choice
-    of smaller ones.
+    If the format rejects the number that `in_equal_pieces` would choose, the same rule chooses
+    among smaller numbers.
 
     Args:
         schedule: as `in_equal_pieces` takes it.
@@ -138,7 +139,7 @@ def in_equal_pieces_for(
 
 
 def _cuts(schedule: Schedule, pieces: int | None, gradient_bytes: float) -> dict[int, Schedule]:
-    """The schedule in each number of equal pieces to try."""
+    """The schedule cut into each number of equal pieces to try."""
     counts, parts = _counts(schedule, pieces), _parts_of(schedule)
     topology, collective = schedule.topology, schedule.collective
     return {

@@ -1,14 +1,14 @@
 """MSCCL's algorithm files: XML with a list of steps for each thread block.
 
-RCCL reads them too, but legacy versions only: 2.28.3, of ROCm 7.13, removed MSCCL and MSCCL++.
+Legacy versions of RCCL also read them; RCCL 2.28.3, in ROCm 7.13, removed MSCCL and MSCCL++.
 
     <algo name proto nchannels nchunksperloop ngpus coll inplace outofplace minBytes maxBytes …>
       <gpu id i_chunks o_chunks s_chunks>
         <tb id send recv chan>
           <step s type srcbuf srcoff dstbuf dstoff cnt depid deps hasdep/>
 
-The parsers are written by hand: they take neither an XML declaration nor single quotes, and read
-names as they stand, escapes and all.
+The parsers are written by hand: they accept neither an XML declaration nor single quotes, and do
+not decode escapes in names.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.export.buffers import Buffers, Place, check_equal_pieces, plain_name
 from gradweave.export.msccl_blocks import Block, blocks_of
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +51,15 @@ DIALECTS = {
 
 MAX_CHANNELS = 32
 MAX_BLOCKS = 128
-"""Most thread blocks of a GPU. Their numbers may go to 215, but a step's dependency is a signed
-8-bit number."""
+"""Maximum number of thread blocks per GPU. Their numbers may go up to 215, but a step's dependency
+is a signed 8-bit number."""
 MAX_PEERS = 32
-"""Most servers that one server sends to, and most that it receives from, on a channel."""
+"""Maximum number of servers that a server sends to, or receives from, on a channel."""
 MAX_ELEMENTS = 4095
-"""Most XML elements that a parser keeps for one GPU: itself, its thread blocks and steps, the other
-GPUs and the root."""
+"""Maximum number of XML elements that a parser stores for a GPU: itself, its thread blocks and
+steps, the other GPUs and the root."""
 MAX_CHUNKS = 1 << 15
-"""Most chunks of a buffer, whose numbers are signed 16-bit ones."""
+"""Maximum number of chunks in a buffer; their numbers are signed 16-bit integers."""
 
 
 def to_msccl_xml(
@@ -81,20 +81,20 @@ def to_msccl_xml(
     complete. Receives are not fused with the sends that follow. Routes are left to the hardware.
 
     Args:
-        schedule: of any collective, valid, without adding switches.
-        name: of the algorithm; by default collective and topology. Characters other than letters,
-            digits and ``_-.:=,+`` become underscores.
+        schedule: a valid schedule of any collective in which no switch adds.
+        name: name of the algorithm; by default collective and topology. Characters other than
+            letters, digits and ``_-.:=,+`` become underscores.
         protocol: ``"Simple"``, ``"LL128"`` or, for MSCCL, ``"LL"``.
-        instances: how many times the algorithm runs side by side, each on its own channel and its
+        instances: number of parallel instances of the algorithm, each with a separate channel and a
             part of every piece.
-        in_place: whether MSCCL is to use it for calls in place, or for those out of place. RCCL
-            uses it for either unless this is False. The steps are correct for both.
+        in_place: whether MSCCL should use it for in-place or for out-of-place calls. RCCL uses it
+            for both unless this is False. The steps are correct for both.
         dialect: ``"msccl"``, or ``"rccl"`` for RCCL before 2.28.3, which removed MSCCL.
-        min_bytes: smallest message for which the algorithm is to be used.
-        max_bytes: largest message for which it is to be used.
+        min_bytes: size of the smallest message that uses the algorithm.
+        max_bytes: size of the largest message that uses it.
 
     Raises:
-        OptionError: an option out of its range.
+        OptionError: an option is out of range.
         InvalidScheduleError: the schedule is invalid, or switches add in it.
         ScheduleError: the schedule exceeds a limit of the format; names the limit and a remedy.
 

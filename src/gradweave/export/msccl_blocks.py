@@ -6,7 +6,7 @@ import numpy as np
 
 from gradweave.execute.program import LOCAL, Action, Program
 from gradweave.export.buffers import Buffers, Place
-from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.schedules.schedule import COPY, Schedule
 
 NOTHING: Place = ("i", -1)
 """Read and written by a step that only waits."""
@@ -41,10 +41,10 @@ def blocks_of(schedule: Schedule, rank: int) -> tuple[list[Block], Buffers]:
     """One thread block for each server to send to, and one for each to receive from.
 
     So sends and receives overlap. Steps are in the order (round, piece, sends first, row of the
-    schedule), the same at both ends of every pair, and whatever a step waits for comes earlier in
-    that order at its own server or another: a send for earlier writes, a receive for its message
-    and for the sends and writes of what it overwrites. Therefore there is no deadlock, even where
-    only one message of a pair can be in flight.
+    schedule), the same at both ends of every pair. Everything that a step waits for comes earlier
+    in that order, at its server or another: a send waits for earlier writes, a receive for its
+    message and for the sends and writes of the data that it overwrites. Therefore there is no
+    deadlock, even if only one message of a pair can be in flight.
 
     Returns:
         The thread blocks, and the server's buffers.

@@ -14,15 +14,15 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import check_runs
 from gradweave.export.buffers import check_equal_pieces, plain_name
 from gradweave.export.mscclpp_rounds import NOP, Operation, Sequence, sequences_of
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 MAX_OPERATIONS = 64
-"""Most operations of a thread block."""
+"""Maximum number of operations in a thread block."""
 MAX_CHANNELS = 16
-"""Most channels of a thread block, and most remote buffers."""
+"""Maximum number of channels, and of remote buffers, of a thread block."""
 MAX_BLOCKS = 108
-"""Most thread blocks of a GPU. All must run at once, as they wait for each other; an A100 runs one
-on each of its 108 multiprocessors."""
+"""Maximum number of thread blocks per GPU. They wait for each other, so all must run concurrently;
+an A100 runs one on each of its 108 multiprocessors."""
 _SEMAPHORE_OPERATIONS = 4
 """Operations that acquiring and releasing semaphores may take."""
 
@@ -50,17 +50,17 @@ def to_mscclpp_json(
     hardware.
 
     Args:
-        schedule: of any collective, valid, without adding switches.
-        name: of the plan; by default collective and topology. Characters other than letters, digits
-            and ``_-.:=,+`` become underscores.
-        instances: how many times the plan runs side by side, each on its own thread blocks and its
+        schedule: a valid schedule of any collective in which no switch adds.
+        name: name of the plan; by default collective and topology. Characters other than letters,
+            digits and ``_-.:=,+`` become underscores.
+        instances: number of parallel instances of the plan, each with separate thread blocks and a
             part of every piece.
-        in_place: whether the plan is declared to be for calls in place. It is correct for both.
-        min_bytes: smallest message for which the plan may be used.
-        max_bytes: largest message for which it may be used.
+        in_place: whether the plan is declared for in-place calls. It is correct for both.
+        min_bytes: size of the smallest message that may use the plan.
+        max_bytes: size of the largest message that may use it.
 
     Raises:
-        OptionError: an option out of its range.
+        OptionError: an option is out of range.
         InvalidScheduleError: the schedule is invalid, or switches add in it.
         ScheduleError: the schedule exceeds a limit of the executor; names the limit and a remedy.
 

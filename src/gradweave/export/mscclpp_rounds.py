@@ -1,8 +1,8 @@
 """A schedule as operations of MSCCL++: puts into other servers' memory, signals, sums.
 
-Every server goes through the rounds in order. In a round it first puts what it sends, then signals
-the servers that it sent to, then waits for those that send to it, then adds or copies what they
-put. There is no barrier between rounds.
+Every server goes through the rounds in order. In a round it first puts its outgoing chunks, then
+signals the servers that it sent to, then waits for those that send to it, then adds or copies what
+they put. There is no barrier between rounds.
 """
 
 import dataclasses
@@ -11,15 +11,15 @@ import itertools
 import numpy as np
 
 from gradweave.export.buffers import SCRATCH, Buffers, Place
-from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.schedules.schedule import COPY, Schedule
 
 Remote = tuple[int, str, int]
 """Another server's chunk: rank, buffer, chunk."""
 
 MAX_CHANNELS_AT_ONCE = 8
-"""Most channels that one operation signals or waits for."""
+"""Maximum number of channels that an operation signals or waits for."""
 MAX_BUFFERS_AT_ONCE = 8
-"""Most chunks that one operation puts, or adds to one; the executor takes two more."""
+"""Maximum number of chunks that an operation puts or adds up; the executor accepts two more."""
 
 _STARTED = -1
 """Event: a server has started. Event 2t: it signalled in round t; 2t+1: it added in round t."""
@@ -36,7 +36,7 @@ class Operation:
     read: tuple[Place, ...] = ()
     written: tuple[Place, ...] = ()
     put: tuple[Remote, ...] = ()
-    """Where the chunks that it reads are put."""
+    """Destinations of the chunks that it reads."""
     peers: tuple[int, ...] = ()
     """Ranks signalled or waited for."""
 
@@ -62,7 +62,7 @@ def sequences_of(schedule: Schedule) -> list[Sequence]:
     added or copied from there by the target. A copy goes directly to its final place, provided that
     its source knows by then, from the signals that reached it, that the target has finished with
     that piece's earlier rounds. Before the first put each server waits for a signal from its
-    targets: their memory may still be in use by what ran before.
+    targets, since an earlier kernel may still use their memory.
 
     Raises:
         ScheduleError: the collective's pieces cannot be laid out; see `Buffers`.
@@ -119,7 +119,7 @@ class _OperationWriter:
         self._operations[rank].extend(operations)
 
     def _synchronize(self, rank: int, name: str, peers: set[int]) -> None:
-        """Signals peers or waits for them, as many per operation as it takes."""
+        """Signals peers or waits for them, in as few operations as possible."""
         for batch in _batched(sorted(peers), MAX_CHANNELS_AT_ONCE):
             self._add(rank, Operation(name, peers=batch))
 
@@ -180,7 +180,7 @@ class _OperationWriter:
         self._synchronize(rank, "signal", {int(self._target[row]) for row in rows})
 
     def _store(self, rank: int, rows: list[int], put_at: dict[int, Place]) -> None:
-        """Adds or copies what was put; additions to one piece, in the schedule's order.
+        """Adds or copies the chunks that were put, with additions in the schedule's order.
 
         In a valid schedule a copy is the only transfer to its piece in that round.
         """

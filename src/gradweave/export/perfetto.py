@@ -18,13 +18,13 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, OptionError
 from gradweave.export.protobuf import Field, message_classes
 from gradweave.printable import printable
-from gradweave.schedule.schedule import OPS, Schedule
-from gradweave.simulate.seconds import event_seconds
-from gradweave.simulate.traffic import piece_bytes
+from gradweave.schedules.schedule import OPS, Schedule
+from gradweave.simulator.seconds import event_seconds
+from gradweave.simulator.traffic import piece_bytes
 from gradweave.wording import counted
 
 MAX_TRANSFERS = 300_000
-"""Of the largest schedule that is written: as many as a page plays."""
+"""Largest number of transfers in a trace, the same as on a page."""
 
 _PACKAGE = "perfetto.protos"
 _MESSAGES = {
@@ -83,23 +83,23 @@ def messages() -> dict[str, type[Any]]:
 def to_perfetto(
     schedule: Schedule, *, gradient_bytes: float, measured: str | Path | None = None
 ) -> bytes:
-    """Writes what a schedule does when, as predicted without barriers, as a trace for Perfetto.
+    """Writes the predicted timeline of a schedule, without barriers, as a trace for Perfetto.
 
-    Each link direction is a track, and each server two, of what it sends and what it receives; a
-    transfer is a slice on all that it uses, which arrows join. Where several are on one track at
-    once, it has several rows. Measured runs are tracks of one slice beside the plan's.
+    Each link direction has a track, and each server has two, for sends and receives. A transfer is
+    a slice on each track that it uses, and arrows join these slices. Slices that overlap on a track
+    are shown in several rows. Each measured run is a track of one slice.
 
     Args:
-        schedule: of any collective.
+        schedule: a schedule of any collective.
         gradient_bytes: size of the whole gradient.
-        measured: file with what ``gradweave run --json`` printed of this schedule.
+        measured: file with the output of ``gradweave bench --json`` for this schedule.
 
     Returns:
         The file's content.
 
     Raises:
         OptionError: the schedule has too many transfers.
-        FileError: `measured` cannot be read, or is no run of this schedule with these bytes.
+        FileError: `measured` cannot be read, or is not a run of this schedule with these bytes.
 
     >>> import gradweave as gw
     >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
@@ -153,7 +153,7 @@ def save_perfetto(
 def _slices(
     schedule: Schedule, begin: NDArray, end: NDArray, gradient_bytes: float
 ) -> tuple[dict[int, list[Slice]], dict[int, list[Slice]], dict[int, list[Slice]]]:
-    """What is on each link direction, and what each node sends and receives."""
+    """Slices of each link direction, and of each node's sends and receives."""
     of_links: dict[int, list[Slice]] = {}
     sent: dict[int, list[Slice]] = {}
     received: dict[int, list[Slice]] = {}
@@ -199,9 +199,9 @@ class TraceWriter:
         return uuid
 
     def track(self, group: int, name: str, slices: Sequence[Slice]) -> None:
-        """A track with slices, and one more of its name for each that another is beside.
+        """Adds a track with slices, and further tracks of the same name for overlapping slices.
 
-        The viewer draws tracks of one name in one group as rows of one.
+        The viewer draws tracks with one name in a group as rows of one track.
         """
         rank = next(self._rank)
         for row in _rows(slices):
@@ -274,7 +274,7 @@ def _runs(schedule: Schedule, gradient_bytes: float, path: str | Path) -> list[t
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"{path}: expected what 'gradweave run --json' prints; {error!r:.80}"
+            f"{path}: expected what 'gradweave bench --json' prints; {error!r:.80}"
         ) from error
     mine = schedule.topology.name, schedule.name, schedule.scheduler.name
     if named != mine:

@@ -1,4 +1,4 @@
-"""Messages of protobuf from descriptions in Python: no generated code, and no compiler for it."""
+"""Protobuf messages from descriptions in Python, without generated code or a protobuf compiler."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Field = descriptor_pb2.FieldDescriptorProto
-"""Of which the types are named, such as ``Field.TYPE_STRING``."""
+"""Holds the constants of the types, such as ``Field.TYPE_STRING``."""
 Fields = Sequence[tuple[str, int, Any, bool]]
 """Name, number, type (or the name of a message with a dot before its package), whether repeated."""
 
@@ -21,10 +21,10 @@ def message_classes(
     """Classes of messages, by name.
 
     Args:
-        package: in which the messages are.
+        package: package of the messages.
         messages: their fields.
-        syntax: of the schema; of ``proto2`` zeros that are set are written.
-        one_of: for a message, the ending of the names of fields of which only one is set.
+        syntax: syntax of the schema; with ``proto2``, zeros that are set are written.
+        one_of: for a message, the common ending of the names of fields of which only one is set.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"gradweave/{package}.proto", package=package, syntax=syntax
@@ -46,7 +46,7 @@ def message_classes(
                 field.type = kind
             if ending is not None and name.endswith(ending):
                 field.oneof_index = 0
-    # A separate pool: a program may load the schema's own messages, too.
+    # A separate pool, since a program may also load the schema's own messages.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

@@ -1,19 +1,20 @@
-"""An order of hosts as launchers take it: rank 0 on the first, and so on."""
+"""An order of hosts in the formats of launchers: rank 0 on the first host, and so on."""
 
 import ipaddress
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradweave.atomic import atomic_write
 from gradweave.checks import did_you_mean
-from gradweave.errors import OptionError
+from gradweave.errors import InputWarning, OptionError
 from gradweave.export.rankfile import hosts_of_servers, rankfile
 from gradweave.topology.topology import Topology
 
 PORT = 29_500
-"""torchrun's ``--master-port`` where none is given."""
+"""torchrun's default ``--master-port``."""
 
 
 def to_rank_order(
@@ -21,14 +22,16 @@ def to_rank_order(
     ranks: Sequence[int],
     format: str,
     hosts: Sequence[str] | None = None,
+    addresses: Sequence[str] | None = None,
 ) -> str:
     """Writes which host has which rank.
 
-    ``hostfile``: for mpirun and MPICH's hydra, a line a host. ``rankfile``: for mpirun
+    ``hostfile``: for mpirun and MPICH's hydra, one line per host. ``rankfile``: for mpirun
     ``--map-by rankfile:file=FILE``. ``slurm``: for ``SLURM_HOSTFILE``, with ``srun
     --distribution=arbitrary``. ``torchrun``: each host's ``--node-rank``, since a rendezvous orders
     hosts by name. ``jax``: JSON with the permutation of ``jax.devices()``, which are in order of
-    id, for ``jax.make_mesh``. ``mlx``: for ``mlx.launch --hostfile``.
+    id, for ``jax.make_mesh``. ``mlx``: for ``mlx.launch --hostfile``, whose ring rejects hosts
+    without addresses; a warning names them.
 
     Args:
         topology: the network.
@@ -36,10 +39,12 @@ def to_rank_order(
         format: one of `ORDER_FORMATS`.
         hosts: [N] the host of each server, in order of id; if not given, the servers' names. The
             format ``jax`` needs none.
+        addresses: [N] the IP address of each server, in order of id, for ``mlx``; if not given,
+            hosts that are addresses are used.
 
     Raises:
-        OptionError: for an unknown format, ranks that are not each server once, or what is no host
-            name; for hostfiles of other launchers than MPI's, two servers on one host.
+        OptionError: for an unknown format, ranks that are not each server once, or an invalid host
+            name or address; for hostfiles of launchers other than MPI's, two servers on one host.
 
     >>> import gradweave as gw
     >>> net = gw.topology.star(3)
@@ -55,10 +60,14 @@ def to_rank_order(
         raise OptionError(
             f"ranks: expected each of the {topology.num_servers} servers once, got {[*ranks]!r:.60}"
         )
+    if addresses is not None:
+        _check_addresses(topology, format, addresses)
     nameless = format == "jax" and hosts is None and not topology.labels
     by_id = [] if nameless else hosts_of_servers(topology, hosts)
-    in_order = [by_id[place] for place in topology.rank[[*ranks]].tolist() if by_id]
-    return _WRITERS[format](topology, ranks, in_order)
+    places: list[int] = topology.rank[[*ranks]].tolist()
+    in_order = [by_id[place] for place in places if by_id]
+    ips = in_order if addresses is None else [addresses[place] for place in places]
+    return _WRITERS[format](topology, ranks, in_order, ips)
 
 
 def save_rank_order(
@@ -67,6 +76,7 @@ def save_rank_order(
     path: str | Path,
     format: str,
     hosts: Sequence[str] | None = None,
+    addresses: Sequence[str] | None = None,
 ) -> None:
     """Writes `to_rank_order` to a file, whole or not at all.
 
@@ -74,10 +84,10 @@ def save_rank_order(
         OptionError: as `to_rank_order` does.
         FileError: the file cannot be written.
     """
-    atomic_write(path, to_rank_order(topology, ranks, format, hosts).encode())
+    atomic_write(path, to_rank_order(topology, ranks, format, hosts, addresses).encode())
 
 
-def _hostfile(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+def _hostfile(_topology: Topology, _ranks: Sequence[int], hosts: list[str], _ips: list[str]) -> str:
     """A line for each stretch of ranks on one host; slots are filled in the order of lines."""
     lines: list[tuple[str, int]] = []
     for host in hosts:
@@ -94,16 +104,16 @@ def _hostfile(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> s
     return "".join(f"{host} slots={slots}\n" for host, slots in lines)
 
 
-def _rankfile(topology: Topology, ranks: Sequence[int], hosts: list[str]) -> str:
+def _rankfile(topology: Topology, ranks: Sequence[int], hosts: list[str], _ips: list[str]) -> str:
     names = [topology.node_name(server) for server in ranks]
     return rankfile(f"{topology.name}: an order of ranks", hosts, names)
 
 
-def _slurm(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+def _slurm(_topology: Topology, _ranks: Sequence[int], hosts: list[str], _ips: list[str]) -> str:
     return "".join(f"{host}\n" for host in hosts)
 
 
-def _torchrun(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+def _torchrun(_topology: Topology, _ranks: Sequence[int], hosts: list[str], _ips: list[str]) -> str:
     _once("torchrun", hosts)
     command = (
         f"torchrun --nnodes {len(hosts)} --node-rank RANK --master-addr {hosts[0]} "
@@ -114,23 +124,49 @@ def _torchrun(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> s
     return "\n".join(lines) + "\n"
 
 
-def _jax(topology: Topology, ranks: Sequence[int], hosts: list[str]) -> str:
+def _jax(topology: Topology, ranks: Sequence[int], hosts: list[str], _ips: list[str]) -> str:
     permutation = topology.rank[[*ranks]].tolist()
     return json.dumps({"permutation": permutation} | ({"hosts": hosts} if hosts else {})) + "\n"
 
 
-def _mlx(_topology: Topology, _ranks: Sequence[int], hosts: list[str]) -> str:
+def _mlx(_topology: Topology, _ranks: Sequence[int], hosts: list[str], ips: list[str]) -> str:
+    """Hosts for ssh, with the addresses at which their neighbours in the ring reach them."""
     _once("mlx", hosts)
-    return json.dumps([{"ssh": host, "ips": _addresses(host)} for host in hosts], indent=1) + "\n"
+    without = [host for host, ip in zip(hosts, ips, strict=True) if not _is_address(ip)]
+    if without:
+        more = f" and {len(without) - 1} more" * (len(without) > 1)
+        warnings.warn(
+            f"{without[0]}{more} without an IP address, which mlx.launch's ring refuses; give "
+            "--addresses 10.0.0.1,10.0.0.2,… in order of server id, or add them to ips in the file",
+            InputWarning,
+            stacklevel=4,
+        )
+    entries = [
+        {"ssh": host, "ips": [ip] if _is_address(ip) else []}
+        for host, ip in zip(hosts, ips, strict=True)
+    ]
+    return json.dumps(entries, indent=1) + "\n"
 
 
-def _addresses(host: str) -> list[str]:
-    """The host itself where it is an address, as ``mlx.launch --hosts`` has it."""
+def _check_addresses(topology: Topology, format: str, addresses: Sequence[str]) -> None:
+    if format != "mlx":
+        raise OptionError(f"addresses: are for the format mlx; {format} has no place for them")
+    if len(addresses) != topology.num_servers:
+        raise OptionError(
+            f"addresses: expected one for each of the {topology.num_servers} servers, got "
+            f"{len(addresses)}"
+        )
+    for address in addresses:
+        if not _is_address(address):
+            raise OptionError(f"addresses: expected such as 10.0.0.7, got {address!r:.60}")
+
+
+def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(text)
     except ValueError:
-        return []
-    return [host]
+        return False
+    return True
 
 
 def _once(format: str, hosts: list[str]) -> None:
@@ -142,7 +178,7 @@ def _once(format: str, hosts: list[str]) -> None:
         )
 
 
-_WRITERS: dict[str, Callable[[Topology, Sequence[int], list[str]], str]] = {
+_WRITERS: dict[str, Callable[[Topology, Sequence[int], list[str], list[str]], str]] = {
     "hostfile": _hostfile,
     "rankfile": _rankfile,
     "slurm": _slurm,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")

@@ -1,7 +1,7 @@
-"""A process that holds each packet of a link for the link's latency, where the kernel cannot.
+"""A process that delays each packet of a link by the link's latency, if the kernel cannot.
 
-It opens a TAP device in each of a link's two namespaces; what one sends is written to the other,
-later. The devices live as long as the process.
+It opens a TAP device in each of a link's two namespaces, and writes packets from one device to the
+other later. The devices live as long as the process.
 """
 
 import ctypes
@@ -24,17 +24,17 @@ _TUNSETIFF = 0x400454CA
 _TAP_OF_BARE_PACKETS = 0x0002 | 0x1000
 _ETHERNET_BYTES = 14
 _BATCH = 64
-"""Packets read from a device before others have their turn."""
+"""Packets read from a device before other devices have their turn."""
 _HASTE = -20
-"""Niceness: a packet that is late is a latency that is wrong."""
+"""Niceness of the process: a late packet distorts the latency."""
 _SET_TIMER_SLACK = 29
 
 Way = tuple[int, int, float]
-"""A link direction: descriptors of the devices at its source and at its target, and its latency."""
+"""A link direction: descriptors of the devices at its source and target, and its latency."""
 
 
 def tap(namespace: str, interface: str) -> int:
-    """Opens a new TAP device in a namespace; it goes with its descriptor."""
+    """Opens a new TAP device in a namespace; closing the descriptor removes the device."""
     netns.pushns(namespace)
     try:
         descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -46,14 +46,14 @@ def tap(namespace: str, interface: str) -> int:
 
 
 def carry(ways: Iterable[Way], mtu: int) -> None:
-    """Carries packets for ever.
+    """Carries packets forever.
 
-    A packet costs a read and a write, and the queue's O(log n); between packets the process waits
-    in `select`, whose timeout has microseconds where epoll's own has milliseconds.
+    Each packet costs a read, a write and the queue's O(log n). Between packets, the process waits
+    in `select`, whose timeout has microseconds while that of epoll has milliseconds.
 
     Args:
         ways: link directions.
-        mtu: bytes of the largest packet, without the Ethernet header.
+        mtu: maximum bytes per packet, without the Ethernet header.
     """
     by_source = {source: (target, latency_s) for source, target, latency_s in ways}
     waiting: DelayQueue[tuple[int, bytes]] = DelayQueue()
@@ -71,7 +71,7 @@ def carry(ways: Iterable[Way], mtu: int) -> None:
             try:
                 os.write(target, packet)
             except OSError:
-                continue  # the device is down, and loses packets as any network card that is
+                continue  # the device is down and loses packets, like any network card
 
 
 def _wait(epoll: select.epoll, until_s: float | None) -> None:
@@ -97,7 +97,7 @@ def _open(links: Sequence[dict[str, Any]]) -> list[Way]:
 
 
 def main() -> None:
-    """Makes the devices of the links that the parent names, says so, and carries until it ends."""
+    """Creates devices for the links named by the parent, reports that, and carries packets."""
     parent, tasks = Parent(), queue.SimpleQueue[dict[str, Any]]()
     parent.listen(tasks.put)
     task = tasks.get()

@@ -1,4 +1,4 @@
-"""Items that wait, each until a time of its own."""
+"""A queue of items, each of which waits until its time."""
 
 import heapq
 from collections.abc import Iterator
@@ -8,11 +8,10 @@ Item = TypeVar("Item")
 
 
 class DelayQueue(Generic[Item]):
-    """Gives items out by the times at which they are due; those of one time as they came.
+    """Returns items at the times when they are due; items with equal times keep their order.
 
-    A heap: an item costs O(log n) where n wait. So links of different latencies share one queue,
-    and those of one latency keep their order.
-
+    It is a heap: with n waiting items, an item costs O(log n). So links of different latencies can
+    share one queue, and packets with equal latency keep their order.
     >>> queue = DelayQueue()
     >>> queue.push(0.3, "late")
     >>> queue.push(0.1, "early")
@@ -29,15 +28,15 @@ class DelayQueue(Generic[Item]):
 
     @property
     def next_s(self) -> float | None:
-        """When the next item is due; None where none waits."""
+        """When the next item is due, or None if the queue is empty."""
         return self._heap[0][0] if self._heap else None
 
     def push(self, due_s: float, item: Item) -> None:
-        """Keeps an item until it is due."""
+        """Adds an item that is due at a time."""
         heapq.heappush(self._heap, (due_s, self._pushed, item))
         self._pushed += 1
 
     def due(self, at_s: float) -> Iterator[Item]:
-        """Takes out, in order, what is due by a time."""
+        """Removes and yields, in order, the items that are due by a time."""
         while self._heap and self._heap[0][0] <= at_s:
             yield heapq.heappop(self._heap)[2]

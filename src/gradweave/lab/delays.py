@@ -1,4 +1,4 @@
-"""How an emulated network gets its latencies: by the kernel, or by a process that holds packets."""
+"""Adds latencies to an emulated network, by the kernel or by a process that delays packets."""
 
 import os
 import sys
@@ -17,18 +17,18 @@ from gradweave.processes.children import Children, how_ended
 from gradweave.topology.topology import Topology
 
 Delays = Literal["none", "netem", "delay line"]
-"""What adds latencies: nothing, as none is asked for; the kernel; or a process."""
+"""The source of latencies: none, if none are requested; the kernel; or a process."""
 LEAST_NETEM_S = 20e-6
-"""Latencies up to this are not added by netem: those of the machine are larger."""
+"""netem adds only latencies above this: those of the machine itself are larger."""
 LEAST_DELAY_LINE_S = 200e-6
-"""Latencies up to this are not added by a delay line, which itself takes about half of it."""
+"""A delay line adds only latencies above this: it takes about half of this time itself."""
 NETEM_PACKETS = 1 << 20
-"""Most that netem holds, where its default would lose packets of long, fast links."""
+"""Maximum packets in netem; its default would lose packets of long, fast links."""
 _READY_S = 30.0
 
 
 def has_netem(namespace: IPRoute) -> bool:
-    """Whether the kernel has netem, by trying it on a namespace's loopback."""
+    """Whether the kernel has netem; this is tried on a namespace's loopback device."""
     try:
         namespace.tc("add", "netem", 1, 0x10000, delay=1)
     except NetlinkError:
@@ -38,28 +38,28 @@ def has_netem(namespace: IPRoute) -> bool:
 
 
 def delayed_links(topology: Topology, least_s: float) -> NDArray[np.bool_]:
-    """[L] whether a latency is added to a link, in this direction or the other.
+    """[L] whether a latency is added to a link in either direction.
 
     Args:
         topology: the network.
-        least_s: latency up to which none is added.
+        least_s: only latencies above this are added.
     """
     delayed = topology.latency_s > least_s
     return delayed | delayed[topology.opposite]
 
 
 class DelayLine:
-    """The process that delays packets, and the devices that it has made; gone after `close`.
+    """The process that delays packets, and its devices; both are gone after `close`.
 
     Args:
-        links: of each, the two ends as (namespace, interface) and the latency from either, in
-            seconds.
-        mtu: bytes of a packet, without the Ethernet header.
-        log: file for the process' standard error; None: that of this process.
+        links: for each link, its two ends as (namespace, interface), and the latency from each end
+            in seconds.
+        mtu: maximum bytes per packet, without the Ethernet header.
+        log: file for the process's standard error; if None, it shares that of this process.
 
     Raises:
-        OptionError: it could not make its devices.
-        RunError: it ended, or did not start.
+        OptionError: the process could not create its devices.
+        RunError: the process ended, or did not start.
     """
 
     def __init__(self, links: Sequence[dict[str, Any]], mtu: int, log: Path | None) -> None:
@@ -75,7 +75,7 @@ class DelayLine:
                 self.check()
             elif "error" in answer:
                 raise OptionError(
-                    "this kernel has no netem, and the lab could not delay packets itself by TAP "
+                    "this kernel has no netem, and the lab could not delay packets itself with TAP "
                     f"devices: {answer['error']}; ask for a latency of 0"
                 )
         except BaseException:
@@ -95,19 +95,19 @@ class DelayLine:
 
     @property
     def process(self) -> int:
-        """Its id."""
+        """Id of the process."""
         return self._children.processes[0].pid
 
     def check(self) -> None:
-        """Raises an error where the process has ended.
+        """Raises an error if the process has ended.
 
         Raises:
-            RunError: it has.
+            RunError: the process has ended.
         """
         status = self._children.processes[0].poll()
         if status is not None:
-            raise RunError(f"the lab's delay line is lost, and its links: {how_ended(status)}")
+            raise RunError(f"the lab's delay line and its links are lost: {how_ended(status)}")
 
     def close(self) -> None:
-        """Ends the process, and with it its devices."""
+        """Ends the process, which removes its devices."""
         self._children.__exit__()

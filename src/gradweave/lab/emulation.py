@@ -1,4 +1,4 @@
-"""What an emulated network's links really do, measured before anything is run on them."""
+"""Measures what an emulated network's links really do, before anything is run on them."""
 
 import contextlib
 import dataclasses
@@ -21,66 +21,67 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds
 
 TOLERANCE = 0.1
-"""How far a round trip or a throughput may be from what is asked for, as a fraction."""
+"""Maximum relative error of a round trip or a throughput without a warning."""
 REFUSED = 0.25
-"""How far off a link by itself is refused."""
+"""Relative error from which a link, loaded alone, is refused."""
 SLACK_S = 0.5e-3
-"""Of a round trip, beside the tolerance: a busy machine wakes a process late."""
+"""Additional tolerance of a round trip, since a busy machine wakes a process late."""
 _SHORT_S = 0.01
-"""Round trips below which lateness is taken relative to this one: they cannot be held as well."""
+"""Lateness is relative to at least this round trip: shorter ones cannot be kept as precisely."""
 MOST_LINKS = 128
-"""Link directions measured; of more, that many evenly among them."""
+"""Maximum number of link directions measured; with more, an evenly spaced subset is measured."""
 _MOST_ALONE = 8
-"""Link directions measured by themselves, of those that fall short beside all others."""
+"""Maximum number of link directions measured alone, chosen from those that fell short."""
 _PINGS = 5
 _GAP_S = 1e-3
-"""Between two messages of one byte: at once, they would wait for one another in this process."""
+"""Time between two one-byte messages: without it, they would wait for one another here."""
 _TRIES = 3
 _PORT = 5000
 _LEAST_S = 0.4
 _LEAST_PACKETS = 24
 _MOST_S = 10.0
-"""A throughput is measured for the first, or as long as the slowest link takes for so many packets;
-at most for the last."""
+"""The throughput is measured for `_LEAST_S`, or for as long as the slowest link takes for
+`_LEAST_PACKETS`, but at most for `_MOST_S`."""
 _GROWTH_TRIPS = 8
-"""Round trips in which a connection's window grows to what a link holds."""
+"""Round trips in which TCP's window grows to the capacity of a link."""
 _PATIENCE_S = 10.0
 _TICK_S = 0.005
 _QUEUED_S = 2.0
-"""Most that may wait before a link, in seconds of its bandwidth."""
+"""Maximum queue before a link, in seconds of its bandwidth."""
 _CHUNK = memoryview(bytes(1 << 16))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Emulation:
-    """What an emulated network was asked to do, and does; arrays over the M directions measured."""
+    """Requested and measured figures of an emulated network, for M measured link directions."""
 
     delays: Delays
-    """What adds latencies."""
+    """The source of latencies."""
     window_bytes: int
-    """Receive buffer of a connection over one link: twice what the longest link holds, or more."""
+    """Receive buffer of a connection over one link: at least twice the capacity of the longest
+    link."""
     of_links: int
-    """L, the link directions that there are."""
+    """L, the total number of link directions."""
     links: NDArray[np.int64]
-    """[M] link directions."""
+    """[M] the measured link directions."""
     asked_round_trip_s: NDArray[np.float64]
-    """[M] the latencies of both directions together."""
+    """[M] sum of the latencies of both directions."""
     round_trip_s: NDArray[np.float64]
-    """[M] median of some messages of one byte, with nothing else on the links."""
+    """[M] median over some one-byte messages, with nothing else on the links."""
     asked_bytes_per_s: NDArray[np.float64]
-    """[M] data over TCP at the link's bandwidth: headers are its smallest part."""
+    """[M] rate of data over TCP at the link's bandwidth, with minimum headers."""
     together_bytes_per_s: NDArray[np.float64]
-    """[M] data over TCP, all M directions loaded at the same time."""
+    """[M] rate of data over TCP while all M directions are loaded."""
     alone_bytes_per_s: NDArray[np.float64]
-    """[M] the same of a direction by itself; NaN where it was not measured, as it was not among
-    those that fell shortest beside the others."""
+    """[M] the same for a direction loaded alone; NaN if it was not measured, since it was not among
+    the directions that fell shortest under the common load."""
 
     @property
     def throughput(self) -> NDArray[np.float64]:
-        """[M] data rate of a direction that nothing holds back, over that asked for.
+        """[M] data rate of an unimpeded direction, relative to the request.
 
-        That beside all others where it is near what was asked for, else that by itself; NaN where
-        it was not measured by itself.
+        This is the rate under the common load if it is near the request, and otherwise the rate of
+        the direction alone; NaN if that was not measured.
         """
         together = self.together_bytes_per_s / self.asked_bytes_per_s
         alone = self.alone_bytes_per_s / self.asked_bytes_per_s
@@ -88,15 +89,15 @@ class Emulation:
 
     @property
     def together(self) -> float:
-        """Data rate of all directions loaded at once, over that asked for."""
+        """Data rate of all directions loaded simultaneously, relative to the request."""
         return float(self.together_bytes_per_s.sum() / self.asked_bytes_per_s.sum())
 
     @property
     def lateness(self) -> NDArray[np.float64]:
-        """[M] how far round trips are off, beyond the slack, over those asked for.
+        """[M] relative error of round trips beyond the slack.
 
-        Over 10 ms where less is asked for, and never enough to be refused where that is nearly
-        nothing: then nothing delays the packets but a busy machine.
+        It is relative to 10 ms if the request is shorter. If the request is nearly zero, the error
+        is never large enough for a refusal: then only a busy machine delays the packets.
         """
         asked = self.asked_round_trip_s
         beyond = np.maximum(np.abs(self.round_trip_s - asked) - SLACK_S, 0.0)
@@ -104,13 +105,13 @@ class Emulation:
         return np.where(asked < 2 * LEAST_DELAY_LINE_S, np.minimum(lateness, REFUSED), lateness)
 
     def check(self, topology: Topology) -> None:
-        """Refuses what this machine does not emulate, and warns of what it hardly does.
+        """Refuses what this machine cannot emulate, and warns of what it hardly can.
 
         Args:
             topology: the network, for names.
 
         Raises:
-            OptionError: a link by itself is more than `REFUSED` off.
+            OptionError: a link alone is off by more than `REFUSED`.
         """
         off = np.fmax(self.lateness, 1 - self.throughput)
         worst = int(off.argmax())
@@ -122,19 +123,19 @@ class Emulation:
         if self.together < 1 - TOLERANCE:
             warnings.warn(
                 f"all links loaded at once carry {self.together:.0%} of what was asked for, "
-                f"{format_bandwidth(float(self.asked_bytes_per_s.sum()))}: a schedule that loads "
-                "them so measures this machine; ask for a lower bandwidth",
+                f"{format_bandwidth(float(self.asked_bytes_per_s.sum()))}: a schedule with such a "
+                "load measures this machine; ask for a lower bandwidth",
                 InputWarning,
                 stacklevel=2,
             )
 
     def _why_off(self, place: int) -> str:
-        """What is probably at fault where a link is somewhat off."""
+        """The probable cause if a link is somewhat off."""
         asked = float(self.asked_round_trip_s[place])
         if self.delays != "delay line" or asked < 2 * LEAST_DELAY_LINE_S:
             return "is the machine busy?"
         return (
-            "this kernel has no netem, so that a process of the lab delays packets, less exactly: "
+            "this kernel has no netem, so a process of the lab delays packets, less precisely: "
             "load the module sch_netem, or ask for longer latencies or a lower bandwidth"
         )
 
@@ -153,16 +154,16 @@ class Emulation:
 def measured_network(
     topology: Topology, progress: Callable[[str], None] = lambda _: None, *, attempts: int = 1
 ) -> Iterator[tuple[EmulatedNetwork, Emulation, Path]]:
-    """An emulated network for as long as the block lasts, its links measured, and a folder for it.
+    """An emulated network for the duration of the block, with measured links and a folder.
 
     Args:
         topology: the network, with the bandwidths and latencies to emulate.
-        progress: called with the step under way.
-        attempts: how often links are measured, at most, until they do what is asked for.
+        progress: called with the current step.
+        attempts: how often links are measured at most, until they do what is requested.
 
     Raises:
-        OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
-            is asked for, each time.
+        OptionError: the caller is not root, the kernel lacks a feature, or every measurement is far
+            from the request.
     """
     progress(f"making a network of {topology.num_nodes} namespaces")
     with (
@@ -186,13 +187,13 @@ def _checked(network: EmulatedNetwork, progress: Callable[[str], None], attempts
 def measure_links(
     network: EmulatedNetwork, progress: Callable[[str], None] = lambda _: None
 ) -> Emulation:
-    """Measures round trips and throughput of an emulated network's links, by TCP over each.
+    """Measures round trips and throughput of an emulated network's links, by TCP over each link.
 
-    All link directions send at the same time; those that fall short are measured by themselves.
+    All link directions send simultaneously; those that fall short are then measured alone.
 
     Args:
-        network: made, with nothing running on it.
-        progress: called with the step under way.
+        network: the network, with nothing running on it.
+        progress: called with the current step.
 
     Raises:
         RunError: a link carries nothing.
@@ -236,24 +237,24 @@ def measure_links(
 
 
 def _duration(slowest_bytes_per_s: float, mtu: int) -> float:
-    """Seconds in which every link carries enough packets to tell its rate."""
+    """Seconds in which every link carries enough packets to measure its rate."""
     return min(max(_LEAST_S, _LEAST_PACKETS * mtu / slowest_bytes_per_s), _MOST_S)
 
 
 Flow = tuple[socket.socket, socket.socket]
-"""The two ends of a connection over one link: that which sends, that which receives."""
+"""The sender's and the receiver's end of a connection over one link."""
 
 
 @contextlib.contextmanager
 def _connected(network: EmulatedNetwork, links: Sequence[int]) -> Iterator[list[Flow]]:
-    """A connection over each link direction, between the two ends' own addresses."""
+    """Opens a connection over each link direction, between the addresses of its two ends."""
     topology = network.topology
     with contextlib.ExitStack() as stack:
         listeners: dict[int, socket.socket] = {}
         for node in {int(topology.target[link]) for link in links}:
             with network.inside(node):
                 listeners[node] = stack.enter_context(socket.socket())
-            # Else the port is in use for a minute where this end of a connection closes first.
+            # Otherwise the port stays in use for a minute if this end of a connection closes first.
             listeners[node].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listeners[node].bind((network.gateway(node), _PORT))
             listeners[node].listen(len(links))
@@ -284,7 +285,7 @@ def _connected(network: EmulatedNetwork, links: Sequence[int]) -> Iterator[list[
 
 
 def _round_trips(flows: Sequence[Flow]) -> NDArray[np.float64]:
-    """[M] median seconds from a byte's departure to its echo's arrival."""
+    """[M] median seconds between sending a byte and receiving its echo."""
     took: list[list[float]] = [[] for _ in flows]
     ends = {end.fileno(): (place, end) for place, flow in enumerate(flows) for end in flow}
     with select.epoll() as epoll:
@@ -312,14 +313,15 @@ def _round_trips(flows: Sequence[Flow]) -> NDArray[np.float64]:
 
 
 class _Transfer:
-    """Data over connections, for as long as it takes to tell their rates.
+    """Sends data over connections for long enough to measure their rates.
 
     Args:
-        flows: connections.
-        limits: of each, most bytes that may be under way, so that what is left drains soon.
+        flows: the connections.
+        limits: for each connection, the maximum bytes in flight. It bounds how long data still
+            arrives after the measurement.
         growth_s: time for the connections' windows to grow, not counted.
-        seconds: time that counts.
-        patience_s: time in which all that may be under way arrives.
+        seconds: measured time.
+        patience_s: time in which all data in flight arrives.
     """
 
     def __init__(
@@ -338,7 +340,7 @@ class _Transfer:
         self._into = bytearray(1 << 18)
 
     def rates(self, places: Sequence[int]) -> list[float]:
-        """Bytes per second that arrive over some of the connections, all at once."""
+        """Bytes per second that arrive over some of the connections simultaneously."""
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         arrived = dict.fromkeys(places, 0)
@@ -357,7 +359,7 @@ class _Transfer:
         ]
 
     def best_rate(self, place: int, enough: float) -> float:
-        """Bytes per second over one connection: the best of some tries, until it is enough."""
+        """Bytes per second over one connection: the best of several tries, until it is enough."""
         best = 0.0
         for _ in range(_TRIES):
             best = max(best, *self.rates([place]))
@@ -366,7 +368,7 @@ class _Transfer:
         return best
 
     def _move(self, places: Sequence[int], end: float) -> Iterator[tuple[int, float, int]]:
-        """Sends until a time and receives until nothing is left; yields place, time and bytes."""
+        """Sends until a time, then receives the rest; yields place, time and bytes."""
         by_receiver = {self._flows[place][1].fileno(): place for place in places}
         with select.epoll() as epoll:
             for receiver in by_receiver:

@@ -1,8 +1,8 @@
 """The route of each message, and the forwarding tables for it.
 
-Between two servers a schedule may use several routes. Each has a **channel**: a set of addresses,
-one per server, with separate connections. A node forwards by channel and target; where the route
-depends on the source too, by an exception for that source.
+A schedule may use several routes between two servers. Each route has a **channel**: a set of
+addresses, one per server, with separate connections. A node forwards by channel and target. If the
+route also depends on the source, the table has an exception for that source.
 """
 
 import collections
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import Schedule, inside_rows
+from gradweave.schedules.schedule import Schedule, inside_rows
 from gradweave.topology.routes import shortest_path_trees
 from gradweave.topology.topology import Topology
 
@@ -26,11 +26,11 @@ class Hop:
 
     channel: int
     source: int | None
-    """Server whose messages it is for; None for all that have no row."""
+    """The server whose messages take this hop, or None for all servers without a row."""
     target: int
-    """Their destination."""
+    """The destination of the messages."""
     next: int
-    """Next node on their route."""
+    """The next node on their route."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,8 +41,8 @@ class Paths:
     """[T] channel of each transfer."""
     channels: int
     routes: dict[tuple[int, int, int], Route]
-    """By channel, source and target, as node ids; every pair of servers has one on each channel,
-    since the processes of a group connect before they use it."""
+    """Routes by channel, source and target, as node ids. Every pair of servers has a route on each
+    channel, since the processes of a group connect before they use it."""
     forwarders: frozenset[int]
     """Servers that forward messages of others on the schedule's routes."""
 
@@ -66,7 +66,7 @@ class Paths:
 
 
 def schedule_paths(schedule: Schedule) -> Paths:
-    """The paths of a schedule: its routes between servers that have some, shortest ones elsewhere.
+    """The paths of a schedule: its routes, and shortest paths between all other servers.
 
     Args:
         schedule: the schedule.
@@ -95,14 +95,14 @@ def shortest_paths(topology: Topology) -> Paths:
 
 
 def multipath(topology: Topology, seed: int) -> Paths:
-    """Equal-cost multipath: between two servers one of the routes of fewest links, by a hash.
+    """Equal-cost multipath: a random route among those with the fewest links.
 
-    Each next hop is drawn, from those that are as near, for each pair of servers; as switches do
-    for each connection. Servers that must forward do the same.
+    For each pair of servers, each next hop is drawn from the neighbours nearest to the target, as a
+    switch does for each connection. Servers that must forward do the same.
 
     Args:
         topology: the network.
-        seed: of the hash.
+        seed: seed of the random choice.
     """
     draws = np.random.default_rng(seed)
     following = [topology.target[topology.source == node] for node in range(topology.num_nodes)]
@@ -120,7 +120,7 @@ def multipath(topology: Topology, seed: int) -> Paths:
 
 
 def _links_to(topology: Topology, target: int) -> NDArray[np.int64]:
-    """[V] links of the shortest route from each node to one."""
+    """[V] number of links on the shortest route from each node to a target."""
     links = np.full(topology.num_nodes, topology.num_nodes)
     links[target], reached = 0, np.array([target])
     while len(reached):
@@ -134,14 +134,14 @@ def _links_to(topology: Topology, target: int) -> NDArray[np.int64]:
 def first_routes(
     topology: Topology, schedules: Iterable[tuple[Schedule, NDArray[np.integer]]]
 ) -> tuple[Paths, int]:
-    """Paths of one channel: the first route of schedules between two servers, else the shortest.
+    """Paths with one channel: the schedules' first route between two servers, or the shortest path.
 
     Args:
         topology: the whole network.
-        schedules: on parts of it, and the whole network's id of each of their nodes.
+        schedules: schedules on parts of the network, with the whole network's id of each node.
 
     Returns:
-        The paths, and how many transfers have another route.
+        The paths, and the number of transfers whose route differs.
     """
     known: dict[tuple[int, int], list[Route]] = {}
     others = 0

@@ -1,7 +1,7 @@
-"""A command in a namespace: ``python inside.py NAMESPACE COMMAND…``.
+"""Runs a command in a namespace: ``python inside.py NAMESPACE COMMAND…``.
 
-The process becomes the command, which keeps its id and what started it. It imports next to nothing,
-as each of a lab's servers starts by it.
+The process turns into the command, and keeps its id and its parent. It imports almost nothing,
+since each of a lab's servers starts in this way.
 """
 
 import ctypes
@@ -17,5 +17,5 @@ if __name__ == "__main__":
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns", sys.argv[1])
-    libc.prctl(_SET_PARENT_DEATH_SIGNAL, _KILL)  # else a killed lab would leave the command behind
+    libc.prctl(_SET_PARENT_DEATH_SIGNAL, _KILL)  # ends the command with a killed lab
     os.execvp(sys.argv[2], sys.argv[2:])

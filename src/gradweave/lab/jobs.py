@@ -1,6 +1,7 @@
-"""Measures several collectives at once on an emulated network: plans of demands, and gloo's own.
+"""Measures several concurrent collectives on an emulated network: plans of demands, and gloo's own.
 
-Contenders are all connected, and run in turn: what else the machine does then meets all alike.
+All contenders are connected, and run alternately, so that other load on the machine affects all of
+them equally.
 """
 
 import dataclasses
@@ -18,28 +19,29 @@ from gradweave.lab.measure import (
     Run,
     check_time,
     laboratory,
+    starting_at_once,
 )
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.lab.work import OWN_CALLS, GroupCall, own_task
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.jobs import Job, demand_of
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.runtime import Runtime, runtime_of
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.jobs import Job, demand_of
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.runtime import Runtime, runtime_of
 from gradweave.topology.topology import Topology
 
 GLOO = "gloo"
-"""What gloo's own collectives are called."""
+"""The name of gloo's own collectives."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredJobs(Experiment):
-    """What was emulated, and what was measured on it."""
+    """The emulation, and the measurements on it."""
 
     load: list[float]
-    """Before each repetition: how many processes of the machine were running or waiting to, on
-    average over the last minute."""
+    """Load of the machine before each repetition: running or waiting processes, averaged over the
+    last minute."""
     others_s: dict[str, list[float]]
-    """By name, seconds of each run of other programs."""
+    """Seconds of each run of other programs, by name."""
 
 
 def shared_runtime() -> Runtime:
@@ -60,30 +62,31 @@ def measure_jobs(
 ) -> MeasuredJobs:
     """Runs plans of jobs and gloo's own collectives on an emulated network of real processes.
 
-    gloo's own are called at once, as many as there are jobs, and then waited for. Their messages
-    take routes of fewest links, in each repetition others of those that are as short, as
-    equal-cost multipath has them. Plans have the routes that they say.
+    gloo's collectives of all jobs are started together and then awaited. Their messages take routes
+    with the fewest links, drawn again in each repetition as by equal-cost multipath. Plans use
+    their planned routes.
 
     Args:
         topology: the network, with the bandwidths to emulate.
-        jobs: whose blocks are of whole elements of float32.
+        jobs: the jobs; their blocks must have whole elements of float32.
         plans: names and schedules of these jobs.
-        own: whether gloo's own are measured, too.
-        others: names, and functions that have other programs run once on the network, whose
-            messages are routed as those of gloo's own; they return seconds.
-        repetitions: timed runs of each contender, after one that is not; all take turns.
-        seed: of multipath in the first repetition; the next one has the next.
-        progress: called with the step under way.
+        own: whether to measure gloo's own collectives as well.
+        others: names, and functions that run other programs once on the network and return
+            seconds; their messages are routed like those of gloo's own collectives.
+        repetitions: timed runs of each contender, after one untimed run; contenders take turns.
+        seed: seed of multipath in the first repetition; it increases with each repetition.
+        progress: called with the current step.
 
     Raises:
-        OptionError: not root, or the kernel lacks what is needed; what it emulates is far from
-            what is asked for; a run would take longer than processes are waited for; blocks that
-            are not of whole elements, or a plan for other jobs.
+        OptionError: the caller is not root, the kernel lacks a feature, or the emulation is far
+            from the request; a run would time out; blocks are not whole elements, or a plan is for
+            other jobs.
         LostServerError: a server's process died.
         RunError: a process failed, or a result was wrong.
     """
     demand = demand_of(topology, jobs)
     _check(demand, jobs, plans, own, repetitions)
+    plans = [(name, starting_at_once(name, plan) or plan) for name, plan in plans]
     check_time(topology, plans, [demand.total_bytes], repetitions)
     with laboratory(topology, progress) as lab:
         costs = [lab.message_cost_s(plan, progress) for _, plan in plans]
@@ -120,7 +123,7 @@ def measure_jobs(
 
 
 def _own(lab: Laboratory, demand: Demand, jobs: Sequence[Job]) -> dict:
-    """What servers are told of gloo's own."""
+    """The task of the servers for gloo's own collectives."""
     topology = lab.network.topology
     servers, rank = topology.servers.tolist(), topology.rank
     calls = []
@@ -157,11 +160,11 @@ def _check(
     for job in jobs if own else ():
         if job.collective not in OWN_CALLS:
             raise OptionError(
-                f"{job.collective}: a lab knows gloo's own {', '.join(OWN_CALLS)} alone; measure "
+                f"{job.collective}: a lab knows only gloo's own {', '.join(OWN_CALLS)}; measure "
                 "plans without it"
             )
         if job.servers is not None and (np.diff(np.asarray(job.servers)) <= 0).any():
             raise OptionError(
-                f"{job.collective}: expected servers in ascending order, as PyTorch has them in a "
+                f"{job.collective}: expected servers in ascending order, like ranks in a PyTorch "
                 "group; measure plans without gloo's own"
             )

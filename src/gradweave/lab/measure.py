@@ -1,4 +1,4 @@
-"""Measures collectives on an emulated network, beside the simulator's predictions."""
+"""Measures collectives on an emulated network, next to the simulator's predictions."""
 
 import contextlib
 import dataclasses
@@ -22,68 +22,69 @@ from gradweave.lab.emulation import Emulation, measured_network
 from gradweave.lab.forwarding import Paths, schedule_paths, shortest_paths
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.ending import termination
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.runtime import with_latency
-from gradweave.simulate.seconds import seconds as predicted_seconds
+from gradweave.schedules.ready import ready_at_once
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.runtime import with_latency
+from gradweave.simulator.seconds import seconds as predicted_seconds
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
 
 ELEMENT_BYTES = 4
-"""Gradients are of float32."""
+"""Bytes per element: gradients are of float32."""
 _HEADSTART_S = 0.05
 """Time for all processes to learn when to start."""
 _PATIENCE_S = 1800.0
-"""Predicted time of all runs beyond which there is a warning beforehand."""
+"""Predicted time of all runs from which a warning is given."""
 _GREETING_BYTES = 1000
-"""About the bytes that two processes exchange when they connect, as all pairs do."""
+"""Approximate bytes that two processes exchange when they connect, which all pairs do."""
 _CONNECTING_TRIPS = 8
-"""Round trips in which two processes connect: they greet one another over two connections."""
+"""Round trips for connecting two processes: they exchange greetings over two connections."""
 _CALIBRATIONS = 5
-"""Runs of a schedule whose pieces are of one element, which tell what a message costs."""
+"""Runs of a schedule with one-element pieces, which measure the cost of a message."""
 _HALVINGS = 40
-"""Of the interval in which that is looked for."""
+"""Bisections of the interval in the search for that cost."""
 _SETTLE_S = 0.05
-"""Time for the last acknowledgements, before the counters are read; beside the latencies."""
+"""Time for the last acknowledgements before the counters are read, in addition to latencies."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measurement:
-    """One contender on the emulated network; sizes are bytes, times seconds."""
+    """The results of one contender on the emulated network; sizes are bytes, times seconds."""
 
     name: str
     schedule: Schedule | None
-    """None for the backend's native collectives, which know nothing of the network."""
+    """None for the backend's native collectives, which do not know the network."""
     gradient_bytes: int
-    """Of a demand, bytes of all its blocks, each once."""
+    """Size of the gradient; for a demand, the bytes of all blocks, each counted once."""
     runs_s: list[float]
-    """From the common start to the last server's end, run by run."""
+    """Time from the common start to the last server's end, for each run."""
     predicted_s: float | None
-    """By `simulate.event_seconds`: transfers wait only for their data and their links, and arrive
+    """Prediction by `event_seconds`: transfers wait only for their data and their links, and arrive
     `message_cost_s` later."""
     fair_s: float | None
-    """By `simulate.fair_seconds`: the same, with links shared fairly."""
+    """Prediction by `fair_seconds`: the same, with fairly shared links."""
     barrier_s: float | None
-    """By `simulate.round_seconds`: a barrier after each round."""
+    """Prediction by `round_seconds`: with a barrier after each round."""
     link_bytes: NDArray[np.float64]
-    """[L] bytes per run by the kernel's counters, headers and acknowledgements included."""
+    """[L] bytes per run by the kernel's counters, including headers and acknowledgements."""
     predicted_link_bytes: NDArray[np.float64] | None
-    """[L] bytes per run of data alone."""
+    """[L] predicted bytes per run, only data."""
     sent_bytes: list[int]
     """[N] bytes per run by each server's executor; zeros for the native collectives."""
     correct: bool
     """Whether every server's result was right."""
     message_cost_s: float | None = None
-    """What sender and receiver of a message of this schedule take beside its bytes on this machine,
-    measured before."""
+    """Time that sender and receiver take for a message of this schedule on this machine, in
+    addition to the time for its bytes; measured before the runs."""
 
     @property
     def measured_s(self) -> float:
-        """Median of the runs."""
+        """The median of the runs."""
         return statistics.median(self.runs_s)
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted."""
+        """Measured over predicted time."""
         return None if self.predicted_s is None else self.measured_s / self.predicted_s
 
     @property
@@ -96,7 +97,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
-    """What was emulated, and what was measured on it."""
+    """The emulation, and the measurements on it."""
 
     emulation: Emulation
     measurements: list[Measurement]
@@ -105,12 +106,12 @@ class Experiment:
 def emulated(
     topology: Topology, *, bandwidth_bytes_per_s: float, latency_s: float | None = None
 ) -> Topology:
-    """The topology with its bandwidths reduced to those that one machine can emulate.
+    """The topology with bandwidths scaled down to what one machine can emulate.
 
     Args:
         topology: the network.
-        bandwidth_bytes_per_s: of the slowest link; the others keep their proportion to it.
-        latency_s: of every link; that of the topology if not given.
+        bandwidth_bytes_per_s: bandwidth of the slowest link; the others are scaled in proportion.
+        latency_s: latency of every link; unchanged if not given.
     """
     slowest = topology.bandwidth_bytes_per_s.min()
     return dataclasses.replace(
@@ -121,7 +122,7 @@ def emulated(
 
 
 ForSizes = Schedule | None | Mapping[int, Schedule | None]
-"""A schedule, or one for each size; None is gloo's native all-reduce."""
+"""A schedule, or a schedule for each size; None stands for gloo's native all-reduce."""
 
 
 def measure(
@@ -136,15 +137,16 @@ def measure(
 
     Args:
         topology: the network, with the bandwidths to emulate.
-        contenders: names and schedules for this topology, for all sizes or by size; None is gloo's
-            native all-reduce, whose messages take shortest paths, through servers where they must.
+        contenders: names and schedules for this topology, for all sizes or by size. None stands for
+            gloo's native all-reduce, whose messages take shortest paths, through servers if
+            necessary.
         gradient_bytes: sizes, rounded down to whole elements of float32.
-        repetitions: timed runs of each, after one that is not.
-        progress: called with the step under way.
+        repetitions: timed runs of each contender, after one untimed run.
+        progress: called with the current step.
 
     Raises:
-        OptionError: not root, or the kernel lacks what is needed; what it emulates is far from
-            what is asked for; or a run would take longer than processes are waited for.
+        OptionError: the caller is not root, the kernel lacks a feature, the emulation is far from
+            the request, or a run would time out.
         LostServerError: a server's process died.
         RunError: a process failed, or a result was wrong.
     """
@@ -154,6 +156,13 @@ def measure(
         for size in gradient_bytes:
             if (schedule := _for_size(schedules, size)) is not None:
                 check_all_reduce(schedule)
+    contenders = [
+        (
+            name,
+            {size: starting_at_once(name, _for_size(schedules, size)) for size in gradient_bytes},
+        )
+        for name, schedules in contenders
+    ]
     check_time(topology, contenders, gradient_bytes, repetitions)
     with laboratory(topology, progress) as lab:
         measurements = [
@@ -162,6 +171,26 @@ def measure(
             for size in gradient_bytes
         ]
         return Experiment(lab.emulation, measurements)
+
+
+def starting_at_once(name: str, schedule: Schedule | None) -> Schedule | None:
+    """A schedule with all servers and jobs ready at once, which is how the lab runs it.
+
+    It warns if the schedule was planned for servers or jobs that are ready later.
+
+    Args:
+        name: name of the contender.
+        schedule: schedule of the contender, if it has one.
+    """
+    if schedule is None or (at_once := ready_at_once(schedule)) is schedule:
+        return schedule
+    warnings.warn(
+        f"{name} is planned for servers or jobs that are ready later; the lab starts all together, "
+        "and predicts for that",
+        InputWarning,
+        stacklevel=3,
+    )
+    return at_once
 
 
 def _for_size(schedules: ForSizes, gradient_bytes: int) -> Schedule | None:
@@ -174,16 +203,16 @@ def check_time(
     gradient_bytes: Sequence[int],
     repetitions: int,
 ) -> None:
-    """Refuses an experiment one of whose runs would time out, and warns of a long one.
+    """Refuses an experiment in which a run would time out, and warns of a long one.
 
     Args:
         topology: the network, with the bandwidths to emulate.
         contenders: names and schedules, as for `measure`.
         gradient_bytes: sizes.
-        repetitions: timed runs of each.
+        repetitions: timed runs of each contender.
 
     Raises:
-        OptionError: naming the run and its predicted time.
+        OptionError: a run would time out; the message names it and its predicted time.
     """
     slowest = float(topology.bandwidth_bytes_per_s.min())
     servers = topology.num_servers
@@ -194,15 +223,15 @@ def check_time(
         for size in gradient_bytes:
             schedule = _for_size(schedules, size)
             one = connecting + (
-                2 * size * (servers - 1) / servers / slowest  # what any server must receive
+                2 * size * (servers - 1) / servers / slowest  # data that any server must receive
                 if schedule is None
                 else predicted_seconds(schedule, size, "events")
             )
             if one > ANSWER_S:
                 raise OptionError(
-                    f"{name}, {format_size(size)}: a run is predicted to take {one:,.0f} s where "
-                    f"the slowest link has {format_bandwidth(slowest)}, and a lab waits "
-                    f"{ANSWER_S:g} s at most; raise the bandwidth or make the gradient smaller"
+                    f"{name}, {format_size(size)}: a run is predicted to take {one:,.0f} s, since "
+                    f"the slowest link has {format_bandwidth(slowest)}, and a lab waits at most "
+                    f"{ANSWER_S:g} s; raise the bandwidth or make the gradient smaller"
                 )
             total += connecting + (repetitions + 1) * (one - connecting)
     if total > _PATIENCE_S:
@@ -217,15 +246,15 @@ def check_time(
 def laboratory(
     topology: Topology, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator["Laboratory"]:
-    """An emulated network with one process per server, for as long as the block lasts.
+    """An emulated network with one process per server, for the duration of the block.
 
     Args:
         topology: the network, with the bandwidths and latencies to emulate.
-        progress: called with the step under way.
+        progress: called with the current step.
 
     Raises:
-        OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
-            is asked for.
+        OptionError: the caller is not root, the kernel lacks a feature, or the emulation is far
+            from the request.
     """
     with termination(), measured_network(topology, progress) as (network, emulation, folder):
         starts = _starts(network)
@@ -295,14 +324,14 @@ class Laboratory:
         runs: Sequence["Run"],
         cost_s: float | None,
     ) -> Measurement:
-        """What runs of one contender come to, all of whose results were right.
+        """The measurement that summarises runs of one contender, all with right results.
 
         Args:
-            name: of the contender.
-            schedule: by which they ran; None for gloo's own.
-            elements: of float32.
-            runs: at least one.
-            cost_s: what a message costs.
+            name: name of the contender.
+            schedule: its schedule, or None for gloo's own collectives.
+            elements: number of elements of float32.
+            runs: at least one run.
+            cost_s: cost of a message.
         """
         predicted: tuple[Any, ...] = (None,) * 4
         if schedule is not None:
@@ -323,13 +352,13 @@ class Laboratory:
         )
 
     def message_cost_s(self, schedule: Schedule, progress: Callable[[str], None]) -> float:
-        """What sender and receiver of a schedule's messages take beside the bytes, here.
+        """Time that sender and receiver need per message here, in addition to its bytes.
 
-        Processes share this machine's cores, so it depends on how many messages a schedule has
-        under way: it is measured with the schedule itself, in pieces of one element.
+        Processes share this machine's cores, so the time depends on the number of messages that the
+        schedule has in flight. It is measured with the schedule itself, in pieces of one element.
         """
         if id(schedule) not in self._message_cost_s:
-            progress("measuring what messages cost")
+            progress("measuring the cost of messages")
             small = in_elements(schedule)
             self.connect(small, schedule.pieces)
             took = min(self.run().seconds for _ in range(_CALIBRATIONS))
@@ -344,12 +373,12 @@ class Laboratory:
     def connect(
         self, schedule: Schedule | None, elements: int, own: dict[str, Any] | None = None
     ) -> bool:
-        """Routes and connects for one contender, beside those that are connected already.
+        """Routes and connects for one contender, in addition to those that are already connected.
 
         Args:
-            schedule: None for gloo's own.
-            elements: of float32; needless for a demand.
-            own: of a demand, what gloo's own do: `gradweave.lab.work.own_task`.
+            schedule: the schedule, or None for gloo's own collectives.
+            elements: number of elements of float32; unused for a demand.
+            own: gloo's own collectives for a demand, see `gradweave.lab.work.own_task`.
 
         Returns:
             Whether its first result was right.
@@ -357,7 +386,7 @@ class Laboratory:
         topology = self.network.topology
         paths = shortest_paths(topology) if schedule is None else schedule_paths(schedule)
         self.network.route(paths)
-        # All processes of a group connect in pairs, even those that will exchange nothing.
+        # All processes of a group connect in pairs, even those that never exchange anything.
         self.network.forward(None)
         self._connections += 1
         number = self._connections - len(self._paths)
@@ -380,18 +409,18 @@ class Laboratory:
         return all(answer["correct"] for answer in answers)
 
     def route(self, contender: int, paths: Paths | None = None) -> None:
-        """Routes messages for one of several contenders that are connected.
+        """Routes messages for one of the connected contenders.
 
         Args:
-            contender: by the order in which they were.
-            paths: in place of its own.
+            contender: its number, in the order of connecting.
+            paths: paths to use instead of the contender's.
         """
         chosen = self._paths[contender] if paths is None else paths
         self.network.route(chosen)
         self.network.forward(chosen.forwarders)
 
     def run(self, contender: int = -1) -> "Run":
-        """Runs one of those that are connected once, the last if none is given."""
+        """Runs one of the connected contenders once; the last one if none is given."""
         at = time.monotonic() + _HEADSTART_S
         task = {"do": "run", "at": at, "work": contender}
         answers = self.servers.ask(lambda _: task)
@@ -413,15 +442,15 @@ class Run:
     """One run of a contender."""
 
     seconds: float
-    """From the common start to the last server's end."""
+    """Time from the common start to the last server's end."""
     sent_bytes: list[int]
-    """[N] by each server's executor."""
+    """[N] bytes by each server's executor."""
     link_bytes: NDArray[np.int64]
-    """[L] by the kernel's counters."""
+    """[L] bytes by the kernel's counters."""
 
 
 def in_elements(schedule: Schedule) -> Schedule:
-    """A schedule that has pieces of one element where its gradient has as many; of a demand too."""
+    """The schedule for a gradient, or demand, that gives it pieces of one element."""
     if schedule.demand is None:
         return schedule
     assert schedule.block is not None
@@ -431,28 +460,28 @@ def in_elements(schedule: Schedule) -> Schedule:
 
 
 def _longest_latency_s(topology: Topology) -> float:
-    """From a server to another, by routes of fewest links; of several the sum may be less."""
+    """Maximum latency between two servers on routes with the fewest links."""
     routes = shortest_paths(topology).routes.values()
     along = (topology.find_links(route[:-1], route[1:]) for route in routes)
     return max(float(topology.latency_s[links].sum()) for links in along)
 
 
 def with_message_cost(schedule: Schedule, cost_s: float) -> Schedule:
-    """The schedule on links whose messages come later by what their ends take, half at either.
+    """The schedule on links with additional latency: half of a message's cost at either end.
 
     Args:
         schedule: the schedule.
-        cost_s: what sender and receiver of a message take together, beside its bytes.
+        cost_s: time that sender and receiver of a message need together, without its bytes.
     """
     return schedule.replace(topology=with_latency(schedule.topology, cost_s))
 
 
 def message_cost_of(schedule: Schedule, seconds: float) -> float:
-    """The cost of a message with which a schedule in pieces of one element takes so long by events.
+    """The cost of a message for which a schedule with one-element pieces takes that long by events.
 
     Args:
-        schedule: the schedule, of pieces of equal size.
-        seconds: the time that was measured; where latencies alone take longer, about 0 is returned.
+        schedule: the schedule, with pieces of equal size.
+        seconds: the measured time; if latencies exceed it, the result is about 0.
     """
 
     def predicted(cost_s: float) -> float:
@@ -469,7 +498,7 @@ def message_cost_of(schedule: Schedule, seconds: float) -> float:
 def _prediction(
     schedule: Schedule, elements: int
 ) -> tuple[float, float, float, NDArray[np.float64]]:
-    """Seconds by events, on fair links and with a barrier a round; [L] bytes of data on links."""
+    """Seconds by events, on fair links and with a barrier per round; [L] bytes of data on links."""
     size = elements * ELEMENT_BYTES
     piece_bytes = np.diff(schedule.piece_offsets(elements)) * ELEMENT_BYTES
     links, transfer = schedule.route_links

@@ -1,4 +1,4 @@
-"""An emulated network: a network namespace a node, a pair of virtual interfaces a link."""
+"""An emulated network: one network namespace per node, one pair of virtual interfaces per link."""
 
 import contextlib
 import ctypes
@@ -31,82 +31,82 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 
 PREFIX = "gradweave-"
-"""A namespace's name is this, the id of the process that makes it, and the node's id."""
+"""Prefix of namespaces' names, followed by the id of the creating process and the node's id."""
 HEADER_BYTES = 14 + 20 + 32
-"""Of each packet: Ethernet, IPv4, and TCP with time stamps."""
+"""Header bytes per packet: Ethernet, IPv4, and TCP with time stamps."""
 MOST_CHANNELS = 16
 _TABLE = 1000
-"""First routing table of exceptions for a source."""
+"""The first routing table for exceptions of a source."""
 _NAME = re.compile(rf"{PREFIX}(\d+)-\d+")
 _WINDOW_BYTES = 1 << 18
-"""Least receive buffer of a connection."""
+"""Minimum receive buffer of a connection."""
 _SEND_BUFFER_BYTES = 1 << 22
-"""Least send buffer of a connection, as Linux has it."""
+"""Minimum send buffer of a connection, which is Linux's default maximum."""
 _FIRST_PACKETS = 10
-"""Packets that TCP sends before the first acknowledgement where a route holds none."""
+"""Packets that TCP sends before the first acknowledgement on a route without latency."""
 _QUEUE_PACKETS = 10_000
-"""Packets that may wait in a device; TAP devices lose more than that."""
+"""Maximum packets waiting in a device; TAP devices lose the rest."""
 _MOST_BYTES_PER_S = 4e9
 _TIMER_S = 2e-6
-"""tbf's parameters are in whole microseconds: the bucket must not be smaller than a packet."""
+"""Resolution of tbf's parameters, whole microseconds: the bucket must hold at least a packet."""
 
 
 class EmulatedNetwork:
     """A topology as namespaces on this machine; needs root, and leaves nothing behind.
 
-    Each node is a namespace, each link a pair of virtual Ethernet interfaces. Each end sends no
-    faster than the link direction's bandwidth, by a token bucket that lets through one packet at
-    once; the rest waits in a queue that loses nothing. Latencies are added by netem, or where the
-    kernel has none, and they are above 0.2 ms, by a process that holds each packet: the link is
-    then a pair of TAP devices. TCP may have as much under way as its route holds, from the start.
-    The model leaves out loss, slow start, and the limits of switches.
+    Each node is a namespace, each link a pair of virtual Ethernet interfaces. A token bucket at
+    each end limits the link direction to its bandwidth and lets through one packet at a time; the
+    rest waits in a lossless queue. netem adds latencies. If the kernel lacks it, a process delays
+    each packet instead, for latencies above 0.2 ms, and the link is a pair of TAP devices. From the
+    start, TCP may have as much data in flight as its route holds. The model leaves out loss, slow
+    start, and the limits of switches.
 
     Args:
         topology: the network, with the bandwidths to emulate.
-        mtu: bytes of a packet, without the Ethernet header.
+        mtu: maximum bytes per packet, without the Ethernet header.
         log: file for the standard error of the process that delays packets.
 
     Raises:
-        OptionError: not root, or the kernel lacks what is needed.
+        OptionError: the caller is not root, or the kernel lacks a feature.
     """
 
     def __init__(self, topology: Topology, *, mtu: int = 9000, log: Path | None = None) -> None:
         if os.geteuid() != 0:
             raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
         if topology.num_nodes >= 1 << 16:
-            raise OptionError(f"a lab has at most 65535 nodes, {topology.name} more")
+            raise OptionError(f"a lab has at most 65535 nodes, {topology.name} has more")
         fastest = float(topology.bandwidth_bytes_per_s.max())
         if fastest > _MOST_BYTES_PER_S:
             raise OptionError(
                 f"a lab emulates links of at most {format_bandwidth(_MOST_BYTES_PER_S)}, and one "
-                f"machine carries far less in all; the fastest here has "
+                f"machine carries far less in total; the fastest here has "
                 f"{format_bandwidth(fastest)}: ask for a lower bandwidth"
             )
         self.topology = topology
         self.mtu = mtu
         self.delays: Delays = "none"
-        """What adds latencies, once the network is made."""
+        """The source of latencies, once the network exists."""
         self.window_bytes = 0
-        """Most that a connection may have under way."""
+        """Maximum bytes in flight of a connection."""
         self._log = log
         self._delayed = np.zeros(len(topology.source), bool)
         self._delay_line: DelayLine | None = None
         self._namespaces: list[IPRoute] = []
-        self._addresses = 0  # channels that have addresses
+        self._addresses = 0  # number of channels with addresses
         self._routes: list[tuple[int, dict]] = []
         self._rules: list[tuple[int, dict]] = []
 
     def name(self, node: int) -> str:
-        """Namespace of a node."""
+        """The namespace of a node."""
         return f"{PREFIX}{os.getpid()}-{node}"
 
     def address(self, channel: int, server: int) -> str:
-        """Address of a server on a channel."""
+        """The address of a server on a channel."""
         rank = int(self.topology.rank[server])
         return f"10.{64 + channel}.{rank >> 8}.{rank & 255}"
 
     def gateway(self, node: int) -> str:
-        """Address of a node over the link from any neighbour, which no other link leads to."""
+        """The address of a node as a neighbour on a link, to which no other link leads."""
         return _gateway(node)
 
     def interface(self, channel: int) -> str:
@@ -135,7 +135,7 @@ class EmulatedNetwork:
         self._destroy()
 
     def check(self) -> None:
-        """Raises an error where the network is no longer whole.
+        """Raises an error if the network is no longer complete.
 
         Raises:
             RunError: the process that delays packets was lost.
@@ -173,15 +173,15 @@ class EmulatedNetwork:
         _set("net/ipv4/tcp_congestion_control", "reno", optional=True)
         _set("net/ipv4/tcp_slow_start_after_idle", 0)
         _set("net/ipv4/tcp_no_metrics_save", 1)
-        # Short queues, as those of network cards that report how much they hold: a
-        # message's announcement must not wait behind a tenth of a second of data.
+        # Short queues, like those of network cards that report their fill level: a message's
+        # announcement must not wait behind a tenth of a second of data.
         _set("net/ipv4/tcp_limit_output_bytes", 2 * self.mtu)
-        # A message counts as sent when little of it still waits in this machine; else the next
-        # one, to another server, would share the link with it.
+        # A message counts as sent once only a little of it waits in this machine. Otherwise the
+        # next message, to another server, would share the link with it.
         _set("net/ipv4/tcp_notsent_lowat", 4 * self.mtu)
 
     def _choose_delays(self) -> None:
-        """Decides what adds latencies, and starts the process that does where it must."""
+        """Chooses the source of latencies, and starts the process that adds them if necessary."""
         topology = self.topology
         netem = has_netem(self._namespaces[0])
         least_s = LEAST_NETEM_S if netem else LEAST_DELAY_LINE_S
@@ -205,7 +205,7 @@ class EmulatedNetwork:
         self._delay_line = DelayLine(links, self.mtu, self._log)
 
     def _link(self, a: int, b: int, *, made: bool) -> None:
-        """Sets up a link; `made`: the delay line has made its two ends."""
+        """Sets up a link; `made`: the delay line has created its two ends."""
         if not made:
             peer = {"ifname": _to(a), "net_ns_fd": self.name(b)}
             self._namespaces[a].link("add", ifname=_to(b), kind="veth", peer=peer)
@@ -220,11 +220,11 @@ class EmulatedNetwork:
             )
 
     def limit(self, link: int, bytes_per_s: float) -> None:
-        """Changes what a link direction lets through, while messages are under way.
+        """Changes the bandwidth of a link direction while messages are in flight.
 
         Args:
             link: its number in the topology.
-            bytes_per_s: from now on.
+            bytes_per_s: the new bandwidth.
         """
         self._limit(link, bytes_per_s, "change")
 
@@ -234,13 +234,14 @@ class EmulatedNetwork:
         node, index = self._namespaces[source], self._index(source, _to(target))
         rate = int(bytes_per_s)
         packet = self.mtu + 14
-        # With less than two packets the bucket never holds a large segment, and cuts it up.
+        # With less than two packets, the bucket never holds a large segment, and cuts it up.
         burst = int(packet + 100 + _TIMER_S * rate)
         node.tc(verb, "tbf", index, 0x10000, rate=rate, burst=burst, limit=1 << 26)
         if verb == "change":
             return
         if self.delays == "netem" and self._delayed[link]:
-            # Delayed before the bucket, not after it: of one latency, that ends the same.
+            # Delayed before the bucket instead of after it: with a constant latency, the effect is
+            # equal.
             delay_us = int(float(topology.latency_s[link]) * 1e6)
             node.tc(
                 *("add", "netem", index, 0x20000),
@@ -270,7 +271,7 @@ class EmulatedNetwork:
         )
 
     def _allow(self, routes: Iterable[Route]) -> None:
-        """Lets connections have as much under way as the longest, fastest route holds."""
+        """Allows connections as much data in flight as the longest, fastest route holds."""
         most = max(map(self._bytes_under_way, routes), default=0)
         # Linux counts the memory of packets, up to twice their data.
         self.window_bytes = _WINDOW_BYTES + 2 * most
@@ -320,7 +321,7 @@ class EmulatedNetwork:
                     "dst": f"{self.address(hop.channel, hop.target)}/32",
                     "oif": self._index(node, _to(hop.next)),
                     "gateway": _gateway(hop.next),
-                    "flags": 4,  # onlink: the neighbour's address is in none of the networks
+                    "flags": 4,  # onlink: the neighbour's address is in no network
                 }
                 if self.topology.is_server[node]:
                     where["prefsrc"] = self.address(hop.channel, node)
@@ -366,7 +367,7 @@ class EmulatedNetwork:
         self._namespaces[node].addr("add", index=index, address=address, prefixlen=32)
 
     def forward(self, servers: frozenset[int] | None) -> None:
-        """Lets these servers alone forward for others; None: all of them."""
+        """Allows only these servers to forward for others; None: all of them."""
         for server in self.topology.servers.tolist():
             with self.inside(server):
                 _set("net/ipv4/ip_forward", int(servers is None or server in servers))
@@ -382,7 +383,7 @@ class EmulatedNetwork:
 
     @contextlib.contextmanager
     def inside(self, node: int) -> Iterator[None]:
-        """Puts this thread in a node's namespace."""
+        """Moves this thread into a node's namespace for the duration of the block."""
         netns.pushns(self.name(node))
         try:
             yield
@@ -390,7 +391,7 @@ class EmulatedNetwork:
             netns.popns()
 
     def _destroy(self) -> None:
-        # A second Ctrl-C, or a launcher's impatience, must not leave half of it behind.
+        # A second Ctrl-C, or an impatient launcher, must not leave half of it behind.
         with _signals_ignored():
             for namespace in self._namespaces:
                 namespace.close()
@@ -404,7 +405,7 @@ class EmulatedNetwork:
 
 
 def _create(namespace: str) -> None:
-    """Makes a namespace as pyroute2 does, but without a fork: JAX may be running threads."""
+    """Creates a namespace like pyroute2 does, but without a fork: JAX may be running threads."""
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -423,10 +424,10 @@ def namespace_files() -> str:
 
 
 def clear_leftovers() -> list[str]:
-    """Removes the namespaces of labs whose process was killed, by their names.
+    """Removes the namespaces of labs whose process was killed, found by their names.
 
     Returns:
-        Their names.
+        The names of the removed namespaces.
     """
     gone = []
     for name in netns.listnetns():
@@ -443,12 +444,12 @@ def _alive(process: int) -> bool:
 
 
 def _to(node: int) -> str:
-    """Interface that leads to a node."""
+    """The interface that leads to a node."""
     return f"to{node}"
 
 
 def _gateway(node: int) -> str:
-    """Address by which neighbours know a node, over the link between them alone."""
+    """The address of a node for its neighbours, used only on the links between them."""
     return f"10.63.{node >> 8}.{node & 255}"
 
 

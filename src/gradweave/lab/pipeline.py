@@ -1,4 +1,4 @@
-"""Trainings of placements on an emulated network, by one process per server."""
+"""Trains placements on an emulated network, with one process per server."""
 
 import contextlib
 import warnings
@@ -14,26 +14,26 @@ from gradweave.processes.ending import termination
 from gradweave.topology.topology import Topology
 
 _ATTEMPTS = 4
-"""To find that the links do what they are asked for: a machine that is busy for a moment delays
-messages of one byte by more than a step will notice."""
+"""Attempts to find that the links match the request: a briefly busy machine delays messages of one
+byte by more than a training step would notice."""
 
 
 @contextlib.contextmanager
 def training_lab(
     topology: Topology, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[Trainers, Emulation]]:
-    """An emulated network whose processes train, and what its links were found to do.
+    """An emulated network whose processes train, and the measurement of its links.
 
-    Messages of a group's schedule take its routes; where it has several between two servers, the
-    first. All other messages take shortest ones.
+    Messages of a group's schedule take its routes; if it has several between two servers, they take
+    the first. All other messages take shortest paths.
 
     Args:
         topology: the network, with the bandwidths and latencies to emulate.
-        progress: called with the step under way.
+        progress: called with the current step.
 
     Raises:
-        OptionError: not root, the kernel lacks what is needed, or what it emulates is far from what
-            is asked for.
+        OptionError: the caller is not root, the kernel lacks a feature, or the emulation is far
+            from the request.
     """
     emulated = measured_network(topology, progress, attempts=_ATTEMPTS)
     with termination(), emulated as (network, emulation, folder):
@@ -45,8 +45,8 @@ def training_lab(
             )
             if others:
                 warnings.warn(
-                    f"{others} transfers of the groups' schedules take a second route between two "
-                    "servers, and here the first: the prediction holds less",
+                    f"{others} transfers of the groups' schedules use a second route between two "
+                    "servers, but take the first here: the prediction is less accurate",
                     InputWarning,
                     stacklevel=2,
                 )

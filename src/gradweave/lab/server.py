@@ -1,6 +1,6 @@
 """One server of a lab: a process in a network namespace that carries out tasks.
 
-Each task is a JSON object, answered by one.
+Each task is a JSON object, and so is its answer.
 """
 
 import os
@@ -17,7 +17,7 @@ from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.execute.torch_distributed.gloo_messages import Pair, pair
 from gradweave.lab.work import AllReduce, Exchange, OwnCalls, Work
 from gradweave.processes.parent import Parent
-from gradweave.schedule.file import load
+from gradweave.schedules.file import load
 
 
 class LabServer:
@@ -28,7 +28,7 @@ class LabServer:
         self._works: list[Work] = []
 
     def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Connects to all others and runs once, to see whether the result is right."""
+        """Connects to all other servers and runs once, to check the result."""
         pairs: list[Pair] = []
         for channel in task["interfaces"]:
             os.environ["GLOO_SOCKET_IFNAME"] = channel
@@ -61,7 +61,7 @@ class LabServer:
         return AllReduce(self._rank, self._size, task["elements"], collective)
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Runs once, at a time of the clock that all processes of the machine share."""
+        """Runs once, at a time by the clock that all processes of the machine share."""
         work = self._works[task["work"]]
         before = work.sent_bytes()
         while (left := task["at"] - time.monotonic()) > 0:
@@ -82,8 +82,8 @@ class LabServer:
 
 
 def main(namespace: str, rank: int, size: int) -> None:
-    """Does tasks until the lab ends."""
-    netns.setns(namespace, flags=0)  # and makes none where the lab is gone
+    """Carries out tasks until the lab ends."""
+    netns.setns(namespace, flags=0)  # does not create the namespace if the lab is gone
     torch.set_num_threads(1)
     Parent().serve(LabServer(rank, size))
 

@@ -1,4 +1,4 @@
-"""What one server of a lab runs again and again, by a schedule or by gloo's own collectives."""
+"""The work that a lab's server repeats, by a schedule or by gloo's own collectives."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.execute.pattern import contribution, expected
-from gradweave.execute.torch_distributed import Collective, exchange_by
-from gradweave.schedule.demand import Demand, Sets
+from gradweave.execute.torch_distributed.backend import Collective
+from gradweave.execute.torch_distributed.demands import exchange_by
+from gradweave.schedules.demand import Demand, Sets
 
 
 class Work(Protocol):
-    """A call, and whether its result is right."""
+    """A call, and a check of its result."""
 
     def run(self) -> None:
-        """Makes the call; it may be made again."""
+        """Makes the call; it may be repeated."""
         ...
 
     def right(self) -> bool:
@@ -27,7 +28,7 @@ class Work(Protocol):
         ...
 
     def sent_bytes(self) -> int:
-        """Sent so far, counted message by message; 0 of gloo's own."""
+        """Bytes sent so far, counted message by message; 0 for gloo's own collectives."""
         ...
 
 
@@ -35,10 +36,10 @@ class AllReduce:
     """An all-reduce among all servers, in place.
 
     Args:
-        rank: of this server.
-        size: how many there are.
-        elements: of float32.
-        collective: by which it runs; gloo's own if not given.
+        rank: rank of this server.
+        size: number of servers.
+        elements: number of elements of float32.
+        collective: runs the all-reduce; gloo does if not given.
     """
 
     def __init__(self, rank: int, size: int, elements: int, collective: Collective | None) -> None:
@@ -56,7 +57,7 @@ class AllReduce:
         """See `Work`."""
         result = expected(self._size, self._tensor.numel(), "sum")
         right = bool((self._tensor.numpy() == result).all())
-        self._tensor.zero_()  # so that no later sum overflows
+        self._tensor.zero_()  # so that later sums cannot overflow
         return right
 
     def sent_bytes(self) -> int:
@@ -65,10 +66,10 @@ class AllReduce:
 
 
 class Exchange:
-    """A demand, by its schedule.
+    """A demand, carried out by its schedule.
 
     Args:
-        collective: of the demand.
+        collective: the collective of the demand.
         server: node id of this server.
     """
 
@@ -93,22 +94,22 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class GroupCall:
-    """One job's collective among its servers, as a program has it of torch.distributed."""
+    """One job's collective among its servers, in the form of a torch.distributed call."""
 
     collective: str
     ranks: tuple[int, ...]
-    """Of its servers, in the group's order."""
+    """Ranks of its servers, in the group's order."""
     root: int | None = None
-    """Rank."""
+    """Rank of the root."""
 
 
 def own_task(demand: Demand, servers: Sequence[int], calls: Sequence[GroupCall]) -> dict[str, Any]:
-    """What a server is told for `OwnCalls`.
+    """The task of a server for `OwnCalls`.
 
     Args:
-        demand: whose jobs they are.
+        demand: the demand with the jobs.
         servers: node ids, by rank.
-        calls: by job.
+        calls: the calls, by job.
     """
     sides = {"contributors": demand.contributors, "destinations": demand.destinations}
     return {
@@ -121,18 +122,18 @@ def own_task(demand: Demand, servers: Sequence[int], calls: Sequence[GroupCall])
 
 
 class OwnCalls:
-    """A demand's jobs by gloo's own collectives, all called at once and then waited for.
+    """A demand's jobs by gloo's own collectives, all started together and then awaited.
 
     Args:
-        demand: whose jobs they are.
+        demand: the demand with the jobs.
         servers: node ids, by rank.
-        rank: of this server.
-        calls: by job.
+        rank: rank of this server.
+        calls: the calls, by job.
     """
 
     @staticmethod
     def of(task: dict[str, Any], rank: int) -> "OwnCalls":
-        """Of what `own_task` made."""
+        """Builds the calls from a task of `own_task`."""
         calls = [
             GroupCall(one["collective"], tuple(one["ranks"]), one["root"]) for one in task["calls"]
         ]
@@ -150,7 +151,7 @@ class OwnCalls:
     ) -> None:
         self._jobs = []
         for job, call in enumerate(calls):
-            group = dist.new_group(list(call.ranks), backend="gloo")  # all processes make all
+            group = dist.new_group(list(call.ranks), backend="gloo")  # all ranks make all groups
             if rank not in call.ranks:
                 continue
             blocks = np.flatnonzero(demand.job == job)
@@ -180,7 +181,7 @@ class OwnCalls:
 
 
 def _ends(demand: Demand, server: int, blocks: Any) -> tuple[torch.Tensor, NDArray[np.float32]]:
-    """What a server gives of some blocks, and what it is to get, of float32."""
+    """A server's input for some blocks, and its expected result, as float32."""
     given: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
     wanted = list(given)
     for block in blocks:
@@ -195,7 +196,7 @@ def _ends(demand: Demand, server: int, blocks: Any) -> tuple[torch.Tensor, NDArr
 
 
 def _by_peer(demand: Demand, blocks: NDArray, group: list[int]) -> NDArray[np.int64]:
-    """[n, n] elements that a block has from each of a group's servers to each, of one of both."""
+    """[n, n] elements sent from each of a group's servers to each, in blocks with one of both."""
     found = np.zeros((len(group), len(group)), np.int64)
     for block in blocks:
         source, target = (
@@ -207,7 +208,7 @@ def _by_peer(demand: Demand, blocks: NDArray, group: list[int]) -> NDArray[np.in
 
 @dataclasses.dataclass(frozen=True)
 class _Ends:
-    """What a collective of a group has at one server."""
+    """The arguments of a group's collective at one server."""
 
     call: GroupCall
     group: Any
@@ -216,7 +217,7 @@ class _Ends:
     send: torch.Tensor
     receive: torch.Tensor
     by_peer: NDArray[np.int64]
-    """[n, n] of messages, from each to each."""
+    """[n, n] elements of the messages from each server to each."""
 
 
 _Start = Callable[[], Any]
@@ -262,7 +263,7 @@ def _reduce_scatter(ends: _Ends) -> _Start:
 
 def _check_equal(ends: _Ends, whole: torch.Tensor, part: torch.Tensor) -> None:
     if whole.numel() != part.numel() * len(ends.call.ranks):
-        raise OptionError(f"{ends.call.collective}: gloo's own has equal parts alone")
+        raise OptionError(f"{ends.call.collective}: gloo supports only equal parts")
 
 
 _CALLS: dict[str, Callable[[_Ends], _Start]] = {
@@ -273,4 +274,4 @@ _CALLS: dict[str, Callable[[_Ends], _Start]] = {
     "reduce_scatter": _reduce_scatter,
 }
 OWN_CALLS = tuple(_CALLS)
-"""Collectives that gloo's own may run here."""
+"""gloo's own collectives that can run here."""

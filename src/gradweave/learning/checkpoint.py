@@ -1,4 +1,4 @@
-"""Checkpoints of a training, and the policies that it ends with, in safetensors files."""
+"""Checkpoints of a training, and its final policies, in safetensors files."""
 
 import json
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def save(path: Path, tree: Any, kind: str, metadata: dict[str, str]) -> None:
-    """Writes a pytree; the file appears whole or not at all.
+    """Writes a pytree atomically.
 
     Args:
         path: the file.
-        tree: of arrays.
-        kind: the format that the file says it is of.
-        metadata: more text by name.
+        tree: tree of arrays.
+        kind: format to record in the file.
+        metadata: further text by name.
     """
     pytrees.save(path, tree, {"format": kind, "version": VERSION, **metadata})
 
@@ -36,11 +36,11 @@ def metadata(path: Path, kind: str) -> dict[str, str]:
 
     Args:
         path: the file.
-        kind: the format that the file must say it is of.
-        old_names: by which a file may call parts of the paths.
+        kind: the format that the file must have recorded.
+        old_names: renamed parts of the paths.
 
     Raises:
-        FileError: where the file cannot be read or is of another format.
+        FileError: the file cannot be read or has another format.
     """
     text = arrays.metadata(path)
     arrays.check_format(path, text, kind, VERSION)
@@ -53,22 +53,22 @@ def load(path: Path, like: T, kind: str, old_names: Mapping[str, str] = NO_NAMES
     Args:
         path: the file.
         like: a pytree of the same shapes.
-        kind: the format that the file must say it is of.
-        old_names: by which a file may call parts of the paths.
+        kind: the format that the file must have recorded.
+        old_names: renamed parts of the paths.
 
     Raises:
-        FileError: where the file cannot be read, is of another format or of other shapes.
+        FileError: the file cannot be read, or has another format or other shapes.
     """
     metadata(path, kind)
     return jax.tree.map(jnp.asarray, pytrees.load(path, like, old_names=old_names))
 
 
 def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -> None:
-    """Writes the policies as `schedulers.learned` reads them.
+    """Writes the policies in the format that `schedulers.learned` reads.
 
     Args:
         path: the file.
-        policy: both agents.
+        policy: both policies.
         about: how they were trained.
     """
     text = {"common": repr(COMMON), "training": json.dumps(about, sort_keys=True)}
@@ -79,7 +79,7 @@ def load_policy(path: Path) -> HierarchicalPolicy:
     """Reads the policies that `save_policy` wrote.
 
     Raises:
-        FileError: where the file cannot be read or is of another format.
+        FileError: the file cannot be read or has another format.
     """
     like = jax.eval_shape(HierarchicalPolicy, jax.random.key(0))
     return load(path, like, FORMAT, OLD_NAMES)

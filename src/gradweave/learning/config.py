@@ -1,4 +1,4 @@
-"""What `gradweave learn` reads: one TOML file says all that a training depends on."""
+"""The configuration of `python -m gradweave.learning`: a TOML file that determines a training."""
 
 import dataclasses
 import hashlib
@@ -18,12 +18,12 @@ from gradweave.checks import (
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
 from gradweave.learning.settings import PPO
-from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.instance import Trees
+from gradweave.schedules.schedule import Collective
 from gradweave.training.config import convert, first_names, parse_toml, read_toml
 
 SHIPPED = "shipped.toml"
-"""The file that the shipped weights are made by."""
+"""The file from which the shipped weights are trained."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Exercise:
     """One problem to learn on."""
 
     topology: str
-    """As on the command line: a family and its parameters, or a file."""
+    """Notation of the command line: a family and its parameters, or a file."""
     collective: Collective = "all_gather"
     trees: Trees = "grown"
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Problems that are padded to one size, and so compiled together."""
+    """Problems that are padded to one size, and therefore compiled together."""
 
     exercises: tuple[Exercise, ...]
     at_once: int
-    """Problems of one update, drawn anew for each."""
+    """Number of random problems per update."""
     episodes: int
-    """Of each problem in an update."""
+    """Number of episodes of each problem per update."""
     share: float = 1.0
-    """How often the group's turn comes, beside the other groups."""
+    """Relative frequency with which the group is chosen among the groups."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.at_once <= len(self.exercises):
@@ -58,10 +58,10 @@ class Group:
         check_above_zero(self, "share")
 
     def check_devices(self, devices: int) -> None:
-        """Refuses episodes that cannot be divided among devices.
+        """Refuses episodes that cannot be divided evenly among the devices.
 
         Raises:
-            OptionError: where they do not come out even.
+            OptionError: they cannot.
         """
         if self.episodes % devices:
             raise OptionError(
@@ -77,21 +77,21 @@ class Config:
     iterations: int
     """I of Algorithm 1."""
     tree_updates: int
-    """J: updates of flow-tree selection in an iteration."""
+    """J, the number of updates of flow-tree selection per iteration."""
     workload_updates: int
-    """K: updates of workload scheduling."""
+    """K, the number of updates of workload scheduling per iteration."""
     imitation_updates: int = 0
-    """Updates of workload scheduling, before all others, in which it does not learn from its own
-    episodes but imitates repaired ones, the shortest of many."""
+    """Initial updates of workload scheduling in which it imitates instead of learning from its
+    episodes; it imitates the shortest of many repaired episodes."""
     seed: int = 0
     seeds: int = 1
-    """Learners that are trained side by side; the best one is kept."""
+    """Number of learners that are trained in parallel; the best is kept."""
     tree_bias: float = 0.0
-    """Logarithm of the odds with which a tree is selected at first."""
+    """Initial log-odds that a tree is selected."""
     draws: int = 8
-    """Draws of a round that are learned from, evenly spread."""
+    """Number of evenly spread draws per round that are used for learning."""
     single_policy: bool = False
-    """Leave flow-tree selection out: every tree is selected."""
+    """Whether to train without flow-tree selection: every tree is selected."""
     rewards: Rewards = dataclasses.field(default_factory=Rewards)
     tree: PPO = dataclasses.field(default_factory=PPO)
     workload: PPO = dataclasses.field(default_factory=PPO)
@@ -116,12 +116,12 @@ class Config:
 
     @property
     def updates(self) -> int:
-        """Updates of the whole training, of both agents, and those that imitate."""
+        """Number of updates in the whole training, for both agents and including imitation."""
         alternating = self.iterations * (self.tree_updates + self.workload_updates)
         return self.imitation_updates + alternating
 
     def agent(self, update: int) -> Literal["tree", "workload"]:
-        """Who learns in an update: J times flow-tree selection, then K times scheduling."""
+        """The agent that learns in an update: J times flow-tree selection, K times scheduling."""
         if self.imitates(update):
             return "workload"
         place = (update - self.imitation_updates) % (self.tree_updates + self.workload_updates)
@@ -132,16 +132,16 @@ class Config:
         return update < self.imitation_updates
 
     def digest(self) -> str:
-        """A fingerprint: a checkpoint of another training is not resumed."""
+        """A fingerprint, so that a checkpoint of another training is not resumed."""
         text = msgspec.json.encode(first_names(msgspec.to_builtins(self)), order="sorted")
         return hashlib.sha256(text).hexdigest()[:16]
 
 
 def read_config(path: Path | None) -> Config:
-    """Reads a training's file; the shipped one if not given.
+    """Reads a training's file, by default the shipped file.
 
     Raises:
-        OptionError: where it is no TOML, or a field is missing, unknown or out of range.
+        OptionError: it is not TOML, or a field is missing, unknown or out of range.
     """
     if path is not None:
         return _config_of(read_toml(path), str(path))
@@ -154,7 +154,7 @@ def parse_config(text: bytes, name: str) -> Config:
 
     Args:
         text: TOML.
-        name: of the file, for messages.
+        name: name of the file for messages.
     """
     return _config_of(parse_toml(text, name), name)
 
@@ -167,22 +167,22 @@ def _config_of(table: dict[str, Any], name: str) -> Config:
 
 
 def parse_aggregation(text: str, devices: int | None) -> AggregationSpec:
-    """Parses how devices average gradients; nothing is solved yet.
+    """Parses how devices average gradients, without finding a schedule yet.
 
     Args:
-        text: as `gradweave.aggregate.from_spec` understands it.
-        devices: how many; None where that is not known yet.
+        text: an aggregation, in the notation of `gradweave.aggregate.aggregator`.
+        devices: number of devices, or None if not known yet.
 
     Raises:
-        SpecError: the specification is not understood.
-        OptionError: it leaves devices with different parameters, or has a value out of its range.
+        SpecError: the specification cannot be parsed.
+        OptionError: it leaves devices with different parameters, or a value is out of its range.
         ScheduleError: it is for another number of devices.
     """
     spec = parse(text)
     if not spec.exact:
         raise OptionError(
-            f"aggregation: {text} gives each device parameters of its own, but there is one pair "
-            f"of policies; take one of {', '.join(EXACT)}"
+            f"aggregation: {text} gives each device different parameters, but there is one pair of "
+            f"policies; use one of {', '.join(EXACT)}"
         )
     if devices is not None:
         spec.check_workers(devices)

@@ -1,4 +1,4 @@
-"""Episodes for the policies to imitate: their own, repaired, the shortest of many."""
+"""Episodes for the policies to imitate: their own episodes after repair, the shortest of many."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,15 +16,16 @@ from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.policy import COMMON, PolicyWeights, weights_of
 
 EPISODES, KEPT = 8, 4
-"""Played of each problem, and imitated: one takes the best actions, the others draw theirs."""
+"""Number of episodes played per problem, and of those imitated. The first takes the best actions,
+the others sample."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """Who plays the episodes of a group's problems: the compiled decoder, on the host.
+    """Plays the episodes of a group's problems with the compiled decoder, on the host.
 
-    Rounds of all-gathers on grown trees are repaired, so that nearly all of the episodes meet the
-    bound, which proves them optimal; of other problems they are the shortest of many.
+    Rounds of all-gathers on grown trees are repaired, so that nearly all episodes meet the lower
+    bound, which proves them optimal. For other problems they are the shortest of many.
     """
 
     problems: tuple[CompiledInstance, ...]
@@ -41,9 +42,9 @@ class Experts:
         """Episodes of some of the problems.
 
         Args:
-            policy: as it is now.
+            policy: the current policies.
             which: the problems, G of them.
-            seed: of every random choice.
+            seed: seed of every random choice.
 
         Returns:
             [G, KEPT, N, Q] episodes.

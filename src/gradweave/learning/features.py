@@ -1,7 +1,7 @@
-"""What the policies look at, counted in JAX: once a round, and again before each workload.
+"""The inputs of the policies, counted in JAX: once per round, and again before each workload.
 
-What is made of the counts is `schedulers.learned.features`, as in decoding. The numbers of a round
-go through the message passing of `networks`; those of a workload change with every workload that is
+`schedulers.learned.features` turns the counts into features, as in decoding. The features of a
+round go through the message passing of `networks`; those of a workload change with every workload
 sent, and are cheap.
 """
 
@@ -18,7 +18,7 @@ from gradweave.schedulers.learned.features import Round
 
 
 class Graph(eqx.Module):
-    """A problem's hops as matrices between servers and links, one for each stage."""
+    """A problem's hops as matrices between servers and links, one per stage."""
 
     into: Float[Array, "2 N N"]
     """Hops into a server (row) from a server (column)."""
@@ -27,7 +27,7 @@ class Graph(eqx.Module):
     links_out: Float[Array, "2 N L"]
     """Hops out of a server over a link."""
     length: Float[Array, " H"]
-    """Links of each hop's route."""
+    """Number of links on each hop's route."""
 
     @staticmethod
     def of(problem: Problem) -> "Graph":
@@ -52,7 +52,7 @@ class Graph(eqx.Module):
 
 
 def in_stage(problem: Problem, state: State) -> Bool[Array, " Q"]:
-    """The trees of the stage that is under way."""
+    """The trees of the current stage."""
     return jnp.where(problem.barrier, problem.stage == state.stage, problem.stage < 2)
 
 
@@ -62,7 +62,7 @@ def of_round(problem: Problem, graph: Graph, state: State) -> Round:
     Args:
         problem: the problem.
         graph: its matrices.
-        state: at the turn of flow-tree selection.
+        state: the state at the turn of flow-tree selection.
     """
     trees = in_stage(problem, state)
     into, links_in = graph.into[state.stage], graph.links_in[state.stage]
@@ -125,33 +125,33 @@ class Loads(eqx.Module):
     """Transfers into each server, which change with each workload of a round."""
 
     to_come: Float[Array, " N"]
-    """Neither made nor on the way."""
+    """Number of transfers neither made nor in progress."""
     taken: Float[Array, " N"]
-    """On the way in this round."""
+    """Number of transfers in progress in this round."""
 
     @staticmethod
     def start(features: Round) -> "Loads":
-        """At the round's start."""
+        """The loads at the start of a round."""
         return Loads(features.to_come, jnp.zeros_like(features.to_come))
 
     def sent(self, receiver: Int[Array, ""], can: Bool[Array, ""]) -> "Loads":
-        """After a workload."""
+        """The loads after a workload."""
         one = can.astype(jnp.float32)
         return Loads(self.to_come.at[receiver].add(-one), self.taken.at[receiver].add(one))
 
 
 class Moment(eqx.Module):
-    """What the features of hops are made of that changes from one draw of a round to the next."""
+    """Inputs of the features of hops that change from one draw of a round to the next."""
 
     count: Float[Array, " H"]
-    """Workloads that could be sent over each hop."""
+    """Number of workloads that could be sent over each hop."""
     ratio: Float[Array, " L"]
-    """Hops with such workloads for each transfer that a link can still carry."""
+    """Number of hops with such workloads, per transfer that a link can still carry."""
     loads: Loads
 
     @staticmethod
     def of(problem: Problem, state: State, loads: Loads) -> "Moment":
-        """Before a draw."""
+        """The inputs before a draw."""
         fits = (state.count > 0).astype(jnp.float32)
         contenders = problem.crosses.astype(jnp.float32) @ fits
         ratio = contenders / jnp.maximum(room(problem, state), 1)
@@ -161,7 +161,7 @@ class Moment(eqx.Module):
 def of_hops(
     problem: Problem, graph: Graph, features: Round, moment: Moment
 ) -> tuple[Float[Array, "12 H"], Bool[Array, " H"]]:
-    """Features of each hop before a workload is sent, and which hops can be used."""
+    """Features of each hop before a workload is sent, and whether the hop can be used."""
     fits, ratio, loads = moment.count > 0, moment.ratio, moment.loads
     crosses, rounds_left = problem.crosses.astype(jnp.float32), features.rounds_left
     of_receivers = table.receiver_features(
@@ -190,14 +190,14 @@ def of_hops(
 
 
 def _in_order(numbers: dict[int, Array]) -> Array:
-    """One row for each feature, by its place in the table: rows are quick to put together."""
+    """One row per feature, in the order of the table; rows are fast to concatenate."""
     return jnp.stack([numbers[place] for place in range(len(numbers))])
 
 
 def of_pieces(
     problem: Problem, graph: Graph, features: Round, state: State, hop: Int[Array, ""]
 ) -> tuple[Float[Array, "7 Q"], Bool[Array, " Q"]]:
-    """Features of each tree on one hop, and which trees have a ready workload there."""
+    """Features of each tree on one hop, and whether the tree has a ready workload there."""
     sender, receiver = problem.sender[hop], problem.receiver[hop]
     pending = state.pending
     lacks = (pending & in_stage(problem, state)).astype(jnp.float32)

@@ -1,7 +1,7 @@
-"""Algorithm 1: the two agents trained in turn, each against the other, frozen.
+"""Algorithm 1: the two agents are trained in turn, each while the other is frozen.
 
 Source: section 4.3 of the paper. Its listing swaps the names of the two policies in steps 5 to 11;
-the text of the section is what is done here.
+this code follows the text of the section.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ AGENTS: tuple[Agent, Agent] = ("tree", "workload")
 
 
 class Learner(eqx.Module):
-    """What training carries from one update to the next."""
+    """The state that training passes from one update to the next."""
 
     policy: HierarchicalPolicy
     tree_optimizer: Any
@@ -33,14 +33,15 @@ class Learner(eqx.Module):
 
 
 class Batch(eqx.Module):
-    """Problems of one size that are played side by side."""
+    """Problems of one size that are played in parallel."""
 
     problems: Problem
-    """[G]."""
+    """[G] problems."""
     busiest: Array
-    """[G] transfers that a round can have, at most."""
+    """[G] maximum number of transfers per round."""
     expert: Expert | None = None
-    """[G, E] episodes for workload scheduling to imitate; it learns from its own if not given."""
+    """[G, E] episodes for workload scheduling to imitate; by default it learns from its own
+    episodes."""
 
 
 AXIS = "device"
@@ -49,20 +50,20 @@ AXIS = "device"
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """One update of one agent: episodes are collected with both, then one is trained."""
+    """One update of one agent: collects episodes with both agents, then trains one of them."""
 
     tree: PPO
     workload: PPO
     rollout: Rollout
     episodes: int
-    """Of each problem and update, over all devices."""
+    """Number of episodes per problem and update, over all devices."""
     decay: int
-    """Updates over which the learning rate falls to a tenth."""
+    """Number of updates over which the learning rate falls to a tenth."""
     aggregation: Aggregation
-    """How devices average gradients; an exact one, over `AXIS`."""
+    """How devices average gradients; an exact aggregation, over `AXIS`."""
 
     def ppo(self, agent: Agent) -> PPO:
-        """An agent's way to learn."""
+        """An agent's learning settings."""
         return self.tree if agent == "tree" else self.workload
 
     def optimizer(self, agent: Agent) -> optax.GradientTransformation:
@@ -82,10 +83,10 @@ class Trainer:
     def collect(
         self, policy: HierarchicalPolicy, batch: Batch, key: PRNGKeyArray, episodes: int
     ) -> tuple[RoundLog, Ends]:
-        """Episodes of every problem.
+        """Plays episodes of every problem.
 
-        One problem is played after the other, its episodes side by side, so that none waits for
-        another network's rounds.
+        Problems are played one after the other, each with its episodes in parallel, so that no
+        episode waits for another network's rounds.
         """
         keys = jax.random.split(key, (len(batch.busiest), episodes))
         return jax.lax.map(
@@ -103,14 +104,14 @@ class Trainer:
         devices: int = 1,
         axis: str | None = None,
     ) -> tuple[Learner, dict[str, Array]]:
-        """Collects and trains once.
+        """Collects episodes and trains once.
 
         Args:
-            learner: before.
-            batch: what to play.
-            key: of every random choice; each device's own.
-            agent: who learns; the other one is frozen.
-            devices: among which the episodes are divided.
+            learner: the learner before.
+            batch: the problems to play.
+            key: key of every random choice; differs by device.
+            agent: the agent that learns; the other is frozen.
+            devices: number of devices among which the episodes are divided.
             axis: name of the devices' axis, inside `shard_map`.
         """
         how = self.ppo(agent)
@@ -145,7 +146,7 @@ class Trainer:
 
 
 def _results(batch: Batch, logs: RoundLog, ends: Ends) -> dict[str, Array]:
-    """[G] what came of the episodes, problem by problem."""
+    """[G] results of the episodes, problem by problem."""
     bound = batch.problems.bound.sum(1).astype(jnp.float32)
     return {
         "rounds": ends.rounds.mean(1, dtype=jnp.float32),
@@ -167,15 +168,15 @@ class CompiledUpdate:
     """`Trainer.update` of one agent, compiled, over devices and over seeds.
 
     Learners and keys have a leading axis of seeds. The episodes of each problem are divided among
-    the devices, and gradients averaged over them by the trainer's aggregation.
+    the devices, and the trainer's aggregation averages the gradients over them.
     """
 
     def __init__(self, trainer: Trainer, agent: Agent, devices: Sequence[Any]) -> None:
         """Compiles nothing yet.
 
         Args:
-            trainer: what to do.
-            agent: who learns.
+            trainer: the trainer.
+            agent: the agent that learns.
             devices: at least one.
         """
         mesh = Mesh(list(devices), (AXIS,))
@@ -190,7 +191,7 @@ class CompiledUpdate:
 
             if len(keys[0]) > 1:
                 return jax.vmap(one_seed)(learners, keys[0])
-            # Branches and loops of one seed end when its own episodes do.
+            # Without `vmap`, branches and loops of a single seed end when that seed's episodes do.
             alone = one_seed(jax.tree.map(lambda x: x[0], learners), keys[0, 0])
             return jax.tree.map(lambda x: x[None], alone)
 
@@ -208,6 +209,7 @@ class CompiledUpdate:
         self, learners: Learner, batch: Batch, keys: PRNGKeyArray
     ) -> tuple[Learner, dict[str, Array]]:
         """Args: [S] learners, a batch, [devices, S] keys."""
-        # Where the first call's arguments lay elsewhere than the next ones', each would compile.
+        # If the arguments of the first call were placed differently from those of later calls, both
+        # would be compiled.
         learners, batch = jax.device_put((learners, batch), self._replicated)
         return self.program(learners, batch, jax.device_put(keys, self._split))

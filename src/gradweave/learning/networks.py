@@ -1,6 +1,6 @@
-"""The two policies in JAX: their weights, trained here, and message passing by matrices.
+"""The two policies in JAX: their weights, trained here, and message passing with matrices.
 
-What they compute is defined in `schedulers.learned.policy`, which decoding takes too.
+`schedulers.learned.policy`, which decoding also uses, defines what they compute.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Messages(eqx.Module):
 
 
 def _scaled(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-    """Normal weights, scaled so that the sum over the messages keeps its variance."""
+    """Normal weights, scaled so that sums over messages keep their variance."""
     return jax.random.normal(key, shape) / jnp.sqrt(shape[0] * shape[1])
 
 
@@ -79,31 +79,31 @@ class Encoder(eqx.Module):
 
 
 class _Weighted(NamedTuple):
-    """Two means, taken of what was multiplied by the weights before: there are few such rows."""
+    """Two means over few rows, taken after multiplying the rows by the weights."""
 
     shares: Float[Array, "A 2B"]
     """Side by side, rows of shares that sum to 1, or to 0."""
 
     def added(self, total: Array, x: Float[Array, "B D"], weights: Float[Array, "2 D D"]) -> Array:
-        """The sum of messages with these two."""
+        """The sum of messages including these two means."""
         return total + self.shares @ jnp.concatenate([x @ weights[0], x @ weights[1]])
 
 
 class _Averaged(NamedTuple):
-    """Two means, multiplied by the weights afterwards: they are of many rows."""
+    """Two means over many rows, multiplied by the weights afterwards."""
 
     shares: Float[Array, "2A B"]
     """One below the other."""
 
     def added(self, total: Array, x: Float[Array, "B D"], weights: Float[Array, "2 D D"]) -> Array:
-        """The sum of messages with these two."""
+        """The sum of messages including these two means."""
         means = self.shares @ x
         return total + means[: len(total)] @ weights[0] + means[len(total) :] @ weights[1]
 
 
 @dataclasses.dataclass
 class _MatrixEdges:
-    """`policy.Edges` of a round, in matrices: quick in batches, and differentiable."""
+    """`policy.Edges` of a round as matrices: fast in batches, and differentiable."""
 
     masks: tuple[Array, Array, Array]
     servers_to_servers: _Weighted
@@ -116,7 +116,7 @@ class _MatrixEdges:
 
     @staticmethod
     def of(features: Round, graph: Graph) -> "_MatrixEdges":
-        """Those of a round."""
+        """The edges of a round."""
         into, links_in, links_out = graph.into, graph.links_in, graph.links_out
         holds, lacks = features.holds.astype(jnp.float32), features.lacks.astype(jnp.float32)
         stage = features.stage
@@ -135,7 +135,7 @@ class _MatrixEdges:
 
     @staticmethod
     def relu(x: Array) -> Array:
-        """What is positive of it."""
+        """The positive part."""
         return jax.nn.relu(x)
 
     @staticmethod
@@ -146,7 +146,7 @@ class _MatrixEdges:
     def change(
         self, own: Array, heard: Sequence, weights: Array, bias: Array, mask: Array
     ) -> Array:
-        """By which a layer changes embeddings: see `policy.Edges`."""
+        """The change of embeddings in a layer: see `policy.Edges`."""
         total = own @ weights[0]
         for place, (pair, x) in enumerate(heard):
             total = pair.added(total, x, weights[1 + 2 * place : 3 + 2 * place])
@@ -155,12 +155,12 @@ class _MatrixEdges:
 
 
 def _mean(x: Float[Array, "A D"], mask: Bool[Array, " A"]) -> Float[Array, "1 D"]:
-    """Over the rows that are no padding."""
+    """The mean over the rows that are not padding."""
     return _shares(mask[None].astype(jnp.float32)) @ x
 
 
 def _beside(one: Float[Array, "*S A B"], other: Float[Array, "*S A B"]) -> Float[Array, "*S A 2B"]:
-    """Weights of two means, side by side."""
+    """Weights of two means, next to each other."""
     return jnp.concatenate([_shares(one), _shares(other)], -1)
 
 
@@ -169,7 +169,7 @@ def _shares(weights: Float[Array, "*S A B"]) -> Float[Array, "*S A B"]:
 
 
 class Perceptron(eqx.Module):
-    """One hidden layer, then a number."""
+    """A network with one hidden layer that returns a number."""
 
     layers: tuple[eqx.nn.Linear, eqx.nn.Linear]
 
@@ -187,7 +187,7 @@ class Perceptron(eqx.Module):
 
 
 class Critic(eqx.Module):
-    """The return still expected, from the means over the network."""
+    """Estimates the remaining return, from the means over the network."""
 
     layers: Perceptron
 
@@ -200,7 +200,7 @@ class Critic(eqx.Module):
 
 
 class TreePolicy(eqx.Module):
-    """Flow-tree selection: whether each tree is selected, each for itself."""
+    """Flow-tree selection: whether to select each tree, independently of the others."""
 
     encoder: Encoder
     score: Float[Array, " D"]
@@ -220,7 +220,7 @@ class TreePolicy(eqx.Module):
 
 
 class WorkloadPolicy(eqx.Module):
-    """Workload scheduling: scores for the hops, and for the trees on the hop that is taken."""
+    """Workload scheduling: scores of the hops, and of the trees on the chosen hop."""
 
     common: ClassVar[float] = COMMON
     encoder: Encoder
@@ -246,7 +246,7 @@ class WorkloadPolicy(eqx.Module):
         self.critic = Critic(critic)
 
     def __call__(self, embeddings: Embeddings, problem: Problem) -> Scores:
-        """What the features of a round's workloads count for."""
+        """The weights of the features of a round's workloads."""
 
         def on_hops(own: Array, of_sender: Array, of_receiver: Array, of_links: tuple) -> Array:
             link, weights = of_links
@@ -258,7 +258,7 @@ class WorkloadPolicy(eqx.Module):
 
 
 class HierarchicalPolicy(eqx.Module):
-    """Both agents; they share nothing."""
+    """Both policies; they share nothing."""
 
     tree: TreePolicy
     workload: WorkloadPolicy
@@ -270,5 +270,5 @@ class HierarchicalPolicy(eqx.Module):
 
 
 def masked_log_softmax(scores: Float[Array, " A"], can: Bool[Array, " A"]) -> Float[Array, " A"]:
-    """Log-probabilities of what can be chosen; very low elsewhere."""
+    """Log-probabilities of the available choices; very low for all others."""
     return jax.nn.log_softmax(jnp.where(can, scores, -1e9))

@@ -1,7 +1,7 @@
-"""Trains the upper agent of `planned` by what its plans come to in the compiled decoder.
+"""Trains the flow-tree policy of `planned`, by the durations of its plans in the compiled decoder.
 
-Decisions are drawn around the policy's; those that took less time than others on the same network
-are made more likely (REINFORCE, Williams 1992, with the network's other draws as the baseline).
+Decisions are sampled around the policy's. Those that took less time than others on the same network
+become more likely (REINFORCE, Williams 1992, with the network's other samples as the baseline).
 """
 
 import dataclasses
@@ -18,11 +18,10 @@ import optax
 from numpy.typing import NDArray
 
 from gradweave import arrays
-from gradweave.atomic import make_folder
 from gradweave.learning import checkpoint
 from gradweave.processes.agreement import Processes
-from gradweave.schedulers.planned.decoding import EFFORT_S, Wiring, decode
-from gradweave.schedulers.planned.policy import (
+from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
+from gradweave.schedulers.greedy.policy import (
     FORMAT,
     VERSION,
     Decisions,
@@ -34,6 +33,7 @@ from gradweave.schedulers.planned.policy import (
     proposal_of,
     shapes,
 )
+from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
@@ -44,56 +44,57 @@ CHECKPOINT_FORMAT = "gradweave-plan-training"
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-    """How the plan is trained."""
+    """How the flow-tree policy is trained."""
 
     updates: int = 200
     rough_updates: int = 120
-    """First ones, in which draws are decoded in less time than by the strategy. That is enough to
-    learn from, but where finer pieces change what is best."""
+    """Number of initial updates in which samples are decoded with less effort than in the
+    scheduler. This suffices to learn, except where finer pieces change the best decision."""
     networks: int = 8
-    """In an update."""
+    """Number of networks per update."""
     pairs: int = 5
-    """Draws of decisions on each network, each with its mirror image."""
+    """Number of pairs of sampled decisions per network: each sample and its mirror image."""
     spread: float = 0.3
-    """Standard deviation of a drawn decision."""
+    """Standard deviation of a sampled decision."""
     learning_rate: float = 6e-3
-    """At first; it falls to a tenth by the last update."""
+    """Initial learning rate; it falls to a tenth by the last update."""
     keep: float = 0.01
-    """How strongly decisions are drawn back to 0, the even plan."""
+    """Weight of the penalty that draws decisions back to 0, the even plan."""
     rough_s: float = 0.02
     effort_s: float = EFFORT_S
-    """In which a draw is decoded, at first and later: see `planned.decoding.decode`."""
+    """Seconds for decoding a sample, in the initial updates and later: see
+    `planned.decoding.decode`."""
     constants: bool = False
-    """Whether the whole network's decisions alone are trained, the same ones for all networks: what
-    message passing is to be compared with."""
+    """Whether only the decisions for the whole network are trained, as constants for all networks:
+    the baseline for message passing."""
     seed: int = 0
 
 
 class PlanState(NamedTuple):
-    """All that an update depends on."""
+    """Everything that an update depends on."""
 
     weights: dict[str, jax.Array]
     optimizer: Any
 
 
+@one_at_a_time
 def train_plan(
     config: PlanConfig,
     wirings: Sequence[Wiring],
     folder: Path,
     report: Callable[[dict[str, Any]], None],
 ) -> dict[str, NDArray]:
-    """Trains, or goes on from the folder's checkpoint.
+    """Trains, resuming from the folder's checkpoint if there is one.
 
     Args:
-        config: how.
+        config: the configuration.
         wirings: the networks and gradients to train on.
-        folder: of the checkpoint, the log and the weights.
+        folder: folder of the checkpoint, the log and the weights.
         report: called with each update's figures.
 
     Returns:
         The weights, which are also written to the folder.
     """
-    make_folder(folder)
     rate = config.learning_rate
     optimizer = optax.adam(optax.linear_schedule(rate, rate / 10, config.updates))
     graphs = [graph_of(wiring) for wiring in wirings]
@@ -126,7 +127,7 @@ def train_plan(
 
 
 def _first_weights(seed: int) -> dict[str, jax.Array]:
-    """Random messages; decisions of 0."""
+    """Random weights of messages, with zero decisions."""
     weights, key = {}, jax.random.key(seed)
     for name, shape in shapes().items():
         key, own = jax.random.split(key)
@@ -136,7 +137,7 @@ def _first_weights(seed: int) -> dict[str, jax.Array]:
 
 
 def _padded(graphs: list[Graph]) -> Graph:
-    """All graphs in arrays of one size; what fills them up leads from and to a node of its own."""
+    """All graphs in arrays of one size; padding edges start and end at an extra node."""
     links = max(len(graph.link) for graph in graphs)
     nodes = max(len(graph.node) for graph in graphs) + 1
 
@@ -164,12 +165,12 @@ def _add(values: jax.Array, where: jax.Array, count: int) -> jax.Array:
 
 
 def seconds_of(wiring: Wiring, decisions: Decisions, effort_s: float) -> float:
-    """Seconds that the schedule of some decisions takes.
+    """Duration of the schedule that some decisions lead to.
 
     Args:
         wiring: the network and the gradient.
-        decisions: the plan's.
-        effort_s: as of `gradweave.schedulers.planned.decoding.decode`.
+        decisions: decisions of the plan.
+        effort_s: see `gradweave.schedulers.greedy.decoding.decode`.
     """
     return decode(wiring, proposal_of(wiring, decisions), effort_s).seconds
 
@@ -211,9 +212,10 @@ class _Update:
     def _explore(
         self, number: int, mean: Decisions, effort_s: float, rng: np.random.Generator
     ) -> tuple[Decisions, float]:
-        """In which direction a network's decisions get better, and what its draws gain.
+        """The direction in which a network's decisions improve, and the gain of its samples.
 
-        The gain: the logarithm of the even plan's seconds less the mean of the draws'.
+        The gain is the logarithm of the even plan's seconds minus the mean logarithm of the
+        samples'.
         """
         config, wiring, graph = self._config, self._wirings[number], self._graphs[number]
         nodes, links = wiring.topology.num_nodes, len(wiring.links.bandwidth)
@@ -244,7 +246,7 @@ class _Update:
         return directions, float(np.log(even_s) - np.mean(taken))
 
     def _improve(self, state: PlanState, graphs: Graph, directions: Decisions) -> PlanState:
-        """A step of the weights."""
+        """One step of the weights."""
 
         def loss(weights: dict[str, jax.Array]) -> Any:
             decided = jax.vmap(lambda graph: decide(weights, graph, jnp, _add))(graphs)
@@ -254,7 +256,7 @@ class _Update:
             return (self._config.keep * sum(size) - sum(gain)) / len(graphs.link)
 
         gradients = jax.grad(loss)(state.weights)
-        if self._config.constants:  # of the feature that is 1
+        if self._config.constants:  # the weights of the constant feature
             alone = jnp.zeros_like(gradients["whole"]).at[-1].set(gradients["whole"][-1])
             gradients = {name: jnp.zeros_like(x) for name, x in gradients.items()}
             gradients |= {"whole": alone}

@@ -1,6 +1,6 @@
 """Masked proximal policy optimisation over rounds and the draws within them.
 
-An update trains one of the two agents; the other one's parameters are not touched. A round's
+An update trains one of the two agents; the parameters of the other do not change. A round's
 advantage counts for all its draws: what was sent before a draw is settled, so nothing in the round
 is credited twice. Source: Schulman et al. 2017; Huang and Ontañón 2020 for the masks.
 """
@@ -46,7 +46,7 @@ def advantages_and_targets(
 
     Args:
         log: [T, B] rounds.
-        agent: whose.
+        agent: the agent.
         how: γ and λ.
     """
     reward, value = (
@@ -55,7 +55,7 @@ def advantages_and_targets(
         else (log.workload_reward, log.workload_value)
     )
     value = value * log.real
-    # Each record is one episode; what follows its last round is worth nothing.
+    # Each record is one episode; the value after its last round is 0.
     next_value = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
     never = jnp.zeros(value.shape, bool)
     advantage = advantages(reward, value, next_value, never, how.discount, how.gae_lambda)
@@ -63,11 +63,11 @@ def advantages_and_targets(
 
 
 def samples(logs: RoundLog, agent: Agent, how: PPO) -> Samples:
-    """The rounds of several problems' records, one row each, advantages of one scale.
+    """The rounds of several problems' records, one row each, with normalised advantages.
 
     Args:
         logs: [G, T, B] rounds.
-        agent: whose.
+        agent: the agent.
         how: γ and λ.
     """
     advantage, target = jax.vmap(lambda log: advantages_and_targets(log, agent, how))(logs)
@@ -84,7 +84,7 @@ def samples(logs: RoundLog, agent: Agent, how: PPO) -> Samples:
 def _draw_log_probability(
     weights: Scores, draw: Draw, problem: Problem, graph: Graph, features: Round
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Log-probability of a draw, or of all that an expert wants; the distribution's entropy."""
+    """Log-probability of a draw, or of all draws that an expert wants, and the entropy."""
     hop_features, hop_can = of_hops(problem, graph, features, draw.moment)
     hop_log = masked_log_softmax(hop_scores(weights, hop_features), hop_can)
     receiver = problem.receiver[draw.hop]
@@ -109,27 +109,27 @@ def _clipped_gain(ratio: Array, advantage: Array, clip: float) -> Array:
 
 
 def with_agent(policy: HierarchicalPolicy, agent: Agent, trained: Any) -> HierarchicalPolicy:
-    """The policies with other parameters of one agent."""
+    """The policies with other parameters for one agent."""
     return eqx.tree_at(lambda policy: getattr(policy, agent), policy, trained)
 
 
 def gradient(
     policy: HierarchicalPolicy, problems: Problem, rows: Samples, agent: Agent, how: PPO
 ) -> tuple[Any, dict[str, Float[Array, ""]]]:
-    """The loss's gradient by one agent's parameters: over the rows of several problems, in turn.
+    """The loss's gradient for one agent's parameters, over the rows of several problems in turn.
 
-    One problem's rows are few enough to stay in a processor's caches.
+    The rows of a single problem are few enough to stay in a processor's caches.
 
     Args:
-        policy: both agents.
+        policy: both policies.
         problems: [G] problems.
         rows: [G, M] rounds.
-        agent: who is trained.
+        agent: the agent that is trained.
         how: weights of the terms.
 
     Returns:
         The gradient; and the clipped objective, the critic's error, the entropy, and how far the
-        ratios of probabilities moved from 1, means of all actions or rounds.
+        ratios of probabilities moved from 1, as means over actions or rounds.
     """
     real = rows.rounds.real.astype(jnp.float32)
     drawn = (rows.rounds.draws.real * real[..., None]).sum()
@@ -161,7 +161,7 @@ def gradient(
 def _sums(
     policy: HierarchicalPolicy, problem: Problem, rows: Samples, agent: Agent, how: PPO
 ) -> tuple[Array, Array, Array, Array]:
-    """Over the rows of one problem: clipped gain, entropy, moves of ratios, the critic's error."""
+    """Sums over the rows of a problem: clipped gain, entropy, moves of ratios, critic's error."""
     graph = Graph.of(problem)
 
     def of_tree(log: RoundLog, advantage: Array) -> tuple[Array, ...]:
@@ -184,7 +184,7 @@ def _sums(
         real = log.draws.real.astype(jnp.float32)
         ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_probability, 0.0))
         gain = _clipped_gain(ratio, advantage, how.clip_ratio)
-        if log.draws.wanted is not None:  # made likelier, whatever the policy thought of it
+        if log.draws.wanted is not None:  # imitation: made likelier, regardless of the ratio
             gain = jnp.where(log.draws.real, now, 0.0)
         sums = ((x * real).sum() for x in (gain, spread, jnp.abs(ratio - 1)))
         return *sums, policy.workload.critic(embeddings)

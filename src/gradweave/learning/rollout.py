@@ -1,4 +1,4 @@
-"""Episodes of a policy: a round is evaluated once, and its workloads are drawn in sequence."""
+"""Episodes of a policy, which evaluates each round once and draws its workloads in sequence."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,24 +23,24 @@ from gradweave.schedulers.learned.features import PIECE_FEATURES, Round
 from gradweave.schedulers.learned.policy import Scores
 
 LAST = -1
-"""Axis of the environments in states: their tables are quick to go through so."""
+"""Axis of the environments in states, where their tables are fast to traverse."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """How actions are made of scores."""
+    """How actions are chosen from scores."""
 
     temperature: float = 1.0
-    """Of both agents' draws; 0 takes the best, ties broken at random."""
+    """Temperature of both agents' sampling; 0 takes the best action, with random ties."""
     select: bool = True
-    """Whether flow-tree selection acts; if not, every tree is selected (a single policy)."""
+    """Whether flow-tree selection acts; otherwise every tree is selected (a single policy)."""
 
 
 class Draw(NamedTuple):
-    """One workload of a round, as the learner needs it."""
+    """One workload of a round, with the data that the learner needs."""
 
     moment: Moment
-    """Of which the features of hops are made."""
+    """Inputs of the features of hops."""
     hop: Int[Array, ""]
     piece_features: Float[Array, "7 Q"]
     piece_can: Bool[Array, " Q"]
@@ -49,24 +49,25 @@ class Draw(NamedTuple):
     real: Bool[Array, ""]
     """Whether there was a workload to draw."""
     wanted: tuple[Bool[Array, " H"], Bool[Array, " Q"]] | None = None
-    """Where an expert is followed: hops, and trees on the hop that was drawn, that it sends in this
-    round and has not yet. A round is a set, so that any of them is as good as the one drawn."""
+    """When an expert is imitated: the hops, and the trees on the chosen hop, that it sends in this
+    round and has not sent yet. A round is a set, so any of these is as good as the workload drawn.
+    """
 
 
 class Expert(eqx.Module):
-    """Episodes to follow."""
+    """Episodes to imitate."""
 
     sent_round: Int[Array, "E N Q"]
-    """Round of each transfer; below 0 where there is none."""
+    """Round of each transfer; below 0 if there is no transfer."""
     sent_hop: Int[Array, "E N Q"]
     """Its hop."""
 
     def following(self, episodes: int) -> "Expert":
-        """One for each of so many episodes, in turn."""
+        """One expert episode for each of a number of episodes, in turn."""
         return jax.tree.map(lambda x: x[jnp.arange(episodes) % len(x)], self)
 
     def wanted(self, problem: Problem, state: State) -> Bool[Array, "H Q"]:
-        """Workloads of its round, of one episode [N, Q], that are not sent yet."""
+        """Workloads of the current round in one expert episode [N, Q], without those sent."""
         server = jnp.where(problem.by_sender, problem.sender[:, None], problem.receiver[:, None])
         cell = server, jnp.arange(problem.by_sender.shape[0])
         now = state.pending & (self.sent_round == state.round)
@@ -74,7 +75,7 @@ class Expert(eqx.Module):
 
 
 class RoundLog(NamedTuple):
-    """One round, as the learner needs it."""
+    """One round, with the data that the learner needs."""
 
     features: Round
     selected: Bool[Array, " Q"]
@@ -86,7 +87,7 @@ class RoundLog(NamedTuple):
     draws: Draw
     """A sample of the round's draws."""
     real: Bool[Array, ""]
-    """Whether the episode had not ended before."""
+    """Whether the episode was still running."""
 
 
 def tree_log_probability(
@@ -95,9 +96,9 @@ def tree_log_probability(
     """Log-probability of a selection; trees with nothing to send do not count.
 
     Args:
-        scores: of each tree.
-        selected: what was selected.
-        can: trees with a workload that is ready.
+        scores: score of each tree.
+        selected: the selection.
+        can: trees with a ready workload.
     """
     each = jax.nn.log_sigmoid(jnp.where(selected, scores, -scores))
     return jnp.where(can, each, 0.0).sum()
@@ -115,7 +116,7 @@ def select_trees(
         return can, jnp.zeros(()), value
     noise = jax.random.logistic(key, scores.shape) * decode.temperature
     selected = can & (scores + noise > 0)
-    if decode.temperature == 0:  # a round without a transfer helps nobody
+    if decode.temperature == 0:  # a round without a transfer is useless
         best = jnp.arange(len(scores)) == jnp.where(can, scores, -jnp.inf).argmax()
         selected = jnp.where(selected.any(), selected, can & best)
     return selected, tree_log_probability(scores, selected, can), value
@@ -152,7 +153,7 @@ def draw(
     decode: Decode,
     expert: Expert | None = None,
 ) -> tuple[State, Loads, Draw]:
-    """Draws one workload and sends it, if there is any; of an expert's alone where one is given."""
+    """Draws one available workload and sends it; imitates the expert if one is given."""
     hops, trees = problem.sender.shape[0], problem.root.shape[0]
     noise = jax.random.gumbel(key, (hops + trees,))
     moment = Moment.of(problem, state, loads)
@@ -182,18 +183,18 @@ def draw(
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """Lengths of an episode's records; they fix the shapes."""
+    """Lengths of an episode's records, which determine array shapes."""
 
     rounds: int
-    """Rounds recorded at most; later ones do not count."""
+    """Maximum number of rounds recorded; later rounds do not count."""
     draws: int
-    """Draws recorded of each round, evenly spread."""
+    """Number of draws recorded per round, evenly spread."""
     rewards: Rewards = dataclasses.field(default_factory=Rewards)
     decode: Decode = dataclasses.field(default_factory=Decode)
 
 
 class Ends(NamedTuple):
-    """How episodes came out."""
+    """The results of episodes."""
 
     rounds: Int[Array, " B"]
     done: Bool[Array, " B"]
@@ -208,14 +209,14 @@ def play(
     length: int,
     decode: Decode,
 ) -> Ends:
-    """Whole episodes side by side, without a record.
+    """Plays whole episodes in parallel, without a record.
 
     Args:
-        policy: both agents.
+        policy: both policies.
         problem: one problem for all episodes.
-        keys: [B] one for each.
-        length: rounds at most.
-        decode: how to choose.
+        keys: [B] keys, one per episode.
+        length: maximum number of rounds.
+        decode: how to choose actions.
     """
     episodes = _Episodes(policy, problem, Graph.of(problem), decode)
 
@@ -247,7 +248,7 @@ def play(
 
 
 class _Evaluation(NamedTuple):
-    """What the policies make of a round at its start."""
+    """The policies' outputs at the start of a round."""
 
     features: Round
     weights: Scores
@@ -259,17 +260,17 @@ class _Evaluation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Episodes:
-    """Episodes of one problem, side by side."""
+    """Episodes of one problem, played in parallel."""
 
     policy: HierarchicalPolicy
     problem: Problem
     graph: Graph
     decode: Decode
     expert: Expert | None = None
-    """[B] episodes to follow."""
+    """[B] episodes to imitate."""
 
     def start(self, keys: PRNGKeyArray) -> State:
-        """As many states before the first round as there are keys."""
+        """The states before the first round, one per key."""
         return jax.vmap(lambda _: reset(self.problem), 0, LAST)(keys)
 
     def open(self, state: State, key: PRNGKeyArray) -> tuple[State, _Evaluation]:
@@ -310,7 +311,7 @@ class _Episodes:
         return jax.vmap(some, (LAST, 0))(states, self.expert).any()
 
     def close(self, before: State, states: State) -> State:
-        """Ends the round, of the episodes that had not ended before."""
+        """Ends the round of those episodes that were still running."""
         return where(before.done, before, close(states))
 
 
@@ -321,10 +322,10 @@ def _ends(states: State) -> Ends:
 
 
 def close(state: State) -> State:
-    """Ends a round in which no workload is left, unless `select` did so for want of any.
+    """Ends a round in which no workload is left, unless `select` has ended it for lack of any.
 
     Args:
-        state: of one environment, or of many, the last axis of each array being theirs.
+        state: state of one environment, or of many, with the environments as the last axis.
     """
     return end_round(state, workload_scheduling.is_turn(state))
 
@@ -337,21 +338,21 @@ def record(
     how: Rollout,
     expert: Expert | None = None,
 ) -> tuple[RoundLog, Ends]:
-    """Whole episodes side by side, with what the learner needs of them.
+    """Plays whole episodes in parallel, and records the data that the learner needs.
 
     Args:
-        policy: both agents.
+        policy: both policies.
         problem: one problem for all episodes.
-        keys: [B] one for each.
-        busiest: transfers that a round can have, at most; what is recorded is spread over them.
-        how: the lengths of the record, rewards and choice.
-        expert: [E] episodes to follow, if any, in an order of the policy's.
+        keys: [B] keys, one per episode.
+        busiest: maximum number of transfers per round, over which the recorded draws are spread.
+        how: the lengths of the record, the rewards and the choice of actions.
+        expert: [E] episodes to imitate, if any; the policy chooses the order within a round.
 
     Returns:
-        A log of [T, B] rounds with [T, B, K] draws, and how the episodes came out.
+        A log of [T, B] rounds with [T, B, K] draws, and the results of the episodes.
     """
     decode, followed = how.decode, None
-    if expert is not None:  # it may send any tree
+    if expert is not None:  # an expert may send any tree
         decode = dataclasses.replace(decode, select=False)
         followed = expert.following(keys.shape[0])
     episodes = _Episodes(policy, problem, Graph.of(problem), decode, followed)
@@ -390,7 +391,7 @@ def record(
 def _unless(
     over: Array, a_round: Callable[[State, Array], tuple[State, RoundLog]], *arguments: Any
 ) -> tuple[State, RoundLog]:
-    """A round; where all episodes are over, the same state, and a record of nothing."""
+    """A round; if all episodes are over, the unchanged state and an empty record."""
     _, log = jax.eval_shape(a_round, *arguments)
 
     def nothing(before: State, index: Array) -> tuple[State, RoundLog]:
@@ -400,7 +401,7 @@ def _unless(
 
 
 def _no_draws(problem: Problem, batch: int, draws: int, wanted: bool) -> Draw:
-    """Room for [B, K] draws, and for one that is not recorded."""
+    """Empty arrays for [B, K] draws, and one more for draws that are not recorded."""
     hops, trees = problem.sender.shape[0], problem.root.shape[0]
     servers, links = problem.intake.shape[0], problem.capacity.shape[0]
     shape = (batch, draws + 1)
@@ -418,9 +419,9 @@ def _no_draws(problem: Problem, batch: int, draws: int, wanted: bool) -> Draw:
 
 
 def _kept(draws: Draw, drawn: Draw, step: Array, stride: Array, offset: Array) -> Draw:
-    """The draws [B, K + 1] with those of a step [B], in the last place where it is not recorded.
+    """The draws [B, K + 1] after a step [B], which goes to the last place if it is not recorded.
 
-    Of every `stride` steps one is, the one at the round's offset.
+    One of every `stride` steps is recorded, at the offset of the round.
     """
     last = draws.hop.shape[1] - 1
     place = jnp.where(step % stride == offset, jnp.minimum(step // stride, last), last)
@@ -437,7 +438,7 @@ def _round_log(
     evaluation: _Evaluation,
     draws: Draw,
 ) -> RoundLog:
-    """The record of a round of each episode."""
+    """The record of one round of each episode."""
     real = ~before.done
     tree_reward = rewards.flow_tree_selection(problem, before, after)
     workload_reward = rewards.workload_scheduling(problem, before, after)

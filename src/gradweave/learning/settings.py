@@ -1,4 +1,4 @@
-"""How the agents learn, in numbers: known without JAX."""
+"""The agents' learning settings, which are available without JAX."""
 
 import dataclasses
 
@@ -12,20 +12,20 @@ from gradweave.checks import (
 
 @dataclasses.dataclass(frozen=True)
 class PPO:
-    """How an agent learns."""
+    """Settings of an agent's learning."""
 
     learning_rate: float = 3e-3
     epochs: int = 2
     minibatches: int = 4
     clip_ratio: float = 0.2
-    """ε: how far the ratio of an action's probabilities may move from 1 in one update."""
+    """ε: how far the probability ratio of an action may move from 1 in one update."""
     entropy_coefficient: float = 1e-3
     """Weight of the entropy bonus."""
     value_coefficient: float = 0.5
     """Weight of the critic's loss."""
     discount: float = 1.0
-    """By round. 0: an episode of the agent is one round, as workload scheduling's is in the
-    paper."""
+    """Discount per round. With 0, an episode of the agent is one round, as for workload scheduling
+    in the paper."""
     gae_lambda: float = 0.95
     """λ of the generalised advantage estimate."""
     max_gradient_norm: float = 0.5

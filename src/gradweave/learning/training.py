@@ -1,4 +1,4 @@
-"""A training from its config to its weights: resumable, logged, its progress reported."""
+"""A training from its configuration to its weights: resumable, logged, and with reports."""
 
 import dataclasses
 import functools
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gradweave import arrays
 from gradweave.aggregate.aggregation import Aggregation, resolve
-from gradweave.atomic import make_folder
 from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
 from gradweave.learning import checkpoint
@@ -27,6 +26,7 @@ from gradweave.learning.rollout import Decode, Rollout
 from gradweave.processes.agreement import Processes
 from gradweave.schedulers.learned.policy import OLD_NAMES
 from gradweave.topology.spec import from_spec
+from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
@@ -34,7 +34,7 @@ from gradweave.training.pace import Pace
 CHECKPOINT = "checkpoint.safetensors"
 WEIGHTS = "weights.safetensors"
 RECENT = 50
-"""Updates by whose rounds the best one of several learners is chosen."""
+"""Number of recent updates whose rounds determine the best of several learners."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,27 +42,27 @@ class Report:
     """The result of one update."""
 
     update: int
-    """Updates completed, this one included."""
+    """Number of updates completed, including this update."""
     of: int
     agent: str
-    """Who learned; "imitation" where workload scheduling imitated."""
+    """The agent that learned; "imitation" if workload scheduling imitated."""
     group: int
     over_bound: float
-    """Rounds over the bound, less one; mean of the problems and seeds. Of imitation: the
-    expert's."""
+    """Rounds divided by the lower bound, minus one; mean over problems and seeds. During imitation,
+    that of the expert."""
     figures: dict[str, Any]
     seconds: float
-    """Since this process began to train."""
+    """Time since this process started training."""
     seconds_left: float
 
 
 class State(NamedTuple):
-    """All that an update depends on, beside the config."""
+    """Everything that an update depends on, apart from the configuration."""
 
     learners: Learner
-    """[S]."""
+    """[S] learners."""
     recent: NDArray[np.float64]
-    """[at most `RECENT`, S] how far over the bound each learner was in the last updates."""
+    """[at most `RECENT`, S] excess over the bound of each learner in the last updates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Course:
     group: Group
     names: tuple[str, ...]
     batch: Batch
-    """In the host's memory: each update takes a few problems of it."""
+    """Kept in host memory: each update uses a few problems."""
     rounds: int
-    """To record of an episode, at most."""
+    """Maximum number of rounds recorded per episode."""
     instances: tuple[Instance, ...]
 
     @functools.cached_property
     def experts(self) -> Experts:
-        """Who plays the episodes to imitate."""
+        """Plays the episodes to imitate."""
         return Experts.of(self.instances, self.batch.problems.size)
 
     @staticmethod
@@ -106,6 +106,7 @@ class Course:
         return Course(group, names, host, rounds, tuple(instances))
 
 
+@one_at_a_time
 def train(
     config: Config,
     folder: Path,
@@ -116,30 +117,31 @@ def train(
     progress: Callable[[str], None] = lambda _: None,
     stop_after: int | None = None,
 ) -> HierarchicalPolicy:
-    """Trains both agents, resuming from the folder's checkpoint where there is one.
+    """Trains both agents, resuming from the folder's checkpoint if there is one.
 
-    An update depends on the learners before it, the config, the aggregation, the number of devices
-    and its own number alone, so that a training that was killed and resumed ends in the same files
-    of checkpoint and weights, byte for byte, as one that was not.
+    An update depends only on the preceding learners, the configuration, the aggregation, the number
+    of devices and the update's number. So a training that was killed and resumed produces the same
+    files of checkpoint and weights, byte for byte, as an uninterrupted one.
 
     Args:
-        config: what to do.
-        folder: of checkpoint, logs and weights.
+        config: the configuration.
+        folder: folder of the checkpoint, the logs and the weights.
         report: called after each update.
-        devices: how many to divide the episodes among; all if not given.
-        aggregation: how they average gradients, as `gradweave.aggregate.from_spec` understands it;
-            one that is exact.
-        progress: called with the step under way before the first update, which may take long.
-        stop_after: updates after which to stop early, for tests; the checkpoint is written.
+        devices: number of devices among which to divide the episodes; by default all.
+        aggregation: how they average gradients, in the notation of `aggregate.aggregator`;
+            must be exact.
+        progress: called with a description of the current step before the first update, which may
+            take long.
+        stop_after: number of updates after which to stop early, for tests, with a checkpoint.
 
     Returns:
-        The policies; of several seeds, those with the fewest rounds at the end.
+        The policies; with several seeds, those with the fewest rounds at the end.
 
     Raises:
-        OptionError: where the folder holds another config's checkpoint, or the aggregation is not
-            exact.
-        FileError: where the folder cannot be made, or its checkpoint cannot be read.
-        KeyboardInterrupt: where Ctrl-C came; the checkpoint is written.
+        OptionError: the folder holds the checkpoint of another configuration, or the aggregation is
+            not exact.
+        FileError: the folder cannot be made, or its checkpoint cannot be read.
+        KeyboardInterrupt: the user pressed Ctrl-C; the checkpoint has been written.
     """
     chosen = jax.devices()[: devices or len(jax.devices())]
     if devices is not None and len(chosen) < devices:
@@ -152,7 +154,6 @@ def train(
     updates = _Updates(config, courses, chosen, average)
     path = folder / CHECKPOINT
     first = _start(config, updates, path)
-    make_folder(folder)
     training = Training(first, lambda now: _save(path, config, now), Processes())
     log = Log(folder, first.updates, first.updates)
     start = time.monotonic()
@@ -179,7 +180,7 @@ def train(
 
 
 def _busiest(instance: Instance) -> int:
-    """Transfers that a round can have, at most."""
+    """Maximum number of transfers per round."""
     arrays = Problem.of(instance)
     intake, capacity = np.asarray(arrays.intake), np.asarray(arrays.capacity)
     return int(min(intake.sum(), capacity[:-1].sum()))
@@ -191,13 +192,13 @@ class _Update(NamedTuple):
     agent: str
     group: int
     names: tuple[str, ...]
-    """Of the problems that were played."""
+    """Names of the problems that were played."""
     figures: dict[str, Any]
-    """[S], or [S, problems]."""
+    """Figures, [S] or [S, problems]."""
 
 
 class _Updates:
-    """The compiled updates, one for each agent and group, and for imitation."""
+    """The compiled updates, one per agent and group, and those for imitation."""
 
     def __init__(
         self, config: Config, courses: Sequence[Course], devices: list[Any], average: Aggregation
@@ -249,7 +250,7 @@ class _Updates:
             learners, figures = self.compiled[program](progress.state.learners, batch, keys)
             figures = jax.tree.map(np.asarray, figures)
         recent = progress.state.recent
-        if not imitates:  # then episodes are the expert's
+        if not imitates:  # during imitation the episodes are the expert's
             over_bound = figures["over_bound"].mean(-1, dtype=np.float64)[None]
             recent = np.concatenate([recent, over_bound])[-RECENT:]
         names = tuple(course.names[i] for i in which)
@@ -257,7 +258,7 @@ class _Updates:
         return State(learners, recent), _Update(shown, index, names, figures)
 
     def report(self, update: _Update, completed: int, seconds: float) -> Report:
-        """An update's report, after so many updates and seconds."""
+        """The report of an update, given the number of completed updates and the seconds so far."""
         return Report(
             completed,
             self.config.updates,
@@ -271,15 +272,15 @@ class _Updates:
 
 
 def updates_done(config: Config, folder: Path) -> int:
-    """Updates that the checkpoint of a folder has had; 0 where there is none.
+    """Number of updates in a folder's checkpoint; 0 if there is none.
 
     Args:
-        config: what the training is to be of.
-        folder: where it is kept.
+        config: configuration of the training that should resume.
+        folder: folder of the training.
 
     Raises:
-        OptionError: where the checkpoint is another config's.
-        FileError: where it cannot be read.
+        OptionError: the checkpoint belongs to another configuration.
+        FileError: the checkpoint cannot be read.
     """
     path = folder / CHECKPOINT
     if not path.exists():
@@ -287,7 +288,7 @@ def updates_done(config: Config, folder: Path) -> int:
     metadata = checkpoint.metadata(path, checkpoint.CHECKPOINT_FORMAT)
     if metadata.get("config") != config.digest():
         raise OptionError(
-            f"{path} is of a training with another config; give another folder, or remove it"
+            f"{path} belongs to a training with another config; give another folder, or remove it"
         )
     return arrays.whole_entry(path, metadata, "updates")
 
@@ -302,7 +303,7 @@ def _save(path: Path, config: Config, progress: Progress[State]) -> None:
 
 
 def _start(config: Config, updates: _Updates, path: Path) -> Progress[State]:
-    """The checkpoint's state, or that before the first update where there is none."""
+    """The checkpoint's state, or the state before the first update if there is none."""
     learners, completed = updates.start(), updates_done(config, path.parent)
     recent = np.zeros((0, config.seeds))
     if completed:
@@ -314,7 +315,7 @@ def _start(config: Config, updates: _Updates, path: Path) -> Progress[State]:
 
 
 def _recent(path: Path, said: Any, seeds: int) -> NDArray[np.float64]:
-    """[N, seeds] what a checkpoint says of the last updates."""
+    """[N, seeds] the record of the last updates in a checkpoint."""
     try:
         return np.array(said, np.float64).reshape(-1, seeds)
     except (TypeError, ValueError, OverflowError):
@@ -322,7 +323,7 @@ def _recent(path: Path, said: Any, seeds: int) -> NDArray[np.float64]:
 
 
 def _write(log: Log, report: Report, names: tuple[str, ...]) -> None:
-    """One update's line and points; ``names`` are of the problems that were played."""
+    """Writes one update's log line and points; ``names`` are those of the problems played."""
     figures = {
         name: np.asarray(value, np.float64).mean(0).tolist()
         for name, value in report.figures.items()

@@ -1,16 +1,13 @@
-"""Best known schedules and bounds of frozen instances: read, checked, submitted, frozen."""
+"""Best known schedules and bounds of frozen instances: reading, checking, submitting, freezing."""
 
 from gradweave.library.freezing import freeze
-from gradweave.library.instance import Instance, Record
-from gradweave.library.judging import Judged, judge
+from gradweave.library.instance import Record
+from gradweave.library.judging import judge
 from gradweave.library.store import Library, open_library
-from gradweave.library.submission import Outcome, accept, weigh
+from gradweave.library.submission import accept, weigh
 
 __all__ = [
-    "Instance",
-    "Judged",
     "Library",
-    "Outcome",
     "Record",
     "accept",
     "freeze",

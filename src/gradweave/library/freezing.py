@@ -1,4 +1,4 @@
-"""A frozen release of the library: one archive whose bytes depend on its content alone."""
+"""A frozen release of the library: one archive whose bytes depend only on its content."""
 
 import hashlib
 import io
@@ -11,31 +11,31 @@ from gradweave.errors import FileError
 from gradweave.library.store import INDEX, MAX_INDEX_BYTES, SCHEDULES, Library
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The date of each file in an archive: the earliest that zip knows."""
+"""The date of each file in an archive: the earliest that zip supports."""
 _MODE = 0o644
 
 
 def freeze(library: Library, path: str | Path) -> str:
     """Writes index, schedules and checker into one archive, uncompressed and in order.
 
-    Schedules are compressed already; so no version of zlib changes a byte.
+    Schedules are compressed already, so no version of zlib changes a byte.
 
     Args:
-        library: of which each file must be the one of the index.
-        path: of the archive, ``.zip``.
+        library: the library, whose files must match its index.
+        path: path of the archive, ``.zip``.
 
     Returns:
-        Its SHA-256, which papers can state.
+        The archive's SHA-256, which papers can state.
 
     Raises:
-        FileError: a file of the library is missing or another one, or the archive cannot be
-            written.
+        FileError: a file of the library is missing or does not match the index, or the archive
+            cannot be written.
     """
     files = {INDEX: library.read(INDEX, MAX_INDEX_BYTES)}
     for instance in library.instances.values():
         packed = library.packed(instance)
         if hashlib.sha256(packed).hexdigest() != instance.record.sha256:
-            raise FileError(f"{instance.id}: its file is not the one of the index")
+            raise FileError(f"{instance.id}: its file does not match the index")
         files[f"{SCHEDULES}/{instance.id}.json.gz"] = packed
     files["gradweave_check.py"] = Path(checker.__file__).read_bytes()
     written = io.BytesIO()

@@ -1,7 +1,7 @@
-"""What a schedule's file is worth for an instance, by `gradweave_check` alone.
+"""The value of a schedule's file for an instance, determined only by `gradweave_check`.
 
-Neither the verifier nor the simulator of this package has a say here, so that a mistake in what
-makes schedules cannot bless them.
+The verifier and the simulator of this package are not used, so that a mistake in the code that
+makes schedules cannot also approve them.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ _FAULTS = (checker.Wrong, RecursionError, MemoryError, *checker.BROKEN)
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Which instances a file can be of."""
+    """The network, collective and demand of a file, which determine its possible instances."""
 
     network: str
     collective: str
-    """As the file has it: ``demand`` where it has one."""
+    """The collective as in the file: ``demand`` if it has a demand."""
     demand: str | None
 
 
@@ -37,14 +37,14 @@ class Judged:
     """The highest bound that one of its certificates proves for the instance; 0 if none does."""
     certificate: Mapping[str, Any] | None
     refused: tuple[str, ...]
-    """Why other certificates do not count."""
+    """Reasons why other certificates do not count."""
 
 
 def identity(data: Mapping[str, Any]) -> Identity:
-    """Which network, collective and demand a file is of.
+    """The network, collective and demand of a file.
 
     Raises:
-        InvalidScheduleError: it is none of a network.
+        InvalidScheduleError: it is not a schedule of a network.
     """
     try:
         network = checker.Network(data["topology"])
@@ -55,15 +55,15 @@ def identity(data: Mapping[str, Any]) -> Identity:
 
 
 def judge(data: Mapping[str, Any], instance: Instance) -> Judged:
-    """Plays a schedule, and recounts its certificates.
+    """Replays a schedule, and recounts its certificates.
 
     Args:
-        data: a schedule's file, decoded, not trusted.
-        instance: for which it is meant.
+        data: a schedule's decoded file, not trusted.
+        instance: the instance that it is meant for.
 
     Raises:
-        InvalidScheduleError: it is of another network or demand, invalid, or takes liberties that
-            the instance does not allow; one line that says which.
+        InvalidScheduleError: it belongs to another network or demand, is invalid, or takes
+            liberties that the instance forbids; one line says which.
     """
     try:
         network = checker.Network(data["topology"])
@@ -113,7 +113,7 @@ def _by_the_rules(plan: Any, instance: Instance) -> None:
 
 
 def _not_for(proof: Any, plan: Any, instance: Instance) -> str | None:
-    """Why a bound says nothing of the instance; None if it does."""
+    """Why a bound does not apply to the instance, or None if it does."""
     if proof.unit != instance.unit:
         return f"of {proof.unit}"
     if instance.unit != ROUNDS and instance.demand is None and proof.bytes != instance.bytes:

@@ -1,4 +1,4 @@
-"""Where the library is: a folder of a checkout, or the one archive of a frozen release."""
+"""Location of the library: a folder in a checkout, or the archive of a frozen release."""
 
 import dataclasses
 import gzip
@@ -20,13 +20,13 @@ from gradweave.errors import FileError, OptionError
 from gradweave.library.instance import Instance, is_id
 
 VARIABLE = "GRADWEAVE_LIBRARY"
-"""Environment variable that says where the library is."""
+"""Environment variable with the path of the library."""
 OWN = Path(__file__).parents[3] / "benchmarks" / "library"
-"""That of the checkout that the package runs from; an installed package has none."""
+"""The library of the checkout that the package runs from; an installed package has none."""
 INDEX, SCHEDULES = "index.json", "schedules"
 MAX_INDEX_BYTES = 1 << 26
 MAX_PACKED_BYTES, MAX_BYTES = 1 << 24, 1 << 27
-"""Largest file of a schedule, packed and unpacked, that is kept or read."""
+"""Largest schedule file, packed and unpacked, that is stored or read."""
 
 
 class _Index(msgspec.Struct):
@@ -41,7 +41,7 @@ class Library:
     """Instances with their best schedules.
 
     Args:
-        path: a folder that has an index and schedules, or an archive of them.
+        path: a folder with an index and schedules, or an archive of them.
     """
 
     path: Path
@@ -67,14 +67,14 @@ class Library:
 
     @cached_property
     def instances(self) -> dict[str, Instance]:
-        """By id, in order."""
+        """The instances by id, in order."""
         return {one.id: one for one in self._index.instances}
 
     def instance(self, name: str) -> Instance:
-        """The instance of an id.
+        """The instance with an id.
 
         Raises:
-            OptionError: there is none.
+            OptionError: there is no such instance.
         """
         if name not in self.instances:
             raise OptionError(f"{name!r:.80}: no such instance; gradweave library list names them")
@@ -84,11 +84,11 @@ class Library:
         """A file of the library.
 
         Args:
-            name: relative to it.
-            most: bytes that are accepted.
+            name: path relative to the library.
+            most: maximum number of bytes.
 
         Raises:
-            FileError: it is not there, or larger.
+            FileError: it is missing, or larger.
         """
         try:
             with self._opened(name) as file:
@@ -107,26 +107,26 @@ class Library:
             return archive.open(name)
 
     def packed(self, instance: Instance) -> bytes:
-        """The file of an instance's best schedule, as it is kept."""
+        """The stored file of an instance's best schedule."""
         return self.read(f"{SCHEDULES}/{instance.id}.json.gz", MAX_PACKED_BYTES)
 
     def schedule(self, instance: Instance) -> dict[str, Any]:
-        """An instance's best schedule, as its file has it.
+        """The content of an instance's best schedule file.
 
         Raises:
-            FileError: the file is not that of the record, by its hash, or cannot be read.
+            FileError: the file does not match the record's hash, or cannot be read.
         """
         packed = self.packed(instance)
         if hashlib.sha256(packed).hexdigest() != instance.record.sha256:
-            raise FileError(f"{self.path}: {instance.id}: its file is not the one of the index")
+            raise FileError(f"{self.path}: {instance.id}: its file does not match the index")
         return content_of(packed, f"{instance.id}.json.gz")
 
     def keep(self, instance: Instance, packed: bytes) -> None:
         """Writes an instance's record: first the file, then the index.
 
         Args:
-            instance: with the hash of the file; new ones come last.
-            packed: the file.
+            instance: the instance with the file's hash; new instances are appended.
+            packed: content of the file.
 
         Raises:
             FileError: it cannot be written, or this is an archive.
@@ -134,7 +134,7 @@ class Library:
         self.keep_all([(instance, packed)], self.release)
 
     def keep_all(self, made: list[tuple[Instance, bytes]], release: str) -> None:
-        """Writes several records, or the first ones of a new library.
+        """Writes several records, or the first records of a new library.
 
         Raises:
             FileError: they cannot be written, or this is an archive.
@@ -150,27 +150,27 @@ class Library:
         self._forget()
 
     def _forget(self) -> None:
-        """Has the index read anew."""
+        """Discards the cached index, so that it is read again."""
         vars(self).pop("_index", None)
         vars(self).pop("instances", None)
 
 
 def _as_bytes(release: str, instances: Mapping[str, Instance]) -> bytes:
-    """The index, an instance a line, so that changes can be read."""
+    """The index with one instance per line, so that changes are readable."""
     head = json.dumps({"format": "gradweave-library", "version": 1, "release": release})
     lines = b",\n".join(msgspec.json.encode(instances[name]) for name in sorted(instances))
     return head[:-1].encode() + b', "instances": [\n' + lines + b"\n]}\n"
 
 
 def content_of(content: bytes, name: str) -> dict[str, Any]:
-    """The JSON object of a file, packed or not.
+    """The JSON object in a file, which may be gzipped.
 
     Args:
-        content: of the file, not trusted.
-        name: of it, in messages.
+        content: content of the file, not trusted.
+        name: name of the file for messages.
 
     Raises:
-        FileError: it is too large, or no JSON object.
+        FileError: it is too large, or not a JSON object.
     """
     try:
         if content[:2] == b"\x1f\x8b":
@@ -189,14 +189,14 @@ def content_of(content: bytes, name: str) -> dict[str, Any]:
 
 
 def open_library(path: str | Path | None = None) -> Library:
-    """The library at a path, or that of the environment, or of the checkout.
+    """The library at a path, or the default library.
 
     Args:
-        path: a folder or an archive; if not given, that of the environment variable
+        path: a folder or an archive; by default the path in the environment variable
             ``GRADWEAVE_LIBRARY``, or ``benchmarks/library`` of the checkout.
 
     Raises:
-        FileError: there is none.
+        FileError: there is no library.
     """
     named = path or os.environ.get(VARIABLE)
     chosen = Path(named or OWN)

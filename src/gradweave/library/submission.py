@@ -1,4 +1,4 @@
-"""A schedule that someone submits: what it improves, and the record that it becomes."""
+"""Submissions of schedules: what they improve, and the records that they become."""
 
 import dataclasses
 import gzip
@@ -13,16 +13,16 @@ from gradweave.errors import InvalidScheduleError
 from gradweave.library.instance import EXACT_WITHIN, Instance
 from gradweave.library.judging import Judged, identity, judge
 from gradweave.library.store import MAX_PACKED_BYTES, Library
-from gradweave.schedule.file import from_bytes
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.file import from_bytes
+from gradweave.schedules.schedule import Schedule
 
 MAX_KEPT_BYTES = 1_000_000
-"""Largest file of a schedule, packed, that the library keeps, so that it stays small."""
+"""Largest packed schedule file that the library stores, to keep the library small."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a submission is worth for one instance."""
+    """The value of a submission for one instance."""
 
     instance: Instance
     judged: Judged
@@ -31,19 +31,19 @@ class Outcome:
 
     @property
     def improves(self) -> bool:
-        """Whether its schedule takes less than the best known one."""
+        """Whether its schedule beats the best known schedule."""
         best = Fraction(self.instance.record.value)
         return Fraction(self.judged.value) < best * (1 - EXACT_WITHIN)
 
     @property
     def equals(self) -> bool:
-        """Whether it takes as long, but for rounding."""
+        """Whether its schedule equals the best known value, up to rounding."""
         best = Fraction(self.instance.record.value)
         return abs(Fraction(self.judged.value) - best) <= best * EXACT_WITHIN
 
     @property
     def raises_bound(self) -> bool:
-        """Whether one of its certificates proves more than the best known bound."""
+        """Whether one of its certificates exceeds the best known bound."""
         return self.judged.least > Fraction(self.instance.record.bound)
 
     @property
@@ -57,16 +57,16 @@ class Outcome:
 
 
 def weigh(library: Library, data: Mapping[str, Any], instance: str | None = None) -> list[Outcome]:
-    """Judges a submission for each instance that it is of.
+    """Judges a submission for each instance that it matches.
 
     Args:
-        library: with the best known.
+        library: the library with the best known results.
         data: the file's content, not trusted.
-        instance: id of the only one for which it is meant; if not given, all of its network,
-            collective and demand.
+        instance: id of the only instance that it is meant for; by default all instances of its
+            network, collective and demand.
 
     Raises:
-        InvalidScheduleError: it is invalid, by the rules of none of them, or of no instance.
+        InvalidScheduleError: it is invalid, breaks the rules of all of them, or matches none.
     """
     if instance is not None:
         chosen = library.instance(instance)
@@ -93,24 +93,24 @@ def weigh(library: Library, data: Mapping[str, Any], instance: str | None = None
 
 
 def accept(library: Library, outcome: Outcome, by: str, how: str, date: str) -> Instance:
-    """Makes a submission the record, where it improves schedule or bound; keeps the history.
+    """Makes a submission the record if it improves the schedule or the bound; keeps the history.
 
-    The file that is kept has the certificates of both, those that count, so that it proves the
-    better bound whoever found it.
+    The stored file has the valid certificates of the old and the new file, so that it proves the
+    better bound, regardless of who found it.
 
     Args:
-        library: a folder.
-        outcome: of `weigh`.
-        by: who found it.
-        how: how.
+        library: a library in a folder.
+        outcome: a result of `weigh`.
+        by: who found the schedule.
+        how: how it was found.
         date: YYYY-MM-DD.
 
     Returns:
-        The instance as it is now.
+        The updated instance.
 
     Raises:
         FileError: it cannot be written.
-        InvalidScheduleError: it improves nothing, or is larger than what is kept.
+        InvalidScheduleError: it improves nothing, or is too large to store.
     """
     if not (outcome.improves or outcome.raises_bound):
         raise InvalidScheduleError(f"{outcome.instance.id}: it improves nothing")
@@ -141,7 +141,7 @@ def first_record(data: Mapping[str, Any], instance: Instance) -> tuple[Instance,
 
     Args:
         data: a schedule's file with certificates.
-        instance: whose record names who found it, how and when; its figures are set here.
+        instance: its record says who found it, how and when; the figures are set here.
     """
     judged = judge(data, instance)
     packed = pack(data, [judged.certificate] if judged.certificate is not None else [])
@@ -156,16 +156,16 @@ def first_record(data: Mapping[str, Any], instance: Instance) -> tuple[Instance,
 
 
 def schedule_of(data: Mapping[str, Any], name: str = "schedule") -> Schedule:
-    """The schedule of a file's content, without its certificates.
+    """The schedule in a file's content, without its certificates.
 
     Raises:
-        FileError: it holds none.
+        FileError: it contains no schedule.
     """
     return from_bytes(json.dumps({**data, "certificates": []}).encode(), name)
 
 
 def reason_of(data: Mapping[str, Any], certificate: Mapping[str, Any] | None) -> str:
-    """Why a certificate's bound holds, in a sentence; empty where there is none."""
+    """Why a certificate's bound holds, in a sentence; empty without a certificate."""
     if certificate is None:
         return ""
     schedule = schedule_of(data)
@@ -173,10 +173,10 @@ def reason_of(data: Mapping[str, Any], certificate: Mapping[str, Any] | None) ->
 
 
 def pack(data: Mapping[str, Any], certificates: list[Mapping[str, Any]]) -> bytes:
-    """A schedule's file with these certificates, compressed; equal ones have equal bytes.
+    """A schedule's file with these certificates, compressed deterministically.
 
     Raises:
-        InvalidScheduleError: it is larger than what is kept.
+        InvalidScheduleError: it is too large to store.
     """
     different = [one for at, one in enumerate(certificates) if one not in certificates[:at]]
     content = json.dumps({**data, "certificates": different}, separators=(",", ":")).encode()

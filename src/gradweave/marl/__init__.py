@@ -11,13 +11,13 @@ from gradweave.lazy import lazily
 if TYPE_CHECKING:
     from gradweave.marl.config import PPO, Config
     from gradweave.marl.evaluation import evaluate
-    from gradweave.marl.games.environment import Environment, Outcome, View
+    from gradweave.marl.games.environment import Environment, View
     from gradweave.marl.games.environments import make
     from gradweave.marl.games.family import Family
     from gradweave.marl.games.reading import Reading
-    from gradweave.marl.learners.learner import Learner, Metrics
-    from gradweave.marl.loading import load
-    from gradweave.marl.trained import Report, Trained
+    from gradweave.marl.learners.learner import Learner
+    from gradweave.marl.loading import load_trained
+    from gradweave.marl.trained import Trained
     from gradweave.marl.training import train
 
 __all__ = [
@@ -26,14 +26,11 @@ __all__ = [
     "Environment",
     "Family",
     "Learner",
-    "Metrics",
-    "Outcome",
     "Reading",
-    "Report",
     "Trained",
     "View",
     "evaluate",
-    "load",
+    "load_trained",
     "make",
     "train",
 ]

@@ -1,4 +1,4 @@
-"""Learners and policies of agents in safetensors files."""
+"""Learners and policies in safetensors files."""
 
 import json
 from collections.abc import Mapping
@@ -11,28 +11,28 @@ from gradweave.errors import FileError
 T = TypeVar("T")
 FORMAT, VERSION = "gradweave-marl", "1"
 _ENTRY = "gradweave"
-"""The one entry of a file's metadata, which holds JSON."""
+"""Key of the single entry in a file's metadata; its value is JSON."""
 _OLD_NAMES = {"log_spread": "log_std", "told": "last_sent"}
-"""Parts of arrays' names in earlier files."""
+"""Renamed parts of array names: the name in earlier files, and the name today."""
 
 
 def save(path: Path, tree: Any, about: Mapping[str, Any]) -> None:
-    """Writes a tree's arrays; the file appears whole or not at all.
+    """Writes the arrays of a tree atomically: readers see the whole file or none.
 
     Args:
         path: the file.
-        tree: of arrays.
-        about: what to say beside them, as JSON.
+        tree: tree of arrays.
+        about: metadata to store with the arrays, as JSON.
     """
     metadata = {"format": FORMAT, "version": VERSION, "about": dict(about)}
     pytrees.save(path, tree, {_ENTRY: json.dumps(metadata, sort_keys=True)})
 
 
 def about(path: Path) -> dict[str, Any]:
-    """Reads what a file says beside its arrays.
+    """Reads the metadata stored with a file's arrays.
 
     Raises:
-        FileError: where it cannot be read, or `save` did not write it.
+        FileError: the file cannot be read, or `save` did not write it.
     """
     metadata = arrays.json_entry(path, arrays.metadata(path), _ENTRY)
     if not isinstance(metadata, dict) or (metadata.get("format"), metadata.get("version")) != (
@@ -41,19 +41,19 @@ def about(path: Path) -> dict[str, Any]:
     ):
         raise FileError(f"{path}: expected a {FORMAT} file of version {VERSION}, got another")
     if not isinstance(metadata.get("about"), dict):
-        raise FileError(f"{path}: does not say what it is of")
+        raise FileError(f"{path}: does not say what it contains")
     return metadata["about"]
 
 
 def load(path: Path, like: T) -> T:
-    """Reads a tree's arrays, into memory of the host; random keys are made keys again.
+    """Reads the arrays of a tree into host memory; random keys become typed keys again.
 
     Args:
         path: the file.
-        like: a tree of the same shapes; of shapes alone, if need be.
+        like: a tree of the same shapes; shapes without values suffice.
 
     Raises:
-        FileError: where the file cannot be read, or has other arrays.
+        FileError: the file cannot be read, or contains other arrays.
     """
     about(path)
     return pytrees.load(path, like, old_names=_OLD_NAMES)

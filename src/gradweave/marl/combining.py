@@ -1,6 +1,6 @@
-"""How a training's devices combine what they learn, the same each time that it is resumed.
+"""How a training's devices combine their updates, identically each time the training resumes.
 
-A schedule that was solved for is kept beside the checkpoint, which names it by its digest.
+If the solver finds the schedule, it is saved next to the checkpoint, which names it by its digest.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from gradweave.aggregate.spec import ScheduledSpec, method_of, parse
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
 from gradweave.marl.learners.algorithms import Aggregate
-from gradweave.schedule.file import from_bytes, load, to_bytes
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.file import from_bytes, load, to_bytes
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.topology import Topology
 
@@ -28,25 +28,25 @@ SCHEDULE = "schedule.json"
 
 @dataclasses.dataclass(frozen=True)
 class Combining:
-    """How devices combine what they learn."""
+    """How devices combine their updates."""
 
     aggregate: Aggregate
-    """Puts that into an optimizer."""
+    """Adds the aggregation to an optimizer."""
     schedule: Schedule | None = None
-    """By which they average gradients; None where by none."""
+    """The schedule that averages gradients, or None if no schedule is used."""
     kept: bool = False
-    """Whether the schedule was solved for, and so is to be kept."""
+    """Whether the solver found the schedule, so that it must be saved with the checkpoint."""
 
     @functools.cached_property
     def digest(self) -> str | None:
-        """By which the checkpoint names the schedule."""
+        """The name under which the checkpoint refers to the schedule."""
         return None if self.schedule is None else _digest(self.schedule)
 
     def keep(self, folder: Path) -> None:
-        """Writes a schedule that was solved for, beside a checkpoint of a training by it.
+        """Saves the schedule, if the solver found it, next to the training's checkpoint.
 
         Raises:
-            FileError: where it cannot be written.
+            FileError: the file cannot be written.
         """
         if self.schedule is not None and self.kept:
             self.schedule.save(folder / SCHEDULE)
@@ -55,21 +55,21 @@ class Combining:
 def combining(
     config: Config, folder: Path, stated: Mapping[str, Any] | None, processes: "Processes"
 ) -> Combining:
-    """Resolves the aggregation of a config.
+    """Resolves the aggregation of a configuration.
 
     Args:
-        config: of the training.
-        folder: where it is kept.
-        stated: metadata of the checkpoint to resume from; None where there is none, or in processes
-            other than the first.
-        processes: which train together; the first one alone has a folder, and files.
+        config: configuration of the training.
+        folder: folder of the training.
+        stated: metadata of the checkpoint to resume from, or None if there is none, and in all
+            processes but the first.
+        processes: the processes that train together; only the first has a folder and reads files.
 
     Raises:
-        SpecError: the aggregation is not understood.
-        OptionError: it has a value out of its range; or the schedule is another one than that by
-            which the training began.
-        ScheduleError: it is for another number of devices.
-        FileError: a schedule's file cannot be read.
+        SpecError: the aggregation cannot be parsed.
+        OptionError: a value is out of range, or the schedule is not the one that the training
+            started with.
+        ScheduleError: the schedule is for another number of devices.
+        FileError: the schedule's file cannot be read.
     """
     text, devices = config.aggregation, config.devices
     if method_of(text) != "scheduled":
@@ -89,7 +89,7 @@ def combining(
 def _schedule(
     config: Config, folder: Path, stated: Mapping[str, Any] | None
 ) -> tuple[Schedule, bool]:
-    """The schedule that is read, solved for or kept, and whether it is for a network."""
+    """The schedule (read, found or saved earlier), and whether it was found for a network."""
     spec = parse(config.aggregation)
     assert isinstance(spec, ScheduledSpec)
     expected = None if stated is None else stated.get("schedule")
@@ -100,17 +100,17 @@ def _schedule(
     schedule = find_schedule(spec, config.devices, config.seed)
     if expected not in (None, _digest(schedule)):
         raise OptionError(
-            f"{spec.file} is another schedule than that by which the training in {folder} began; "
-            "put that one back, or give another folder"
+            f"{spec.file} is not the schedule that the training in {folder} started with; "
+            "restore that file, or give another folder"
             if spec.file
-            else f"{folder / SCHEDULE} is not the schedule by which the training there began, and "
-            "the one found now is another; put that one back, or give another folder"
+            else f"{folder / SCHEDULE} is not the schedule that the training there started with, "
+            "and neither is the schedule found now; restore that file, or give another folder"
         )
     return schedule, spec.network is not None
 
 
 def _kept(path: Path, network: Topology) -> Schedule | None:
-    """The schedule that is kept, if it is one for the network."""
+    """The saved schedule, if it is for this network."""
     if not path.exists():
         return None
     schedule = load(path)

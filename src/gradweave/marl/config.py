@@ -1,4 +1,4 @@
-"""What a training depends on, checked at construction."""
+"""The configuration of a training, checked at construction."""
 
 import dataclasses
 import math
@@ -18,22 +18,22 @@ from gradweave.training.config import OLD_NAMES, convert, new_names
 
 T = TypeVar("T")
 Activation = Literal["tanh", "relu"]
-"""Of the hidden layers."""
+"""Activation of the hidden layers."""
 
 
 Sharing = Literal["shared", "team", "agent"]
-"""Which agents share parameters: all, those of a team, or none."""
+"""Which agents share parameters: all of them, those of a team, or none."""
 
 
 class Settings(Protocol):
-    """The settings of any algorithm."""
+    """The settings that every algorithm has."""
 
     environments: int
-    """Games side by side, of all devices together."""
+    """Number of games in parallel, over all devices."""
 
     @property
     def steps(self) -> int:
-        """Steps of an update, of all games on all devices together."""
+        """Environment steps per update, over all games and devices."""
         ...
 
 
@@ -50,53 +50,54 @@ def check_network(hidden: tuple[int, ...], activation: str, sharing: str) -> Non
 
 @dataclasses.dataclass(frozen=True)
 class PPO:
-    """How IPPO and MAPPO learn."""
+    """The settings of IPPO and MAPPO."""
 
     environments: int = 64
-    """Games side by side, of all devices together."""
+    """Number of games in parallel, over all devices."""
     rollout: int = 128
-    """Steps of each game in an update."""
+    """Steps of each game per update."""
     epochs: int = 4
-    """Times that an update goes over its steps."""
+    """Number of passes over the steps of an update."""
     minibatches: int = 4
-    """Parts of an epoch, each a step of the optimizer, on every device."""
+    """Minibatches per epoch and device; each makes one optimizer step."""
     learning_rate: float = 1e-3
     decay: bool = True
-    """Whether the learning rate falls to 0, by as much with each step of the optimizer."""
+    """Whether the learning rate decays linearly to 0 over the optimizer steps of the training."""
     discount: float = 0.99
     gae_lambda: float = 0.95
     """λ of the generalised advantage estimate."""
     clip_ratio: float = 0.2
-    """ε: how far the ratio of an action's probabilities may move from 1 in one update."""
+    """ε: how far the probability ratio of an action may move from 1 in one update."""
     value_clip: float | None = None
-    """How far a critic's value may move in one update; not given, as far as it will."""
+    """How far the critic's value may move in one update, or None for no limit."""
     entropy_coefficient: float = 0.01
     """Weight of the entropy bonus."""
     value_coefficient: float = 0.5
     """Weight of the critic's loss."""
     max_gradient_norm: float = 0.5
-    """Norm to which gradients are clipped, after devices have combined them."""
+    """Norm to which gradients are clipped after the devices have combined them."""
     normalise_advantages: bool = True
-    """Whether advantages get mean 0 and deviation 1 in each minibatch of a device."""
+    """Whether advantages are normalised to mean 0 and deviation 1 in each minibatch of a device."""
     normalise_values: bool = False
-    """Whether the critic learns returns normalised by their running mean and variance over all
-    updates and devices (Yu et al. 2022)."""
+    """Whether the critic learns returns that are normalised by their running mean and variance over
+    all updates and devices (Yu et al. 2022)."""
     truncation: Literal["end", "bootstrap"] = "end"
-    """The value after an episode that a time limit ended: 0, as in JaxMARL's baselines and as a
-    return counts; or the critic's, at the price of evaluating every step twice."""
+    """The value after an episode that a time limit ended: 0 ("end"), as in JaxMARL's baselines and
+    as returns are counted; or the critic's value ("bootstrap"), which evaluates every step twice.
+    """
     shaping: float = 0.0
-    """Weight of the game's shaped rewards at first."""
+    """Initial weight of the game's shaped rewards."""
     shaping_fraction: float = 0.5
-    """Share of the training over which it falls to 0."""
+    """Share of the training after which that weight has reached 0."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, of actor and critic each."""
+    """Widths of the hidden layers, for the actor and the critic each."""
     recurrent: bool = False
-    """Whether a gated recurrent unit as wide as the last hidden layer follows it."""
+    """Whether a gated recurrent unit of the same width follows the last hidden layer."""
     activation: Activation = "tanh"
     parameter_sharing: Sharing = "shared"
-    """Whether all agents share parameters, those of a team, or none."""
+    """Which agents share parameters: all of them, those of a team, or none."""
     log_std: float = 0.0
-    """Logarithm of the standard deviation of continuous actions at first."""
+    """Initial logarithm of the standard deviation of continuous actions."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, "learning_rate", "clip_ratio", "max_gradient_norm")
@@ -113,14 +114,14 @@ class PPO:
 
     @property
     def steps(self) -> int:
-        """Steps of an update, of all games on all devices together."""
+        """Environment steps per update, over all games and devices."""
         return self.environments * self.rollout
 
     def check_devices(self, devices: int) -> None:
-        """Refuses settings that cannot be divided among devices.
+        """Refuses settings that cannot be divided evenly among the devices.
 
         Raises:
-            OptionError: where games or minibatches do not come out even.
+            OptionError: the games, or the minibatches of a device, cannot be divided evenly.
         """
         if self.environments % devices:
             raise OptionError(
@@ -151,42 +152,43 @@ PPO_DEFAULTS: dict[str, dict[str, Any]] = {
     "worlds": {"discount": 0.95},
     "hanabi": {"learning_rate": 5e-4, "hidden": (256, 256), "activation": "relu"},
 }
-"""What differs from `PPO`'s own defaults, by family of games."""
+"""Defaults that differ from those of `PPO`, per family of games."""
 
 
 _SETTINGS = "settings."
-"""What the names of settings begin with in `Config.flat`."""
+"""Prefix of the names of settings in `Config.flat`."""
 _UNSAID: dict[str, Any] = {
     "network": None,
     f"{_SETTINGS}counterfactual": True,
     f"{_SETTINGS}normalise_values": False,
     f"{_SETTINGS}parameter_sharing": "shared",
 }
-"""What trainings did before there was a setting for it."""
+"""Values that older trainings used before the setting existed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A training: the same one ends in the same result, bit for bit, on the same machine."""
+    """A training; on one machine, equal configurations give bit-identical results."""
 
     env: str
-    """As `environments.make` reads it."""
+    """The game, in the notation of `environments.make`."""
     algorithm: str
     """A key of `algorithms.ALGORITHMS`."""
     settings: Any
-    """Of the algorithm: an instance of what its row names."""
+    """The algorithm's settings, of the class named in its row of `algorithms.ALGORITHMS`."""
     steps: int
-    """Steps of all games together, rounded up to whole updates."""
+    """Environment steps over all games, rounded up to whole updates."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """More options of the environment."""
+    """Further options of the environment."""
     network: str | None = None
-    """What makes the networks in place of ours, as `own_network.named` reads it, or is called."""
+    """The factory that replaces Gradweave's networks: its reference for `own_network.named`, or its
+    name."""
     aggregation: str = "mean"
-    """As `aggregate.from_spec` reads it."""
+    """The aggregation, in the notation of `aggregate.aggregator`."""
     devices: int = 1
     seed: int = 0
     seeds: int = 1
-    """Learners that are trained side by side, each for itself."""
+    """Number of independent learners, trained in parallel."""
 
     def __post_init__(self) -> None:
         check_at_least_one(self, "steps", "devices", "seeds")
@@ -196,31 +198,31 @@ class Config:
 
     @property
     def updates(self) -> int:
-        """Updates of the whole training."""
+        """Number of updates in the whole training."""
         return -(-self.steps // self.settings.steps)
 
     def flat(self) -> dict[str, Any]:
-        """All fields by name, as in JSON; settings as ``settings.NAME``."""
+        """All fields by name, as JSON values; settings are named ``settings.NAME``."""
         metadata = msgspec.json.decode(msgspec.json.encode(self))
         settings = metadata.pop("settings")
         return metadata | {f"{_SETTINGS}{name}": value for name, value in settings.items()}
 
 
 def current(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of `Config.flat` with the current names of settings."""
+    """The result of `Config.flat`, with renamed settings under their current names."""
     old = {f"{_SETTINGS}{name}": f"{_SETTINGS}{new}" for name, new in OLD_NAMES.items()}
     return {old.get(name, name): value for name, value in metadata.items()}
 
 
 def from_flat(metadata: Mapping[str, Any], kind: Callable[[str], type]) -> Config:
-    """The training of a `Config.flat`.
+    """The configuration of which `metadata` is the `Config.flat`.
 
     Args:
-        metadata: all of it.
-        kind: an algorithm's name -> the class of its settings.
+        metadata: all fields.
+        kind: returns the class of an algorithm's settings, given its name.
 
     Raises:
-        OptionError: where a field is missing, unknown or out of range.
+        OptionError: a field is missing, unknown or out of range.
     """
     settings = {
         name.removeprefix(_SETTINGS): value
@@ -233,9 +235,9 @@ def from_flat(metadata: Mapping[str, Any], kind: Callable[[str], type]) -> Confi
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What differs between the `Config.flat` of two trainings, for a message.
+    """The differences between the `Config.flat` of two trainings, as text for a message.
 
-    Where one is older than a setting, the setting counts as what the training did without it.
+    If a training is older than a setting, the comparison uses the value that it had in effect.
     """
 
     def both(name: str) -> tuple[Any, Any]:
@@ -250,15 +252,15 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any]) -> T:
-    """An algorithm's settings.
+    """An algorithm's settings, checked.
 
     Args:
-        kind: their class.
-        usual: what differs from its defaults for the family of games.
-        given: what a user asks for.
+        kind: class of the settings.
+        usual: defaults of the family of games, which override those of the class.
+        given: values that the user set, which override both.
 
     Raises:
-        OptionError: where a name is unknown or a value is out of range.
+        OptionError: a name is unknown, or a value is out of range.
     """
     names = [field.name for field in dataclasses.fields(kind)]  # pyright: ignore[reportArgumentType]
     try:

@@ -1,4 +1,4 @@
-"""The returns of a policy, in whole episodes."""
+"""Returns of a policy over whole episodes."""
 
 import dataclasses
 import functools
@@ -12,15 +12,16 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 from numpy.typing import NDArray
 
 from gradweave.marl.games.environment import Environment, View
+from gradweave.marl.games.parallel import game_errors
 from gradweave.marl.learners.learner import Learner
 from gradweave.marl.learners.randomness import split_each
 
 LIMIT = 10_000
-"""Steps after which an episode is truncated, and counts with its return so far."""
+"""Steps after which an episode is truncated; it then counts with its return so far."""
 How = Literal["greedy", "sampled", "random"]
 HOWS: tuple[How, ...] = get_args(How)
 Act = Callable[[Any, View, PRNGKeyArray], tuple[Any, Num[Array, "B A *U"]]]
-"""(memory, view, keys) -> (memory, actions) of games side by side."""
+"""(memory, view, keys) -> (memory, actions), for a batch of games."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Returns:
     """The returns of episodes."""
 
     by_agent: NDArray[np.float32]
-    """[episodes, A]."""
+    """Return of each agent, [episodes, A]."""
     lengths: NDArray[np.int32]
-    """[episodes] steps."""
+    """Number of steps, [episodes]."""
     measures: Mapping[str, NDArray[np.float32]] = dataclasses.field(default_factory=dict)
-    """[episodes] the game's own, by name; see `Reading.measures`."""
+    """The game's own measures by name, each [episodes]; see `Reading.measures`."""
 
     @property
     def mean(self) -> float:
@@ -41,13 +42,13 @@ class Returns:
 
     @property
     def error(self) -> float:
-        """Standard error of that, as far as it is by the choice of episodes."""
+        """Standard error of the mean over episodes."""
         each = self.by_agent.mean(1, dtype=np.float64)
         return float(each.std(ddof=1) / len(each) ** 0.5) if len(each) > 1 else float("inf")
 
 
 def random_action(environment: Environment, view: View, keys: PRNGKeyArray) -> Num[Array, "B A *U"]:
-    """Uniformly random actions of all agents: of those available, or within range."""
+    """Actions of all agents, uniform over the available actions or over the range."""
     shape = view.available.shape[1:]
 
     def one(key: PRNGKeyArray, available: Bool[Array, "A U"]) -> Array:
@@ -61,16 +62,16 @@ def random_action(environment: Environment, view: View, keys: PRNGKeyArray) -> N
 def play(
     environment: Environment, act: Act, memory: Any, keys: PRNGKeyArray
 ) -> tuple[Float[Array, "B A"], Int[Array, " B"], dict[str, Float[Array, " B"]]]:
-    """One episode of each game, from its beginning to its end.
+    """Plays one episode of each game from beginning to end.
 
     Args:
         environment: the game.
         act: the policy.
-        memory: what it remembers at first.
-        keys: [B] of each episode; an episode depends on its own alone.
+        memory: the policy's memory at the beginning.
+        keys: [B] random keys; each episode depends on its key only.
 
     Returns:
-        Returns by agent, steps, and the game's own measures.
+        Returns by agent, numbers of steps, and the game's own measures.
     """
     keys, beginning = split_each(keys, 2)
     games, view = jax.vmap(environment.reset)(beginning)
@@ -113,49 +114,49 @@ def evaluate(
     seed: int,
     same_episodes: bool = True,
 ) -> list[Returns]:
-    """The returns of the policies of several seeds.
+    """Evaluates the policies of several seeds.
 
     Args:
-        learner: whose policies.
-        environment: to play.
-        parameters: [S, ...] of each seed.
-        how: whether the policies take their best action or draw one; or, for comparison, all
-            agents play at random, for which parameters do not matter, or can be None, and there
-            is one result.
-        episodes: of each.
-        seed: of the episodes.
-        same_episodes: whether all policies play the same ones; else each has its own, so
-            that what chance gave them does not show in all.
+        learner: the learner whose policies are evaluated.
+        environment: the game.
+        parameters: the policies' parameters, [S, ...]; ignored for random play, and may be None
+            then.
+        how: whether the policies take their best action or sample one, or all agents act at random
+            for comparison, which gives a single result.
+        episodes: number of episodes per policy.
+        seed: seed of the episodes.
+        same_episodes: whether all policies play the same episodes. With separate episodes, luck in
+            them is averaged out over the policies.
     """
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _SALT), episodes)
     played = functools.partial(_player(learner, environment), np.int32(HOWS.index(how)))
     if how == "random":
         anyone = jax.tree.map(lambda x: x[0], parameters)
-        return [_returns(played(anyone, keys))]
+        return [_returns(lambda: played(anyone, keys))]
     seeds = jax.tree.leaves(parameters)[0].shape[0]
 
     def one(number: int) -> Returns:
         own = jax.tree.map(lambda x: x[number], parameters)
         drawn = keys if same_episodes else _others(keys, number)
-        return _returns(played(own, drawn))
+        return _returns(lambda: played(own, drawn))
 
     return [one(number) for number in range(seeds)]
 
 
 def _others(keys: PRNGKeyArray, number: int) -> PRNGKeyArray:
-    """As many keys that no other number has."""
+    """Keys of as many other episodes, different for each number."""
     return jax.vmap(functools.partial(jax.random.fold_in, data=number))(keys)
 
 
 _SALT = 0x65_76_61_6C
-"""Gives evaluation other random numbers than training."""
+"""Separates the random numbers of evaluation from those of training."""
 
 
 @functools.lru_cache(maxsize=2)
 def _player(learner: Learner, environment: Environment) -> Callable[..., tuple]:
-    """(how, parameters or None, keys) -> what `play` gives.
+    """(how, parameters or None, keys) -> the result of `play`.
 
-    One program for all ways to act, since most of it, and of its compiling, is the game.
+    All ways to act share one program, because the game makes up most of it and of its compile time.
     """
 
     def at_random(_: Any, memory: Any, view: View, keys: PRNGKeyArray) -> tuple[Any, Array]:
@@ -180,5 +181,6 @@ def _player(learner: Learner, environment: Environment) -> Callable[..., tuple]:
     return jax.jit(played)
 
 
-def _returns(played: tuple) -> Returns:
-    return Returns(*jax.tree.map(np.asarray, played))
+def _returns(play: Callable[[], tuple]) -> Returns:
+    with game_errors():
+        return Returns(*jax.tree.map(np.asarray, play()))

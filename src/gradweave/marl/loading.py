@@ -1,4 +1,4 @@
-"""A finished training, read from its folder: to play, evaluate or draw."""
+"""Reads a finished training from its folder, in order to play, evaluate or draw its policy."""
 
 from pathlib import Path
 from typing import Any
@@ -13,36 +13,36 @@ from gradweave.marl.trained import POLICY, Trained, begun
 from gradweave.marl.training import check_environment, load_policy
 
 
-def load(
+def load_trained(
     folder: Path, *, environment: Environment | None = None, network: Factory | None = None
 ) -> Trained:
     """Reads a finished training, with its environment and algorithm.
 
     Args:
-        folder: that `train` was given. What it says is not imported.
-        environment: that was learned; needed where it was named as ``module:object``.
-        network: what made the networks; needed where they are not Gradweave's own.
+        folder: the folder that was passed to `train`. No code that it names is imported.
+        environment: the environment of the training; required if it was named as ``module:object``.
+        network: the factory of the networks; required if the training did not use Gradweave's.
 
     Returns:
-        The same as `train` returned, but for what is of that run alone: all updates were made
-        before, at no speed.
+        The result that `train` returned, without the facts about that run: it counts all updates as
+        resumed, and has no speed.
 
     Raises:
-        FileError: where there is no policy, or none that can be used.
-        OptionError: where its environment cannot be made here, or another is given.
+        FileError: there is no policy, or it cannot be used.
+        OptionError: the environment cannot be made here, or differs from that of the training.
     """
     path = folder / POLICY
     if not path.exists():
         if begun(folder) is not None:
             raise FileError(
-                f"{folder}: has no {POLICY} yet: the training is not at its end; train again with "
-                "the same options to go on"
+                f"{folder}: has no {POLICY} yet, because the training has not finished; train "
+                "again with the same options to continue it"
             )
         raise FileError(f"{folder}: there is no {POLICY}; give the folder of a training")
     about = checkpoint.about(path)
     config_fields, extended = about.get("config"), about.get("extended", [])
     if not isinstance(config_fields, dict) or not isinstance(extended, list):
-        raise FileError(f"{path}: does not say what training it is of")
+        raise FileError(f"{path}: does not say which training it belongs to")
     try:
         config = algorithms.config_of(config_fields)
     except (OptionError, TypeError) as error:
@@ -68,15 +68,15 @@ def load(
 
 
 def imported(folder: Path, env: str | None, network: str | None) -> dict[str, Any]:
-    """What `load` is to be given besides a folder, of what a command names.
+    """Arguments of `load` for the objects that a command names as ``module:object``.
 
     Args:
-        folder: of the training, whose options the game gets.
-        env: the game that was learned, as ``module:object``; None where the folder's is enough.
-        network: what made the networks; None where none did.
+        folder: folder of the training, whose options the game gets.
+        env: the game of the training, or None if the folder's metadata suffices.
+        network: the factory of the networks, or None if the training used Gradweave's.
 
     Raises:
-        OptionError: one of them is not what the folder has, or cannot be imported.
+        OptionError: an object is not the training's, or cannot be imported.
         FileError: the folder cannot be read.
     """
     kept = checkpoint.about(folder / POLICY).get("config", {}) if env or network else {}

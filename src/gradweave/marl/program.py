@@ -1,7 +1,8 @@
-"""Learners over devices and seeds: one compiled program that makes any number of updates.
+"""Learners over devices and seeds: one compiled program that runs any number of updates.
 
-Every device holds the whole state of a learner, with parameters of its own: they are equal under an
-exact aggregation, and may differ under gossip. Arrays have axes [D, S] in front: devices and seeds.
+Every device holds the complete state of a learner, including a copy of the parameters. The copies
+are equal under an exact aggregation, and may differ under gossip. Arrays have leading axes [D, S]:
+devices and seeds.
 """
 
 import functools
@@ -15,27 +16,30 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from gradweave.aggregate.finite import is_finite
 from gradweave.execute.axis import AXIS
+from gradweave.marl.games.own import check_actions
+from gradweave.marl.games.parallel import game_errors
 from gradweave.marl.learners.learner import Metrics, not_finite
 
 AT_ONCE = 64
-"""Updates that one call makes at most: as many metrics have room."""
+"""Maximum number of updates per call; the arrays of metrics have this length."""
 
 
 def seed_keys(seed: Int[Array, ""] | np.int32, seeds: int, groups: int = 1) -> PRNGKeyArray:
-    """[S] keys of the learners side by side, the same in every group of them."""
+    """[S] keys of the learners, the same in each of the groups."""
     key = jax.random.key(seed)
-    # A learner of one training alone is the first one of a training of several.
+    # A training's seeds must give the same numbers whether it runs alone or within a sweep.
     numbers = jnp.arange(seeds) % (seeds // groups)
     return jax.vmap(functools.partial(jax.random.fold_in, key))(numbers)
 
 
 def each_seed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of one learner makes of each of several.
+    """Applies a function of one learner to each of several.
 
     Args:
-        function: of one.
-        arguments: with an axis [S] in front, of seeds; all of them.
+        function: a function of one learner.
+        arguments: its arguments, all with a leading axis [S] over seeds.
     """
     if jax.tree.leaves(arguments)[0].shape[0] > 1:
         return jax.vmap(function)(*arguments)
@@ -44,27 +48,27 @@ def each_seed(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Program:
-    """A learner's updates, compiled once."""
+    """The updates of a learner, compiled once."""
 
     def __init__(
         self, learner: Any, devices: Sequence[Any], seed: int, seeds: int, groups: int = 1
     ) -> None:
-        """Divides the work.
+        """Places the work on the devices.
 
         Args:
             learner: a `Learner` of one seed on one device, or a `SweptLearner` of all groups.
-            devices: at least one; of all processes, where there are several.
-            seed: of every random choice.
-            seeds: learners side by side, of all groups together.
-            groups: of learners with the same seeds.
+            devices: at least one device; those of all processes, if there are several.
+            seed: seed of every random choice.
+            seeds: number of learners in parallel, over all groups.
+            groups: number of groups of learners; all groups use the same seeds.
         """
         self.learner = learner
         self.mesh = Mesh(np.array(devices), (AXIS,))
         self.seed, self.seeds, self.groups = seed, seeds, groups
         self.sharding = NamedSharding(self.mesh, P(AXIS))
-        """How states lie on the devices."""
+        """Placement of the states on the devices."""
         mapped = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
-        # Runs once, for a moment: optimizing it would take longer than it saves.
+        # This program runs once and briefly, so optimizing it would take longer than it saves.
         quick = {"xla_backend_optimization_level": 0} if devices[0].platform == "cpu" else None
         self._initial = self._keyed(mapped(self._init, in_specs=P(), out_specs=P(AXIS)))
         self._start = jax.jit(self._initial, compiler_options=quick)
@@ -73,36 +77,50 @@ class Program:
         )
 
         self._replicated = NamedSharding(self.mesh, P())
-        self._not_finite = jax.jit(jax.vmap(not_finite), out_shardings=self._replicated)
+        self._health = jax.jit(jax.vmap(self._healthy), out_shardings=self._replicated)
 
     def start(self) -> Any:
         """The states before the first update: [D, S, ...]."""
         return self._start(np.int32(self.seed))
 
     def shapes(self) -> Any:
-        """The states' shapes, without the work."""
+        """The shapes of the states, without computing the states."""
         return jax.eval_shape(self._initial, np.int32(self.seed))
 
     def run(self, state: Any, updates: int) -> tuple[Any, Metrics]:
-        """Makes updates.
+        """Runs updates.
 
         Args:
-            state: [D, S, ...].
-            updates: 1 to `AT_ONCE`.
+            state: the states, [D, S, ...].
+            updates: number of updates, 1 to `AT_ONCE`.
 
         Returns:
-            The states after them, and metrics of each update and seed, over all devices:
+            The states afterwards, and the metrics of each update and seed over all devices:
             [updates, S, ...].
-        """
-        state, metrics = self._run(state, np.int32(updates))
-        return state, jax.tree.map(lambda x: np.asarray(x)[:updates], metrics)
 
-    def not_finite(self, state: Any) -> tuple[int, ...]:
-        """Of each device: its gradients so far, of all seeds, that were left out as not finite."""
-        return tuple(np.asarray(self._not_finite(state)).tolist())
+        Raises:
+            OptionError: a game's code raised an error, or left agents without any action.
+        """
+        with game_errors():
+            state, metrics = self._run(state, np.int32(updates))
+            metrics = jax.tree.map(lambda x: np.asarray(x)[:updates], metrics)
+        check_actions(metrics.measures)
+        return state, metrics
+
+    def left_out(self, state: Any) -> tuple[int, ...]:
+        """Number of gradients skipped so far as not finite, per device, over all its seeds."""
+        return tuple(np.asarray(self._health(state)[0]).tolist())
+
+    def is_finite(self, state: Any) -> bool:
+        """Whether the parameters of all devices and seeds are finite."""
+        return bool(np.asarray(self._health(state)[1]).all())
+
+    def _healthy(self, state: Any) -> tuple[Array, Array]:
+        """The number of gradients that a device skipped, and whether its parameters are finite."""
+        return not_finite(state), is_finite(jax.vmap(self.learner.parameters)(state))
 
     def parameters(self, state: Any) -> Any:
-        """Of each seed [S, ...]: the mean of all devices', which may differ."""
+        """Parameters of each seed, [S, ...]: the mean over devices, whose copies may differ."""
 
         def one(x: Array) -> Array:
             same = (x == x[:1]).all()
@@ -116,7 +134,7 @@ class Program:
     def _keyed(
         self, start: Callable[[PRNGKeyArray], Any]
     ) -> Callable[[Int[Array, ""] | np.int32], Any]:
-        """Makes the seeds' keys within the program, so that all processes have them."""
+        """Makes the seeds' keys within the program, so that every process has them."""
         return lambda seed: start(seed_keys(seed, self.seeds, self.groups))
 
     def _init(self, keys: PRNGKeyArray) -> Any:
@@ -134,7 +152,7 @@ class Program:
     def _updates(self, state: Any, number: Int[Array, ""]) -> tuple[Any, Metrics]:
         state = jax.tree.map(lambda x: x[0], state)
 
-        @functools.partial(jax.jit, inline=True)  # traced once, for the shapes and for the loop
+        @functools.partial(jax.jit, inline=True)  # traced once, for both the shapes and the loop
         def once(state: Any) -> tuple[Any, Metrics]:
             return each_seed(self.learner.update, state)
 

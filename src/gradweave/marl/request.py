@@ -1,4 +1,4 @@
-"""A training as it is asked for: by a TOML file, and by options that count more."""
+"""A training as the user requests it: by a TOML file, and by options that override the file."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import msgspec
 
 from gradweave import lazy
 from gradweave.aggregate.spec import ASYNCHRONOUS, AsynchronousSpec, method_of, parse
-from gradweave.automata.files import dump, load
+from gradweave.automata.files import dump, load_machine
 from gradweave.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
@@ -32,37 +32,37 @@ _KINDS = {
     "settings": dict,
     "network": str,
 }
-"""By the name of a field."""
+"""The type of each field, by name."""
 _WORDS = {str: "text", int: "a whole number", dict: "a table"}
 _DEFAULTS = {"env": "MPE_simple_spread_v3", "algorithm": "ippo", "steps": 1_000_000}
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A training that was asked for."""
+    """A training that the user requested."""
 
     config: Config
     extend: bool
-    """Whether it may extend a training of fewer steps: where steps are asked for, rather than
-    those of the default."""
+    """Whether it may extend a training of fewer steps: only if the user gave the number of steps.
+    """
 
     @property
     def by_server(self) -> bool:
-        """Whether an asynchronous server trains, whose workers are processes of their own."""
+        """Whether an asynchronous server trains, with workers in separate processes."""
         return method_of(self.config.aggregation) == ASYNCHRONOUS
 
     @property
     def imports(self) -> bool:
-        """Whether modules are imported by it, which may start JAX."""
+        """Whether it imports user modules, which may start JAX."""
         return is_object(self.config.env) or self.config.network is not None
 
     @property
     def devices(self) -> int:
-        """Of this process and those that train in the same program."""
+        """Number of devices of this process and of those that train in the same program."""
         return 1 if self.by_server else self.config.devices
 
     def check(self) -> None:
-        """Refuses at once what training would refuse once JAX has started and a game is made."""
+        """Refuses invalid requests early, before JAX starts or the game is made."""
         id, options = parse_game(self.config.env, self.config.options)
         family = family_named(family_of(self.config.env))
         algorithms.check_suits(
@@ -88,13 +88,13 @@ def read_request(
     """The training that a file and options describe.
 
     Args:
-        file: TOML; None for none.
-        options: fields of `Config` that count more than the file's, where they are not None.
-        settings: of the algorithm, as ``NAME=VALUE``.
-        machine: a reward machine's file, or ``own`` for that of the world.
+        file: TOML file, or None for no file.
+        options: fields of `Config`; those that are not None override the file.
+        settings: settings of the algorithm, as ``NAME=VALUE``.
+        machine: path of a reward machine's file, or ``own`` for the machine of the world.
 
     Raises:
-        OptionError: a field is unknown or has a value that it cannot have.
+        OptionError: a field is unknown, or its value is not allowed.
         FileError: the machine's file cannot be read.
     """
     fields = read_toml(file)
@@ -118,27 +118,27 @@ def read_request(
 
 
 def _check_served(config: Config) -> None:
-    """Refuses what an asynchronous server cannot train."""
+    """Refuses a training that an asynchronous server cannot run."""
     lazy.require(f"--aggregation {ASYNCHRONOUS}", "ray")
     known = [name for name, row in algorithms.ALGORITHMS.items() if row.parted]
     if config.algorithm not in known:
         raise OptionError(expected_one_of(f"{ASYNCHRONOUS}: algorithm", known, config.algorithm))
     if getattr(config.settings, "normalise_values", False):
         raise OptionError(
-            f"normalise_values: not by {ASYNCHRONOUS}, whose workers know each their own returns "
-            "alone; leave it out, or take another aggregation"
+            f"normalise_values: not supported by {ASYNCHRONOUS}, because a worker knows only its "
+            "own returns; omit it, or use another aggregation"
         )
 
 
 def _machine(given: str) -> str:
-    """The text of a machine's file, which the training keeps; ``own`` as it is."""
-    return given if given == OWN_MACHINE else dump(load(given))
+    """The text of a machine's file, which the training stores; ``own`` is returned unchanged."""
+    return given if given == OWN_MACHINE else dump(load_machine(given))
 
 
 def _check_hears(env: str, family: str) -> None:
     if family != WORLDS and family in FAMILIES:
         known = ", ".join(FAMILIES[WORLDS].ids)
-        raise OptionError(f"--machine: {env} has no events for it to hear; take {known}")
+        raise OptionError(f"--machine: {env} has no events for a reward machine; use {known}")
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:
@@ -149,12 +149,12 @@ def _check_names(fields: Mapping[str, Any]) -> None:
 
 
 def _check_imports_nothing(fields: Mapping[str, Any]) -> None:
-    """Refuses a file's modules: what a file says is never imported."""
+    """Refuses modules in a file: code that a file names is never imported."""
     env = fields.get("env")
     if isinstance(env, str) and is_object(env):
-        raise OptionError(f"env: {env} would be imported, which a file may not do: give --env")
+        raise OptionError(f"env: {env} names code to import, which a file may not do: give --env")
     if "network" in fields:
-        raise OptionError("network: would be imported, which a file may not do: give --network")
+        raise OptionError("network: names code to import, which a file may not do: give --network")
 
 
 def _check_kinds(fields: Mapping[str, Any]) -> None:
@@ -165,13 +165,13 @@ def _check_kinds(fields: Mapping[str, Any]) -> None:
 
 
 def read_sweep(given: Sequence[str]) -> dict[str, list[float]]:
-    """The values of a sweep by the name of a setting.
+    """The values of a sweep, by the name of a setting.
 
     Args:
         given: each as ``NAME=VALUE,VALUE,…``.
 
     Raises:
-        OptionError: one is written otherwise, or a name is given twice.
+        OptionError: an entry has another form, or a name is given twice.
 
     >>> read_sweep(["learning_rate=1e-3,3e-3", "discount=0.9"])
     {'learning_rate': [0.001, 0.003], 'discount': [0.9]}

@@ -1,4 +1,4 @@
-"""A training's result as JSON: what was trained, what its policy earns, and a picture of it."""
+"""The result of a training as JSON: its settings, the policy's returns, and a picture."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from gradweave.marl.trained import Trained
 
 
 def description(trained: Trained) -> dict[str, Any]:
-    """What was trained."""
+    """The settings of a training."""
     config, schedule = trained.config, trained.schedule
     return {
         "env": trained.environment.id,
@@ -37,12 +37,12 @@ def description(trained: Trained) -> dict[str, Any]:
 
 
 def of_training(trained: Trained, output: Path, processes: int) -> dict[str, Any]:
-    """What this call of the command added to it.
+    """What this run of the command contributed to the training.
 
     Args:
-        trained: what it ended in.
-        output: its folder.
-        processes: how many trained together.
+        trained: the result of the training.
+        output: folder of the training.
+        processes: number of processes that trained together.
     """
     return {
         "output": str(output),
@@ -55,7 +55,7 @@ def of_training(trained: Trained, output: Path, processes: int) -> dict[str, Any
 
 
 def _of_server(trained: Trained) -> dict[str, Any]:
-    """What happened to the processes of an asynchronous server, and how stale what they applied."""
+    """Replaced and recovered processes of an asynchronous server, and its gradients' staleness."""
     if trained.run is None:
         return {}
     history = trained.run.history
@@ -71,17 +71,17 @@ def _of_server(trained: Trained) -> dict[str, Any]:
 
 
 def save(result: dict[str, Any], folder: Path) -> None:
-    """Writes a result beside the policy, as ``result.json``."""
+    """Writes a result as ``result.json`` next to the policy."""
     atomic_write(folder / "result.json", (json.dumps(result, indent=1) + "\n").encode())
 
 
 def returns(trained: Trained, episodes: int, seed: int) -> dict[str, Any]:
-    """What the policy earns, beside agents that play at random.
+    """Returns of the policy, compared with those of agents that act at random.
 
     Args:
-        trained: whose policy.
-        episodes: per seed of the training.
-        seed: of the episodes.
+        trained: the training whose policy is evaluated.
+        episodes: number of episodes per seed of the training.
+        seed: seed of the episodes.
     """
     learner, environment = trained.learner, trained.environment
     fair = environment.reading.utility is not None
@@ -102,13 +102,13 @@ def of_sweep(
     episodes: int,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """A sweep's result: each combination's returns, which also stand in its own folder.
+    """The result of a sweep: the returns of each combination, which are also saved in its folder.
 
     Args:
-        several: what each combination ended in, by its folder.
-        output: the folder of all.
-        episodes: per seed.
-        progress: called with the step under way.
+        several: the result of each combination, keyed by the name of its folder.
+        output: parent folder of the sweep.
+        episodes: number of episodes per seed of the training.
+        progress: called with a description of the current step.
     """
     made, first = {}, next(iter(several.values()))
     for number, (name, trained) in enumerate(several.items()):
@@ -134,7 +134,7 @@ def evaluated(
     picture: Path | None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The policy's returns, and the path of its picture if one is asked for; see `returns`."""
+    """The policy's returns, and the path of its picture if one was requested; see `returns`."""
     progress("evaluating the policy")
     result = returns(trained, episodes, seed)
     if picture is not None:
@@ -144,7 +144,7 @@ def evaluated(
 
 
 def _summary(by_seed: list[Returns], agents: tuple[str, ...], *, fair: bool) -> dict[str, Any]:
-    """Of each seed, with the game's own measures; of resources, how fair it is, too."""
+    """Returns per seed, the game's own measures, and fairness in games about resources."""
     episodes = len(by_seed[0].lengths)
     shared = {"fairness": [summary(one.by_agent, one.lengths) for one in by_seed]} if fair else {}
     return shared | {
@@ -164,12 +164,12 @@ def _summary(by_seed: list[Returns], agents: tuple[str, ...], *, fair: bool) -> 
 
 
 def draw(trained: Trained, path: Path, seed: int) -> None:
-    """Draws one episode of the first seed's policy, which takes its best actions.
+    """Draws one episode, in which the first seed's policy always takes its best action.
 
     Args:
-        trained: whose policy.
-        path: of the picture, a GIF.
-        seed: of the episode.
+        trained: the training whose policy is drawn.
+        path: path of the GIF.
+        seed: seed of the episode.
     """
     first = jax.tree.map(lambda x: x[0], trained.parameters)
     frames = episode(trained.learner, trained.environment, first, seed=seed, greedy=True)

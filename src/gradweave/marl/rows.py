@@ -1,4 +1,4 @@
-"""What a training's log says of an update, and how TensorBoard shows it."""
+"""Rows of a training's log, one per update, and their curves in TensorBoard."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +11,17 @@ from gradweave.training.log import Log
 
 
 def row(metrics: Metrics, update: int, steps: int, agents: tuple[str, ...]) -> dict[str, Any]:
-    """What one update came to, of every seed.
+    """The log row of one update, with a value per seed.
 
     Args:
-        metrics: [S, ...].
+        metrics: the update's metrics, [S, ...].
         update: number of updates so far.
-        steps: steps so far, of all games.
-        agents: [A] names.
+        steps: environment steps so far, summed over all games.
+        agents: names of the [A] agents.
 
     Returns:
-        By name, a list over seeds; None stands for the mean of no episode.
+        A list over seeds by the name of the metric, or None if no episode ended whose mean it would
+        be.
     """
 
     def mean(total: Any) -> list[float | None]:
@@ -40,14 +41,14 @@ def row(metrics: Metrics, update: int, steps: int, agents: tuple[str, ...]) -> d
 
 
 def write(log: Log, metrics: Metrics, updates: int, steps: int, agents: tuple[str, ...]) -> None:
-    """Logs each update of a call, and adds it to the curves.
+    """Logs every update of a call, and adds it to the curves.
 
     Args:
-        log: of the training.
-        metrics: [U, S, ...].
-        updates: so far, these included.
-        steps: of an update, of all games.
-        agents: [A] names.
+        log: log of the training.
+        metrics: metrics of the updates, [U, S, ...].
+        updates: number of updates so far, including these.
+        steps: environment steps per update, summed over all games.
+        agents: names of the [A] agents.
     """
     first = updates - len(metrics.episodes) + 1
     lines = [
@@ -60,7 +61,7 @@ def write(log: Log, metrics: Metrics, updates: int, steps: int, agents: tuple[st
 
 
 def plot(log: Log, row: Mapping[str, Any]) -> None:
-    """Adds a row to the curves, by steps: means over seeds, and each seed's return."""
+    """Adds a row to the curves over steps: means over seeds, and the return of each seed."""
     for name, value in row.items():
         if name not in ("update", "steps", "seconds"):
             _plot(log, name, value, row["steps"])

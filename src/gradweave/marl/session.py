@@ -1,4 +1,4 @@
-"""A training as a command: refused, joined, resumed and interrupted as a user expects."""
+"""A training as a command: it validates, joins processes, resumes and survives interrupts."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradweave.errors import GradweaveError, OptionError
+from gradweave.marl.learners import algorithms
 from gradweave.marl.request import Request
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
 from gradweave.training.resuming import resuming
 
-if TYPE_CHECKING:  # they import JAX, for which it is too early
+if TYPE_CHECKING:  # these import JAX, which must not be imported yet
     from gradweave.marl.trained import Report, Trained
     from gradweave.processes.agreement import Processes
 
 Say = Callable[[str], None]
-"""Is told a line."""
+"""Callback that receives a line of text."""
 _RECOVERED = "servers were lost and all resumed from the checkpoint"
 
 
@@ -24,18 +25,18 @@ _RECOVERED = "servers were lost and all resumed from the checkpoint"
 def session(
     ask: Callable[[], Request], check_files: Callable[[], None], *, distributed: bool, complain: Say
 ) -> Iterator[tuple[Request, "Processes"]]:
-    """A training's request and its processes, JAX started, for as long as the block lasts.
+    """Context of a training: its request and processes, with JAX started while the block lasts.
 
     Args:
-        ask: gives the request, or raises what is wrong with it.
-        check_files: raises where an output cannot be written; called where they are written.
-        distributed: whether other processes were started with this one. Then an error of any of
-            them ends all; see `gradweave.processes.jax_distributed.joined`.
-        complain: says why this process ends.
+        ask: returns the request, or raises the error in it.
+        check_files: raises if an output cannot be written; called in the process that writes files.
+        distributed: whether other processes were started with this one. If so, an error in any
+            process ends all of them; see `gradweave.processes.jax_distributed.joined`.
+        complain: reports why this process ends.
 
     Raises:
-        GradweaveError: that `ask` or `check_files` raised, as far as possible before JAX is
-            imported; or that the other processes are not found.
+        GradweaveError: the error that `ask` or `check_files` raised, if possible before JAX is
+            imported; or the other processes cannot be reached.
     """
     if not distributed:
         check_files()
@@ -68,15 +69,15 @@ def session(
 
 
 def _check_in_one_program(asked: Request | GradweaveError) -> None:
-    """Refuses a server's training, in every process, before they look for each other."""
+    """Refuses a server's training in every process, before the processes look for each other."""
     if isinstance(asked, Request) and asked.by_server:
         raise OptionError(
-            f"--distributed: {asked.config.aggregation} starts its workers itself; leave it out"
+            f"--distributed: {asked.config.aggregation} starts its workers itself; omit the option"
         )
 
 
 def _caught(ask: Callable[[], Request]) -> Request | GradweaveError:
-    """A request; or the error, of which the other processes have to hear once they have joined."""
+    """The request, or the error, which the other processes must receive after they have joined."""
     try:
         return ask()
     except GradweaveError as error:
@@ -93,26 +94,26 @@ def train(
     note: Say,
     wandb: str | None = None,
 ) -> "Trained":
-    """Trains, and says how far it is, what it resumes from, and what is kept after Ctrl-C.
+    """Trains, and reports progress, the checkpoint it resumes from, and what remains after Ctrl-C.
 
     Args:
-        request: what to do.
-        output: folder of checkpoint, logs and the policy.
-        processes: that train together.
-        progress: called with the step under way.
-        checkpoint_minutes: between checkpoints.
+        request: the training to run.
+        output: folder of the checkpoint, the logs and the policy.
+        processes: the processes that train together.
+        progress: called with a description of the current step.
+        checkpoint_minutes: minutes between checkpoints.
         note: writes a line to standard error.
-        wandb: as for `training.train`.
+        wandb: see `training.train`.
 
     Raises:
-        GradweaveError: as `training.train`.
+        GradweaveError: see `training.train`.
     """
-    from gradweave.marl import training
+    from gradweave.marl import trained, training
 
     config, extend = request.config, request.extend
 
     def done() -> int:
-        return training.updates_done(config, output, extend=extend)
+        return trained.updates_done(config, output, extend=extend)
 
     with processes.lost_is_an_error():
         before = processes.number_of_first(done)
@@ -122,7 +123,7 @@ def train(
         return training.train(
             config,
             output,
-            report=reporting(progress, note),
+            report=reporting(progress, note, config.algorithm),
             progress=progress,
             checkpoint_minutes=checkpoint_minutes,
             extend=extend,
@@ -141,7 +142,7 @@ def train_several(
     note: Say,
     wandb: str | None = None,
 ) -> "dict[str, Trained]":
-    """As `train`, of every combination of settings of a sweep; see `sweep.train_sweep`."""
+    """Like `train`, for every combination of settings in a sweep; see `sweep.train_sweep`."""
     from gradweave.marl import sweep as sweeps
     from gradweave.marl.trained import stated
 
@@ -158,20 +159,25 @@ def train_several(
             config,
             sweep,
             output,
-            report=reporting(progress, note),
+            report=reporting(progress, note, config.algorithm),
             progress=progress,
             checkpoint_minutes=checkpoint_minutes,
             wandb=wandb,
         )
 
 
-def reporting(progress: Say, note: Say) -> "Callable[[Report], None]":
-    """Shows progress, and notes once per device that it has gradients that are not finite.
+def reporting(progress: Say, note: Say, algorithm: str = "ippo") -> "Callable[[Report], None]":
+    """A callback that shows progress, and warns the user once per problem.
+
+    It warns about gradients that are not finite, per device, and about agents' rewards that differ
+    although the algorithm learns a common reward.
 
     Args:
-        progress: called with the step under way.
+        progress: called with a description of the current step.
         note: writes a line to standard error.
+        algorithm: name of the algorithm.
     """
+    averages = algorithms.algorithm(algorithm).one_team
     noted: set[int] = set()
     lost = [0, 0]
 
@@ -182,6 +188,14 @@ def reporting(progress: Say, note: Say) -> "Callable[[Report], None]":
             if now > lost[place]:
                 lost[place] = now
                 note(f"{what}: {now} by update {at.update}")
+        nonlocal averages
+        if averages and _differ(at.by_agent):
+            averages = False
+            note(
+                f"{algorithm}: learns the mean of the agents' rewards, which differ: returns "
+                f"{min(at.by_agent):.4g} to {max(at.by_agent):.4g}, mean {at.mean_return:.4g}; "
+                "if their interests are opposed, use iql or ippo"
+            )
         mean = "" if at.mean_return is None else f", return {at.mean_return:.4g}"
         progress(
             f"update {at.update} of {at.of}{mean}; "
@@ -196,3 +210,10 @@ def reporting(progress: Say, note: Say) -> "Callable[[Report], None]":
                 )
 
     return report
+
+
+def _differ(returns: Sequence[float]) -> bool:
+    """Whether the agents' returns differ by more than rounding."""
+    if not returns:
+        return False
+    return max(returns) - min(returns) > 1e-4 * max(map(abs, returns))

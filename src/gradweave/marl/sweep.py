@@ -1,7 +1,7 @@
 """Several settings of one algorithm, each with several seeds, trained by one compiled program.
 
-Settings that are numbers in formulas are an axis of the program, as seeds are. Those on which
-shapes or the program itself depend are not: each of them is a training of its own.
+Settings that are numbers in formulas become an axis of the program, like seeds. Settings that
+change shapes or the program itself cannot; each of their values is a separate training.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from gradweave.aggregate.finite import is_finite
 from gradweave.atomic import make_folder
 from gradweave.checks import expected_one_of
 from gradweave.errors import OptionError
@@ -32,6 +33,7 @@ from gradweave.marl.program import AT_ONCE, Program
 from gradweave.marl.trained import CHECKPOINT, POLICY, Report, Trained, description, stated
 from gradweave.marl.training import RECENT_CALLS, devices_of, report_of
 from gradweave.processes.agreement import Processes
+from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
@@ -48,11 +50,11 @@ SWEPT = (
     "target_update_rate",
     "reward_scale",
 )
-"""Settings that can differ within a sweep, of algorithms that have them."""
+"""Settings that can vary within a sweep, for algorithms that have them."""
 
 
 class SweptState(eqx.Module):
-    """A learner's state, and the settings by which it learns."""
+    """The state of a learner, and the settings it learns with."""
 
     values: dict[str, Float[Array, ""]]
     state: Any
@@ -60,14 +62,14 @@ class SweptState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SweptLearner:
-    """A learner whose settings are part of its state; a `Learner` to `Program`."""
+    """A learner whose settings are part of its state; `Program` uses it as a `Learner`."""
 
     base: Learner
-    """By whose settings all but the values are made."""
+    """The learner that supplies every setting that does not vary."""
     remade: Callable[[Mapping[str, Array]], Learner]
-    """Values -> the learner with these."""
+    """Maps values to the learner with these values."""
     values: Mapping[str, np.ndarray]
-    """[S] of each learner side by side."""
+    """[S] values of each setting, one per learner in the program."""
 
     @property
     def games(self) -> int:
@@ -77,7 +79,7 @@ class SweptLearner:
     def init_numbered(
         self, shared: PRNGKeyArray, first: Int[Array, ""] | int, number: Int[Array, ""]
     ) -> SweptState:
-        """See `Learner.init`, of the learner with this number."""
+        """See `Learner.init`; `number` selects the learner's values."""
         values = {name: jnp.asarray(all)[number] for name, all in self.values.items()}
         return SweptState(values, self.remade(values).init(shared, first))
 
@@ -92,7 +94,7 @@ class SweptLearner:
 
 
 def points(sweep: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Every combination of a sweep's values, the last setting's changing fastest.
+    """Every combination of a sweep's values; the last setting changes fastest.
 
     >>> points({"learning_rate": [1e-3, 3e-3], "discount": [0.9]})
     [{'learning_rate': 0.001, 'discount': 0.9}, {'learning_rate': 0.003, 'discount': 0.9}]
@@ -101,12 +103,12 @@ def points(sweep: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 
 
 def stated_as(sweep: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """A sweep as the checkpoint states it."""
+    """A sweep as the checkpoint's metadata stores it."""
     return {name: list(map(float, values)) for name, values in sweep.items()}
 
 
 def name_of_point(values: Mapping[str, float]) -> str:
-    """The folder of a combination.
+    """The name of a combination's folder.
 
     >>> name_of_point({"learning_rate": 1e-3, "discount": 0.9})
     'learning_rate=0.001,discount=0.9'
@@ -115,13 +117,13 @@ def name_of_point(values: Mapping[str, float]) -> str:
 
 
 def configs(config: Config, sweep: Mapping[str, Sequence[float]]) -> dict[str, Config]:
-    """The training of each combination by its folder: what `gradweave train` would be asked for.
+    """The configuration of each combination, by folder, as `gradweave train` alone would have it.
 
     Raises:
-        OptionError: a setting cannot differ within a sweep, or has a value out of its range.
+        OptionError: a setting cannot vary within a sweep, or has a value out of its range.
     """
     if config.network is not None:
-        raise OptionError("--sweep: not with --network; give each setting a command of its own")
+        raise OptionError("--sweep: not with --network; run a separate command per setting")
     if not sweep or not all(sweep.values()):
         raise OptionError("--sweep: expected NAME=VALUE,VALUE,…")
     known = [name for name in SWEPT if hasattr(config.settings, name)]
@@ -135,6 +137,7 @@ def configs(config: Config, sweep: Mapping[str, Sequence[float]]) -> dict[str, C
     return found
 
 
+@one_at_a_time
 def train_sweep(
     config: Config,
     sweep: Mapping[str, Sequence[float]],
@@ -146,28 +149,28 @@ def train_sweep(
     stop_after: int | None = None,
     wandb: str | None = None,
 ) -> dict[str, Trained]:
-    """Trains every combination of settings, with `Config.seeds` seeds each, side by side.
+    """Trains every combination of settings in parallel, with `Config.seeds` seeds each.
 
-    A combination's seeds are those of a training of its own, whose numbers it has but for rounding,
-    and so is its folder, but for the checkpoint: one for all is kept beside them.
+    A combination has the same seeds, the same numbers up to rounding, and the same folder as a
+    separate training. Only the checkpoint is shared, and lies in the parent folder.
 
     Args:
-        config: of all; the settings of a sweep take the place of its own.
+        config: configuration of all combinations; the values of the sweep replace its settings.
         sweep: values by the name of a setting; see `SWEPT`.
-        folder: of the checkpoint, and of a folder for each combination.
+        folder: folder of the checkpoint, with a subfolder per combination.
         report: as for `training.train`; speed is that of one seed of one combination.
-        progress: called with the step under way before the first update.
-        checkpoint_minutes: time between checkpoints.
-        stop_after: updates after which to stop early; the checkpoint is written.
+        progress: called with a description of the current step before the first update.
+        checkpoint_minutes: minutes between checkpoints.
+        stop_after: number of updates after which to stop early, with a checkpoint.
         wandb: as for `training.train`; each combination is a run.
 
     Returns:
-        What each combination ended in, by its folder.
+        The result of each combination, by its folder.
 
     Raises:
         OptionError: a setting cannot be swept, or the folder holds another training.
         FileError: the folder cannot be made, or its checkpoint cannot be read.
-        KeyboardInterrupt: Ctrl-C came; the checkpoint is written.
+        KeyboardInterrupt: the user pressed Ctrl-C; the checkpoint has been written.
     """
     several = configs(config, sweep)
     asked = stated_as(sweep)
@@ -175,7 +178,6 @@ def train_sweep(
     before = 0 if metadata is None else metadata["updates"]
     environment, processes = make(config.env, **config.options), Processes()
     by = combining(config, folder, metadata, processes)
-    make_folder(folder)
     by.keep(folder)
     progress("compiling")
     learner = _learner(config, several, list(sweep), environment, by.aggregate)
@@ -210,7 +212,7 @@ def _learner(
     environment: Environment,
     aggregate: Any,
 ) -> SweptLearner:
-    """The learner of all combinations."""
+    """A learner that contains every combination."""
     row = algorithms.algorithm(config.algorithm)
 
     def made(settings: Any) -> Learner:
@@ -218,7 +220,8 @@ def _learner(
 
     def remade(values: Mapping[str, Array]) -> Learner:
         settings = copy.copy(config.settings)
-        for name, value in values.items():  # arrays being traced, which no check can compare
+        # values are traced arrays here, so the checks at construction would fail
+        for name, value in values.items():
             object.__setattr__(settings, name, value)
         return made(settings)
 
@@ -243,7 +246,7 @@ def _all(logs: Sequence[Log]) -> Iterator[Sequence[Log]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Sweep:
-    """How a sweep's state is kept and reported."""
+    """The program of a sweep, with its checkpoints and reports."""
 
     config: Config
     sweep: Mapping[str, list[float]]
@@ -259,14 +262,14 @@ class _Sweep:
             return self.program.run(progress.state, updates)
 
     def record(self, logs: Sequence[Log], progress: Progress[Any], metrics: Metrics) -> Report:
-        """Logs each update of a call in every combination's folder, and reports all."""
+        """Logs each update of a call to each combination's folder, and reports over all."""
         steps = self.config.settings.steps
         for place, log in enumerate(logs):
             mine = self._of(place)
             own = jax.tree.map(lambda x, mine=mine: x[:, mine], metrics)
             rows.write(log, own, progress.updates, steps, self.environment.agents)
-        not_finite = self.program.not_finite(progress.state)
-        return report_of(self.config, progress.updates, metrics, self.pace, not_finite)
+        left_out = self.program.left_out(progress.state)
+        return report_of(self.config, progress.updates, metrics, self.pace, left_out)
 
     def write(self, progress: Progress[Any]) -> None:
         """Writes the checkpoint."""
@@ -274,7 +277,7 @@ class _Sweep:
         checkpoint.save(self.folder / CHECKPOINT, progress.state, about)
 
     def finish(self, progress: Progress[Any], before: int, learner: Learner) -> dict[str, Trained]:
-        """What each combination ended in; written, if the training is at its end."""
+        """The result of each combination; writes finite policies if the training has ended."""
         parameters = jax.tree.map(np.asarray, self.program.parameters(progress.state))
         rate = self.pace.updates_per_s
         steps_per_s = None if rate is None else rate * self.config.settings.steps
@@ -282,12 +285,12 @@ class _Sweep:
         for place, (name, config) in enumerate(self.several.items()):
             mine = self._of(place)
             own = jax.tree.map(lambda x, mine=mine: x[mine], parameters)
-            if progress.updates == config.updates:
+            if progress.updates == config.updates and is_finite(own):
                 about = description(config, (), agents=self.environment.agents)
                 checkpoint.save(self.folder / name / POLICY, own, about)
             made[name] = Trained(config, self.environment, learner, own, before, steps_per_s)
         return made
 
     def _of(self, place: int) -> slice:
-        """The learners of a combination."""
+        """The slice of learners that belong to a combination."""
         return slice(place * self.config.seeds, (place + 1) * self.config.seeds)

@@ -1,4 +1,4 @@
-"""What a training reports and ends in, and what its folder says of it."""
+"""The reports and the result of a training, and the metadata that its folder keeps about it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,82 +11,86 @@ from gradweave.marl import checkpoint
 from gradweave.marl.config import Config, current, differences
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.learners.learner import Learner
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from gradweave.aggregate.asynchronous.history import Run
 
 CHECKPOINT = "checkpoint.safetensors"
 SERVERS = "servers"
-"""Folder of the checkpoint of an asynchronous server."""
+"""Subfolder that holds the checkpoint of a training through an asynchronous server."""
 POLICY = "policy.safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """How far a training is."""
+    """The progress of a training."""
 
     update: int
     """Updates completed."""
     of: int
     steps: int
-    """Steps completed, of all games."""
+    """Environment steps completed, summed over all games."""
     mean_return: float | None
-    """Of the episodes that ended lately, over all seeds and agents; None if none did."""
+    """Mean return of the episodes that ended recently, over all seeds and agents, or None if none
+    ended."""
     steps_per_s: float
-    """Lately, of all games of one seed; compilation counts in the first one."""
+    """Recent speed, over all games of one seed; the first report includes compilation."""
     seconds_left: float
+    by_agent: tuple[float, ...] = ()
+    """Mean return of each agent; empty if no episode ended."""
     not_finite: tuple[int, ...] = ()
-    """Per device: gradients so far that were left out as not finite."""
+    """Number of gradients per device skipped so far because they were not finite."""
     replaced: int = 0
-    """Workers of an asynchronous server that died so far, and were replaced."""
+    """Number of workers of an asynchronous server that have died and been replaced so far."""
     recovered: int = 0
-    """How often servers were lost so far, and all resumed from the checkpoint."""
+    """Number of times so far that servers were lost and the run resumed from its checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a training led to."""
+    """The result of a training."""
 
     config: Config
     environment: Environment
     learner: Learner
     parameters: Any
-    """[S, ...] of each seed."""
+    """Learned parameters, with a leading axis [S, ...] over seeds."""
     resumed_from: int
-    """Updates that were done before."""
+    """Number of updates that the checkpoint contained when this call resumed it; 0 for a fresh
+    start."""
     steps_per_s: float | None
-    """Of all games of one seed, compilation aside; None where too little was done to tell."""
+    """Speed over all games of one seed, without compilation, or None if too few updates ran to
+    measure it."""
     schedule: Schedule | None = None
-    """By which devices averaged gradients; None where by none."""
+    """The schedule that averaged the devices' gradients, or None if no schedule was used."""
     extended: tuple[int, ...] = ()
-    """Steps that it was to have before, where it was extended: in the order in which it came to
-    its end."""
+    """Earlier targets in steps, oldest first, if a finished training was extended."""
     run: "Run | None" = None
-    """The asynchronous server's account of what it applied; None where there is none."""
+    """The asynchronous server's record of applied gradients, or None without such a server."""
 
 
 def updates_done(config: Config, folder: Path, *, extend: bool = False) -> int:
-    """Updates that the checkpoint of a folder has had; 0 where there is none.
+    """Number of updates in a folder's checkpoint; 0 if the folder has none.
 
     Args:
-        config: what the training is to be of.
-        folder: where it is kept.
-        extend: whether the checkpoint may be the end of a training of fewer steps.
+        config: configuration of the training that should resume.
+        folder: folder of the training.
+        extend: whether to accept the final checkpoint of a training with fewer steps.
 
     Raises:
-        OptionError: where the checkpoint is of another training; names what differs.
-        FileError: where it cannot be read.
+        OptionError: the checkpoint belongs to another training; the message names the differences.
+        FileError: the checkpoint cannot be read.
     """
     metadata = stated(config, folder, extend)
     return 0 if metadata is None else metadata["updates"]
 
 
 def begun(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """A folder's checkpoint and what it says of its training; None without one.
+    """The path of a folder's checkpoint and its metadata, or None if there is no checkpoint.
 
     Raises:
-        FileError: where it cannot be read.
+        FileError: the checkpoint cannot be read.
     """
     path = folder / CHECKPOINT
     if path.exists():
@@ -102,17 +106,17 @@ def begun(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 def stated(
     config: Config, folder: Path, extend: bool, *, sweep: Mapping[str, Any] | None = None
 ) -> Mapping[str, Any] | None:
-    """The metadata of a folder's checkpoint, if it can be resumed from; None without one.
+    """The metadata of the checkpoint that this training can resume from, or None if there is none.
 
     Args:
-        config: what the training is to be of.
-        folder: where it is kept.
-        extend: whether the checkpoint may be the end of a training of fewer steps.
-        sweep: values by the name of a setting, of several trainings side by side.
+        config: configuration of the training that should resume.
+        folder: folder of the training.
+        extend: whether to accept the final checkpoint of a training with fewer steps.
+        sweep: the values of each varied setting, for several trainings that run in one program.
 
     Raises:
-        OptionError: where the checkpoint is of another training; names what differs.
-        FileError: where it cannot be read.
+        OptionError: the checkpoint belongs to another training; the message names the differences.
+        FileError: the checkpoint cannot be read.
     """
     found = begun(folder)
     if found is None:
@@ -120,19 +124,20 @@ def stated(
     path, metadata = found
     other, updates = metadata.get("config"), metadata.get("updates")
     if not isinstance(other, dict) or not isinstance(updates, int):
-        raise FileError(f"{path}: does not say what training it is of")
+        raise FileError(f"{path}: does not say which training it belongs to")
     other = current(other)
     differ = differences(other, config.flat())
-    if metadata.get("sweep") != sweep:
+    same_sweep = metadata.get("sweep") == sweep
+    if not same_sweep:
         differ = [f"sweep {metadata.get('sweep')} there, {sweep} here", *differ]
     if not differ:
         return metadata
-    more_steps = isinstance(other.get("steps"), int) and other["steps"] < config.steps
-    if more_steps and not differences(other | {"steps": config.steps}, config.flat()):
+    longer = isinstance(other.get("steps"), int) and other["steps"] < config.steps
+    if same_sweep and longer and not differences(other | {"steps": config.steps}, config.flat()):
         had = dataclasses.replace(config, steps=other["steps"]).updates
         if updates < had:
             raise OptionError(
-                f"{path} is of {other['steps']} steps and not at its end ({updates} of {had} "
+                f"{path} is for {other['steps']} steps and has not finished ({updates} of {had} "
                 f"updates): finish it with --steps {other['steps']}, then extend it"
             )
         if extend:
@@ -140,13 +145,13 @@ def stated(
         differ = [f"{differ[0]}, which --steps {config.steps} extends it to"]
     more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
     raise OptionError(
-        f"{path} is of another training: {'; '.join(differ[:3])}{more}; "
+        f"{path} belongs to another training: {'; '.join(differ[:3])}{more}; "
         "give another folder, or remove it"
     )
 
 
 def extended_from(config: Config, metadata: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """`Trained.extended`, of a training that resumes from a checkpoint that `stated` returned."""
+    """`Trained.extended` for a training that resumes from the metadata that `stated` returned."""
     if metadata is None:
         return ()
     before = tuple(metadata.get("extended", ()))
@@ -155,6 +160,6 @@ def extended_from(config: Config, metadata: Mapping[str, Any] | None) -> tuple[i
 
 
 def description(config: Config, extended: tuple[int, ...], **more: Any) -> dict[str, Any]:
-    """What files say of a training: all that their arrays depend on."""
+    """The metadata that files keep about a training: everything that their arrays depend on."""
     before = {"extended": list(extended)} if extended else {}
     return {"config": config.flat(), **more, **before}

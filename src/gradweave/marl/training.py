@@ -1,6 +1,8 @@
-"""A training from its config to its policy: resumable, logged, its progress reported."""
+"""A training from its configuration to its policy: resumable, logged, and with reports."""
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +11,7 @@ import jax
 import numpy as np
 
 from gradweave.aggregate.spec import ASYNCHRONOUS, method_of
-from gradweave.atomic import make_folder
-from gradweave.errors import OptionError
+from gradweave.errors import NotFiniteError, OptionError
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import Combining, combining
 from gradweave.marl.config import Config
@@ -29,18 +30,18 @@ from gradweave.marl.trained import (
     description,
     extended_from,
     stated,
-    updates_done,
 )
 from gradweave.plugins import name_of
 from gradweave.processes.agreement import Processes
+from gradweave.training.held import held
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
 
 RECENT_CALLS = 5
-"""Calls whose mean the speed reported is."""
-
-__all__ = ["CHECKPOINT", "POLICY", "Report", "Trained", "load_policy", "train", "updates_done"]
+"""Number of recent calls over which the reported speed is averaged."""
+UNLEARNED = 10
+"""Number of consecutive updates without any finite gradient after which a training ends."""
 
 
 def train(
@@ -58,46 +59,53 @@ def train(
     network: Factory | None = None,
     wandb: str | None = None,
 ) -> Trained:
-    """Trains, resuming from the folder's checkpoint where there is one.
+    """Trains, resuming from the folder's checkpoint if there is one.
 
-    Where `jax.distributed` has joined several processes, all of them call this with the same
-    config and share the devices evenly. Only the first one reads and writes files and reports. The
-    checkpoint is the same as that of one process with as many devices.
+    If `jax.distributed` has joined several processes, all of them call this function with the same
+    configuration and share the devices evenly. Only the first process reads and writes files and
+    reports. The checkpoint equals that of one process with as many devices up to rounding, since
+    XLA compiles a different program. It is bit-identical if most of XLA's optimisations are off and
+    the aggregation is exact, rather than the runtime's mean.
 
-    By an asynchronous server, `Config.devices` counts workers, which are processes that this one
-    starts; see `gradweave.marl.asynchronous.training`.
+    With an asynchronous server, `Config.devices` is the number of workers, which are processes that
+    this process starts; see `gradweave.marl.asynchronous.training`.
 
-    An update depends on the config and on the state before it alone, so that a training that was
-    killed and resumed ends in the same bits as one that was not.
+    An update depends only on the configuration and the preceding state, so a training that was
+    killed and resumed gives the same bits as an uninterrupted one.
 
-    A training that is at its end can be extended, by a config that differs from its own in more
-    steps alone. What changes with the share of the training that is done (the learning rate where
-    it decays, exploration, shaping) follows the new number of steps from there on. The result
-    depends on the config and on the numbers of steps that came before, which `Trained.extended`
-    has; where nothing changes so, it is that of a training that had the last one from the start.
+    A finished training can be extended, by a configuration that differs only in having more steps.
+    Schedules that follow the completed share of the training (a decaying learning rate,
+    exploration, shaping) use the new number of steps from that point on. The result therefore
+    depends on the configuration and on the earlier numbers of steps, which are in
+    `Trained.extended`. Without such schedules, it is the result of a training with the final number
+    of steps from the start.
 
     Args:
-        config: what to do.
-        folder: of checkpoint, logs and the policy.
-        report: called after each call of the compiled program, about once a second.
-        progress: called with the step under way before the first update, which may take long.
-        checkpoint_minutes: time between checkpoints.
-        stop_after: updates after which to stop early; the checkpoint is written.
-        extend: whether to resume from the end of a training of fewer steps, rather than refuse it.
-        aggregate: in place of what the config names.
-        processes: which train together, if that is known.
-        environment: in place of what the config names, whose `env` is its `id`.
-        network: what makes the learner's networks, in place of what the config names; see
+        config: the configuration.
+        folder: folder of the checkpoint, the logs and the policy.
+        report: called after each call of the compiled program, about once per second.
+        progress: called with a description of the current step before the first update, which may
+            take long.
+        checkpoint_minutes: minutes between checkpoints.
+        stop_after: number of updates after which to stop early, with a checkpoint.
+        extend: whether to resume from the end of a training with fewer steps instead of refusing.
+        aggregate: replaces the aggregation of the configuration.
+        processes: the processes that train together, if already known.
+        environment: replaces the environment of the configuration, whose `env` is its `id`.
+        network: factory of the learner's networks, which replaces that of the configuration; see
             `gradweave.marl.learners.own_network`.
-        wandb: project of Weights & Biases for the curves, see
-            `gradweave.training.weights_and_biases`; None: not there.
+        wandb: Weights & Biases project that receives the curves, or None; see
+            `gradweave.training.weights_and_biases`.
 
     Raises:
-        OptionError: where the folder holds another training, or there are too few devices.
-        FileError: where the folder cannot be made, or its checkpoint cannot be read.
-        EndedElsewhereError: where another process raised one of these.
-        RunError: where another process was lost.
-        KeyboardInterrupt: where Ctrl-C came, to any process; the checkpoint is written.
+        OptionError: the folder holds another training, or there are too few devices.
+        FileError: the folder cannot be made, another training writes to it, or its checkpoint
+            cannot be read.
+        EndedElsewhereError: another process raised one of these errors.
+        RunError: another process was lost.
+        NotFiniteError: parameters are no longer finite, or several consecutive updates had no
+            finite gradient; the checkpoint has the preceding parameters.
+        KeyboardInterrupt: the user pressed Ctrl-C in any process; the checkpoint has been written.
     """
     processes = processes or Processes()
     check_environment(config, environment)
@@ -107,7 +115,7 @@ def train(
         if environment is not None or network is not None:
             raise OptionError(
                 f"{ASYNCHRONOUS}: its workers are processes, which make games and networks by "
-                "name: give module:object in the config"
+                "name; give module:object in the config"
             )
         from gradweave.marl.asynchronous.training import train as train_by_server
 
@@ -121,7 +129,12 @@ def train(
             extend=extend,
             wandb=wandb,
         )
-    with processes.lost_is_an_error(), processes.interruptible():
+    with (
+        contextlib.ExitStack() as stack,
+        processes.lost_is_an_error(),
+        processes.interruptible(),
+    ):
+        processes.by_first(lambda: stack.enter_context(held(folder)))
         processes.check_same(config.flat())
         metadata = processes.by_first(lambda: stated(config, folder, extend))
         before = processes.number_of_first(lambda: 0 if metadata is None else metadata["updates"])
@@ -135,7 +148,7 @@ def train(
             lambda: algorithms.build(config, environment, by.aggregate, network)
         )
         program = Program(learner, devices, config.seed, config.seeds)
-        processes.by_first(lambda: (make_folder(folder), by.keep(folder)))
+        processes.by_first(lambda: by.keep(folder))
         run = _Run(
             config, folder, environment, program, by, extended_from(config, metadata), processes
         )
@@ -158,25 +171,25 @@ def train(
 
 
 def check_environment(config: Config, environment: Environment | None) -> None:
-    """Refuses a game other than that of a training.
+    """Refuses a game that is not the game of the training.
 
     Raises:
-        OptionError: it is not what the config names.
+        OptionError: the configuration names another game.
     """
     if environment is not None and environment.family != id_of(config.env):
         raise OptionError(f"environment: expected {config.env}, got {environment.id}")
 
 
 def named_network(config: Config) -> Factory | None:
-    """The factory that a config names; None where it names none."""
+    """The network factory that a configuration names, if any."""
     return None if config.network is None else named(config.network)
 
 
 def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
-    """Reads the parameters [S, ...] that a finished training wrote.
+    """Reads the parameters [S, ...] of a finished training.
 
     Raises:
-        FileError: where the file cannot be read, or is of another format.
+        FileError: the file cannot be read, or has another format.
     """
     program = Program(learner, jax.devices()[:1], config.seed, config.seeds)
     like = jax.eval_shape(program.parameters, program.shapes())
@@ -184,16 +197,16 @@ def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
 
 
 class _CallMetrics(NamedTuple):
-    """Of a call of the compiled program."""
+    """Metrics of a call of the compiled program."""
 
     metrics: Metrics
-    """[updates, S, ...]."""
+    """Per update and seed, [updates, S, ...]."""
     not_finite: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A training's program, and how its state is kept and reported."""
+    """The program of a training, with its checkpoints and reports."""
 
     config: Config
     folder: Path
@@ -204,8 +217,13 @@ class _Run:
     processes: Processes
     pace: Pace = dataclasses.field(default_factory=lambda: Pace(RECENT_CALLS))
 
+    @functools.cached_property
+    def left_out(self) -> "LeftOut":
+        """Counter of the gradients that were skipped as not finite."""
+        return LeftOut.of(self.config)
+
     def start(self, updates: int) -> Any:
-        """The state after so many updates: the checkpoint's, where there are any."""
+        """The state after the given number of updates, read from the checkpoint unless it is 0."""
         if not updates:
             self.processes.agree()
             return self.program.start()
@@ -219,10 +237,10 @@ class _Run:
         """One call of the program."""
         with self.pace.timed(updates):
             state, metrics = self.program.run(progress.state, updates)
-        return state, _CallMetrics(metrics, self.program.not_finite(state))
+        return state, _CallMetrics(metrics, self.left_out.counted(self.program, state, updates))
 
     def record(self, log: Log, progress: Progress[Any], call: _CallMetrics) -> Report:
-        """Logs each update of a call, and reports all of them."""
+        """Logs each update of a call, and reports over all of them."""
         steps = self.config.settings.steps
         rows.write(log, call.metrics, progress.updates, steps, self.environment.agents)
         return report_of(self.config, progress.updates, call.metrics, self.pace, call.not_finite)
@@ -235,7 +253,7 @@ class _Run:
         self.processes.by_first(lambda: checkpoint.save(path, state, about))
 
     def finish(self, progress: Progress[Any]) -> Any:
-        """The parameters of all seeds; written, if the training is at its end."""
+        """The parameters of all seeds, written to the policy's file if the training has ended."""
         parameters = self.program.parameters(progress.state)
         if not self.processes.alone:
             parameters = jax.tree.map(np.asarray, parameters)
@@ -247,43 +265,90 @@ class _Run:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Over all calls but the first, which compiles."""
+        """Speed over all calls but the first, which includes compilation."""
         rate = self.pace.updates_per_s
         return None if rate is None else rate * self.config.settings.steps
 
     def _about(self, **more: Any) -> dict[str, Any]:
-        """What files say of the training: all that their arrays depend on."""
+        """The metadata of the training's files: everything that their arrays depend on."""
         digest = self.by.digest
         schedule = {} if digest is None else {"schedule": digest}
         return description(self.config, self.extended, **more, **schedule)
 
 
+@dataclasses.dataclass
+class LeftOut:
+    """Counts gradients skipped as not finite, and updates in which all gradients were skipped."""
+
+    env: str
+    each: int
+    """Number of gradients per device and update."""
+    counts: tuple[int, ...] = ()
+    """Gradients skipped so far, per device."""
+    updates: int = 0
+    """Consecutive updates, up to now, in which no device had a finite gradient."""
+
+    @classmethod
+    def of(cls, config: Config) -> "LeftOut":
+        """The counter at the start of a training."""
+        settings = config.settings
+        minibatches = getattr(settings, "minibatches", 1)
+        return cls(config.env, settings.epochs * minibatches * config.seeds)
+
+    def counted(self, program: Program, state: Any, updates: int) -> tuple[int, ...]:
+        """The counts after a call of a program.
+
+        Raises:
+            NotFiniteError: parameters are not finite, or nothing was learned for `UNLEARNED`
+                updates.
+        """
+        if not program.is_finite(state):
+            raise NotFiniteError(
+                "parameters contain a NaN or an infinity (the checkpoint has those before); use a "
+                f"smaller learning_rate, or check that observations and rewards of {self.env} are "
+                "finite"
+            )
+        counts = program.left_out(state)
+        new = [now - old for now, old in zip(counts, self.counts, strict=False)]
+        nobody = bool(new) and min(new) >= updates * self.each
+        self.updates = self.updates + updates if nobody else 0
+        self.counts = counts
+        if self.updates >= UNLEARNED:
+            raise NotFiniteError(
+                f"no gradient was finite in the last {self.updates} updates, so nothing is "
+                f"learned; check that observations and rewards of {self.env} are finite"
+            )
+        return counts
+
+
 def report_of(
     config: Config, updates: int, metrics: Metrics, pace: Pace, not_finite: tuple[int, ...]
 ) -> Report:
-    """What to report after a call of a program, of all its seeds.
+    """The report after a call of a program, over all its seeds.
 
     Args:
-        config: of the training.
-        updates: completed.
-        metrics: [U, S, ...] of the call.
-        pace: of the calls lately.
+        config: configuration of the training.
+        updates: number of updates completed.
+        metrics: metrics of the call, [U, S, ...].
+        pace: speed of the recent calls.
         not_finite: see `Report`.
     """
     steps, episodes = config.settings.steps, metrics.episodes.sum()
+    by_agent = metrics.returns.sum((0, 1)) / episodes if episodes else ()
     return Report(
         update=updates,
         of=config.updates,
         steps=updates * steps,
-        mean_return=float(metrics.returns.sum((0, 1)).mean() / episodes) if episodes else None,
+        mean_return=float(np.mean(by_agent)) if episodes else None,
         steps_per_s=steps / pace.seconds_per_update,
         seconds_left=pace.seconds_per_update * (config.updates - updates),
+        by_agent=tuple(map(float, by_agent)),
         not_finite=not_finite,
     )
 
 
 def devices_of(number: int) -> list[Any]:
-    """As many of each process; those of a process side by side."""
+    """The first devices of each process, the same number of each, ordered by process."""
     there: dict[int, list[Any]] = {}
     for device in jax.devices():
         there.setdefault(device.process_index, []).append(device)

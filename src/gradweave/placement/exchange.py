@@ -1,4 +1,4 @@
-"""The cost model of the paper: gradients exchanged directly, activations over the best matching."""
+"""The paper's cost model: direct exchange of gradients, activations over the best matching."""
 
 import dataclasses
 
@@ -10,18 +10,18 @@ from gradweave.placement.problem import Problem
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExchangeCost:
-    """What a placement's communication costs, and the placement with its pipelines matched."""
+    """The communication cost of a placement, and the placement with matched pipelines."""
 
     devices: NDArray[np.int64]
     """[S, D] ranks of devices; row s computes stage s, column p is pipeline p."""
     data_s: float
-    """DataP: the longest that a device exchanges gradients with its group."""
+    """DataP: the longest time for which a device exchanges gradients with its group."""
     pipeline_s: float
     """PipelineP: activations and their gradients, from the first stage to the last."""
 
     @property
     def seconds(self) -> float:
-        """Both together."""
+        """DataP plus PipelineP."""
         return self.data_s + self.pipeline_s
 
 
@@ -34,17 +34,18 @@ def exchange_cost(
 ) -> ExchangeCost:
     """The paper's cost of groups, in the best order and with the best matching between neighbours.
 
-    DataP is the largest over all devices of Σ 2(α + c/(D·β)) over the others of its group; an edge
-    between two groups is the least, over perfect matchings, of the largest 2(α + a/β); PipelineP is
-    the shortest path through all groups. α and β are latency and bandwidth of a pair, c the stage's
-    gradient, a the activations of all micro-batches. Where both directions differ, each counts
-    once; where stages differ, groups keep their order. Compute and shared links are left out.
+    DataP is the maximum over all devices of Σ 2(α + c/(D·β)) over the others of its group. An edge
+    between two groups costs the minimum, over perfect matchings, of the largest 2(α + a/β).
+    PipelineP is the shortest path through all groups. α and β are the latency and bandwidth of a
+    pair, c the stage's gradient, a the activations of all micro-batches. If the two directions of a
+    pair differ, each counts once; if stages differ, groups keep their order. Compute and shared
+    links are left out.
 
     Args:
-        problem: what is placed.
+        problem: the placement problem.
         devices: [S, D] ranks, a row for each stage.
-        as_placed: whether to take order and pipelines as they stand, as random placement does.
-        stage: whose group alone counts for DataP; all if not given.
+        as_placed: whether to keep the given order and pipelines, as random placement does.
+        stage: the only stage whose group counts for DataP; all stages if not given.
 
     Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous
         Environments", NeurIPS 2022, section 3.

@@ -1,4 +1,4 @@
-"""The exchange model's loops, compiled: matchings, paths, and the cost of groups in an order.
+"""Loops of the exchange model, compiled: matchings, paths, and the cost of groups in an order.
 
 Devices are 0 … N−1. A table of groups [S, D] has a row for each stage.
 """
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 
 MAX_PATH = 14
-"""Groups up to which their best order is found exactly: 2^S·S² steps."""
+"""Number of groups up to which their best order is found exactly, in 2^S·S² steps."""
 
 
 @kernel
 def matching(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.int64]]:
-    """The perfect matching whose largest weight is least: that weight, and each row's column.
+    """The perfect matching with the smallest maximum weight: that weight, and each row's column.
 
-    Rows are added one by one along a path whose largest weight is least, found as Prim finds a
-    tree; no later row makes the largest weight smaller, so each step's is needed. O(D³).
+    Rows are added one by one along a path with the smallest maximum weight, found like Prim's tree.
+    Adding rows never lowers the maximum, so each step's weight is needed. O(D³).
 
     Source: Garfinkel 1971, "An improved algorithm for the bottleneck assignment problem".
     """
@@ -43,7 +43,7 @@ def matching(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.int64]]:
                 break
             row = row_of[column]
         largest = max(largest, reached)
-        while column >= 0:  # each row of the path takes the next column
+        while column >= 0:  # each row on the path takes the next column
             row = parent[column]
             row_of[column], column_of[row], column = row, column, column_of[row]
     return largest, column_of
@@ -57,7 +57,7 @@ def boundary(
     one: NDArray[np.int64],
     other: NDArray[np.int64],
 ) -> tuple[float, NDArray[np.int64]]:
-    """The matching of two groups for so many bytes both ways: its seconds, and the columns."""
+    """The matching of two groups for a number of bytes both ways: its seconds and its columns."""
     weights = np.empty((len(one), len(other)))
     for i in range(len(one)):
         for j in range(len(other)):
@@ -69,7 +69,7 @@ def boundary(
 def group_seconds(
     delay: NDArray[np.float64], per_byte: NDArray[np.float64], part: float, group: NDArray[np.int64]
 ) -> float:
-    """The longest that a device takes to exchange its part with each other one of its group."""
+    """The longest time a device takes to exchange its part with every other in its group."""
     longest = 0.0
     for one in group:
         total = 0.0
@@ -84,7 +84,7 @@ def group_seconds(
 def best_path(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
     """The order of the shortest open path through all groups (Held and Karp 1962).
 
-    Beyond `MAX_PATH` groups, the order as it stands.
+    With more than `MAX_PATH` groups, the order stays as given.
     """
     size = len(lengths)
     if size > MAX_PATH:
@@ -126,7 +126,7 @@ def ordered(
 ) -> tuple[float, NDArray[np.int64]]:
     """The pipelines' seconds, and the groups in their best order, each column a pipeline.
 
-    Only stages that are all alike may change their order.
+    Stages may change their order only if they are all alike.
     """
     stages, data = groups.shape
     order = np.arange(stages)

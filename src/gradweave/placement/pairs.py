@@ -1,4 +1,4 @@
-"""Latency and bandwidth between every two devices, along the network's routes."""
+"""Latency and bandwidth between each two devices, along the network's routes."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ from gradweave.topology.routes import server_routes
 from gradweave.topology.topology import Topology
 
 MAX_DEVICES = 2048
-"""Devices up to which pairs are looked at: tables of that many squared."""
+"""Maximum number of devices; tables have its square in entries."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs:
-    """What one device's message to another meets, alone on its route. Read-only."""
+    """Latency and bandwidth of a message between two devices, alone on its route. Read-only."""
 
     latency_s: NDArray[np.float64]
     """[N, N] seconds; 0 on the diagonal."""
@@ -45,12 +45,12 @@ class Pairs:
 
     @property
     def there_and_back_s(self) -> NDArray[np.float64]:
-        """[N, N] latencies of both ways together."""
+        """[N, N] latencies of both directions added."""
         return self.latency_s + self.latency_s.T
 
     @property
     def there_and_back_s_per_byte(self) -> NDArray[np.float64]:
-        """[N, N] seconds for a byte both ways."""
+        """[N, N] seconds per byte in both directions added."""
         per_byte = 1.0 / self.bandwidth_bytes_per_s
         return per_byte + per_byte.T
 
@@ -70,8 +70,8 @@ def _check(name: str, table: NDArray, valid: NDArray[np.bool_], expected: str) -
 def pairs_of(topology: Topology) -> Pairs:
     """The pairs of a network's servers, in order of id, along its shortest routes.
 
-    Routes have the fewest links, pass through switches only where they can, and break ties as
-    `gradweave.topology.shortest_route` does.
+    Routes have the fewest links, pass through switches only if possible, and break ties like
+    `gradweave.topology.shortest_route`.
 
     Raises:
         TopologyError: the network has more than `MAX_DEVICES` servers.

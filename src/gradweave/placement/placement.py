@@ -1,4 +1,4 @@
-"""The result: which server computes which stage of which pipeline, its cost, and the bound."""
+"""The result: the servers of each stage and pipeline, their cost, and the bound."""
 
 import dataclasses
 import json
@@ -25,31 +25,31 @@ T = TypeVar("T")
 
 FORMAT, VERSION = "gradweave-placement", 1
 MAX_BYTES = 64 << 20
-"""Largest file of a placement or a workload that is read: 64 MiB."""
+"""Largest placement or workload file that is read: 64 MiB."""
 _ROUNDING = 1e-7
-"""Relative: the bound's duals are whole nanoseconds, one for each device."""
+"""Relative tolerance: the bound's duals are whole nanoseconds, one for each device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScheduledCost:
-    """What a placement's communication takes with our schedules, links shared fairly."""
+    """A placement's communication time with our schedules, with links shared fairly."""
 
     data_s: float
-    """All groups' all-reduces at once, each by a schedule for its links."""
+    """All groups' all-reduces concurrently, each by a schedule for its links."""
     pipeline_s: float
-    """All pipelines at once: the activations from first stage to last, and their gradients back."""
+    """All pipelines concurrently: activations from first stage to last, and gradients back."""
     groups: "tuple[GroupSchedule | None, ...]"
     """[S] the schedules."""
 
     @property
     def seconds(self) -> float:
-        """Both together."""
+        """Data plus pipeline seconds."""
         return self.data_s + self.pipeline_s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Placement(Drawn):
-    """Servers for the stages of each pipeline, and what their communication costs."""
+    """Servers for the stages of each pipeline, and their communication cost."""
 
     topology: Topology
     workload: Workload
@@ -63,13 +63,13 @@ class Placement(Drawn):
     options: dict[str, Any]
     seed: int
     bound: PlacementBound | None = None
-    """The least that any placement costs; None where it was not asked for."""
+    """A lower bound on the cost of any placement, or None if it was not requested."""
     wall_s: float = 0.0
     scheduled: ScheduledCost | None = None
-    """What it takes with our schedules, where that was minimised."""
+    """The cost with our schedules, if that was minimised."""
     stopped: Stopped = "tried"
-    """Why the search ended: the ``time`` limit is used up, or the strategy has ``tried`` all that
-    it tries. Of several searches, ``time`` where one was cut short."""
+    """Why the search ended: ``time`` if the time limit was used up, ``tried`` if the strategy
+    finished. For several searches, ``time`` if any was cut short."""
 
     def __post_init__(self) -> None:
         servers = np.array(self.servers)
@@ -92,19 +92,19 @@ class Placement(Drawn):
 
     @property
     def cost_s(self) -> float:
-        """Both parts of the exchange model's cost."""
+        """The exchange model's cost: DataP plus PipelineP."""
         return self.data_s + self.pipeline_s
 
     @property
     def gap(self) -> float | None:
-        """How far the cost may be from the least: it over the bound, less one."""
+        """Relative distance of the cost from the bound: cost over bound, less one."""
         if self.bound is None or self.bound.seconds <= 0:
             return None
         return max(0.0, self.cost_s / self.bound.seconds - 1)
 
     @property
     def optimal(self) -> bool:
-        """Whether the cost is the least, but for rounding."""
+        """Whether the cost meets the bound, up to rounding."""
         return self.gap is not None and self.gap < _ROUNDING
 
     @property
@@ -114,17 +114,18 @@ class Placement(Drawn):
 
     @property
     def idle(self) -> Integers:
-        """Servers that compute nothing, ascending."""
+        """Servers that compute nothing, in ascending order."""
         return np.setdiff1d(self.topology.servers, self.servers)
 
     def ranks(self) -> NDArray[np.int64]:
-        """[S·D] node ids by rank of a launcher that numbers pipeline after pipeline."""
+        """[S·D] node ids by rank, for a launcher that numbers one pipeline after the other."""
         return self.pipelines.ravel().astype(np.int64)
 
     def save(self, path: str | Path) -> None:
         """Writes the placement as JSON, with its network and its bound's certificate.
 
-        Whole or not at all. `gradweave.placement.recounted` reads and checks it.
+        The file is written completely or not at all. `gradweave.placement.recounted` reads and
+        checks it.
 
         Raises:
             FileError: the file cannot be written.
@@ -136,7 +137,7 @@ class Placement(Drawn):
         atomic_write(path, (text + "\n").encode())
 
     def as_object(self) -> dict[str, Any]:
-        """What the file holds, but for the network and the certificate."""
+        """The file's content without the network and the certificate."""
         name = self.topology.label
         return {
             "format": FORMAT,
@@ -158,7 +159,7 @@ class Placement(Drawn):
 
 
 class _Strategy(msgspec.Struct):
-    """Who placed."""
+    """The strategy that found the placement."""
 
     name: str = "unknown"
     options: dict[str, Any] = {}
@@ -166,20 +167,20 @@ class _Strategy(msgspec.Struct):
 
 
 class Certificate(msgspec.Struct):
-    """A bound's certificate as a file has it: `Sequences` with a goal, or `GroupDuals`."""
+    """A bound's certificate as stored in a file: `Sequences` with a goal, or `GroupDuals`."""
 
     classes: list[int]
     """[N] class of each device."""
     since_ns: list[int] = []
-    """[W] DataP from which each window holds."""
+    """[W] DataP from which on each window holds."""
     duals_ns: list[list[int]] = []
     """[W][Q]."""
     goal_ns: int | None = None
-    """Below which no sequence of groups is."""
+    """No sequence of groups costs less than this."""
 
 
 class PlacementFile(msgspec.Struct):
-    """What is read of a placement's file."""
+    """The fields that are read from a placement's file."""
 
     format: str
     version: int
@@ -195,7 +196,7 @@ class PlacementFile(msgspec.Struct):
 
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
-"""What comes of files that are not JSON, or hold something else."""
+"""Errors of files that are not JSON or contain something else."""
 
 
 def _why(error: Exception) -> str:
@@ -214,11 +215,11 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
     """Reads a placement that `Placement.save` wrote.
 
     Args:
-        path: of the file.
-        topology: the network that it is of.
+        path: path of the file.
+        topology: the network that the placement must belong to.
 
     Raises:
-        FileError: it cannot be read, or is no placement of this network.
+        FileError: it cannot be read, or is not a placement of this network.
     """
     return read_placement(path, topology)[0]
 
@@ -226,14 +227,14 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
 def read_placement(
     path: str | Path, topology: Topology | None = None
 ) -> tuple[Placement, PlacementFile]:
-    """The placement of a file, and the file.
+    """The placement in a file, and the file's content.
 
     Args:
-        path: of the file.
-        topology: the network; that of the file if not given.
+        path: path of the file.
+        topology: the network; the network in the file if not given.
 
     Raises:
-        FileError: it cannot be read, or is no placement of this network.
+        FileError: it cannot be read, or is not a placement of this network.
     """
     try:
         read = _read(path, PlacementFile)
@@ -265,7 +266,7 @@ def load_workload(path: str | Path) -> Workload:
     """Reads a workload from JSON: ``{"stages": [{"forward_s": …, …}, …], "microbatches": 8}``.
 
     Raises:
-        FileError: it cannot be read, or a field is missing or makes no sense.
+        FileError: it cannot be read, or a field is missing or invalid.
     """
     try:
         read = _read(path, Workload)

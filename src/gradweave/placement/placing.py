@@ -1,4 +1,4 @@
-"""The front door: a network and a workload in, a placement and its bound out."""
+"""The entry point: a network and a workload in, a placement and its bound out."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from gradweave.placement.pairs import pairs_of
 from gradweave.placement.placement import Certificate, Placement, read_placement
 from gradweave.placement.problem import Problem, problem_of
 from gradweave.placement.scheduled import place_scheduled
-from gradweave.placement.strategies.exact import Exact
+from gradweave.placement.strategies.exact import ExactPlacer
 from gradweave.placement.strategies.spec import as_placer
 from gradweave.placement.strategies.strategy import Placer
 from gradweave.placement.workload import Transformer, Workload
@@ -28,7 +28,7 @@ from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
 Cost = Literal["exchange", "scheduled"]
-"""What `place` minimises."""
+"""The cost that `place` minimises."""
 COSTS: tuple[str, ...] = get_args(Cost)
 
 
@@ -47,31 +47,32 @@ def place(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Placement:
-    """Decides which server computes which stage, and who averages gradients with whom.
+    """Decides which server computes which stage, and which servers average gradients.
 
-    Minimises the cost of communication in the paper's model (`exchange_cost`), and states a bound
-    of that which no placement is below (`placement_bound`); or the cost with schedules for each
-    group and links that are shared (`scheduled_cost`), for which there is no bound. A step's time,
-    with computing, is predicted by `gradweave.placement.step_time`.
+    Minimises the cost of communication in the paper's model (`exchange_cost`) and computes a lower
+    bound on it (`placement_bound`); or minimises the cost with schedules for each group and shared
+    links (`scheduled_cost`), for which there is no bound. `gradweave.placement.step_time` predicts
+    the time of a whole step, including compute.
 
     Args:
         network: the network, or its specification or file as on the command line.
         workload: stages with their seconds and bytes, or a transformer to estimate them from.
-        pipeline: number of stages S; if not given, the workload's, or all servers over `data`.
-        data: number of pipelines D; all servers over the stages if not given. Servers beyond S·D
-            stay idle.
-        strategy: or its specification, such as ``annealing:restarts=16``.
-        cost: what to minimise, ``exchange`` or ``scheduled``.
-        memory_bytes: of every server, or of each in order of id: a stage fits where it has no more.
-        speed: of every server, or of each, relative to that of the workload's seconds.
+        pipeline: number of stages S; by default the workload's, or all servers divided by `data`.
+        data: number of pipelines D; by default all servers divided by the stages. Servers beyond
+            S·D stay idle.
+        strategy: a strategy or its specification, such as ``annealing:restarts=16``.
+        cost: the cost to minimise, ``exchange`` or ``scheduled``.
+        memory_bytes: memory of every server, or of each in order of id; a stage is placed only on
+            servers with enough.
+        speed: speed of every server, or of each, relative to the workload's seconds.
         bound: whether to compute the bound.
-        seed: every random choice depends on it alone.
+        seed: determines every random choice.
         time_limit: seconds for the search, and again for the bound.
         progress: called with each step under way.
 
     Raises:
-        OptionError: stages that do not fit, groups that cannot be balanced, fewer servers than
-            stages, and options out of range.
+        OptionError: for stages that do not fit, groups that cannot be balanced, fewer servers than
+            stages, or options out of range.
 
     Source: Yuan et al., NeurIPS 2022.
 
@@ -110,11 +111,11 @@ def place(
 
 
 def _cheaper(problem: Problem, placed: Placement, devices: NDArray[np.int64]) -> Placement:
-    """A placement that its bound's proof came upon, if it costs less and fits."""
+    """The placement found by the bound's proof, if it costs less and fits."""
     found = exchange_cost(problem, devices)
     if found.seconds >= placed.cost_s or not problem.fits.all():
         return placed
-    exact = Exact()
+    exact = ExactPlacer()
     return dataclasses.replace(
         placed, servers=placed.topology.servers[found.devices], data_s=found.data_s,
         pipeline_s=found.pipeline_s, strategy=exact.name, options=exact.options(), stopped="tried",
@@ -125,31 +126,31 @@ def problem_for(placement: Placement) -> Problem:
     """The problem that a placement solves, without limits of memory.
 
     Args:
-        placement: of its network and workload.
+        placement: a placement.
     """
     stages, data = placement.servers.shape
     return problem_of(pairs_of(placement.topology), placement.workload, stages, data)
 
 
 def cost_of(placement: Placement) -> float:
-    """The exchange model's cost, computed again from the network and the servers as they stand."""
+    """The exchange model's cost of a placement's servers as placed, recomputed from the network."""
     ranks = placement.topology.rank[placement.servers].astype(np.int64)
     return exchange_cost(problem_for(placement), ranks, as_placed=True).seconds
 
 
 def recounted(path: str | Path) -> Placement:
-    """Reads a placement with its network, and counts its cost and its bound again.
+    """Reads a placement with its network, and recounts its cost and its bound.
 
-    The bound is what the certificate in the file proves, counted from nothing else; None where the
-    file has none.
+    The bound is recounted from the certificate in the file alone; it is None if the file has no
+    certificate.
 
     Args:
-        path: of a file that `Placement.save` wrote.
+        path: path of a file that `Placement.save` wrote.
 
     Raises:
-        FileError: it cannot be read, or holds something else.
-        InvalidCertificateError: the file states another cost than the servers have, or a greater
-            bound than its certificate proves.
+        FileError: it cannot be read, or contains something else.
+        InvalidCertificateError: the stated cost differs from the servers' cost, or the stated bound
+            exceeds what the certificate proves.
     """
     placement, file = read_placement(path)
     cost_s = cost_of(placement)

@@ -14,7 +14,7 @@ from gradweave.placement.workload import Transformer, Workload, each_device
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """Devices, a workload, and how many pipelines there are.
+    """Devices, a workload, and the number of pipelines.
 
     A solution is a table [S, D] of devices: row s is the data-parallel group that computes stage s,
     column p the pipeline p. Devices beyond S·D stay idle.
@@ -23,13 +23,13 @@ class Problem:
     pairs: Pairs
     workload: Workload
     data: int
-    """D, the devices of a data-parallel group, which is the number of pipelines."""
+    """D, the number of devices in a data-parallel group, which is the number of pipelines."""
     memory_bytes: tuple[float, ...] | None = None
-    """[N] of each device; None where it does not matter."""
+    """[N] memory of each device, or None if memory is not limited."""
     speed: tuple[float, ...] | None = None
-    """[N] of each device; stages take their seconds divided by it. 1 if not given."""
+    """[N] speed of each device, by which stages' seconds are divided; 1 if not given."""
     gradient_scale: float = 1.0
-    """What gradients' bytes are multiplied by, where they do not all count."""
+    """Factor on gradient bytes, for costs in which gradients count more or less."""
 
     def __post_init__(self) -> None:
         devices, stages, data = self.devices, self.stages, self.data
@@ -47,7 +47,7 @@ class Problem:
         self._check_memory()
 
     def _check_memory(self) -> None:
-        """Refuses stages that do not fit: the neediest ones get the devices with most memory."""
+        """Rejects stages that do not fit, giving the devices with most memory to the largest."""
         if self.memory_bytes is None:
             return
         memory = sorted(self.memory_bytes, reverse=True)
@@ -73,7 +73,7 @@ class Problem:
 
     @property
     def spare(self) -> int:
-        """Devices that stay idle."""
+        """Number of devices that stay idle."""
         return self.devices - self.stages * self.data
 
     @cached_property
@@ -86,26 +86,26 @@ class Problem:
 
     @cached_property
     def alike(self) -> bool:
-        """Whether every order of the groups along the pipelines is as good as every other."""
+        """Whether all orders of the groups along the pipelines are equally good."""
         return self.workload.even
 
     @cached_property
     def activation_bytes(self) -> NDArray[np.float64]:
-        """[S−1] that cross from each stage to the next in a step, all micro-batches together."""
+        """[S−1] bytes from each stage to the next in a step, all micro-batches together."""
         each = [stage.activation_bytes for stage in self.workload.stages[:-1]]
         return np.array(each, np.float64) * self.workload.microbatches
 
     @cached_property
     def part_bytes(self) -> NDArray[np.float64]:
-        """[S] of a stage's gradient, a device's part: a D-th."""
+        """[S] bytes of a device's part of a stage's gradient, one D-th."""
         each = [stage.gradient_bytes for stage in self.workload.stages]
         return np.array(each, np.float64) * self.gradient_scale / self.data
 
     def first_fit(self, devices: Sequence[int] | NDArray) -> NDArray[np.int64]:
-        """[N] devices in a given order, as far as each fits its stage; those beyond S·D are idle.
+        """[N] devices in a given order, moved only as needed to fit; those beyond S·D are idle.
 
         Args:
-            devices: [N] all of them, in the order wanted.
+            devices: [N] all devices in the desired order.
         """
         order = np.asarray(devices, np.int64)
         if self.fits.all():
@@ -129,19 +129,19 @@ def problem_of(
     memory_bytes: float | Sequence[float] | None = None,
     speed: float | Sequence[float] | None = None,
 ) -> Problem:
-    """The problem, with what is left open filled in.
+    """The problem, with missing numbers filled in.
 
     Args:
-        pairs: of the devices.
-        model: stages, or what they are estimated from.
-        pipeline: number of stages; the workload's if not given, of a transformer all devices over
-            `data`.
-        data: number of pipelines; all devices over the stages if not given.
-        memory_bytes: of every device, or of each.
-        speed: of every device, or of each.
+        pairs: pairs of the devices.
+        model: stages, or a transformer to estimate them from.
+        pipeline: number of stages; by default the workload's, or for a transformer all devices
+            divided by `data`.
+        data: number of pipelines; by default all devices divided by the stages.
+        memory_bytes: memory of every device, or of each.
+        speed: speed of every device, or of each.
 
     Raises:
-        OptionError: for groups that cannot be balanced, and what does not fit.
+        OptionError: for groups that cannot be balanced, or numbers that do not fit.
     """
     devices = len(pairs)
     if pipeline is None and isinstance(model, Workload):
@@ -171,7 +171,7 @@ def problem_of(
 
 
 def _quotient(name: str, devices: int, divisor: int) -> int:
-    """Devices of each of so many groups."""
+    """Number of devices in each of `divisor` groups."""
     if devices % divisor:
         other = "data" if name == "pipeline" else "pipeline"
         raise OptionError(

@@ -1,4 +1,4 @@
-"""A cost model beside the paper's: all-reduces by our schedules, all messages on shared links."""
+"""A second cost model: all-reduces by our schedules, with all messages on shared links."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from gradweave.placement.timeline.step import exchange_seconds, pass_seconds
 from gradweave.topology.topology import Topology
 
 ROUNDS = 3
-"""Searches, each with gradients weighed as the schedules of the last one's groups make them."""
+"""Number of searches; each weighs gradients by the schedules of the previous search's groups."""
 WEIGHTS = 1e-3, 1e3
-"""Least and largest weight: beyond, only one of both costs counts anyway."""
+"""Range of weights; beyond it only one of the two costs matters anyway."""
 
 
 def scheduled_cost(
@@ -26,14 +26,14 @@ def scheduled_cost(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ScheduledCost:
-    """The cost with a schedule for each group, and all stages' messages on links that they share.
+    """The cost with a schedule for each group, and all stages' messages on shared links.
 
-    As the exchange model, it counts communication alone, gradients after activations.
+    Like the exchange model, it counts only communication, with gradients after activations.
 
     Args:
-        placement: who computes what.
-        seed: of the schedules' searches.
-        time_limit: seconds for each of them.
+        placement: the placement.
+        seed: seed of the schedules' searches.
+        time_limit: seconds for each of these searches.
         progress: called with each step under way.
     """
     sizes = [stage.gradient_bytes for stage in placement.workload.stages]
@@ -59,18 +59,18 @@ def place_scheduled(
     time_limit: float | None,
     progress: Callable[[str], None],
 ) -> tuple[Placement, ScheduledCost]:
-    """Searches in the exchange model, with gradients weighed by what our schedules make of them.
+    """Searches in the exchange model with gradients weighed by the time of our schedules.
 
-    Schedules take a fraction of a direct exchange, the more so the more links a group has, and
-    messages that share links take longer than alone; so the next search counts gradients in
-    proportion to what they take with schedules, compared with activations. The best placement of
-    all by `scheduled_cost` is kept.
+    Schedules take a fraction of a direct exchange, the smaller the more links a group has, and
+    messages that share links take longer than they do alone. So each next search weighs gradients
+    against activations by their times with schedules. The best placement by `scheduled_cost` is
+    kept.
 
     Args:
         topology: the network.
-        problem: of its servers.
+        problem: the problem on the network's servers.
         placer: the strategy.
-        seed: of all searches.
+        seed: seed of all searches.
         time_limit: seconds for each search.
         progress: called with each step under way.
     """
@@ -99,7 +99,7 @@ def place_scheduled(
 
 
 def _weight(cost: ExchangeCost, scheduled: ScheduledCost) -> float:
-    """How much dearer or cheaper gradients are with schedules, compared with activations."""
+    """Relative cost of gradients with schedules, compared with activations."""
     least = 1e-12
     gradients = max(scheduled.data_s, least) / max(cost.data_s, least)
     activations = max(scheduled.pipeline_s, least) / max(cost.pipeline_s, least)

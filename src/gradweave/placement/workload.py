@@ -1,4 +1,4 @@
-"""What is to be computed: a model cut into stages, and a small estimator for transformers."""
+"""The computation: a model cut into stages, and a simple estimator for transformers."""
 
 import dataclasses
 import math
@@ -8,28 +8,28 @@ from gradweave.checks import check_above_zero, check_at_least_one, check_not_bel
 from gradweave.errors import OptionError
 
 ADAM_BYTES = 16
-"""Memory of a parameter under Adam in mixed precision: weight and gradient of 2 bytes each, a
-weight and two moments of 4 (Rajbhandari et al., "ZeRO", 2020)."""
+"""Memory per parameter under Adam in mixed precision: weight and gradient of 2 bytes each, a
+weight and two moments of 4 each (Rajbhandari et al., "ZeRO", 2020)."""
 LAYER_BYTES = 34
-"""Memory of a layer's activations for each token and unit of width, without those of attention that
-are computed again (Korthikanti et al., "Reducing activation recomputation", 2022)."""
+"""Activation memory of a layer per token and unit of width, without the attention activations that
+are recomputed (Korthikanti et al., "Reducing activation recomputation", 2022)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A part of the model that one device computes, as one micro-batch sees it."""
+    """A part of the model that one device computes, described for one micro-batch."""
 
     forward_s: float
     """Seconds of a micro-batch's forward pass on a device of speed 1."""
     backward_s: float
     """Seconds of its backward pass."""
     activation_bytes: float
-    """Sent to the next stage for each micro-batch; as much comes back. The last stage sends none,
-    whatever stands here."""
+    """Bytes sent to the next stage for each micro-batch; as many come back. Ignored for the last
+    stage, which sends none."""
     gradient_bytes: float
-    """Averaged over the stage's data-parallel group once a step."""
+    """Averaged over the stage's data-parallel group once per step."""
     memory_bytes: float = 0.0
-    """That a device must have for it; 0 where nothing is known."""
+    """Memory that a device needs for it; 0 if unknown."""
 
     def __post_init__(self) -> None:
         check_not_below_zero(self, *(field.name for field in dataclasses.fields(self)))
@@ -37,7 +37,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A training step: stages in their order, and micro-batches that pass through each pipeline."""
+    """A training step: ordered stages, and the micro-batches that pass through each pipeline."""
 
     stages: tuple[Stage, ...]
     microbatches: int = 1
@@ -51,11 +51,11 @@ class Workload:
 
     @property
     def even(self) -> bool:
-        """Whether all stages are alike, so that which group computes which does not matter."""
+        """Whether all stages are alike, so that any group may compute any stage."""
         return all(stage == self.stages[0] for stage in self.stages)
 
     def workload(self, pipeline: int | None, data: int) -> "Workload":
-        """Itself, whatever the groups' size.
+        """Returns itself, whatever the groups' size.
 
         Raises:
             OptionError: it has another number of stages.
@@ -78,17 +78,17 @@ def even_stages(
     microbatches: int = 1,
     name: str = "even stages",
 ) -> Workload:
-    """A workload of stages that are all alike.
+    """A workload of identical stages.
 
     Args:
-        stages: how many.
-        activation_bytes: see `Stage`, as the others.
+        stages: number of stages.
+        activation_bytes: see `Stage`, as for the others.
         gradient_bytes: of each stage.
         forward_s: of each stage, for a micro-batch.
         backward_s: of each stage, for a micro-batch.
         memory_bytes: of each stage.
-        microbatches: that pass through each pipeline in a step.
-        name: of the workload.
+        microbatches: micro-batches that pass through each pipeline in a step.
+        name: name of the workload.
     """
     one = Stage(forward_s, backward_s, activation_bytes, gradient_bytes, memory_bytes)
     return Workload((one,) * stages, microbatches, name)
@@ -96,12 +96,12 @@ def even_stages(
 
 @dataclasses.dataclass(frozen=True)
 class Transformer:
-    """A transformer in numbers, from which stages are estimated.
+    """A transformer's dimensions, from which stages are estimated.
 
-    A layer has 12·width² parameters; a forward pass takes two operations for each parameter and
-    token and 4·sequence·width for attention, a backward pass twice as many. The first stage has the
-    embedding as well, the last one the output's matrix. What is left out: normalisation, biases,
-    and the output's activations.
+    A layer has 12·width² parameters. A forward pass takes two operations per parameter and token
+    plus 4·sequence·width for attention; a backward pass takes twice as many. The first stage also
+    has the embedding, and the last the output matrix. Normalisation, biases and the output's
+    activations are left out.
 
     >>> one = Transformer(layers=24, width=2048).workload(8, 8)
     >>> round(sum(stage.gradient_bytes for stage in one.stages) / 2 / 1e9, 2)
@@ -111,16 +111,16 @@ class Transformer:
     layers: int = 24
     width: int = 2048
     sequence: int = 2048
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     batch: int = 512
-    """Sequences of a step, over all pipelines."""
+    """Sequences per step, over all pipelines."""
     microbatches: int = 8
-    """That each pipeline's part of the batch is cut into."""
+    """Number of micro-batches in each pipeline's part of the batch."""
     vocabulary: int = 50_257
     value_bytes: int = 2
-    """Of an activation or a gradient as it is sent."""
+    """Size of an activation or gradient value as sent."""
     flops: float = 1e14
-    """Operations a second of a device of speed 1."""
+    """Operations per second of a device of speed 1."""
 
     def __post_init__(self) -> None:
         counts = ("layers", "width", "sequence", "batch", "microbatches", "vocabulary")
@@ -133,7 +133,7 @@ class Transformer:
         return f"transformer of {self.layers} layers, width {self.width}"
 
     def workload(self, pipeline: int | None, data: int) -> Workload:
-        """The stages, with as equal numbers of layers as can be, the first ones larger.
+        """The stages, with layers divided as evenly as possible and the first stages larger.
 
         Args:
             pipeline: number of stages.
@@ -161,7 +161,7 @@ class Transformer:
         return Workload(tuple(stages), self.microbatches, self.name)
 
     def layers_of_stages(self, pipeline: int) -> list[int]:
-        """Layers of each of so many stages: as equal as can be, the first ones larger.
+        """Layers of each stage, divided as evenly as possible with the first stages larger.
 
         >>> Transformer(layers=5).layers_of_stages(3)
         [2, 2, 1]
@@ -177,7 +177,7 @@ class Transformer:
         last = stage == pipeline - 1
         operations += 2 * tokens * matrix * last
         parameters += matrix * ((stage == 0) + last)
-        waiting = min(self.microbatches, pipeline - stage)  # forward passes that await the backward
+        waiting = min(self.microbatches, pipeline - stage)  # forward passes without their backward
         return Stage(
             forward_s=operations / self.flops,
             backward_s=2 * operations / self.flops,
@@ -190,15 +190,15 @@ class Transformer:
 
 
 def each_device(name: str, given: float | Sequence[float] | None, count: int) -> list[float] | None:
-    """A property of devices, given once for all or one by one.
+    """A property of devices, given once for all or individually.
 
     Args:
-        name: for messages.
-        given: a number above 0, or one for each device; None where it does not matter.
-        count: devices.
+        name: name for messages.
+        given: a number above 0, or one for each device, or None if it does not matter.
+        count: number of devices.
 
     Raises:
-        OptionError: for a wrong count, or a number that makes no sense.
+        OptionError: for a wrong count or an invalid number.
     """
     if given is None:
         return None

@@ -1,1 +1,1 @@
-"""A live network, measured into a topology; see `gradweave.probe.session`."""
+"""Measures a live network into a topology; see `gradweave.probe.session`."""

@@ -1,4 +1,4 @@
-"""A runtime, calibrated: its profile from the times of some schedules on it."""
+"""Calibrates a runtime: derives its profile from the times of some schedules on it."""
 
 import dataclasses
 import os
@@ -11,36 +11,36 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.execute.running.trial import NATIVE, RUNTIMES, CalibrationTime, RunReport
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.own import own_algorithms, own_schedule
-from gradweave.schedulers.solve.variants import split
+from gradweave.schedulers.solving.own import own_algorithms, own_schedule
+from gradweave.schedulers.solving.variants import split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import RecursiveDoubling
 from gradweave.schedulers.textbook.ring import Ring
-from gradweave.simulate.runtime import Algorithm, Costs, Runtime
-from gradweave.simulate.sequential_steps import steps
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.runtime import Algorithm, Costs, Runtime
+from gradweave.simulator.sequential_steps import steps
 from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
 _PARTS = 4
-"""Of the finer ring: messages are told from the start by more and fewer of them."""
+"""Parts of the finer ring: different numbers of messages separate their cost from the start's."""
 _TREE_PARTS = 16
-"""Of the finer tree: messages are as small as the tree's, of a gradient that no cache holds."""
+"""Parts of the finer tree, whose messages are then as small as a tree's with any gradient."""
 _FITS = 5
-"""Linear programs, after which what is larger no longer changes: two or three were enough."""
+"""Linear programs, after which the larger terms no longer change: two or three were enough."""
 
 
 _LOOK_S = 0.5
-"""For how long processors are watched before a calibration."""
+"""Seconds for which the processors are observed before a calibration."""
 BUSY_CORES = 0.2
-"""Cores kept busy from which on a user is told; chosen by hand: an idle machine keeps fewer."""
+"""Busy cores from which a user is warned; chosen by hand: an idle machine keeps fewer busy."""
 
 
 def cores_in_use(counts: Path = Path("/proc/stat")) -> float | None:
-    """How many of this machine's cores other processes keep busy; None where no kernel says.
+    """The number of this machine's cores that other processes keep busy, or None if unknown.
 
     Args:
-        counts: the kernel's, of the ticks that processors spent in each state.
+        counts: the kernel's file with the ticks that processors spent in each state.
     """
     try:
         before = _ticks(counts)
@@ -52,11 +52,11 @@ def cores_in_use(counts: Path = Path("/proc/stat")) -> float | None:
     return float(busy * (os.cpu_count() or 1))
 
 
-_IDLE = [3, 4]  # idle, and idle while a disk is waited for
+_IDLE = [3, 4]  # idle, and idle while waiting for a disk
 
 
 def _ticks(counts: Path) -> NDArray[np.int64]:
-    """[8] of all processors: user, nice, system, idle, iowait, irq, softirq, steal."""
+    """[8] ticks of all processors: user, nice, system, idle, iowait, irq, softirq, steal."""
     name, *ticks = counts.read_text().split("\n", 1)[0].split()
     if name != "cpu" or len(ticks) < 8:
         raise ValueError(f"{counts}: expected a line of all processors")
@@ -64,7 +64,7 @@ def _ticks(counts: Path) -> NDArray[np.int64]:
 
 
 def calibrating(topology: Topology) -> tuple[Schedule, ...]:
-    """Schedules with few and with many messages, in a row and side by side."""
+    """Schedules with few and with many messages, in sequence and side by side."""
     ring = Ring().schedule(topology)
     doubling = RecursiveDoubling().schedule(topology)
     tree = Binomial().schedule(topology)
@@ -74,18 +74,18 @@ def calibrating(topology: Topology) -> tuple[Schedule, ...]:
 def calibrated(
     backend: str, topology: Topology, report: RunReport, *, one_machine: bool
 ) -> Runtime:
-    """The profile with which a calibration's times are predicted best.
+    """The profile that predicts a calibration's times best.
 
     Args:
-        backend: of the run: ``torch``, ``mpi`` or ``jax``.
+        backend: backend of the run: ``torch``, ``mpi`` or ``jax``.
         topology: the network.
-        report: of the run, with its calibration.
+        report: report of the run, with its calibration.
         one_machine: whether all servers share this machine's cores.
     """
     servers, cores = topology.num_servers, os.cpu_count() or 1
     processors = float(cores) if one_machine else None
     where = f"{counted(cores, 'core')} of one machine" if one_machine else "machines of a launcher"
-    source = f"measured by gradweave run: {servers} servers on {where}, {report.library}"
+    source = f"measured by gradweave bench: {servers} servers on {where}, {report.library}"
     name = RUNTIMES[backend]
     without_costs = Runtime(
         name, source, processors, barriers=name == "jax", own=own_algorithms(name, servers)
@@ -102,10 +102,11 @@ def calibrated(
 def _fitted(
     runtime: Runtime, schedules: Sequence[Schedule], times: Sequence[CalibrationTime]
 ) -> Costs:
-    """The costs of messages and of the start with the least sum of relative errors.
+    """The costs of messages and of the start with the minimum sum of relative errors.
 
-    A time is that of processors, which all messages share, or of the messages in a row, whichever
-    is larger; which it is, the costs found before say, at first all are taken for processors'.
+    A predicted time is the larger of two terms: the work of the processors, which all messages
+    share, and the chain of consecutive messages. The costs found in the previous iteration decide
+    which term is larger; in the first iteration, the work is assumed to be.
     """
     sizes = sorted({each.gradient_bytes / schedules[each.schedule].pieces for each in times})
     costs = Costs()
@@ -121,7 +122,7 @@ def _fitted_once(
     sizes: tuple[float, ...],
     before: Costs,
 ) -> Costs:
-    """Costs by a linear program, given which term is the larger at those found before."""
+    """Costs from a linear program, in which the previous costs decide which term is larger."""
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
@@ -150,7 +151,7 @@ def _fitted_once(
 def _own(
     runtime: Runtime, algorithm: Algorithm, topology: Topology, times: Sequence[CalibrationTime]
 ) -> Algorithm:
-    """A runtime's algorithm with its costs: each time divided among its messages."""
+    """A runtime's algorithm with its costs: each time is divided among its messages."""
     costs: dict[float, list[float]] = {}
     for each in times:
         schedule = own_schedule(topology, runtime, each.gradient_bytes)
@@ -162,22 +163,22 @@ def _own(
     sizes = sorted(costs)
     measured = np.array([float(np.median(costs[size])) for size in sizes])
     below, above = np.maximum.accumulate(measured), np.minimum.accumulate(measured[::-1])[::-1]
-    seconds = (below + above) / 2  # larger messages cost no less, whatever noise says
+    seconds = (below + above) / 2  # larger messages cannot cost less; the rest is noise
     return dataclasses.replace(algorithm, bytes=tuple(sizes), seconds=tuple(seconds.tolist()))
 
 
 def _work_of_units(runtime: Runtime, schedule: Schedule) -> float:
-    """Seconds that processors need where each message takes one second of them."""
+    """Seconds of processor time needed if each message takes one second of it."""
     return runtime.work_s(schedule, np.ones(schedule.pieces))
 
 
 def write(runtime: Runtime, path: Path) -> None:
-    """Writes a profile as TOML, whole or not at all."""
+    """Writes a profile as TOML, atomically."""
     atomic_write(path, as_toml(runtime).encode())
 
 
 def as_toml(runtime: Runtime) -> str:
-    """The text of a profile's file, as `gradweave.simulate.runtime.runtime_of` reads it."""
+    """The text of a profile's file, which `gradweave.simulator.runtime.runtime_of` reads."""
     lines = [f"name = {_quoted(runtime.name)}", f"source = {_quoted(runtime.source)}"]
     if runtime.processors is not None:
         lines.append(f"processors = {runtime.processors:g}")

@@ -1,14 +1,15 @@
-"""Which flows tell a network's shared links from private ones, and what is found.
+"""Chooses flows that reveal a network's shared links, and derives its structure from their rates.
 
-First every two servers send to each other in the rounds of some tournaments, all pairs of a round
-at once. Then each server sends to all others, and receives from all others: what its own link
-carries. A pair that in the tournaments is as fast as its two own links is **near**. Servers whose
-pairs are near, and alike in whom else they are near to, share a switch. Each such group then sends
-to servers outside, all of its members at once: what it shares on the way out. Groups are compared
-as servers were, in tournaments, up to where all that is left is near to one another, or nothing is;
-between those that are far, each has a link of its own to each other.
+First, all pairs of servers send to each other in the rounds of some tournaments, all pairs of a
+round simultaneously. Then each server sends to all others and receives from all others, which
+reveals the rates of its links. A pair that is as fast in the tournaments as the links of its two
+servers is **near**. Servers whose pairs are near, and that are near to the same other servers,
+share a switch. Each such group then sends to servers outside, all members simultaneously, which
+reveals the rate that it shares on the way out. Groups are compared like servers, in tournaments,
+until all remaining groups are near to one another, or no two are. Between groups that are far, each
+pair has a private link.
 
-The model is a tree of switches, with private links between its uppermost ones. It leaves out
+The model is a tree of switches, with private links between the uppermost switches. It leaves out
 servers with several network cards of which a connection uses one, networks in which servers
 forward, and shared links that leave more than `NEAR` of each flow's rate.
 """
@@ -33,57 +34,58 @@ from gradweave.probe.traffic import (
 from gradweave.wording import counted
 
 NEAR = 0.8
-"""Share of the rate of two servers' own links from which on nothing else is taken to be slower."""
+"""A pair is near if it reaches at least this fraction of the rate of its servers' links."""
 ALIKE = 0.25
-"""Most by which two that share a switch may differ in how near they are to others, on average."""
+"""Two servers may share a switch if their nearness to the others differs by at most this, on
+average."""
 PRIVATE = 0.9
-"""Share of the sum of its pairs' rates that a node with a link for each pair sends at once."""
+"""A node with a private link per pair sends simultaneously at this fraction of its pairs' sum."""
 AGREE = 0.05
-"""Rates of a pair in two different loads that are as near as this, as a fraction, are its own."""
+"""Maximum relative difference of a pair's rates under two loads for either to count as its rate."""
 FEWEST_TOURNAMENTS = 3
 ENOUGH_SLOTS = 12
-"""In small networks each server sends to all others as many times as make up these."""
+"""In small networks, each server sends to all others often enough to fill this many slots."""
 BOTH_FAN = 8
-"""Servers from which on two at a time send to all others."""
+"""From this number of servers on, two at a time send to all others."""
 ENOUGH_ROUNDS = 30
-"""In small networks a shared link is idle in many rounds: as many tournaments as have these."""
+"""Minimum rounds of all tournaments: in small networks, a shared link is idle in many rounds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A server, or servers that share a switch, and what it sends and receives together."""
+    """A server, or servers that share a switch, and the rates at which they send and receive."""
 
     members: tuple[int, ...]
-    """Ranks."""
+    """Ranks of the servers."""
     out: Rate
     into: Rate
     parts: tuple["Group", ...] = ()
-    """Groups that are joined by its switch; none of a server."""
+    """Groups joined by its switch; empty for a server."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What was found; the rest of the network follows from it."""
+    """The result of the exploration, which determines the network."""
 
     top: tuple[Group, ...]
-    """Groups that no group holds."""
+    """Groups that no other group contains."""
     links: dict[tuple[int, int], Rate]
-    """Rate from one of `top` to another, by their places; empty where one switch joins them all."""
+    """Rate from one of `top` to another, by their places; empty if one switch joins them all."""
     flows: dict[Flow, list[Rate]]
     """Every rate measured, by sender and receiver."""
 
 
 def tournaments(players: int) -> int:
-    """How many are played."""
-    if players <= 4:  # nobody is paired besides, or of four the same two in all of them
+    """The number of tournaments."""
+    if players <= 4:  # in each tournament, the rest of the network is idle or the same pair
         return players - 1
     return max(FEWEST_TOURNAMENTS, -(-ENOUGH_ROUNDS // players))
 
 
 def tournaments_ahead(servers: int) -> int:
-    """How many are played in any case; the last only where these differ in the groups they show.
+    """The number of tournaments played in any case; the last follows if these differ in groups.
 
-    Of four or fewer servers all, as each tells little.
+    With four or fewer servers, all are played, since each reveals little.
     """
     return tournaments(servers) - (servers > 4)
 
@@ -94,10 +96,10 @@ def fans(servers: int) -> int:
 
 
 def together(servers: int) -> list[tuple[int, ...]]:
-    """Servers that send to all others at the same time, and receive from all.
+    """Servers that simultaneously send to all others and receive from all others.
 
-    From `BOTH_FAN` servers on by twos: beside what a server sends itself, few of the other one's
-    many flows then cross its way.
+    From `BOTH_FAN` servers on, these are pairs: compared with the flows that a server sends itself,
+    few of the other server's flows then cross its path.
     """
     if servers < BOTH_FAN:
         return [(rank,) for rank in range(servers)]
@@ -108,7 +110,7 @@ def together(servers: int) -> list[tuple[int, ...]]:
 
 
 def slots_ahead(servers: int) -> int:
-    """Slots that are needed for certain, before groups are known."""
+    """Number of slots needed in any case, before groups are known."""
     return tournaments_ahead(servers) * (servers - 1 + servers % 2) + fans(servers) * len(
         together(servers)
     )
@@ -120,7 +122,7 @@ def explore(servers: int, measure: Measure, tell: Callable[[str], None]) -> Find
     Args:
         servers: N, at least 2.
         measure: sends the flows of slots, and returns their rates.
-        tell: called with the step under way.
+        tell: called with the current step.
     """
     return _Explorer(measure, tell).explore(servers)
 
@@ -147,7 +149,7 @@ class _Explorer:
                 paired[pair] += rates
             nodes = _raised(nodes, paired)
         while 1 < len(groups := clusters(_nearness(nodes, _typical(paired)))) < len(nodes):
-            self._tell(f"{counted(len(groups), 'group')}: what each shares")
+            self._tell(f"{counted(len(groups), 'group')}: measuring their shared links")
             nodes = self._grouped(nodes, groups)
             paired = self._tournaments(nodes, range(tournaments(len(nodes))))
             nodes = _raised(nodes, paired)
@@ -166,7 +168,7 @@ class _Explorer:
     def _tournaments(
         self, nodes: Sequence[Group], seeds: Iterable[int]
     ) -> dict[tuple[int, int], list[Rate]]:
-        """The rates of each ordered pair of groups while all others are paired too."""
+        """The rates of each ordered pair of groups while all other groups are paired as well."""
         rounds = [pairs for seed in seeds for pairs in tournament(len(nodes), seed)]
         flows = [
             {pair: between(nodes[pair[0]].members, nodes[pair[1]].members) for pair in both}
@@ -182,10 +184,10 @@ class _Explorer:
         return paired
 
     def _fans(self, servers: int, paired: dict[tuple[int, int], list[Rate]]) -> list[Group]:
-        """Every server with what it sends to all others, and receives from them, all at once.
+        """Every server with the rates at which it sends to all others and receives from all others.
 
-        In small networks several times, of which the fastest counts: where nothing but this fills a
-        server's link, it must not be held up by a busy processor.
+        In small networks, this is repeated and the fastest rate counts: since only these flows fill
+        a server's link, a busy processor must not slow all of them down.
         """
         at_once = together(servers)
         slots = [
@@ -210,10 +212,10 @@ class _Explorer:
         return _raised(nodes, paired)
 
     def _grouped(self, nodes: Sequence[Group], groups: Sequence[Sequence[int]]) -> list[Group]:
-        """The groups of some nodes, each with what it sends outside at once, and receives.
+        """The groups of some nodes, each with its rates to and from servers outside.
 
-        Twice or more, and the fastest counts: of a whole group, one that is late is soon among
-        them.
+        This is measured at least twice and the fastest counts: in a whole group, some server is
+        often late.
         """
         parts = [tuple(nodes[place] for place in group) for group in groups]
         members = [sorted(rank for part in some for rank in part.members) for some in parts]
@@ -234,11 +236,11 @@ class _Explorer:
     def _links(
         self, nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]
     ) -> dict[tuple[int, int], Rate]:
-        """The rate of each ordered pair of groups by itself, unless two loads agree on it.
+        """The rate of each ordered pair of groups alone, unless two loads agree on it.
 
-        The fastest of some, as a busy processor may hold up one.
+        The fastest of several rates counts, since a busy processor may slow down one of them.
         """
-        if len(nodes) == 3:  # of which one rested in each round, so that the pairs were alone
+        if len(nodes) == 3:  # one of them rested in each round, so every pair was alone
             return {pair: max(rates, key=_speed) for pair, rates in paired.items()}
         links: dict[tuple[int, int], Rate] = {}
         alone = []
@@ -254,7 +256,7 @@ class _Explorer:
         return links
 
     def _under_fans(self, nodes: Sequence[Group], pair: tuple[int, int]) -> Rate | None:
-        """The faster rate of a pair of servers while either sends to, or receives from, all."""
+        """The faster rate of a pair of servers while either sends to all, or receives from all."""
         if any(nodes[place].parts for place in pair):
             return None
         flow = nodes[pair[0]].members[0], nodes[pair[1]].members[0]
@@ -263,10 +265,10 @@ class _Explorer:
 
 
 def _typical(paired: dict[tuple[int, int], list[Rate]]) -> dict[tuple[int, int], Rate]:
-    """The median of each pair's rates, the lower of two.
+    """The median of each pair's rates, or the lower of two.
 
-    In one tournament others may leave to the pair what they share, and in another a busy processor
-    may hold it up.
+    In one tournament, other flows may leave a shared link to the pair; in another, a busy processor
+    may slow the pair down.
     """
     return {
         pair: sorted(rates, key=_speed)[(len(rates) - 1) // 2] for pair, rates in paired.items()
@@ -274,7 +276,7 @@ def _typical(paired: dict[tuple[int, int], list[Rate]]) -> dict[tuple[int, int],
 
 
 def _same_groups(nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]) -> bool:
-    """Whether each tournament by itself shows the same groups, and all together do."""
+    """Whether each tournament by itself, and all together, show the same groups."""
     count = min(map(len, paired.values()))
     alone = [{pair: rates[turn] for pair, rates in paired.items()} for turn in range(count)]
     groups = [clusters(_nearness(nodes, rates)) for rates in (*alone, _typical(paired))]
@@ -282,7 +284,7 @@ def _same_groups(nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate
 
 
 def _nearness(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> NDArray[np.float64]:
-    """[G, G] rate of each pair over that of the slower of its own links, both ways, up to 1."""
+    """[G, G] rate of each pair over the slower of its servers' links, both ways, up to 1."""
     near = np.eye(len(nodes))
     for (a, b), rate in paired.items():
         own = min(nodes[a].out.bytes_per_s, nodes[b].into.bytes_per_s)
@@ -291,9 +293,10 @@ def _nearness(nodes: Sequence[Group], paired: dict[tuple[int, int], Rate]) -> ND
 
 
 def clusters(near: NDArray[np.float64]) -> list[list[int]]:
-    """Groups whose pairs are near, and alike in whom else they are near to.
+    """Groups whose pairs are near, and whose members are near to the same others.
 
-    Agglomeration by averages: of the pairs of clusters that may be joined, the nearest first.
+    This is agglomerative clustering by average linkage: of the pairs of clusters that may be
+    joined, the nearest is joined first.
 
     Args:
         near: [G, G] symmetric, from 0 to 1.
@@ -322,16 +325,16 @@ def clusters(near: NDArray[np.float64]) -> list[list[int]]:
 
 
 def _nothing(rank: int) -> Group:
-    """A server of which nothing is known."""
+    """A server about which nothing is known."""
     unknown = Rate(float("nan"), ())
     return Group((rank,), unknown, unknown)
 
 
 def _raised(nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]) -> list[Group]:
-    """The groups, none slower than it was in the tournaments.
+    """The groups, with rates no lower than in the tournaments.
 
-    Nothing makes a link faster than it is, but a busy processor makes it seem slow. The third
-    fastest of its rates counts: what waited in buffers may come faster than a link sends.
+    A link cannot be faster than it is, but a busy processor makes it seem slow. The third fastest
+    rate counts, since data from buffers may arrive faster than a link sends.
     """
     out, into = [[node.out] for node in nodes], [[node.into] for node in nodes]
     for (a, b), rates in paired.items():
@@ -346,12 +349,12 @@ def _raised(nodes: Sequence[Group], paired: dict[tuple[int, int], list[Rate]]) -
 
 
 def _at_least(rate: Rate, rates: Sequence[Rate]) -> Rate:
-    """The rate, or the third fastest of some where that is faster."""
+    """The rate, or the third fastest of some rates if that is faster."""
     return max(rate, sorted(rates, key=_speed)[-3:][0], key=_speed)
 
 
 def _mixed(groups: Sequence[Sequence[int]]) -> list[int]:
-    """The members of all groups, round robin."""
+    """The members of all groups, alternating between groups."""
     rounds = itertools.zip_longest(*groups)
     return [rank for round_ in rounds for rank in round_ if rank is not None]
 

@@ -1,4 +1,4 @@
-"""Files of a measurement: the topology with its spread and time, and what was measured so far."""
+"""Files of a measurement: the topology with spreads and date, and intermediate results."""
 
 import json
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from gradweave.topology.formats.graph import to_networkx
 
 
 class Record:
-    """What was measured so far, written after each batch; `discard` it once it is complete.
+    """The measurements so far, written after each batch; `discard` it once they are complete.
 
     Args:
-        path: of the file, JSON.
+        path: path of the file, JSON.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class Record:
         spread_s: NDArray[np.float64],
         overhead_s: float,
     ) -> None:
-        """Keeps half of the round trips between servers, in seconds, [N, N]."""
+        """Records half of the round trips between servers, in seconds, [N, N]."""
         self._content |= {
             "hosts": list(hosts),
             "latency_s": least_s.tolist(),
@@ -44,7 +44,7 @@ class Record:
         self._write()
 
     def slots(self, slots: Sequence[Slot], rates: Sequence[Sequence[Rate]]) -> None:
-        """Keeps the rates of slots, flow by flow."""
+        """Records the rates of slots, flow by flow."""
         self._content["slots"] += [
             [
                 {"flow": list(flow), "bytes_per_s": rate.bytes_per_s, "parts": rate.parts}
@@ -63,18 +63,18 @@ class Record:
 
 
 def save(measured: Measured, path: Path, how: dict[str, Any]) -> None:
-    """Writes a measured network as any other, JSON or YAML, with what only a measurement has.
+    """Writes a measured network like any other, as JSON or YAML, with additional fields.
 
-    Links have ``bandwidth_spread_bytes_per_s`` and ``latency_spread_s`` besides, and the graph
-    ``measured``; who reads the network passes over them.
+    Links also have ``bandwidth_spread_bytes_per_s`` and ``latency_spread_s``, and the graph has
+    ``measured``. Readers of networks ignore these fields.
 
     Args:
         measured: the network.
-        path: of the file.
-        how: when and by what it was measured.
+        path: path of the file.
+        how: when and how it was measured.
 
     Raises:
-        FileError: it cannot be written.
+        FileError: the file cannot be written.
     """
     topology = measured.topology
     graph = to_networkx(topology)

@@ -1,4 +1,4 @@
-"""One process's part of a measurement: pings its peers, and sends and receives in slots."""
+"""One process's part of a measurement: pings, and flows in slots."""
 
 import dataclasses
 import math
@@ -13,47 +13,48 @@ from gradweave.probe.traffic import PARTS, rate_of
 from gradweave.probe.transport import Message, PeerError, Transport
 
 PINGS = 12
-"""Round trips of a pair, at most."""
+"""Maximum round trips per pair."""
 FEWEST_PINGS, ENOUGH_PINGS_S = 4, 0.1
-"""Round trips of a pair at least, and the seconds after which no more are made: where one takes
-long, what disturbs it is little beside it."""
+"""Minimum round trips per pair, and the seconds after which no further round trips are made: if one
+takes long, disturbances are small in comparison."""
 STREAMED = (8, 64)
-"""Messages of one byte that follow one another: few and many, whose difference has no latency."""
+"""Numbers of consecutive one-byte messages: few and many, whose difference excludes latency."""
 NEAR_TRIP_S = 1e-3
-"""Round trip up to which each message of a stream is asked for when the one before has come, as
-those that take turns on a link are. Farther away, where asking takes a round trip, all are asked
-for beforehand: what is left is a part of the overhead, whose larger part near peers tell."""
+"""Maximum round trip with which each message of a stream is requested after the previous one has
+arrived, like messages that take turns on a link. Farther away, where a request takes a round trip,
+all are requested in advance. That leaves only a part of the overhead; near peers reveal the larger
+part."""
 _STREAMS = 3
-"""Times that each is tried between near peers, of which the shortest counts; between others once.
-"""
+"""Repetitions of each stream between near peers, of which the shortest counts; others run once."""
 WINDOW_S = 0.03
-"""What a flow has under way, in seconds at its rate, beside a round trip: what asks for more of it
-waits behind the data of the other direction, and for a busy processor."""
+"""A flow keeps as much data in flight as it sends in this time plus a round trip. With more, the
+receiver's requests would wait too long behind data of the opposite direction, or for a busy
+processor."""
 MOST_POSTED = 64
-"""Chunks that a receiver asks for beforehand, at most."""
+"""Maximum number of chunks that a receiver requests in advance."""
 CHUNK_S = 0.008
-"""How long a chunk takes: several make a window, and many a slot of a flow of a fair share."""
+"""Seconds per chunk: several form a window, and many a slot of a flow with a fair share."""
 LEAST_CHUNK, MOST_CHUNK = 256, 1 << 22
-"""Bytes of a chunk on however slow or fast a link."""
+"""Minimum and maximum bytes of a chunk, on slow and fast links."""
 _GROWTH = 4
-"""By how much a first transfer that was over too soon is repeated larger."""
+"""Growth of the first transfer, which is repeated if it ended too soon."""
 _LONG_ENOUGH_S = 0.02
-"""How long a first transfer takes, beside two round trips, for its rate to be taken."""
+"""Minimum duration of a first transfer, in addition to two round trips, to derive a rate."""
 _PATIENCE_S = 10.0
-"""After the end of a slot, for what is under way."""
+"""Time after the end of a slot for data in flight."""
 _FIRST_BYTES = 1 << 16
 _MOST_BYTES = 1 << 26
-"""Of the smallest and the largest of these transfers."""
+"""Sizes of the smallest and the largest first transfer."""
 _FIRST_WINDOW_BYTES = 14_000
-"""What TCP sends before the first acknowledgement; each round trip doubles it."""
+"""Bytes that TCP sends before the first acknowledgement; each round trip doubles them."""
 
 
 def ping_rounds(
     transport: Transport, partners: Sequence[int], timeout_s: float
 ) -> dict[str, list[float]]:
-    """Round trips to each partner, met in turn, in seconds; the smaller rank of two makes them.
+    """Measures round trips to each partner in turn, in seconds; the smaller rank starts them.
 
-    Nothing larger than a byte is under way meanwhile, for which they would have to wait.
+    Meanwhile only single bytes are in flight, so no message has to wait behind data.
 
     Raises:
         PeerError: a partner went away or was silent.
@@ -70,16 +71,16 @@ def ping_rounds(
 def guess_rounds(
     transport: Transport, partners: Sequence[Sequence[float]], timeout_s: float
 ) -> dict[str, Any]:
-    """Meets each partner in turn.
+    """Meets each partner in turn for a first guess of rates.
 
     Args:
-        transport: to the others.
-        partners: each with the seconds of a round trip to it.
+        transport: the connection to the other processes.
+        partners: each partner, with the seconds of a round trip to it.
         timeout_s: how long a partner may be silent.
 
     Returns:
-        By partner, as JSON: ``bytes_per_s`` of a transfer from it, a first guess; ``gap_s`` for
-        each further message without data, None at who sends them and where the partner is far.
+        By partner, as JSON: ``bytes_per_s``, a first guess for a transfer from it; ``gap_s``, the
+        time per additional message without data, or None at the sender and for far partners.
 
     Raises:
         PeerError: a partner went away or was silent.
@@ -98,7 +99,7 @@ def guess_rounds(
 def far_streams(
     transport: Transport, partners: Sequence[int], timeout_s: float
 ) -> dict[str, float | None]:
-    """``gap_s`` as `guess_rounds` has it, of partners that are far."""
+    """``gap_s`` of far partners; see `guess_rounds`."""
     return {
         str(peer): _streamed(transport, peer, transport.rank < peer, False, timeout_s)
         for peer in partners
@@ -106,7 +107,7 @@ def far_streams(
 
 
 def _pings(transport: Transport, peer: int, timeout_s: float) -> list[float]:
-    """Round trips, the last of which tells the peer so: fewer where they are long."""
+    """Round trips, fewer if they are long; the last message tells the peer that it is the last."""
     trips: list[float] = []
     while True:
         enough = len(trips) + 1 >= FEWEST_PINGS and sum(trips) > ENOUGH_PINGS_S
@@ -121,7 +122,7 @@ def _pings(transport: Transport, peer: int, timeout_s: float) -> list[float]:
 
 
 def _answer(transport: Transport, peer: int, timeout_s: float) -> None:
-    """The other side of `_pings`."""
+    """The peer's part of `_pings`."""
     byte = np.zeros(1, np.uint8)
     while not byte[0]:
         transport.receive(byte, peer, "data").wait(timeout_s)
@@ -129,10 +130,11 @@ def _answer(transport: Transport, peer: int, timeout_s: float) -> None:
 
 
 def _grown_rate(transport: Transport, peer: int, trip_s: float, timeout_s: float) -> float:
-    """Bytes per second from a peer, by a transfer that takes long beside a round trip.
+    """Bytes per second from a peer, by a transfer that takes long compared with a round trip.
 
-    Both send at once, more and more until at both enough has come. Near peers then do so once more,
-    of which the faster counts: a busy processor is late by as much as such a transfer takes.
+    Both send simultaneously, more and more until enough has arrived at both. Near peers then repeat
+    the last transfer, and the faster one counts: a busy processor may be late by as much as such a
+    transfer takes.
     """
     size = _FIRST_BYTES
     took, enough = _exchanged(transport, peer, size, trip_s, timeout_s)
@@ -147,10 +149,10 @@ def _grown_rate(transport: Transport, peer: int, trip_s: float, timeout_s: float
 def _exchanged(
     transport: Transport, peer: int, size: int, trip_s: float, timeout_s: float
 ) -> tuple[float, bool]:
-    """Sends so many bytes and receives as many.
+    """Sends that many bytes and receives as many.
 
     Returns:
-        How long they took to arrive, without latency, and whether that was enough at both.
+        Seconds until they arrived, without latency, and whether that was enough at both ends.
     """
     into = np.empty(size, np.uint8)
     begun = time.monotonic()
@@ -170,7 +172,7 @@ def _exchanged(
 def _streamed(
     transport: Transport, peer: int, leads: bool, near: bool, timeout_s: float
 ) -> float | None:
-    """Seconds that one more message of one byte takes at its receiver; None at who sends them."""
+    """Seconds per additional one-byte message at its receiver, or None at the sender."""
     few, many = (
         min(
             _stream(transport, peer, leads, near, count, timeout_s)
@@ -184,7 +186,7 @@ def _streamed(
 def _stream(
     transport: Transport, peer: int, leads: bool, near: bool, count: int, timeout_s: float
 ) -> float:
-    """Seconds from before the first message is started until the last is complete."""
+    """Seconds from before the first message starts until the last is complete."""
     bytes_ = np.zeros((count, 1), np.uint8)
     begun = time.monotonic()
     if leads:
@@ -199,7 +201,7 @@ def _stream(
         for message in posted:
             message.wait(timeout_s)
     took = time.monotonic() - begun
-    last = transport.receive if leads else transport.send  # the next stream starts at both ends
+    last = transport.receive if leads else transport.send  # aligns both ends for the next stream
     last(bytes_[0], peer, "data").wait(timeout_s)
     return took
 
@@ -208,14 +210,14 @@ def run_slots(transport: Transport, slots: Sequence[dict[str, Any]]) -> list[dic
     """Sends and receives in the slots that this process has a part in, each at its time.
 
     Args:
-        transport: to the others.
-        slots: of each ``at``, the time by this process's clock; ``seconds`` that it lasts;
-            ``grown_s``, from when on arrivals count; and ``flows`` as [source, target, chunk,
-            chunks asked for beforehand].
+        transport: the connection to the other processes.
+        slots: for each slot: ``at``, its start by this process's clock; ``seconds``, its duration;
+            ``grown_s``, the time from which arrivals count; and ``flows`` as [source, target,
+            chunk, chunks requested in advance].
 
     Returns:
-        Of each flow that this process received: slot, source, rate, parts, and number of arrivals;
-        or, of the first that failed, ``error`` and ``peer``, after which no more slots are run.
+        For each flow that this process received: slot, source, rate, parts, and number of arrivals.
+        After a failed flow, which has ``error`` and ``peer`` instead, no further slots are run.
     """
     results: list[dict[str, Any]] = []
     for number, slot in enumerate(slots):
@@ -235,7 +237,7 @@ def run_slots(transport: Transport, slots: Sequence[dict[str, Any]]) -> list[dic
 
 
 class _Job:
-    """A flow of a slot, sent or received by a thread of its own."""
+    """One flow of a slot, sent or received by a thread."""
 
     def __init__(
         self, transport: Transport, slot: int, terms: dict[str, Any], flow: Sequence[int]
@@ -264,7 +266,7 @@ class _Job:
         chunk, last = np.zeros(self._chunk, np.uint8), np.ones(1, np.uint8)
         under_way: list[Message] = []
         count = 0
-        while time.monotonic() < self._end or count < PARTS:  # who is late catches up
+        while time.monotonic() < self._end or count < PARTS:  # a late sender catches up
             count += 1
             under_way.append(self._transport.send(chunk, self._peer, "data"))
             if len(under_way) >= self._posted:
@@ -303,34 +305,34 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """What a flow has under way: chunks that its receiver asks for beforehand."""
+    """The data in flight of a flow: chunks that its receiver requests in advance."""
 
     chunk_bytes: int
     posted: int
 
     @property
     def total_bytes(self) -> int:
-        """Under way at most."""
+        """Maximum bytes in flight."""
         return self.chunk_bytes * self.posted
 
     def in_chunks_of(self, size: int) -> "Window":
-        """As many bytes in smaller chunks, of no more than `MOST_POSTED`."""
+        """The same number of bytes in smaller chunks, at most `MOST_POSTED` of them."""
         size = max(size, LEAST_CHUNK, -(-self.total_bytes // MOST_POSTED))
         return Window(size, -(-self.total_bytes // size))
 
 
 def chunk_bytes(bytes_per_s: float) -> int:
-    """A chunk of a flow of this rate."""
+    """Bytes per chunk for a flow of this rate."""
     return min(max(int(bytes_per_s * CHUNK_S), LEAST_CHUNK), MOST_CHUNK)
 
 
 def window(bytes_per_s: float, trip_s: float) -> Window:
-    """The window of a flow of this rate, so that it is not what limits the flow."""
+    """A window for a flow of this rate that does not limit the flow."""
     chunk = chunk_bytes(bytes_per_s)
     under_way = bytes_per_s * (WINDOW_S + trip_s)
     return Window(chunk, min(max(math.ceil(under_way / chunk), 2), MOST_POSTED))
 
 
 def grown_seconds(window: Window, trip_s: float) -> float:
-    """How long a connection's own window grows to that of a flow."""
+    """How long TCP's window takes to grow to that of a flow."""
     return (1 + math.log2(max(window.total_bytes / _FIRST_WINDOW_BYTES, 1))) * trip_s

@@ -1,4 +1,4 @@
-"""The topology that explains what was found of a network, with the spread of each figure."""
+"""Infers the topology that explains the findings about a network, with a spread per figure."""
 
 import dataclasses
 import itertools
@@ -16,9 +16,9 @@ from gradweave.topology.routes import shortest_path_trees
 from gradweave.topology.topology import Topology
 
 SAME = 0.1
-"""Bandwidths within this fraction of each other are taken for one: twice what a rate may be off."""
+"""Bandwidths within this fraction count as equal: it is twice the error of a rate."""
 _SWEEPS = 500
-"""Of the fit of latencies, which converges in far fewer."""
+"""Maximum sweeps in the fit of latencies, which converges in far fewer."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,11 +26,11 @@ class Latencies:
     """Half of the round trips between servers, in seconds."""
 
     least_s: NDArray[np.float64]
-    """[N, N] the shortest; symmetric, 0 on the diagonal."""
+    """[N, N] the shortest measurement; symmetric, 0 on the diagonal."""
     spread_s: NDArray[np.float64]
-    """[N, N] from it to the median."""
+    """[N, N] from the shortest measurement to the median."""
     overhead_s: float
-    """What one more message without data takes where many follow one another: the median of all."""
+    """Time per additional message without data in a stream of messages: the median of all."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,36 +39,36 @@ class Measured:
 
     topology: Topology
     bandwidth_spread_bytes_per_s: NDArray[np.float64]
-    """[L] from the slowest to the fastest third of the slot that the bandwidth is from."""
+    """[L] difference between the slowest and the fastest third of the slot behind the bandwidth."""
     latency_spread_s: NDArray[np.float64]
-    """[L] the median spread of pairs whose route crosses the link."""
+    """[L] median spread of the pairs whose route crosses the link."""
 
 
 class _Links:
-    """Nodes and link directions as they are found."""
+    """The nodes and link directions found so far."""
 
     def __init__(self, servers: int) -> None:
         self.servers = self.nodes = servers
         self.rates: dict[tuple[int, int], Rate] = {}
 
     def switch(self) -> int:
-        """A new switch."""
+        """Adds a switch."""
         self.nodes += 1
         return self.nodes - 1
 
     def join(self, a: int, b: int, there: Rate, back: Rate) -> None:
-        """A link between two nodes."""
+        """Adds a link between two nodes."""
         self.rates[a, b], self.rates[b, a] = there, back
 
 
 def inferred(findings: Findings, latencies: Latencies, names: Sequence[str], name: str) -> Measured:
-    """Makes the topology.
+    """Builds the topology.
 
     Args:
-        findings: of `explore`.
-        latencies: between all servers.
+        findings: the result of `explore`.
+        latencies: latencies between all servers.
         names: [N] the servers' names; switches are named ``shared0``, ``shared1``, ….
-        name: the network's.
+        name: the name of the network.
     """
     links = _Links(len(names))
     tops = [_placed(group, links) for group in findings.top]
@@ -80,7 +80,7 @@ def inferred(findings: Findings, latencies: Latencies, names: Sequence[str], nam
 
 
 def _placed(group: Group, links: _Links) -> int:
-    """The node of a group, once those of its parts are joined to it."""
+    """The node of a group, after the nodes of its parts are joined to it."""
     if not group.parts:
         return group.members[0]
     places = [_placed(part, links) for part in group.parts]
@@ -91,7 +91,7 @@ def _placed(group: Group, links: _Links) -> int:
 
 
 def _join_all(groups: Sequence[Group], places: Sequence[int], links: _Links) -> None:
-    """One switch joins all; of two, a link."""
+    """Joins all groups by one switch, or two groups by a link."""
     if len(groups) == 2:
         (a, b), (first, second) = places, groups
         there = min(first.out, second.into, key=lambda rate: rate.bytes_per_s)
@@ -104,7 +104,7 @@ def _join_all(groups: Sequence[Group], places: Sequence[int], links: _Links) -> 
 
 
 def _join_pairs(findings: Findings, places: Sequence[int], links: _Links) -> None:
-    """A link for each pair; behind one more, where a group's own is slower than those together."""
+    """Adds a link per pair; behind another link if a group's shared rate is below their sum."""
     ends = list(places)
     if len(places) > 2:
         for number, group in enumerate(findings.top):
@@ -120,7 +120,7 @@ def _topology(links: _Links, latencies: Latencies, names: Sequence[str], name: s
     ends = np.array(sorted(links.rates), np.int64)
     rates = [links.rates[a, b] for a, b in ends.tolist()]
     bandwidth = snapped(np.array([rate.bytes_per_s for rate in rates]))
-    with warnings.catch_warnings():  # that measured bandwidths have no common unit is known
+    with warnings.catch_warnings():  # measured bandwidths are known to have no common unit
         warnings.simplefilter("ignore", InputWarning)
         capacity = capacities_from_bandwidths(bandwidth, name, rounded=True)
     labels = [*names, *(f"shared{number}" for number in range(links.nodes - links.servers))]
@@ -144,10 +144,10 @@ def _topology(links: _Links, latencies: Latencies, names: Sequence[str], name: s
 
 
 def snapped(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values that differ by no more than `SAME` become one, their median.
+    """Replaces values that differ by at most `SAME` by their median.
 
-    Links that are alike then are alike to the last bit, as schedulers that look for symmetry need
-    it. Where values differ by more, they are divided at their widest gap.
+    So equal links become equal to the last bit, which schedulers need to find symmetry. Values that
+    differ by more are divided at their widest gap.
 
     >>> snapped(np.array([99.0, 50.0, 101.0])).tolist()
     [100.0, 50.0, 100.0]
@@ -181,9 +181,9 @@ def _crossed(topology: Topology) -> NDArray[np.bool_]:
 
 
 def _fitted(crossed: NDArray[np.bool_], least_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[L] latencies of links, both directions alike, that come nearest to those of the pairs.
+    """[L] latencies of links, equal in both directions, that fit those of the pairs best.
 
-    Least squares with none below 0, by coordinate descent from 0.
+    Non-negative least squares, by coordinate descent from 0.
     """
     pairs = np.triu_indices(len(crossed), 1)
     table = crossed[pairs].astype(np.float64)
@@ -197,7 +197,7 @@ def _fitted(crossed: NDArray[np.bool_], least_s: NDArray[np.float64]) -> NDArray
             new = max(0.0, each[column] + float(columns[:, column] @ left) / size[column])
             left += columns[:, column] * (each[column] - new)
             each[column] = new
-    # Both directions of a link have one column, as have links that no pair tells apart.
+    # Both directions of a link share a column, as do links that no pair distinguishes.
     return (each / (alike / 2))[first.reshape(-1)]
 
 

@@ -1,4 +1,4 @@
-"""A measurement's processes: those of a launcher, or new ones on this machine."""
+"""Starts the processes of a measurement on this machine, or joins those of a launcher."""
 
 import dataclasses
 import itertools
@@ -35,15 +35,15 @@ BACKENDS = {"mpi": "mpi4py", "torch": "torch"}
 _FIND_S = 120.0
 """How long processes have to find each other."""
 _FOLLOW_S = 3600.0
-"""How long a server waits for the next thing that the first one asks for."""
+"""How long a server waits for the next request of the first server."""
 _SHUTDOWN_GRACE_S = 5.0
 _LOOK_S = 1.0
-"""Time between two looks at whether processes are stopped."""
+"""Time between two checks for stopped processes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a measurement, in the first process."""
+    """The result of a measurement, in the first process."""
 
     measured: Measured
     library: str
@@ -58,22 +58,22 @@ def take_part(
     say: Callable[[str], None],
     store: tuple[str, int, int] | None = None,
 ) -> Outcome | None:
-    """One process's part of a measurement; all processes of a launcher call this.
+    """Carries out one process's part of a measurement; all processes of a launcher call this.
 
     Args:
         output: file for the topology, written by the first process.
         backend: ``mpi`` or ``torch``.
         terms: how to measure.
-        tell: called with the step under way.
+        tell: called with the current step.
         say: called with a line for the user.
-        store: as `TorchTransport` has it.
+        store: see `TorchTransport`.
 
     Returns:
-        What was found; None in all processes but the first.
+        The result, or None in all processes but the first.
 
     Raises:
         OptionError: there are fewer than two processes.
-        RunError: a server was lost; names it.
+        RunError: a server was lost; the message names it.
         FileError: the topology cannot be written.
     """
     begun = time.monotonic()
@@ -131,17 +131,17 @@ def on_this_machine(
     tell: Callable[[str], None],
     say: Callable[[str], None],
 ) -> None:
-    """Measures between new processes of this machine, which then has written the topology.
+    """Measures between new processes of this machine; the first of them writes the topology.
 
     Args:
-        servers: how many processes.
+        servers: number of processes.
         output: file for the topology.
         terms: how to measure.
-        tell: called with the step under way.
+        tell: called with the current step.
         say: called with a line for the user.
 
     Raises:
-        RunError: a process was lost; names it.
+        RunError: a process was lost; the message names it.
     """
     with termination(), cleared_folder("gradweave-measure-") as folder:
         store = str(folder / "store")
@@ -172,14 +172,14 @@ def supervise(
     """Starts one process per server, and listens until all are done.
 
     Args:
-        starts: of each, its command and its environment.
+        starts: command and environment of each process.
         log: file for their standard error.
-        tell: called with the step under way.
+        tell: called with the current step.
         say: called with a line for the user.
-        stopped_s: how long one may be stopped while none says anything.
+        stopped_s: how long a process may be stopped while all processes are silent.
 
     Raises:
-        RunError: one of them failed, or was lost.
+        RunError: a process failed or was lost.
     """
     with Children(starts, log) as children:
         done: set[int] = set()
@@ -199,7 +199,7 @@ def supervise(
 
 
 def _next(children: Children, stopped_s: float) -> Message:
-    """The next message: between two slots, others would wait very long for one that is stopped."""
+    """The next message; detects stopped processes, for which others would wait very long."""
     begin = stopped_at = time.monotonic()
     while time.monotonic() - begin < _FOLLOW_S:
         if (received := children.receive(min(_LOOK_S, stopped_s))) is not None:
@@ -208,11 +208,11 @@ def _next(children: Children, stopped_s: float) -> Message:
         stopped_at = time.monotonic() if stopped is None else stopped_at
         if stopped is not None and time.monotonic() - stopped_at >= stopped_s:
             raise stopped
-    raise RunError(f"no process said anything for {_FOLLOW_S:g} s")
+    raise RunError(f"no process reported anything for {_FOLLOW_S:g} s")
 
 
 def _stopped(children: Children) -> RunError | None:
-    """The error where processes are stopped: all that others report follows from that."""
+    """The error if processes are stopped, which causes all errors that others report."""
     found = [number for number, one in enumerate(children.processes) if is_stopped(one.pid)]
     if not found:
         return None
@@ -221,7 +221,7 @@ def _stopped(children: Children) -> RunError | None:
 
 
 def _reported(children: Children, number: int, text: str) -> RunError:
-    """The error that a process reported; that of the first one, which leads, where it has any."""
+    """The error that a process reported, or that of the first process if it has one."""
     until = time.monotonic() + (_SHUTDOWN_GRACE_S if number else 0.0)
     while number and (received := children.receive(until - time.monotonic())):
         sender, message = received
@@ -231,7 +231,7 @@ def _reported(children: Children, number: int, text: str) -> RunError:
 
 
 def _failure(children: Children, number: int, log: Path) -> RunError:
-    """The error of a process that ended; the first one may know more, and then says it."""
+    """The error of a process that ended; the first process may know more, and then reports it."""
     until = time.monotonic() + _SHUTDOWN_GRACE_S
     while received := children.receive(until - time.monotonic()):
         sender, message = received
@@ -244,7 +244,7 @@ def _failure(children: Children, number: int, log: Path) -> RunError:
 
 @contextmanager
 def told_in_one_line() -> Iterator[None]:
-    """Turns what an engine raises of itself into an error of one line."""
+    """Turns the exceptions of an engine into one-line errors."""
     try:
         yield
     except (GradweaveError, KeyboardInterrupt):

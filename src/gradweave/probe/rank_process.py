@@ -19,7 +19,7 @@ from gradweave.processes.parent import Parent
 
 
 def main(text: str) -> None:
-    """Does a task."""
+    """Carries out a task."""
     task = json.loads(text)
     parent = Parent()
     parent.listen(lambda _: None)
@@ -37,7 +37,7 @@ def main(text: str) -> None:
             )
     except GradweaveError as error:
         end_at_once(1, functools.partial(parent.send, error=str(error)))
-    # Threads of the engine may still wait for messages that never come.
+    # Threads of the engine may still be waiting for messages that will never arrive.
     end_at_once(0, functools.partial(parent.send, done=True))
 
 

@@ -1,4 +1,4 @@
-"""A measurement from start to end: the first process asks, all answer, a topology comes of it."""
+"""A complete measurement: the first process asks, all answer, and a topology results."""
 
 import dataclasses
 import itertools
@@ -35,32 +35,32 @@ from gradweave.processes.clock_offset import ROUNDS, ahead_s
 from gradweave.processes.launchers import numbered
 
 SLOT_S = 0.2
-"""How long flows are measured at a time, beside the growth of their windows."""
+"""Seconds for which flows are measured, in addition to the growth of their windows."""
 TIMEOUT_S = 20.0
-"""How long a server may be silent beyond what it was asked to do."""
+"""How long a server may be silent beyond the duration of its task."""
 _BETWEEN_S = 0.03
-"""From when a slot's last bytes should have come to the next one."""
+"""Time between the expected arrival of a slot's last bytes and the next slot."""
 _LEAD_S = 0.15
-"""For a plan to reach all servers, beside the longest round trip."""
+"""Time for a plan to reach all servers, in addition to the longest round trip."""
 _FEW = 3
-"""Arrivals below which a flow is measured again, in smaller chunks."""
+"""With fewer arrivals than this, a flow is measured again in smaller chunks."""
 _REPEATS = 2
-"""Times that it is, at most, each for longer."""
+"""Maximum number of such repetitions, each longer than the last."""
 _ADDED = 1.5
-"""How much longer flows are measured of which only sums count: more of them share a link, and need
-longer to be even."""
+"""Factor on the duration if only sums of flows count: more of them share a link, and take longer to
+become even."""
 _AT_ONCE = 12
-"""Slots that follow one another by the clock; before the next ones, all are waited for."""
+"""Slots that follow one another by the clock before all servers synchronise."""
 _UNEVEN = 2.0
-"""How much more than an even share of its server's link a flow may get, where others are slower."""
+"""A flow's maximum multiple of an even share of its server's link, when other flows are slower."""
 _MOST_FASTER = 2.0
-"""How much faster a flow may be than it was in other company."""
+"""A flow's maximum speed-up over its rate among other flows."""
 _MANY_TRIPS = 5
-"""Round trips that a slot takes beside its time, about."""
+"""Approximate round trips per slot, in addition to its duration."""
 _MEETING_TRIPS = 16
-"""Round trips that a pair's round trips and first guess take, about, where they are long."""
+"""Approximate round trips for a pair's pings and first guess, if round trips are long."""
 _MEETINGS = {"pings": ping_rounds, "guesses": guess_rounds, "streams": far_streams}
-"""What each server does with one partner after the other."""
+"""The functions in which each server meets its partners one after the other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Terms:
 
 
 def follow(transport: Transport, patience_s: float) -> None:
-    """Does what the first process asks, until it says that it is over.
+    """Carries out the requests of the first process, until it ends the measurement.
 
     Raises:
-        RunError: the first process went away, or said that another one did.
+        RunError: the first process went away, or reported that another process did.
     """
     while True:
         try:
@@ -96,7 +96,7 @@ def follow(transport: Transport, patience_s: float) -> None:
 
 
 def _part(transport: Transport, asked: dict[str, Any]) -> Any:
-    """This process's part of what is asked for."""
+    """This process's part of a request."""
     if asked["do"] == "hello":
         return {"host": socket.gethostname()}
     if asked["do"] == "clock":
@@ -120,23 +120,24 @@ def lead(
     """Measures the network between the processes; called by the first of them.
 
     Args:
-        transport: to the others, which `follow`.
-        record: keeps what is measured.
-        name: of the network.
+        transport: the connection to the other processes, which `follow`.
+        record: keeps the measurements.
+        name: name of the network.
         terms: how to measure.
-        tell: called with the step under way.
-        say: called with a line for the user: how long it will take.
+        tell: called with the current step.
+        say: called with a line for the user, with the expected duration.
 
     Raises:
-        RunError: a server went away or was silent; names it, and the file with what was measured.
+        RunError: a server went away or was silent; the message names it, and the file with the
+            measurements so far.
     """
     leader = _Leader(transport, record, terms, tell)
     try:
         measured = leader.measure(name, say)
     except PeerError as error:
         why = (
-            f"lost server {error.rank}{leader.host_of(error.rank)}: {error.how}; what was measured "
-            f"until then is in {record.path}, start again without it"
+            f"lost server {error.rank}{leader.host_of(error.rank)}: {error.how}; the measurements "
+            f"until then are in {record.path}, start again without it"
         )
         leader.end(why)
         raise RunError(why) from error
@@ -159,11 +160,11 @@ class _Leader:
         self._seen: dict[Flow, list[float]] = {}
 
     def host_of(self, rank: int) -> str:
-        """Its host in brackets, where it is known."""
+        """The host of a rank in brackets, if it is known."""
         return f" ({self._hosts[rank]})" if self._hosts else ""
 
     def measure(self, name: str, say: Callable[[str], None]) -> Measured:
-        """All of it."""
+        """Carries out the whole measurement."""
         self._tell("meeting all servers")
         answers = self._ask({rank: {"do": "hello"} for rank in range(self._transport.size)})
         self._hosts = [answers[rank]["host"] for rank in range(self._transport.size)]
@@ -174,7 +175,7 @@ class _Leader:
         return inferred(findings, latencies, numbered(self._hosts), name)
 
     def end(self, why: str) -> None:
-        """Sends all others home; those that are lost do not hear it."""
+        """Tells all other servers to end; lost servers do not hear it."""
         for rank in self._others:
             threading.Thread(target=self._dismiss, args=(rank, why), daemon=True).start()
         time.sleep(_LEAD_S + 2 * float(self._trip_s.max()))
@@ -186,26 +187,26 @@ class _Leader:
             pass
 
     def _expected(self) -> str:
-        """How long it will take, by the round trips to the first server."""
+        """The expected duration, from the round trips to the first server."""
         size, trip_s = self._transport.size, 2 * float(self._trip_s.max())
         each = 1.1 * self._terms.slot_s + _MANY_TRIPS * trip_s + 4 * _BETWEEN_S
         least = slots_ahead(size) * each + size * _MEETING_TRIPS * trip_s
         most = least + size * (size - 1) * each
         return (
             f"measuring {size} servers takes about {max(least, 1):.0f} s, and up to "
-            f"{max(most, 1):.0f} s where each two have a link of their own; nothing else should "
+            f"{max(most, 1):.0f} s if every pair has a private link; nothing else should "
             "use the network meanwhile"
         )
 
     def _ask(self, tasks: dict[int, dict[str, Any]], seconds: float = 0.0) -> dict[int, Any]:
-        """Gives servers their tasks, does this process's own, and returns all answers.
+        """Gives servers their tasks, does this process's task, and returns all answers.
 
         Args:
-            tasks: by rank.
-            seconds: that they take.
+            tasks: tasks by rank.
+            seconds: expected duration of the tasks.
 
         Raises:
-            PeerError: naming a server that did not answer in time, or that others lost.
+            PeerError: a server did not answer in time, or other servers lost it.
         """
         answers: dict[int, Any] = {}
         errors: dict[int, PeerError] = {}
@@ -239,7 +240,7 @@ class _Leader:
         asked: set[int],
         patience_s: float,
     ) -> dict[int, Any]:
-        """The answers, where all have come and none tells of a server that is lost."""
+        """The answers, if all have arrived and none of them reports a lost server."""
         if errors:
             raise next(iter(errors.values()))
         if silent := sorted(asked - answers.keys()):
@@ -251,7 +252,7 @@ class _Leader:
         return answers
 
     def _compare_clocks(self) -> None:
-        """Each server's clock beside this one's, in its quickest round trip of some."""
+        """Compares each server's clock with this one, in the quickest of several round trips."""
         self._tell("comparing clocks")
         asked: dict[int, list[tuple[float, float, float]]] = {rank: [] for rank in self._others}
         for _ in range(ROUNDS):
@@ -279,7 +280,7 @@ class _Leader:
         return latencies
 
     def _guesses(self, rounds: Sequence[Sequence[tuple[int, int]]]) -> float:
-        """First guesses of all pairs' rates; returns the overhead of a message, in seconds."""
+        """Makes first guesses of all rates; returns the overhead of a message, in seconds."""
         self._tell("first guesses of bandwidths")
         met = self._meet("guesses", rounds, self._trip_s)
         gaps: list[float | None] = []
@@ -287,7 +288,7 @@ class _Leader:
             for peer, one in answers.items():
                 self._saw((int(peer), rank), one["bytes_per_s"])
                 gaps.append(one["gap_s"])
-        if gaps.count(None) == len(gaps):  # no two are near
+        if gaps.count(None) == len(gaps):  # no pair is near
             far = self._meet("streams", rounds[:1])
             gaps = [gap for answers in far.values() for gap in answers.values()]
         return statistics.median(gap for gap in gaps if gap is not None)
@@ -298,12 +299,12 @@ class _Leader:
         rounds: Sequence[Sequence[tuple[int, int]]],
         tell: NDArray[np.float64] | None = None,
     ) -> dict[int, Any]:
-        """Has each server meet its partners of some rounds, in their order; all answers.
+        """Makes each server meet its partners of some rounds, in order; returns all answers.
 
         Args:
-            do: a name of `_MEETINGS`.
+            do: a name in `_MEETINGS`.
             rounds: pairs that meet.
-            tell: [N, N] a number of each pair that both are told; none if not given.
+            tell: [N, N] a number per pair that is sent to both; no number if not given.
         """
         partners: list[list[Any]] = [[] for _ in range(self._transport.size)]
         for a, b in itertools.chain(*rounds):
@@ -317,7 +318,7 @@ class _Leader:
         return self._ask(tasks, seconds=timeout_s)
 
     def _rates(self, slots: Sequence[Slot], added: bool) -> list[list[Rate]]:
-        """The rate of each flow of each slot, as `Measure` has it."""
+        """The rate of each flow of each slot; see `Measure`."""
         return [
             rates
             for first in range(0, len(slots), _AT_ONCE)
@@ -325,7 +326,7 @@ class _Leader:
         ]
 
     def _some_rates(self, slots: Sequence[Slot], added: bool) -> list[list[Rate]]:
-        """Of slots that are asked for at once, measured again where too little arrived."""
+        """The rates of slots that are requested together, repeated for flows with few arrivals."""
         windows = [self._windows(slot) for slot in slots]
         rates: list[list[Rate]] = [[] for _ in slots]
         left = list(range(len(slots)))
@@ -356,22 +357,22 @@ class _Leader:
         return rates
 
     def _saw(self, flow: Flow, bytes_per_s: float) -> None:
-        """Keeps a rate, by which later windows are chosen."""
+        """Records a rate, from which later windows are chosen."""
         self._seen.setdefault(flow, []).append(bytes_per_s)
         source, target = flow
         self._sends[source] = max(self._sends[source], bytes_per_s)
         self._receives[target] = max(self._receives[target], bytes_per_s)
 
     def _typical(self, source: int, target: int) -> float:
-        """Bytes per second of a flow in the company of others."""
+        """Bytes per second of a flow among other flows."""
         first, *others = self._seen[source, target]
-        return statistics.median(others) if others else first / 2  # alone at times, as yet
+        return statistics.median(others) if others else first / 2  # so far only a guess
 
     def _windows(self, slot: Slot) -> list[Window]:
-        """The flows' windows, by what the links of their servers would leave to each.
+        """The flows' windows, from the share of their servers' links that each flow may get.
 
-        Not by the flows' own rates: where flows share a link, each gets of it what it has under
-        way, so that those with the larger windows would seem to be faster.
+        The windows do not follow the flows' measured rates: flows that share a link get shares in
+        proportion to their data in flight, so flows with larger windows would seem faster.
         """
         senders, receivers = Counter(a for a, _ in slot), Counter(b for _, b in slot)
         windows = []
@@ -386,7 +387,7 @@ class _Leader:
         return windows
 
     def _drained_s(self, slot: Slot, windows: Sequence[Window]) -> float:
-        """How long what is under way takes to arrive, at the rates that flows have had."""
+        """How long data in flight takes to arrive, at the rates of the flows so far."""
         return max(
             one.total_bytes / self._typical(*flow) for flow, one in zip(slot, windows, strict=True)
         )
@@ -394,7 +395,7 @@ class _Leader:
     def _run(
         self, slots: Sequence[Slot], windows: Sequence[Sequence[Window]], longer: float
     ) -> list[list[dict[str, Any]]]:
-        """Runs slots one after the other; the results of each one's flows, in their order."""
+        """Runs slots one after the other; returns the results of each slot's flows, in order."""
         begin = time.monotonic() + _LEAD_S + float(self._trip_s.max())
         terms, at = [], begin
         for slot, sizes in zip(slots, windows, strict=True):
@@ -416,7 +417,7 @@ class _Leader:
         return [[by_flow[n, a, b] for a, b in slot] for n, slot in enumerate(slots)]
 
     def _tasks(self, terms: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """Each server's task, in times of its own clock."""
+        """The task of each server, in times of its clock."""
         return {
             rank: {
                 "do": "slots",
@@ -433,21 +434,21 @@ def _rate(result: dict[str, Any]) -> Rate:
 
 
 def _is_little(result: dict[str, Any], added: bool) -> bool:
-    """Whether too little of a flow arrived; added to others, any rate will do."""
+    """Whether too little of a flow arrived; if only sums of flows count, any rate will do."""
     return result["bytes_per_s"] is None if added else result["arrivals"] < _FEW
 
 
 def _finer(window: Window, result: dict[str, Any]) -> Window:
-    """As much under way, in chunks of which four times as many as are needed would have arrived."""
+    """The same window in smaller chunks, of which four times as many as needed would arrive."""
     size = window.chunk_bytes * max(result["arrivals"], 1) // (4 * _FEW)
     return window.in_chunks_of(size)
 
 
 def now() -> str:
-    """The time of a measurement, as files have it."""
+    """The time of a measurement, in the format of files."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def kept_beside(output: Path) -> Path:
-    """Where a measurement is kept until it is complete."""
+    """The file that keeps a measurement until it is complete."""
     return output.with_name(f"{output.name}.measurements.json")

@@ -1,4 +1,4 @@
-"""What is sent to measure a network: slots of flows, tournaments of pairs, and the rates found."""
+"""The traffic that measures a network: slots of flows, tournaments of pairs, and their rates."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 Flow = tuple[int, int]
 """Ranks of a sender and of its receiver."""
 Slot = Sequence[Flow]
-"""Flows that are measured at the same time, each for as long as the slot lasts."""
+"""Flows that are measured simultaneously, each for the duration of the slot."""
 PARTS = 3
-"""Parts of a slot whose rates are told apart, for the spread."""
+"""Number of parts of a slot with separate rates, for the spread."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """How fast a flow was, or several together; NaN where it was not measured."""
+    """The rate of a flow, or of several together; NaN if it was not measured."""
 
     bytes_per_s: float
-    """While it lasted: a busy processor may let it begin late or end early."""
+    """Rate while the flow lasted: a busy processor may delay its begin or end it early."""
     parts: tuple[float, ...]
-    """[PARTS] in equal parts of the slot, in order, the same for all its flows."""
+    """[PARTS] rates in equal parts of the slot, in order; the parts are the same for all flows."""
 
     @property
     def spread_bytes_per_s(self) -> float:
-        """Between the slowest and the fastest part."""
+        """Difference between the slowest and the fastest part."""
         return max(self.parts) - min(self.parts)
 
 
@@ -34,11 +34,11 @@ Measure = Callable[[Sequence[Slot], bool], list[list[Rate]]]
 
 
 def total(rates: Sequence[Rate]) -> Rate:
-    """Flows that were measured together, as one.
+    """Combines flows that were measured together.
 
-    The sum of their rates, but no more than came in the fastest part of the slot: each flow's rate
-    while it lasted may have been that while others were late, and all of those together more than
-    the link that they share.
+    The result is the sum of their rates, but at most the rate in the fastest part of the slot. A
+    flow may have had its rate while others were late, so the sum of all rates may exceed the rate
+    of the link that they share.
     """
     if len(rates) == 1:
         return rates[0]
@@ -47,14 +47,14 @@ def total(rates: Sequence[Rate]) -> Rate:
 
 
 def tournament(players: int, seed: int) -> list[list[tuple[int, int]]]:
-    """Rounds in which each two players meet once, by the circle method, players drawn at random.
+    """Rounds in which every two players meet once, by the circle method, in a random order.
 
     >>> sorted(sorted(pair) for one in tournament(4, 0) for pair in one)
     [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
     """
     order = np.random.default_rng(seed).permutation(players).tolist()
     if players % 2:
-        order.append(-1)  # whoever meets it rests
+        order.append(-1)  # the player that meets it rests
     rounds = []
     for _ in range(len(order) - 1):
         half = len(order) // 2
@@ -65,12 +65,15 @@ def tournament(players: int, seed: int) -> list[list[tuple[int, int]]]:
 
 
 def both_ways(pairs: Sequence[tuple[int, int]]) -> list[Flow]:
-    """A flow each way for each pair."""
+    """A flow in each direction for each pair."""
     return [flow for a, b in pairs for flow in ((a, b), (b, a))]
 
 
 def between(senders: Sequence[int], receivers: Sequence[int]) -> list[Flow]:
-    """Flows from one group to another: each member has one, or several of the smaller group."""
+    """Flows from one group to another, as many as the larger group has members.
+
+    Members of the larger group have one flow each; those of the smaller group share the flows.
+    """
     count = max(len(senders), len(receivers))
     pairs = {
         (senders[turn % len(senders)], receivers[turn % len(receivers)]) for turn in range(count)
@@ -81,17 +84,17 @@ def between(senders: Sequence[int], receivers: Sequence[int]) -> list[Flow]:
 def rate_of(
     arrivals: Sequence[float], chunk_bytes: int, begin: float, end: float
 ) -> tuple[Rate, int]:
-    """The rate of a flow, from when its chunks arrived.
+    """The rate of a flow, from the arrival times of its chunks.
 
     Args:
-        arrivals: time of each chunk's arrival, in order.
-        chunk_bytes: of each.
-        begin: from when arrivals count: once windows have grown.
-        end: until when they do, while all flows of the slot are still sent.
+        arrivals: arrival time of each chunk, in order.
+        chunk_bytes: bytes per chunk.
+        begin: time from which arrivals count: windows have grown by then.
+        end: time until which arrivals count, while all flows of the slot are still being sent.
 
     Returns:
-        The rate, by all arrivals where fewer than three are within the window, and the number of
-        arrivals that it is from.
+        The rate, and the number of arrivals behind it. If fewer than three arrivals are in the
+        window, all arrivals are used.
     """
     if len(arrivals) < 2:
         return Rate(float("nan"), (float("nan"),) * PARTS), len(arrivals)
@@ -103,7 +106,7 @@ def rate_of(
         return Rate(float("nan"), (float("nan"),) * PARTS), count
 
     def arrived(times: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Between arrivals as if bytes came evenly: flows that take turns add up to what all bring.
+        # Interpolated as if bytes came evenly, so that flows that take turns add up to their sum.
         return np.interp(times, at, np.arange(len(at))) * chunk_bytes
 
     began, ended = arrived(np.array([first, last]))

@@ -1,8 +1,8 @@
 """Messages between the processes of a measurement, over MPI or torch.distributed.
 
-What is measured is what a training's messages find: the engine's own connections, with what it
-makes of them. Control and data have connections of their own, so that a server that is silent in
-the middle of a transfer can still be heard of.
+The measurement uses an engine's connections, so it finds the rates that the messages of a training
+would find. Control and data use separate connections, so that a server that is silent in the middle
+of a transfer can still be reached.
 """
 
 import datetime
@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError, RunError
+from gradweave.processes.peers import MOST_BYTES, peer_value
 from gradweave.wording import first_line
 
 Channel = Literal["control", "data"]
 Bytes = NDArray[np.uint8]
 _POLL_S = 20e-6
-"""Between two questions whether a message is there: short beside a round trip, and a sleep, so that
-processes that share a processor are not kept from it."""
+"""Time between two checks for a message: short compared with a round trip, and a sleep, so that
+processes that share a processor can use it."""
 _TAGS = {"control": 7, "data": 8}
 
 
@@ -34,13 +35,13 @@ class PeerError(RunError):
 
 
 class Message(Protocol):
-    """A message under way."""
+    """A message in flight."""
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when it is complete.
+        """Returns when the message is complete.
 
         Raises:
-            PeerError: it will not be, or not in time.
+            PeerError: it cannot complete, or not in time.
         """
         ...
 
@@ -53,7 +54,7 @@ class Transport(Protocol):
     library: str
 
     def send(self, data: Bytes, peer: int, channel: Channel) -> Message:
-        """Starts to send; the bytes must not change until it is complete."""
+        """Starts to send; the bytes must not change until the message is complete."""
         ...
 
     def receive(self, into: Bytes, peer: int, channel: Channel) -> Message:
@@ -62,7 +63,7 @@ class Transport(Protocol):
 
 
 def send_object(transport: Transport, value: Any, peer: int, timeout_s: float) -> None:
-    """Sends a JSON object on the control channel."""
+    """Sends a JSON object or array on the control channel."""
     content = np.frombuffer(json.dumps(value).encode(), np.uint8).copy()
     head = np.array([len(content)], np.int64).view(np.uint8)
     transport.send(head, peer, "control").wait(timeout_s)
@@ -70,21 +71,27 @@ def send_object(transport: Transport, value: Any, peer: int, timeout_s: float) -
 
 
 def receive_object(transport: Transport, peer: int, timeout_s: float) -> Any:
-    """Receives what `send_object` sent."""
+    """Receives an object sent by `send_object`."""
     head = np.zeros(8, np.uint8)
     transport.receive(head, peer, "control").wait(timeout_s)
-    content = np.zeros(int(head.view(np.int64)[0]), np.uint8)
+    size = int(head.view(np.int64)[0])
+    if not 0 <= size <= MOST_BYTES:
+        raise PeerError(peer, f"a message of {size:,} bytes, expected at most {MOST_BYTES:,}")
+    content = np.zeros(size, np.uint8)
     transport.receive(content, peer, "control").wait(timeout_s)
-    return json.loads(content.tobytes())
+    try:
+        return peer_value(content.tobytes(), dict | list, "a message")
+    except RunError as error:
+        raise PeerError(peer, str(error)) from error
 
 
 class TorchTransport:
-    """Over gloo.
+    """Messages over gloo.
 
     Args:
-        store: path of the file by which the processes find each other, this one's rank, and how
-            many there are; None under torchrun, which sets the environment.
-        timeout_s: to find each other.
+        store: path of the file through which the processes find each other, this process's rank,
+            and the number of processes; None under torchrun, which sets the environment.
+        timeout_s: timeout for finding each other.
     """
 
     def __init__(self, store: tuple[str, int, int] | None, timeout_s: float) -> None:
@@ -142,14 +149,14 @@ class _TorchMessage:
 
 
 class MpiTransport:
-    """Over MPI's world, with a copy of its communicator for data."""
+    """Messages over MPI's world communicator, and over a copy of it for data."""
 
     def __init__(self) -> None:
         import mpi4py
         from mpi4py import MPI
 
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise OptionError("this MPI lets one thread at a time send; measure with torchrun")
+            raise OptionError("this MPI lets only one thread at a time send; measure with torchrun")
         world = MPI.COMM_WORLD
         self.rank, self.size = world.rank, world.size
         name = MPI.Get_library_version().strip("\0").splitlines()[0].split(",")[0]

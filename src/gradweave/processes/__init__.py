@@ -1,1 +1,1 @@
-"""Processes: started, watched, brought together and ended, whatever they compute."""
+"""Starts, watches, coordinates and ends processes, whatever they compute."""

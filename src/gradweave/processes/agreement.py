@@ -1,9 +1,9 @@
-"""The processes of one JAX program: their decisions, errors, interrupts and arrays in common.
+"""Coordinates the processes of one JAX program: decisions, errors, interrupts and arrays.
 
-`jax.distributed` has joined them. Each runs the same program on its own devices; only the first one
-reads and writes files, looks at the clock and reports. Its decisions, errors included, reach the
-others before the next collective, since a process that left the common path there would leave the
-others waiting. For a process by itself all this costs nothing.
+The processes are connected by `jax.distributed`. Each runs the same program on its devices, but
+only the first process reads and writes files, looks at the clock and reports. Its decisions, and
+its errors, reach the others before the next collective: a process that left the common path earlier
+would leave the others waiting there. For a single process, all this costs nothing.
 """
 
 import contextlib
@@ -27,22 +27,23 @@ from gradweave.pytrees import is_key, on_host
 T = TypeVar("T")
 _AXIS = "process"
 SMALLEST, LARGEST = 2**12, 2**24
-"""Bounds of a message's bytes; it has one of few lengths, so that few programs are compiled."""
+"""Bounds on a message's bytes. Messages have few different lengths, so that few programs are
+compiled."""
 _LOST = ("gloo", "nccl", "connection", "coordination", "socket", "heartbeat")
-"""Words in the errors of collectives when another process is gone."""
+"""Words in the errors of collectives that show that another process is gone."""
 
 
 class EndedElsewhereError(RunError):
-    """Another process failed, and says why; this one says nothing."""
+    """Another process failed and reports why; this process reports nothing."""
 
 
 class AgreedInterrupt(KeyboardInterrupt):
-    """Ctrl-C at any process, raised in all of them at the same place."""
+    """Ctrl-C at any process, raised in all of them at the same point of the program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What all processes do next."""
+    """The next step of all processes."""
 
     updates: int
     save: bool
@@ -52,14 +53,14 @@ class Processes:
     """All processes of `jax.distributed`, seen from one of them."""
 
     def __init__(self) -> None:
-        """Starts JAX, which all processes do together."""
+        """Starts JAX, which all processes must do together."""
         first_device: dict[int, Any] = {}
         for device in jax.devices():
             first_device.setdefault(device.process_index, device)
         self.index = jax.process_index()
         self.number = len(first_device)
         self.ended_together = False
-        """Whether all processes know that all end."""
+        """Whether all processes know that all of them end."""
         mesh = Mesh(np.array([first_device[process] for process in sorted(first_device)]), (_AXIS,))
         self._one_each = NamedSharding(mesh, P(_AXIS))
         everywhere = NamedSharding(mesh, P())
@@ -70,27 +71,27 @@ class Processes:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one process."""
+        """Whether there is only one process."""
         return self.number == 1
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks for all."""
+        """Whether this process speaks for all of them."""
         return self.index == 0
 
     def leave(self) -> None:
-        """Parts from the others, which all do at the same place: from here on each is alone."""
+        """Disconnects from the other processes; all must do so at the same point of the program."""
         if not self.alone:
             jax.distributed.shutdown()
             self.ended_together = True
 
-    # Errors and decisions, in common.
+    # Common errors and decisions.
 
     def agree(self, *mine: int) -> NDArray[np.int64]:
-        """All-gather of integers, and of errors.
+        """All-gathers integers, and errors.
 
         Args:
-            mine: as many in each process.
+            mine: the integers of this process; every process passes the same number of them.
 
         Returns:
             [processes, numbers] in the order of the processes.
@@ -124,7 +125,7 @@ class Processes:
         return None
 
     def together(self, work: Callable[[], T]) -> T:
-        """Calls a function without collectives in every process; where one fails, all end."""
+        """Calls a function without collectives in every process; if one call fails, all end."""
         if self.alone:
             return work()
         done: list[T] = []
@@ -136,12 +137,12 @@ class Processes:
         return done[0]
 
     def number_of_first(self, work: Callable[[], int]) -> int:
-        """Broadcast of the first process's number."""
+        """Broadcasts a number from the first process."""
         mine = self.by_first(work)
         return int(self.agree(mine or 0)[0, 0])
 
     def bytes_of_first(self, work: Callable[[], bytes]) -> bytes:
-        """Broadcast of the first process's bytes."""
+        """Broadcasts bytes from the first process."""
         mine = self.by_first(work) or b""
         length = int(self.agree(len(mine))[0, 0])
         return self._spread(np.frombuffer(mine, np.uint8), (length,), np.uint8).tobytes()
@@ -150,27 +151,27 @@ class Processes:
         """Refuses processes that were started for different trainings.
 
         Args:
-            metadata: the training of this one, as JSON.
+            metadata: the training of this process, as JSON.
 
         Raises:
-            OptionError: in the first process, where they differ.
+            OptionError: in the first process, if the trainings differ.
         """
         digests = self.agree(zlib.crc32(json.dumps(metadata, sort_keys=True).encode()))[:, 0]
         for process in np.flatnonzero(digests != digests[0])[:1]:
-            reason = f"process {process} was started for another training than process 0"
+            reason = f"process {process} was started for a different training from process 0"
             self._end(0, OptionError(f"{reason}; give all processes the same options"))
 
     # Between updates.
 
     def turn(self, updates: int, *, save: bool) -> Turn:
-        """The next step of all processes, decided by the first.
+        """The next step of all processes, decided by the first process.
 
         Args:
-            updates: that this process would make.
-            save: whether this process would write a checkpoint before.
+            updates: number of updates that this process would make.
+            save: whether this process would write a checkpoint before them.
 
         Raises:
-            AgreedInterrupt: in all processes, where any was interrupted.
+            AgreedInterrupt: in all processes, if any was interrupted.
         """
         gathered = self.agree(self._interrupted, updates, save)
         if gathered[:, 0].any():
@@ -180,7 +181,7 @@ class Processes:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Defers Ctrl-C, and SIGTERM of a launcher, to the next `turn`; not a second Ctrl-C."""
+        """Defers Ctrl-C, and SIGTERM from a launcher, to the next `turn`; not a second Ctrl-C."""
         self._interrupted = False
         if self.alone or threading.current_thread() is not threading.main_thread():
             yield
@@ -203,7 +204,7 @@ class Processes:
 
     @contextlib.contextmanager
     def lost_is_an_error(self) -> Iterator[None]:
-        """Turns the errors of collectives when a process is gone into one clear error.
+        """Turns the errors of collectives whose other process is gone into one clear error.
 
         Raises:
             RunError: another process was lost.
@@ -212,7 +213,7 @@ class Processes:
             yield
         except GradweaveError:
             raise
-        except (RuntimeError, ValueError) as error:  # NumPy makes the latter of the former
+        except (RuntimeError, ValueError) as error:  # NumPy turns the former into the latter
             reason = str(error)
             if self.alone or not any(word in reason.lower() for word in _LOST):
                 raise
@@ -221,14 +222,14 @@ class Processes:
     # Arrays.
 
     def gather(self, tree: Any) -> Any:
-        """Gathers arrays on the devices of all processes in the first process's host memory.
+        """Gathers arrays from the devices of all processes in the first process's host memory.
 
         Args:
-            tree: of arrays [D, ...] that are divided along D, in the order of the processes.
+            tree: a tree of arrays [D, ...] that are divided along D, in the order of the processes.
 
         Returns:
-            The same tree, random keys as their data; None in other processes. One process alone
-            gets its own tree back.
+            The same tree with random keys as their data, or None in other processes. A single
+            process gets its tree back unchanged.
         """
         if self.alone:
             return tree
@@ -240,9 +241,9 @@ class Processes:
         """Places arrays in the first process's host memory on the devices of all processes.
 
         Args:
-            tree: the arrays; in other processes, anything.
+            tree: the arrays; other processes may pass anything.
             like: their shapes and types.
-            sharding: of the result.
+            sharding: the sharding of the result.
         """
         if self.alone:
             return jax.device_put(tree, sharding)
@@ -275,7 +276,7 @@ class Processes:
         return jax.random.wrap_key_data(put) if key else put
 
     def _spread(self, array: NDArray | None, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray:
-        """Broadcast of the first process's array."""
+        """Broadcasts the first process's array."""
         if self.alone:
             assert array is not None
             return array
@@ -289,11 +290,11 @@ class Processes:
         return result
 
     def _all_gathered(self, mine: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """[processes, bytes]."""
+        """[processes, bytes] the bytes of all processes."""
         return np.ascontiguousarray(self._exchanged(self._all, mine))
 
     def _exchanged(self, run: Callable[[jax.Array], jax.Array], mine: NDArray) -> NDArray:
-        """Result of a collective on all processes' bytes, at most `LARGEST` of them."""
+        """The result of a collective on the bytes of all processes, at most `LARGEST` of them."""
         room = SMALLEST
         while room < mine.size:
             room *= 4
@@ -307,13 +308,13 @@ class Processes:
         self.ended_together = True
         if process == self.index and error is not None:
             raise error
-        raise EndedElsewhereError(f"process {process} could not go on, and says why")
+        raise EndedElsewhereError(f"process {process} failed, and reports why")
 
 
 def lost(reason: str) -> str:
-    """Message where another process is gone, from a library's."""
+    """A message for the loss of another process, derived from a library's message."""
     summary = " ".join(reason.split("\n")[0].rsplit("] ", 1)[-1].split())[:200].rstrip(".: ")
     return (
-        f"another process of the training was lost ({summary}): start the training again to go on "
-        "from its checkpoint"
+        f"another process of the training was lost ({summary}): start the training again to "
+        "continue from its checkpoint"
     )

@@ -1,6 +1,6 @@
-"""Processes that are started together, listened to, and never left behind.
+"""Child processes that are started together, heard, and always ended.
 
-Parent and child exchange JSON objects, one a line; `gradweave.processes.parent` is the child's
+Parent and child exchange JSON objects, one per line; `gradweave.processes.parent` is the child's
 side.
 """
 
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 STOP_S = 3.0
-"""How long a process has to end when asked to, before it is killed."""
+"""How long a process may take to end when asked to; after that, it is killed."""
 
 Message = tuple[int, dict[str, Any] | None]
-"""Number of a child, and the JSON object that it sent; None: it ended."""
+"""Number of a child, and the JSON object that it sent, or None if it has ended."""
 
 
 class Children:
-    """Started processes; they end, at the latest, with the block that this is used in.
+    """Started processes, which end with the block in which this is used, or earlier.
 
     Args:
-        starts: of each, its command and its environment.
-        log: file for their standard error; None: they share that of this process.
+        starts: command and environment of each process.
+        log: file for their standard error; if None, they share this process's standard error.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Children:
     ) -> None:
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.processes: list[subprocess.Popen[str]] = []
+        self._process = os.getpid()
         with contextlib.nullcontext() if log is None else log.open("ab") as errors:
             try:
                 for command, environment in starts:
@@ -53,14 +54,14 @@ class Children:
         return len(self.processes)
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The next message of any child; None if none comes in time."""
+        """The next message of any child, or None if there is none in time."""
         try:
             return self._messages.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
             return None
 
     def status(self, number: int) -> int:
-        """Exit status of a child that has ended; negative: the signal that ended it."""
+        """Exit status of a child that has ended; a negative status is the signal that ended it."""
         return self.processes[number].wait()
 
     def send(self, number: int, message: Mapping[str, Any]) -> None:
@@ -71,10 +72,10 @@ class Children:
             pipe.write(json.dumps(message) + "\n")
             pipe.flush()
         except (OSError, ValueError):
-            pass  # it has ended, which `receive` tells
+            pass  # it has ended, which `receive` reports
 
     def dismiss(self) -> None:
-        """Closes the standard input of all, upon which they end."""
+        """Closes the standard input of all children, which makes them end."""
         for process in self.processes:
             assert process.stdin is not None
             try:
@@ -93,7 +94,7 @@ class Children:
             stderr=errors,
             text=True,
             errors="replace",
-            start_new_session=True,  # Ctrl-C is for the parent, which then ends them
+            start_new_session=True,  # Ctrl-C is handled by the parent, which then ends the children
         )
         self.processes.append(process)
         number = len(self.processes) - 1
@@ -105,14 +106,16 @@ class Children:
             try:
                 message = json.loads(line)
             except ValueError:
-                continue  # something that mpirun prints
+                continue  # some other output, such as mpirun's
             if isinstance(message, dict):
                 self._messages.put((number, message))
         process.wait()
         self._messages.put((number, None))
 
     def _stop(self) -> None:
-        """Asks all that are left to end, so that mpirun ends its own, and then kills them."""
+        """Asks the remaining processes to end, so that mpirun ends its own, and then kills them."""
+        if os.getpid() != self._process:  # in a fork: the children belong to its parent
+            return
         self.dismiss()
         left = [process for process in self.processes if process.poll() is None]
         for process in left:
@@ -129,10 +132,10 @@ class Children:
 
 
 def how_ended(status: int | None) -> str:
-    """How a process ended, in words.
+    """Describes how a process ended.
 
     Args:
-        status: as `subprocess` gives it, negative for a signal; None where it is not known.
+        status: the status from `subprocess`, negative for a signal, or None if unknown.
 
     >>> how_ended(-9)
     'its process was ended by SIGKILL'
@@ -154,7 +157,7 @@ def is_stopped(process: int) -> bool:
 
 
 def _state(process: int) -> str:
-    """A letter, as ps has it; empty where there is no such process."""
+    """The state as a letter, like in ps; empty if there is no such process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -163,17 +166,17 @@ def _state(process: int) -> str:
 
 
 def how_stopped(others: Sequence[str] = ()) -> str:
-    """How a server was lost whose process is stopped, in words.
+    """Describes how a server whose process is stopped was lost.
 
     Args:
-        others: names of servers whose processes are stopped, too.
+        others: names of other servers whose processes are stopped.
     """
-    also = f", which is also so for {', '.join(others)}" if others else ""
+    also = f", like those of {', '.join(others)}" if others else ""
     return f"its process is stopped{also}"
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says anything."""
+    """The last line of a log that has any text."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip(" -")]
     return lines[-1].strip() if lines else "no message"
 

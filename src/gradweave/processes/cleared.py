@@ -1,34 +1,34 @@
-"""A temporary folder that goes with the process that made it, even where that is killed.
+"""A temporary folder that is removed even if the process that made it is killed.
 
-What Python clears at its end stays where it is given no end. So a process beside it waits at a pipe
-until the one that made the folder has said that it has cleared up, or is gone. Then it waits for
-those whose command names the folder, or that write their errors to a file in it: PyTorch's file
-store, made in a folder that is gone, waits for it for five minutes and lets no other thread of its
-process run.
+Python's clean-up at exit does not run in a killed process. So a second process, the keeper, waits
+at a pipe until the owner has reported that it has cleaned up, or is gone. In the latter case, the
+keeper first waits for processes whose command names the folder, or that write their errors to a
+file in it: PyTorch's file store in a removed folder would wait for its file for five minutes and
+block all other threads of its process.
 
-That process runs this file by its path, without the package, so that it starts quickly.
+The keeper runs this file by its path, without the package, so that it starts quickly.
 """
 
 import contextlib
 import ctypes
+import functools
 import glob
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _CLEARED = b"."
 _CLEAR_S = 60.0
-"""How long processes that use the folder may take to end; they may still be importing."""
+"""Timeout for processes that use the folder to end; they may still be importing."""
 _AGAIN_S = 0.1
 _END_S = 3.0
-"""How long the process beside has to end, before it is killed."""
-_DETACH = 2  # MNT_DETACH of umount2: whatever still uses what is mounted
+"""How long the keeper may take to end; after that, it is killed."""
+_DETACH = 2  # MNT_DETACH of umount2: detaches a mount that is still in use
 
 
 @contextlib.contextmanager
@@ -36,31 +36,38 @@ def cleared_folder(prefix: str, *, inside: Path | None = None, mounts: str = "")
     """A temporary folder, removed with the block or with this process.
 
     Args:
-        prefix: of its name.
-        inside: where it is made; None for where temporary files usually are.
-        mounts: pattern of files that something is mounted on, as a network namespace is by its
-            name; the block removes them itself, and they go too where this process is killed.
+        prefix: prefix of its name.
+        inside: the parent folder; if None, the usual place for temporary files.
+        mounts: a pattern of mount points, such as those of a network namespace. The block must
+            remove them itself; if this process is killed, the keeper does.
     """
-    # Of what a process that is just ending still writes there, the one beside takes care.
-    folder = tempfile.TemporaryDirectory(prefix=prefix, dir=inside, ignore_cleanup_errors=True)
-    keeper = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, folder.name, mounts],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,  # what ends this process's group leaves it
-    )
-    try:
-        with folder:
-            yield Path(folder.name)
-    finally:
+    from gradweave.processes.owned import owned, temporary_folder  # the keeper has no package
+
+    # If a process that is just ending still writes there, the keeper removes the rest.
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder(prefix, inside))
+        keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(folder), mounts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # a signal to this process's group does not end the keeper
+        )
+        end = owned(functools.partial(_end, keeper, folder))
         try:
-            answer = b"" if os.path.exists(folder.name) else _CLEARED
-            keeper.communicate(answer, timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.communicate()
+            with stack:
+                yield folder
+        finally:
+            end()
+
+
+def _end(keeper: subprocess.Popen[bytes], folder: Path) -> None:
+    try:
+        keeper.communicate(b"" if folder.exists() else _CLEARED, timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.communicate()
 
 
 def _clear(folder: str, mounts: str) -> None:
@@ -77,7 +84,7 @@ def _clear(folder: str, mounts: str) -> None:
 def _in_use(folder: str) -> bool:
     """Whether another process writes its errors there, or was started with the folder's name.
 
-    False where nothing tells.
+    False if the system has no such information.
     """
     others = [path for path in glob.glob("/proc/[0-9]*") if path != f"/proc/{os.getpid()}"]
     return any(_names(process, folder) for process in others)
@@ -93,9 +100,9 @@ def _names(process: str, folder: str) -> bool:
 
 
 def main(folder: str, mounts: str) -> None:
-    """Waits for the process at the other end of standard input, and clears up after it."""
+    """Waits for the process at the other end of standard input, and cleans up after it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.stdin.buffer.read() != _CLEARED:
+    if sys.stdin.buffer.read(1) != _CLEARED:  # a fork may keep the pipe open
         _clear(folder, mounts)
 
 

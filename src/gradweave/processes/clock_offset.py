@@ -1,22 +1,22 @@
-"""Clocks of different machines, compared by questions and answers between their processes."""
+"""Compares the clocks of different machines by messages between their processes."""
 
 from collections.abc import Sequence
 
 ROUNDS = 5
-"""Questions to each process, of which the one that is answered soonest counts."""
+"""Questions per process; the question with the shortest round trip counts."""
 
 
 def ahead_s(asked: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """How far another clock is ahead of this one, and the round trip by which that is known.
+    """How far another clock is ahead of this clock, and the round trip of the best measurement.
 
-    The answer is taken for the time half way between its question and its arrival: wrong by half
-    the difference between the two ways, and by what the clocks drift apart later.
+    The answer is assumed to be from half-way between question and arrival. The error is half the
+    difference between the two ways, plus the later drift between the clocks.
 
     Source: Cristian, "Probabilistic clock synchronization", 1989.
 
     Args:
-        asked: when each question was asked and when its answer came, by this clock, and what the
-            other one showed between them; in seconds.
+        asked: for each question, the times of question and answer by this clock, and the time
+            between them by the other clock; in seconds.
 
     >>> ahead_s([(10.0, 11.0, 110.9), (20.0, 20.5, 120.25)])
     (100.0, 0.5)
@@ -28,16 +28,16 @@ def ahead_s(asked: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
 def ahead_by_meetings(
     meetings: Sequence[tuple[float, float, float, float]],
 ) -> tuple[float, float]:
-    """How far another clock is ahead, by meetings that neither side leaves before both have come.
+    """How far another clock is ahead, from meetings that no side leaves before both have arrived.
 
-    Such are collectives in which every process waits for every other.
+    Collectives in which every process waits for every other are such meetings.
 
     Args:
-        meetings: when each began and ended by this clock, and by the other one.
+        meetings: begin and end of each meeting by this clock, and then by the other clock.
 
     Returns:
-        By how much it is ahead, and by how much that may be wrong; below 0 where the clocks have
-        drifted apart between the meetings.
+        How far the other clock is ahead, and the maximum error of that; the error is negative if
+        the clocks have drifted apart between the meetings.
 
     >>> ahead_by_meetings([(10.0, 11.0, 110.5, 113.0), (20.0, 23.0, 119.0, 120.5)])
     (100.0, 0.5)

@@ -1,4 +1,4 @@
-"""How a process ends: at once, or by way of all that must be cleaned up."""
+"""Ways to end a process: immediately, or after cleaning up."""
 
 import contextlib
 import os
@@ -17,11 +17,11 @@ _AGAIN_S = 0.05
 def end_at_once(status: int, say: Callable[[], None]) -> NoReturn:
     """Ends this process without waiting for other threads and processes, as Python would.
 
-    Of several threads that call it, the first one has the last word.
+    If several threads call this, only the first has the last word.
 
     Args:
-        status: to exit with.
-        say: the last word.
+        status: the exit status.
+        say: called first, for the last word.
     """
     if _last_word.acquire(blocking=False):
         try:
@@ -36,10 +36,11 @@ def end_at_once(status: int, say: Callable[[], None]) -> NoReturn:
 
 @contextlib.contextmanager
 def heard_again() -> Iterator[None]:
-    """Sends Ctrl-C and SIGTERM again where what they raised was lost.
+    """Sends Ctrl-C and SIGTERM again if the exceptions that they raised were lost.
 
-    A signal that comes while Python collects garbage is told to whom it calls afterwards, such as
-    JAX, and there Python ignores exceptions. Where much is imported, that is not rare.
+    A signal that arrives while Python collects garbage is raised inside a callback of the garbage
+    collector, such as one of JAX's, and Python ignores exceptions there. That is not rare while
+    large modules are imported.
     """
     before = sys.unraisablehook
 
@@ -47,7 +48,7 @@ def heard_again() -> Iterator[None]:
         number = _signal_of(unraisable.exc_type, unraisable.exc_value)
         if number is None:
             before(unraisable)
-        else:  # not from here, where an exception would be ignored too
+        else:  # not from here, where an exception would be ignored again
             threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
 
     sys.unraisablehook = again
@@ -58,7 +59,7 @@ def heard_again() -> Iterator[None]:
 
 
 def _signal_of(kind: type[BaseException], value: BaseException | None) -> int | None:
-    """The signal for which an exception was raised; None for another exception."""
+    """The signal that raised an exception, or None if the exception has another cause."""
     if issubclass(kind, KeyboardInterrupt):
         return signal.SIGINT
     ended = isinstance(value, SystemExit) and value.code == 128 + signal.SIGTERM
@@ -67,14 +68,14 @@ def _signal_of(kind: type[BaseException], value: BaseException | None) -> int | 
 
 @contextlib.contextmanager
 def termination() -> Iterator[None]:
-    """Turns SIGTERM into `SystemExit`, so that all that is open is cleaned up."""
+    """Turns SIGTERM into `SystemExit`, so that everything open is cleaned up."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
     try:
         before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread, which alone gets signals
+    except ValueError:  # not the main thread, which receives all signals
         yield
         return
     try:

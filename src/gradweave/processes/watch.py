@@ -1,4 +1,4 @@
-"""A thread that ends a process which hangs, or whose parent is gone."""
+"""A thread that ends a process that hangs, or whose parent is gone."""
 
 import os
 import threading
@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 
 POLL_S = 0.5
-"""Time between two looks."""
+"""Time between two checks."""
 
 
 class Watch:
     """Calls a function if nothing moves for too long, or if another process has ended.
 
     Args:
-        timeout_s: time without a call of `moved` that is too long.
+        timeout_s: maximum time without a call of `moved`.
         end: called with the reason; must not return.
-        of: id of the other process, on this machine; None for none.
-        after_s: how much longer to wait for who may find out by itself what hangs.
+        of: id of the other process, on this machine, if there is one.
+        after_s: additional time for another mechanism to find out what hangs.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Watch:
         threading.Thread(target=self._watch, name="gradweave-watch", daemon=True).start()
 
     def moved(self) -> None:
-        """Notes that something has moved."""
+        """Notes that there was progress."""
         self._moved = time.monotonic()
 
     def _watch(self) -> None:

@@ -1,18 +1,16 @@
 """Pages, layouts, tables and charts: a schedule's page, a network's layout, comparisons."""
 
 from gradweave.report.chart import comparison_chart, sweep_chart
-from gradweave.report.comparison import TABLE_2, Case, Row, compare
+from gradweave.report.comparison import TABLE_2, Case, compare
 from gradweave.report.layout import layout
 from gradweave.report.notebook import show
 from gradweave.report.page import page, write_page
 from gradweave.report.picture.picture import to_svg, write_picture
-from gradweave.report.timed import TimedRow, compare_seconds
+from gradweave.report.timed import compare_seconds
 
 __all__ = [
     "TABLE_2",
     "Case",
-    "Row",
-    "TimedRow",
     "compare",
     "compare_seconds",
     "comparison_chart",

@@ -1,4 +1,4 @@
-"""How thick the bars of switches may be."""
+"""Maximum thickness of switches that are drawn as bars."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 def bar_room(
     positions: NDArray, reach: NDArray, radius: float, radii: NDArray
 ) -> NDArray[np.float64]:
-    """Twice the way to the nearest server, or the way to the nearest bar beside; 0 of points.
+    """Twice the distance to the nearest server, or that to the nearest parallel bar; 0 for points.
 
     Args:
-        positions: [V, 2] of each node.
+        positions: [V, 2] position of each node.
         reach: [V, 2] half of a bar's extent; zeros for a point.
-        radius: of a server.
-        radii: [V] how far links keep from each node's middle.
+        radius: radius of a server.
+        radii: [V] distance that links keep from each node's centre.
     """
     bars = np.asarray(reach.any(axis=1))
     room = np.zeros(len(positions))

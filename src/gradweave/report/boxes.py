@@ -1,7 +1,7 @@
 """Drawings of networks with servers at switches: boxes or racks side by side, switches as bars.
 
-A switch drawn as a bar gives every transfer that passes it a lane of its own, where a switch drawn
-as a point would be a knot of lines.
+A switch drawn as a bar gives every transfer through it a separate lane. Drawn as a point, it would
+be a knot of lines.
 """
 
 import dataclasses
@@ -14,33 +14,33 @@ from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 
 MAX_ROW = 44
-"""Boxes stand side by side with their servers in a row up to this many servers and gaps, in two
-rows that face each other where switches join boxes; where there are more, each box is a column."""
+"""Maximum number of servers and gaps for which boxes are drawn side by side with servers in a row,
+or in two facing rows if switches join boxes; in larger drawings, each box is a column."""
 MAX_BOX = 64
 """Servers of the largest box that is drawn as one."""
 _BAR = 0.95
 """Distance of a bar from its row of servers, in units of the distance between servers."""
 _LAYER = 1.2
 _STACKED = 0.8
-"""Distance of bars of one layer that are stacked."""
+"""Distance between stacked bars of one layer."""
 _UPLINK_SPAN = 0.7
-"""Share of a bar over which its links to higher switches are spread."""
+"""Fraction of a bar over which its links to higher switches are spread."""
 _COLUMNS, _DENSE_COLUMNS, _STAGGERED = 1.7, 1.3, 0.8
-"""Distance of a rack's two columns of servers: with its leaf between them, where servers are few or
-many (`_FEW`), or between two leaves, where servers are staggered by `_ROW`, so that links pass
-between those of the other column."""
+"""Distance between a rack's two columns of servers: with its leaf between them, for few or many
+servers (`_FEW`); or between two leaves, with servers staggered by `_ROW` so that links pass between
+those of the other column."""
 _FEW = 64
 _ROW = 0.55
 _RISER = 0.65
-"""Distance of a leaf from the column beside it, where a rack has two."""
+"""Distance of a leaf from its column in racks with two leaves."""
 _HEAD = 1.0
-"""How far a rack's leaves reach above its first servers."""
+"""How far a rack's leaves extend above its first servers."""
 _RACKS, _SWITCHES, _PODS = 1.4, 1.0, 1.1
-"""Distance of servers of racks beside each other, or of their leaves where these are outside, and
-what is added to it between pods."""
+"""Distance between the servers of neighbouring racks, or between their leaves if these are outside,
+and the extra distance between pods."""
 
 Box = tuple[NDArray[np.integer], list[int]]
-"""The servers of a box, and the switches that it is drawn with: a rack may have two."""
+"""The servers of a box, and the switches drawn with it: a rack may have two."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,17 +48,17 @@ class Drawing:
     """Positions of nodes and link ends in one unit, y growing upwards."""
 
     positions: NDArray[np.float64]
-    """[V, 2] of each node; the centre of a bar."""
+    """[V, 2] position of each node; the centre of a bar."""
     reach: NDArray[np.float64]
     """[V, 2] half of a bar's extent along x and y; zeros for a point."""
     ends: NDArray[np.float64]
-    """[L, 2] where each link direction leaves its source; a point's own position."""
+    """[L, 2] where each link direction leaves its source; for a point, its position."""
     frames: tuple[Frame, ...] = ()
     """Outlines of boxes, racks and pods."""
 
     @property
     def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Least and largest coordinates of bars, points' middles and outlines."""
+        """Minimum and maximum coordinates of bars, centres of points and outlines."""
         middles = [self.positions, *([[frame.x, frame.y]] for frame in self.frames)]
         halves = [self.reach, *([[frame.wide, frame.high]] for frame in self.frames)]
         at, half = np.concatenate(middles), np.concatenate(halves)
@@ -71,14 +71,14 @@ class Drawing:
 
 
 def in_boxes(topology: Topology) -> Drawing | None:
-    """Draws boxes of servers on switches, higher switches in layers above them.
+    """Draws boxes of servers on switches, with higher switches in layers above them.
 
     Args:
-        topology: the network; qualifies where servers are linked to switches only, share them, and
-            the shared ones are not linked to each other.
+        topology: the network; it qualifies if servers are linked only to switches and share them,
+            and the shared switches are not linked to each other.
 
     Returns:
-        The drawing; None where the network does not have this shape.
+        The drawing, or None if the network does not have this shape.
     """
     home = _home_switches(topology)
     if home is None:
@@ -93,13 +93,13 @@ def in_boxes(topology: Topology) -> Drawing | None:
 
 
 def in_racks(topology: Topology) -> Drawing | None:
-    """Draws racks side by side, servers beside their leaves, higher switches in layers above.
+    """Draws racks side by side, servers next to their leaves, higher switches in layers above.
 
-    A rack's servers stand in two columns with the leaf between them, or between their two leaves.
-    Racks of a pod (`nested_groups`) stand together.
+    A rack's servers form two columns with the leaf between them, or between their two leaves.
+    Racks of a pod (`nested_groups`) are adjacent.
 
     Returns:
-        The drawing; None where servers are not in racks: all on one or two leaves that no server
+        The drawing, or None if servers are not in racks: each on one or two leaves that no server
         of another rack is on, and that are not linked to other racks' leaves.
     """
     racks = _racks(topology)
@@ -111,10 +111,10 @@ def in_racks(topology: Topology) -> Drawing | None:
 
 
 def in_grid(topology: Topology) -> Drawing | None:
-    """Draws servers in a grid with a bar for each row and each column: BCube of two levels.
+    """Draws servers in a grid with a bar for each row and each column: BCube with two levels.
 
     Returns:
-        The drawing; None where servers do not have two switches each, one of either kind.
+        The drawing, or None unless each server has two switches, one of each kind.
     """
     servers = topology.servers
     degree = np.bincount(topology.source, minlength=topology.num_nodes)
@@ -149,10 +149,10 @@ def in_grid(topology: Topology) -> Drawing | None:
 
 
 def _home_switches(topology: Topology) -> NDArray[np.int64] | None:
-    """[V] for each server the switch of its box, −1 for switches; None where there are no boxes.
+    """[V] the switch of each server's box, −1 for switches, or None if there are no boxes.
 
-    The fastest switch that it shares with another server; of equally fast ones that of the fewest
-    servers.
+    It is the fastest switch that the server shares with another; among equally fast switches, the
+    switch with the fewest servers.
     """
     source, target = topology.source, topology.target
     between = topology.is_server[source] & topology.is_server[target]
@@ -175,7 +175,7 @@ def _home_switches(topology: Topology) -> NDArray[np.int64] | None:
 
 
 def _racks(topology: Topology) -> list[Box] | None:
-    """Servers and leaves of each rack, those of a pod one after the other; see `in_racks`."""
+    """Servers and leaves of each rack, ordered by pod; see `in_racks`."""
     levels = nested_groups(topology, equal=False)
     source, target = topology.source, topology.target
     down = topology.is_server[source]
@@ -200,13 +200,13 @@ def _racks(topology: Topology) -> list[Box] | None:
 
 
 def _pods(topology: Topology) -> NDArray[np.int64]:
-    """[V] the pod of each node; all in one where there are none."""
+    """[V] the pod of each node; all zero if there are no pods."""
     levels = nested_groups(topology, equal=False)
     return levels[1].group if len(levels) > 1 else np.zeros(topology.num_nodes, np.int64)
 
 
 def _levels(topology: Topology, lowest: NDArray) -> NDArray[np.int64]:
-    """[V] 0 for servers and the switches of their boxes, else links to the nearest of them."""
+    """[V] 0 for servers and the switches of their boxes, otherwise links to the nearest of them."""
     level = np.full(topology.num_nodes, -1)
     level[topology.is_server] = 0
     level[np.unique(lowest)] = 0
@@ -219,7 +219,7 @@ def _levels(topology: Topology, lowest: NDArray) -> NDArray[np.int64]:
 
 
 class _Boxes:
-    """Places nodes layer by layer, from the servers upwards."""
+    """Places nodes layer by layer from the servers upwards."""
 
     def __init__(
         self, topology: Topology, level: NDArray, boxes: list[Box], racks: bool = False
@@ -232,19 +232,19 @@ class _Boxes:
         facing = len(boxes) > 1 and bool(level.any())
         half = -(-len(boxes) // 2) if facing else len(boxes)
         self.upright = racks or sum(len(servers) + 1 for servers, _ in boxes[:half]) > MAX_ROW
-        """Whether a box is a column, or two."""
+        """Whether boxes are drawn as columns, one or two for each, instead of as rows."""
         self.halves = [boxes[:half], boxes[half:]] if facing and not self.upright else [boxes]
         self.positions = np.zeros((topology.num_nodes, 2))
         self.reach = np.zeros_like(self.positions)
 
     def has_bars_that_are_linked(self) -> bool:
-        """Whether two higher switches of one level are linked that would both be bars."""
+        """Whether two switches of the same higher level are linked and would both be bars."""
         bar = np.array([len(down) > 2 for down in self.down])
         source, target = self.topology.source, self.topology.target
         return bool((bar[source] & bar[target] & (self.level[source] == self.level[target])).any())
 
     def drawing(self) -> Drawing:
-        """The whole drawing: each half from its servers upwards, then the switches between them."""
+        """The drawing: each half from its servers upwards, then the switches between the halves."""
         half = self._half_of()
         top = foot = _HEAD - 0.2 if self.racks else 0.0
         for number, boxes in enumerate(self.halves):
@@ -253,13 +253,13 @@ class _Boxes:
             top = max(top, self._place_layers(half == number, foot + leaves * (_BAR - 0.3)))
         if len(self.halves) > 1:
             end = self._place_layers(half == 2, top)
-            # The upper half is turned over: its own top lies one layer above the middle.
+            # The upper half is flipped: its top lies one layer above the middle.
             turned = end + _LAYER + top - self.positions[:, 1]
             self.positions[:, 1] = np.where(half == 1, turned, self.positions[:, 1])
         return Drawing(self.positions, self.reach, self._ends())
 
     def _half_of(self) -> NDArray[np.int64]:
-        """[V] the half that a node belongs to; 2 for switches that join both."""
+        """[V] the half of each node; 2 for switches that join both."""
         half_of = np.full(self.topology.num_nodes, -1)
         for number, boxes in enumerate(self.halves):
             for servers, switches in boxes:
@@ -281,7 +281,7 @@ class _Boxes:
             edge = self._place_box(box, switch, edge) + gap
 
     def _place_racks(self) -> None:
-        """Places racks side by side, those of different pods further apart."""
+        """Places racks side by side, with larger gaps between pods."""
         pod = _pods(self.topology)
         edge, before = 0.0, self.boxes[0]
         for rack in self.boxes:
@@ -290,7 +290,7 @@ class _Boxes:
             before = rack
 
     def _place_rack(self, servers: NDArray, leaves: list[int], edge: float) -> float:
-        """Places one rack from an edge; returns its other edge."""
+        """Places a rack from an edge; returns its other edge."""
         place = np.arange(len(servers))
         one = len(leaves) == 1
         columns = _COLUMNS if self.topology.num_servers <= _FEW else _DENSE_COLUMNS
@@ -305,7 +305,7 @@ class _Boxes:
         return edge + apart + (0 if one else 2 * _RISER)
 
     def _place_layers(self, mine: NDArray[np.bool_], height: float) -> float:
-        """Places the higher switches among some nodes above a height; returns their height."""
+        """Places the selected higher switches above a height; returns the new height."""
         for step in range(1, int(self.level.max()) + 1):
             layer = np.flatnonzero(mine & (self.level == step))
             if len(layer):
@@ -313,7 +313,7 @@ class _Boxes:
         return height
 
     def _place_box(self, box: NDArray, switch: int, edge: float) -> float:
-        """Places one box from an edge; returns its other edge."""
+        """Places a box from an edge; returns its other edge."""
         along, across = (1, 0) if self.upright else (0, 1)
         sign = -1.0 if self.upright else 1.0
         place = np.arange(len(box)) * sign
@@ -321,7 +321,7 @@ class _Boxes:
         self.positions[box, across] = edge if self.upright else 0.0
         middle = (len(box) - 1) / 2 * sign
         self.positions[switch, along] = middle + (0.0 if self.upright else edge)
-        # With links upwards it is on their side of the servers, else on the other.
+        # If the switch has links upwards, it is on their side of the servers.
         outward = 1.0 if len(self.up[switch]) else -1.0
         gap = 0.55 if self.upright else _BAR
         self.positions[switch, across] = (edge if self.upright else 0.0) + outward * gap
@@ -332,7 +332,7 @@ class _Boxes:
         return edge if self.upright else edge + len(box) - 1
 
     def _place_layer(self, layer: NDArray, height: float) -> float:
-        """Places one layer of higher switches above a height; returns its height."""
+        """Places a layer of higher switches above a height; returns the new height."""
         points = [v for v in layer.tolist() if len(self.down[v]) < 3]
         bars = [v for v in layer.tolist() if len(self.down[v]) >= 3]
         owned = self.upright and points and all(self._beside_server(v) for v in points)
@@ -356,9 +356,9 @@ class _Boxes:
         return height + (len(taken) - 1) * _STACKED
 
     def _beside_server(self, switch: int) -> bool:
-        """Places a switch of one server beside it, in a column; False if it is not such a switch.
+        """Places a switch with a single server next to it, in a column; False for other switches.
 
-        Lower ones are further out, so that their links upwards pass the others.
+        Lower switches are further out, so that their links upwards pass the others.
         """
         if len(self.down[switch]) != 1 or not self.topology.is_server[self.down[switch][0]]:
             return False
@@ -372,7 +372,7 @@ class _Boxes:
         return float(low.min()), float(high.max())
 
     def _ends(self) -> NDArray[np.float64]:
-        """Where links leave bars: in line with their other end, spread where several go upwards."""
+        """Where links leave bars: in line with their other end, spread if several go upwards."""
         source, target = self.topology.source, self.topology.target
         ends = self.positions[source]
         for link in range(len(source)):
@@ -393,7 +393,7 @@ class _Boxes:
         return ends
 
     def _uplink_end(self, v: int, other: int) -> NDArray[np.float64]:
-        """Where a bar's link to a higher switch leaves it, at its upper end if it is upright."""
+        """Where a bar's link to a higher switch leaves it: at the top if the bar is upright."""
         ways = self.up[v].tolist()
         share = (ways.index(other) + 0.5) / len(ways) * 2 - 1
         if self.reach[v, 1]:
@@ -402,6 +402,6 @@ class _Boxes:
 
 
 def _apart(x: NDArray, gap: float) -> NDArray[np.float64]:
-    """Moves sorted coordinates to distances of at least a gap, around the same mean."""
+    """Moves sorted coordinates at least a gap apart, keeping their mean."""
     moved = np.maximum.accumulate(x - gap * np.arange(len(x))) + gap * np.arange(len(x))
     return moved - (moved.mean() - x.mean())

@@ -1,20 +1,21 @@
-"""Bounds with certificates as answers show them: recounted, beside what a schedule takes."""
+"""Bounds with certificates as shown in answers: recounted, and compared with the schedule."""
 
 import dataclasses
 from fractions import Fraction
 from typing import Any
 
 from gradweave.bounds.certificates import MAX_NODES, Certified, certificates_in
-from gradweave.bounds.demands import demand_bound
+from gradweave.bounds.classes import optimal_in
+from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.explanations import limiting_links
 from gradweave.bounds.of_schedule import certificates_of
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.seconds import seconds
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.seconds import seconds
 from gradweave.topology.units import ROUNDING, format_seconds
 from gradweave.wording import counted, listed
 
 MAX_TRANSFERS = 200_000
-"""Transfers up to which a file's certificates are checked along with it: some seconds."""
+"""Transfers up to which a file's certificates are checked on display, which takes some seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,37 +25,40 @@ class CheckedBound:
     unit: str
     least: Fraction
     taken: float
-    """By the schedule, rounds or seconds of the event model."""
+    """The schedule's rounds, or its seconds in the event model."""
     reason: str
-    """Why none takes less; or why it is refused, or says nothing of the schedule."""
+    """Why no schedule takes less; or why the certificate is refused or does not apply."""
     holds: bool
     source: str
     """``file`` or ``computed``."""
     links: tuple[int, ...] = ()
-    """Link directions that limit; none where messages do."""
+    """Link directions that limit the schedule; empty if messages do."""
     kind: str = ""
-    """Of the certificate, of two stages with different kinds both: ``cut+depth``."""
+    """Kind of the certificate; two stages of different kinds have both: ``cut+depth``."""
     along_trees: bool = False
-    """Whether it is of schedules along given trees alone."""
+    """Whether it holds only for schedules along given trees."""
+    of_class: str = ""
+    """The schedules that the bound holds for, as a phrase; empty if it holds for all."""
 
     @property
     def met(self) -> bool:
-        """Whether the schedule takes no more than the bound, but for rounding."""
+        """Whether the schedule meets the bound, up to rounding."""
         return self.holds and self.taken <= float(self.least) * (1 + ROUNDING)
 
     @property
     def optimal(self) -> bool:
-        """The same of a bound on all schedules."""
+        """Whether the schedule meets a bound that does not depend on given trees."""
         return self.met and not self.along_trees
 
     def as_object(self) -> dict[str, Any]:
-        """For JSON."""
+        """The bound for JSON."""
         return {
             "unit": self.unit,
             "least": str(self.least),
             "taken": self.taken,
             "holds": self.holds,
             "optimal": self.optimal,
+            "holds_for": self.of_class.removeprefix(" for ") or "every schedule",
             "reason": self.reason,
             "source": self.source,
         }
@@ -63,25 +67,26 @@ class CheckedBound:
         if not self.holds:
             return f"certificate of the file refused: {self.reason}"
         gap = self.taken / float(self.least) - 1 if self.least else 0.0
-        near = f"optimal in {self.unit}" if self.met else f"{gap:.1%} above the least"
-        near += " along such trees" * self.along_trees
+        near = f"{gap:.1%} above the lower bound"
+        if self.met:
+            near = optimal_in(self.unit, self.of_class)
         taken = (
             counted(int(self.taken), "round")
             if self.unit == "rounds"
             else f"{format_seconds(self.taken)} in the event model"
         )
-        return f"{taken}, {near}: {self.reason}"
+        return f"{taken}, {near}{self.of_class}: {self.reason}"
 
 
 def checked_bounds(schedule: Schedule) -> list[CheckedBound]:
-    """What the certificates of a schedule's file prove of it; of a demand, what one found now does.
+    """The bounds that a file's certificates prove; for a demand without any, a bound computed now.
 
     Args:
-        schedule: a valid schedule, as it was read.
+        schedule: a valid schedule, as read from the file.
 
     Returns:
-        Nothing for schedules of more than `MAX_TRANSFERS` transfers, whose certificates are for
-        ``gradweave-check``.
+        Empty for schedules of more than `MAX_TRANSFERS` transfers, whose certificates
+        ``gradweave-check`` can check.
     """
     if schedule.num_transfers > MAX_TRANSFERS or schedule.topology.num_nodes > MAX_NODES:
         return []
@@ -109,10 +114,12 @@ def _beside(schedule: Schedule, one: Certified, source: str) -> CheckedBound:
         claim = one.certificate["claim"]
         size = None if schedule.demand is not None else float(Fraction(claim["bytes"]))
         ready = [float(Fraction(time)) for time in claim.get("ready_at_s", [])]
-        taken = seconds(schedule, size, "events", ready_at_s=ready or None)
+        taken = seconds(schedule, size, "events", ready_at_s=ready or None)  # as it was planned for
     links = tuple(limiting_links(one.certificate, schedule.topology))
     holds = taken >= float(one.least) * (1 - ROUNDING)
     reason = one.reason if holds else "it proves more than the schedule takes"
     steps, claim = one.certificate["proof"], one.certificate["claim"]
     kind, along = "+".join(dict.fromkeys(step["kind"] for step in steps)), "trees" in claim
-    return CheckedBound(one.unit, one.least, taken, reason, holds, source, links, kind, along)
+    return CheckedBound(
+        *(one.unit, one.least, taken, reason, holds, source, links, kind, along, one.of_class)
+    )

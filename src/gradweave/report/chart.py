@@ -1,4 +1,4 @@
-"""The chart of `gradweave compare`: rounds or time beside the lower bound, and the paper's."""
+"""The chart of `gradweave compare`: rounds or time with the lower bound and the paper's figures."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradweave.errors import OptionError
 from gradweave.report.figures import INK, literal, new_figure, save_png
-from gradweave.schedulers.solve.solve import Objective
+from gradweave.schedulers.solving.solve import Objective
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ _COLOURS = ("#4269d0", "#e3903b", "#3ca58a", "#c65b8c", "#8b6fc9", "#9a7b4f", "#
 _MUTED, _BOUND = "#767b84", "#c0392b"
 _PANELS_PER_ROW = 3
 _OUTLIER = 3.5
-"""A bar longer than this many times the median is truncated, and its length written beside it."""
+"""Bars longer than this many times the median are truncated, with their length in text."""
 
 _Row = Mapping[str, Any]
 
@@ -27,19 +27,20 @@ def comparison_chart(
 ) -> None:
     """Draws a comparison of schedulers as a PNG: a panel per network, a bar per scheduler.
 
-    A bar is a scheduler's mean rounds or milliseconds, the tick in it its best run, the diamond the
-    paper's figure, the line across the bars the network's lower bound. Bars far longer than the
-    others are truncated.
+    A bar is a scheduler's mean rounds or milliseconds. The tick in it is the best run, the diamond
+    the paper's figure, and the line across the bars the network's lower bound. Bars far longer than
+    the others are truncated.
 
     Args:
         rows: one mapping per network and scheduler with ``label`` (or ``topology``),
-            ``scheduler``, ``rounds_mean``, ``rounds_min`` and, or None, ``bound`` and ``paper``; of
-            seconds ``seconds_mean``, ``seconds_min`` and, or None, ``seconds_bound``.
+            ``scheduler``, ``rounds_mean``, ``rounds_min``, and ``bound`` and ``paper``, which may
+            be None; for seconds ``seconds_mean``, ``seconds_min``, and ``seconds_bound``, which may
+            be None.
         path: where to write the PNG.
-        objective: which of the two.
+        objective: whether to draw rounds or seconds.
 
     Raises:
-        OptionError: no rows.
+        OptionError: there are no rows.
         MissingExtraError: matplotlib is not installed.
         FileError: the file cannot be written.
     """
@@ -65,11 +66,11 @@ def sweep_chart(rows: Sequence[_Row], path: str | Path) -> None:
     """Draws bus bandwidth by the gradient's size as a PNG: a panel per network.
 
     Args:
-        rows: one mapping per network, size and scheduler, as `TimedRow.as_object` makes it.
+        rows: one mapping per network, size and scheduler, from `TimedRow.as_object`.
         path: where to write the PNG.
 
     Raises:
-        OptionError: no rows.
+        OptionError: there are no rows.
         MissingExtraError: matplotlib is not installed.
         FileError: the file cannot be written.
     """
@@ -156,7 +157,7 @@ def _draw_network(axes: "Axes", network: str, rows: list[_Row], schedulers: list
         figure = (f"{mean:.1f}" if mean >= 10 else f"{mean:.3g}").removesuffix(".0")
         end = min(mean, edge)
         if row.get("paper") is not None and -0.02 * edge < float(row["paper"]) - end < 0.16 * edge:
-            end = float(row["paper"]) + 0.01 * edge  # the figure goes behind the diamond
+            end = float(row["paper"]) + 0.01 * edge  # the number goes behind the diamond
         axes.text(
             end + 0.015 * edge, place, figure if mean <= edge else f"→ {figure}", va="center",
             fontsize=7.5, color=INK,

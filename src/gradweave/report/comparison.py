@@ -1,4 +1,4 @@
-"""Schedulers on networks, as in the paper's Table 2."""
+"""Comparison of schedulers on networks, as in the paper's Table 2."""
 
 import dataclasses
 import functools
@@ -8,12 +8,12 @@ from typing import Any
 from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
-from gradweave.schedule.schedule import Collective
 from gradweave.schedulers.scheduler import Scheduler, to_spec
-from gradweave.schedulers.solve.order import DEFAULT
-from gradweave.schedulers.solve.solution import bound_for
-from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.solution import bound_for
+from gradweave.schedulers.solving.solve import solve
 from gradweave.schedulers.spec import PORTFOLIO
+from gradweave.schedules.schedule import Collective
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
@@ -26,18 +26,18 @@ class Case:
     label: str
     """Short name, such as B3."""
     spec: str
-    """Specification of the network; of the first, where there are several `instances`."""
+    """Specification of the network, or of the first if there are several `instances`."""
     stages: Collective = "all_reduce"
-    """The stages that count: in the paper both on BCube and Jellyfish, one on DCell."""
+    """The stages that count: in the paper, both on BCube and Jellyfish, one on DCell."""
     instances: int = 1
-    """Number of networks: run i is on ``spec`` with ``seed=i`` modulo this."""
+    """Number of networks: run i uses ``spec`` with ``seed=i`` modulo this."""
 
     faults: Faults = dataclasses.field(default_factory=Faults)
-    """Links and servers that each network has lost, and links slowed."""
+    """Links and servers that each network has lost, and slowed links."""
 
     @property
     def topology(self) -> str:
-        """What the network is called: by its specification; with faults, by what they leave."""
+        """Name of the network: its specification, or with faults the name of what remains."""
         return self.network(0).name if self.faults else self.spec
 
     def network(self, seed: int) -> Topology:
@@ -58,8 +58,8 @@ TABLE_2: tuple[Case, ...] = (
     *(Case(f"D{n}", f"dcell:n={n},k=1", "reduce_scatter") for n in (4, 5, 6)),
     *(Case(name, f"jellyfish:reference={name}", instances=20) for name in ("J10", "J15", "J20")),
 )
-"""The nine networks of the paper's Table 2. Its Jellyfish graphs are unknown; each of the three
-here is 20 random graphs."""
+"""The nine networks of the paper's Table 2. The paper's Jellyfish graphs are unknown; each of the
+three here stands for 20 random graphs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,22 +72,22 @@ class Row:
     scheduler: str
     stages: Collective
     rounds_mean: float | None
-    """Mean over the runs; None where the scheduler found no schedule in some run."""
+    """Mean over the runs, or None if the scheduler found no schedule in some run."""
     rounds_min: int | None
     """Fewest rounds of any run."""
     seeds: int
     bound: float | None
-    """Lower bound; the mean where the runs are on several networks. None where the scheduler moves
-    the gradient in one piece, or in pieces of its own choice: its rounds do not compare."""
+    """Lower bound; the mean if the runs are on several networks. None if the scheduler moves the
+    gradient in one piece, or chooses the pieces, so that its rounds do not compare."""
     paper: float | None
-    """From the paper's Table 2, where it has this scheduler."""
+    """The figure in the paper's Table 2, if it has this scheduler."""
     reason: str = ""
     """Why there is no figure."""
     search_s: float = 0.0
-    """What a run's search took, in the mean."""
+    """Mean search time per run."""
 
     def as_object(self) -> dict[str, Any]:
-        """The row for JSON and CSV; without the reason where there is none."""
+        """The row for JSON and CSV; without the reason if it is empty."""
         row = dataclasses.asdict(self)
         if not self.reason:
             del row["reason"]
@@ -105,10 +105,10 @@ def compare(
     """Runs every scheduler on every case with seeds 0 … seeds−1.
 
     Args:
-        cases: what to run on.
-        schedulers: what to run; None for all that `gradweave.solve` tries, in one row.
-        seeds: runs of each scheduler on each case; at least 100 of a learned scheduler that samples
-            one episode, whose mean is reported.
+        cases: the cases to run on.
+        schedulers: the schedulers to run, or None for all that `gradweave.solve` tries, in one row.
+        seeds: runs of each scheduler on each case; at least 100 for a learned scheduler that
+            samples one episode, whose mean is reported.
         time_limit: seconds for each run.
         progress: called with the case and scheduler that run next.
 
@@ -127,19 +127,19 @@ def compare(
 
 
 LEARNED = ("learned:samples=1,greedy=false", "learned:samples=0", "learned")
-"""The three rows of `learned`: the mean of drawn episodes, the one of best actions, the best of
-that one and 16 drawn ones."""
+"""The three rows of `learned`: the mean of sampled episodes, the greedy episode, and the best of
+that and 16 sampled episodes."""
 MIN_SAMPLED = 100
-"""Fewest sampled episodes that a mean is taken over."""
+"""Minimum number of sampled episodes in a mean."""
 
 
 def label_of(scheduler: Scheduler | None) -> str:
-    """What a row is called: by its strategy's specification, or ``portfolio`` for all of them."""
+    """Name of a row: its strategy's specification, or ``portfolio`` for all of them."""
     return PORTFOLIO if scheduler is None else to_spec(scheduler)
 
 
 def _mean_bound(case: Case, scheduler: Scheduler | None, runs: Sequence[Topology]) -> float | None:
-    """The mean of the bounds that hold for a scheduler; None where its rounds do not compare."""
+    """The mean of the bounds that hold for a scheduler, or None if its rounds do not compare."""
     strategies = DEFAULT if scheduler is None else [scheduler]
     if not all(one.traits.rounds_compare for one in strategies):
         return None
@@ -189,6 +189,7 @@ def _rounds(
     time_limit: float | None,
 ) -> int:
     if scheduler is None:
-        return solve(network, collective=stages, seed=seed, time_limit=time_limit).rounds
+        options = {"collective": stages, "seed": seed, "time_limit": time_limit}
+        return solve(network, objective="rounds", **options).rounds
     made = scheduler.schedule(network, collective=stages, seed=seed, time_limit=time_limit)
     return made.rounds

@@ -1,4 +1,4 @@
-"""Curves of trainings: a figure of their logs, with intervals of the mean over seeds."""
+"""Learning curves: a chart from training logs, with intervals of the mean over seeds."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from gradweave.report.figures import INK, literal, new_figure, save_png
 from gradweave.training.log import LOG, read_log
 
 MOST_CURVES = 24
-"""That one chart has colours and line styles for."""
+"""Number of curves for which a chart has distinct colours and line styles."""
 STEPS = "steps of all games together"
 _STYLES = ("-", "--", ":")
 FEWEST = 3
-"""Seeds of an interval; with fewer the band is their range."""
-# 97.5% quantiles of Student's t with 2 to 30 degrees of freedom; from there on 1.96 + 2.4 / ν.
+"""Minimum number of seeds for an interval; with fewer, the band is their range."""
+# 97.5% quantiles of Student's t with 2 to 30 degrees of freedom; beyond, 1.96 + 2.4 / ν.
 _T = (
     *(4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145),
     *(2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052),
@@ -28,16 +28,16 @@ _T = (
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One training's."""
+    """The curve of one training."""
 
     name: str
     steps: NDArray[np.float64]
-    """[U] of all games together, after each update; or what it is read against in their place."""
+    """[U] steps of all games together after each update, or the values of another axis."""
     values: NDArray[np.float64]
-    """[U, S] of each seed; NaN where an update has none."""
+    """[U, S] the values of each seed; NaN if an update has none."""
 
     def smoothed(self, updates: int) -> "Curve":
-        """The mean of the last updates, as many as there are, of those with a value."""
+        """The moving mean over the last updates that have a value."""
         rows = [self.values[max(0, i + 1 - updates) : i + 1] for i in range(len(self.values))]
         real = np.stack([np.isfinite(row).sum(0) for row in rows])
         total = np.stack([np.nansum(row, 0) for row in rows])
@@ -46,13 +46,15 @@ class Curve:
 
 
 def band(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The 95% interval of the mean over seeds, by Student's t; the range of fewer than `FEWEST`.
+    """The 95% interval of the mean over seeds, by Student's t; with few seeds, their whole range.
+
+    The range is used for fewer than `FEWEST` seeds.
 
     Args:
-        values: [U, S], at least one of each row finite.
+        values: [U, S], with at least one finite value per row.
 
     Returns:
-        [U] its lower and upper ends. Seeds without a value do not count.
+        [U] its lower and upper ends. Seeds without a value are ignored.
 
     >>> [np.round(end, 2).tolist() for end in band(np.array([[1.0, 2.0, 3.0], [1.0, 2.0, np.nan]]))]
     [[-0.48, 1.0], [4.48, 2.0]]
@@ -71,10 +73,10 @@ def band(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
 
 
 def folders_of(run: Path) -> list[Path]:
-    """The folders of a run's logs: its own, or one for each combination of a sweep.
+    """The folders of a run's logs: the run's folder, or one per combination of a sweep.
 
     Raises:
-        FileError: it has none.
+        FileError: there is no log.
     """
     if (run / LOG).exists():
         return [run]
@@ -88,14 +90,13 @@ def read_curve(folder: Path, what: str = "return", against: str = "steps") -> Cu
     """A training's curve.
 
     Args:
-        folder: of its log.
-        what: which of the log's numbers of each seed, such as ``return``, ``length`` or
-            ``entropy``.
-        against: which of its numbers of all seeds: ``steps`` or ``update``; ``seconds``, where an
+        folder: folder of the training's log.
+        what: name of a per-seed number in the log, such as ``return``, ``length`` or ``entropy``.
+        against: name of a number for all seeds: ``steps`` or ``update``; ``seconds`` if an
             asynchronous server trained.
 
     Raises:
-        FileError: the log is empty, or has no such number.
+        FileError: the log is empty, or lacks such a number.
     """
     rows = [row for row in read_log(folder) if isinstance(row.get("steps"), int)]
     if not rows:
@@ -117,9 +118,9 @@ def draw_curves(
 
     Args:
         curves: 1 to `MOST_CURVES`.
-        what: they show.
+        what: name of the values.
         path: where to write the PNG.
-        against: what the horizontal axis is.
+        against: name of the horizontal axis.
         log: whether that axis is logarithmic.
 
     Raises:
@@ -129,7 +130,7 @@ def draw_curves(
     figure = new_figure(9.0, max(4.2, 0.22 * len(curves) + 1.0))
     axes = figure.subplots()
     for number, curve in enumerate(curves):
-        # Steps before the first episode ended have no value.
+        # Steps before the end of the first episode have no value.
         there = np.isfinite(curve.values).any(1)
         at, values = curve.steps[there], curve.values[there]
         colour, style = f"C{number % 10}", _STYLES[number // 10]
@@ -149,7 +150,7 @@ def draw_curves(
 
 
 def _shown(curves: Sequence[Curve]) -> str:
-    """What a chart's lines and bands are."""
+    """What the lines and bands of a chart show."""
     most = max(curve.values.shape[1] for curve in curves)
     if most == 1:
         return "one seed"

@@ -1,4 +1,4 @@
-"""What every self-contained page of HTML needs: its security policy, its parts, plain ASCII."""
+"""Common parts of every self-contained HTML page: security policy, template, plain ASCII."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ _TEMPLATE = files("gradweave.report") / "template"
 
 
 def security_policy(script: str, style: str) -> str:
-    """The content security policy that admits the page's own script and style alone."""
+    """The content security policy that admits only the page's script and style."""
     directives = (
         "default-src 'none'",
         f"script-src '{_digest(script)}'",
@@ -26,7 +26,7 @@ def security_policy(script: str, style: str) -> str:
 
 
 def ascii_only(text: str) -> str:
-    """Text whose other characters are written as HTML says."""
+    """The text with other characters as HTML character references."""
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
@@ -38,19 +38,19 @@ def _digest(text: str) -> str:
 
 
 def template(name: str) -> str:
-    """A file of the page's template."""
+    """A file of the page templates."""
     return (_TEMPLATE / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
 def filled(name: str, title: str, style: str, script: str, parts: Mapping[str, str]) -> str:
-    """A page: its template with the head that all pages have, and with its parts.
+    """Fills a template with the head that all pages share and with the page's parts.
 
     Args:
-        name: of the template.
-        title: as text.
-        style: the only one that the page's security policy admits.
+        name: file name of the template.
+        title: plain text.
+        style: the only style that the page's security policy admits.
         script: likewise; may be empty.
-        parts: what else the template names, as HTML; none is looked into for others.
+        parts: the template's other parts, as HTML; placeholders inside them are not replaced.
     """
     title = ascii_only(html.escape(printable(title)))
     own = {"title": title, "style": style, "script": script}
@@ -63,15 +63,16 @@ def _with_parts(name: str, parts: Mapping[str, str]) -> str:
 
 
 def static_page(kind: str, kicker: str, title: str, summary: str, body: str, style: str) -> str:
-    """A self-contained page without scripts.
+    """A self-contained page that moves nothing; its only script tells a notebook its height.
 
     Args:
         kind: class of its main element.
-        kicker: what kind of page it is, in words, above the title.
-        title: as text; the other parts are HTML.
-        summary: below the title.
+        kicker: the kind of page in words, shown above the title.
+        title: plain text; the other parts are HTML.
+        summary: shown below the title.
         body: the rest.
-        style: beside that of all pages.
+        style: added to the style of all pages.
     """
     parts = {"kind": kind, "kicker": kicker, "summary": summary, "body": body}
-    return ascii_only(filled("static.html", title, template("page.css") + style, "", parts))
+    style = template("page.css") + style
+    return ascii_only(filled("static.html", title, style, template("frame.js"), parts))

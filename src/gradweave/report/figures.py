@@ -1,4 +1,4 @@
-"""Figures that are drawn by matplotlib, of the extra ``plot``, and written as PNG."""
+"""PNG charts drawn by matplotlib, which the extra ``plot`` installs."""
 
 import io
 from pathlib import Path
@@ -16,7 +16,7 @@ INK = "#23262b"
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of a size in inches.
+    """An empty figure with a size in inches.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -29,7 +29,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save_png(figure: "Figure", path: str | Path) -> None:
-    """Writes a figure, whole or not at all.
+    """Writes a figure, completely or not at all.
 
     Raises:
         FileError: the file cannot be written.
@@ -40,5 +40,5 @@ def save_png(figure: "Figure", path: str | Path) -> None:
 
 
 def literal(text: object) -> str:
-    """Text without control characters, whose dollar signs matplotlib does not take for formulas."""
+    """Text without control characters, with dollar signs escaped so they do not start formulas."""
     return printable(str(text)).replace("$", r"\$")

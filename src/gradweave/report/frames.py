@@ -1,4 +1,4 @@
-"""Outlines of boxes, racks and pods in a drawing, with what they are called."""
+"""Outlines of boxes, racks and pods in a drawing, with their names."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,42 +11,42 @@ from gradweave.topology.groups import Groups, nested_groups
 from gradweave.topology.topology import Topology
 
 _LARGER = {"box": "rack", "rack": "pod", "pod": "site"}
-"""What groups of such groups are called."""
+"""Name of a group of such groups."""
 _PAD, _AROUND = 0.15, 0.25
-"""What an outline keeps clear of nodes, and of the outlines inside it, in units of the distance
+"""Clearance of an outline from nodes, and from the outlines inside it, in units of the distance
 between servers."""
 _STRIP, _WIDEST = 0.5, 32.0
-"""Height of the line for a name, in the same unit; in proportion where a drawing is wider than
-this, so that it stays legible."""
+"""Height of a name's line, in the same unit; scaled up in drawings wider than `_WIDEST`, so that
+names stay legible."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A rectangle with a name, in one unit, y growing upwards."""
+    """A named rectangle, in one unit, y growing upwards."""
 
     x: float
-    """Of its middle."""
+    """Coordinates of its centre."""
     y: float
     wide: float
     """Half of its width."""
     high: float
-    """Half of its height, with the line for the name."""
+    """Half of its height, including the line for the name."""
     strip: float
     """Height of that line."""
     below: bool
-    """Whether the line is at the foot, or at the head."""
+    """Whether the name's line is at the bottom instead of the top."""
     label: str
     short: str
-    """The label where there is little room."""
+    """A shorter label for narrow frames."""
     level: int
-    """0 of the smallest groups."""
+    """0 for the smallest groups."""
 
     def scaled(self, place: Callable[[NDArray], NDArray], scale: float) -> "Frame":
-        """The frame of a drawing that is moved and scaled.
+        """The frame in a drawing that is moved and scaled.
 
         Args:
-            place: from a point before to that afterwards.
-            scale: of lengths.
+            place: maps old points to new points.
+            scale: factor for lengths.
         """
         x, y = place(np.array([self.x, self.y])).tolist()
         return dataclasses.replace(
@@ -60,13 +60,14 @@ class Frame:
 
 
 _LARGEST, _LEAST_FULL = 15.0, 9.0
-"""Pixels of the largest names, and below which shorter ones are taken; as in the page."""
+"""Largest size of names in pixels, and the size below which shorter names are used; as in the
+page."""
 _LETTER = 0.58
-"""About the width of a letter beside its height."""
+"""Approximate width of a letter relative to its height."""
 
 
 def named(frames: Sequence[Frame]) -> list[tuple[str, float]]:
-    """What is written in each frame, and how large; alike within a level. Lengths in pixels."""
+    """The text of each frame and its size in pixels, the same within a level."""
     written: dict[int, tuple[bool, float]] = {}
     for level in {frame.level for frame in frames}:
         mine = [frame for frame in frames if frame.level == level]
@@ -88,18 +89,18 @@ def _size(frame: Frame, text: str) -> float:
 def frames_of(
     topology: Topology, positions: NDArray, reach: NDArray, radius: float, unit: float
 ) -> tuple[Frame, ...]:
-    """Outlines of the groups that a network consists of, where they lie apart in a drawing.
+    """Outlines of the groups in a network whose areas do not overlap in a drawing.
 
     Args:
         topology: the network; its groups are those of `nested_groups`.
-        positions: [V, 2] of each node.
+        positions: [V, 2] position of each node.
         reach: [V, 2] half of a bar's extent; zeros for a point.
-        radius: of a server.
+        radius: radius of a server.
         unit: distance between the two nearest servers.
 
     Returns:
-        The outlines, larger groups first. A level of groups is left out, with all above, where an
-        outline would hold another group's nodes, or overlap another outline.
+        The outlines, larger groups first. A level of groups is left out, with all above it, if an
+        outline would contain another group's nodes, or overlap another outline.
     """
     nested = nested_groups(topology, equal=False)
     if not nested:
@@ -144,7 +145,7 @@ def _half_sizes(
 
 
 def _kind(topology: Topology, groups: Groups) -> str:
-    """What the smallest groups are: boxes where something inside alone joins servers, or racks."""
+    """Kind of the smallest groups: boxes if some inner node alone joins servers, else racks."""
     source, target = topology.source, topology.target
     inside = (groups.group[source] == groups.group[target]) & (groups.group[source] >= 0)
     down = topology.is_server[target]
@@ -157,7 +158,7 @@ def _kind(topology: Topology, groups: Groups) -> str:
 
 
 def _leaves(topology: Topology, groups: Groups) -> NDArray[np.int64]:
-    """Switches of groups that join several of their nodes to what is outside."""
+    """Switches in groups that link several of the group's nodes to nodes outside."""
     source, group = topology.source, groups.group
     inside = group[source] == group[topology.target]
     within = np.bincount(source[inside], minlength=topology.num_nodes)
@@ -168,7 +169,7 @@ def _leaves(topology: Topology, groups: Groups) -> NDArray[np.int64]:
 def _extents(
     groups: Groups, leaves: NDArray, positions: NDArray, half: NDArray
 ) -> NDArray[np.float64]:
-    """[G, 2, 2] least and largest coordinates of each group's nodes; of leaves only along x."""
+    """[G, 2, 2] extreme coordinates of each group's nodes; leaves count only along x."""
     extent = np.tile([[np.inf] * 2, [-np.inf] * 2], (groups.count, 1, 1))
     members = np.flatnonzero(groups.group >= 0)
     for axis, mine in enumerate((members, np.setdiff1d(members, leaves))):
@@ -179,18 +180,18 @@ def _extents(
 
 
 def _widen(extent: NDArray, outer: NDArray, inner: NDArray, pad: float) -> None:
-    """Makes extents hold those of the groups inside, by the number of the group around each."""
+    """Extends outer extents to contain inner ones, given the outer group of each inner group."""
     np.minimum.at(extent[:, 0], outer, inner[:, 0] - pad)
     np.maximum.at(extent[:, 1], outer, inner[:, 1] + pad)
 
 
 def _first_members(groups: Groups) -> NDArray[np.int64]:
-    """[G] a node of each group."""
+    """[G] one node of each group."""
     return np.unique(groups.group[groups.group >= 0], return_index=True)[1]
 
 
 def _names_below(groups: Groups, positions: NDArray, extent: NDArray) -> NDArray[np.bool_]:
-    """[G] whether names stand at the foot: away from the switches between the groups."""
+    """[G] whether names go at the bottom: on the side away from switches between the groups."""
     between = positions[groups.group < 0, 1]
     if not len(between):
         return np.ones(groups.count, np.bool_)
@@ -198,7 +199,7 @@ def _names_below(groups: Groups, positions: NDArray, extent: NDArray) -> NDArray
 
 
 def _lie_apart(groups: Groups, extent: NDArray, positions: NDArray, half: NDArray) -> bool:
-    """Whether no outline overlaps another one, or a node that is not of its group."""
+    """Whether no outline overlaps another, or a node outside its group."""
     low, high = extent[:, 0], extent[:, 1]
     meets = ((low[:, None] < high[None]) & (low[None] < high[:, None])).all(axis=2)
     if meets.sum() > groups.count:
@@ -210,7 +211,7 @@ def _lie_apart(groups: Groups, extent: NDArray, positions: NDArray, half: NDArra
 
 
 def _names(topology: Topology, groups: Groups, leaves: NDArray, kind: str) -> list[tuple[str, str]]:
-    """The label of each group, and a shorter one: of a rack with one named leaf, the leaf's."""
+    """The label and a shorter label of each group; a rack with one named leaf takes its name."""
     names = [(f"{kind} {number}", str(number)) for number in range(groups.count)]
     own = groups.group[leaves].tolist()
     for leaf, number in zip(leaves.tolist(), own, strict=True):

@@ -1,4 +1,4 @@
-"""Strategies for several jobs on networks, by the seconds that they take."""
+"""Comparison of strategies for several jobs on networks, by their seconds."""
 
 import dataclasses
 import statistics
@@ -8,18 +8,18 @@ from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case
 from gradweave.report.timed import TimedRow
-from gradweave.schedule.jobs import Job, demand_of
-from gradweave.schedule.schedule import DEMAND
 from gradweave.schedulers.demand_spec import demand_strategy
-from gradweave.schedulers.solve.demands import DemandSolution, solve_demand
+from gradweave.schedulers.solving.demands import DemandSolution, solve_demand
 from gradweave.schedulers.spec import is_portfolio
+from gradweave.schedules.jobs import Job, demand_of
+from gradweave.schedules.schedule import DEMAND
 from gradweave.topology.topology import Topology
 
 FOR_JOBS = (
     "direct,bruck,chain,ring,hierarchical_ring,halving_doubling,binomial_tree,double_binary_tree,"
     "butterfly,butterfly:partners=bine,portfolio"
 )
-"""Strategies that are compared where none is named; those are left out that are for other jobs."""
+"""Strategies that are compared by default; those that do not apply to the jobs are left out."""
 
 
 def compare_jobs(
@@ -34,16 +34,16 @@ def compare_jobs(
     """Plans jobs by every strategy on every case, with seeds 0 … seeds−1.
 
     Args:
-        cases: what to run on.
+        cases: the cases to run on.
         jobs: (network) -> jobs.
-        strategies: specifications as `gradweave.schedulers.demand_strategy` takes them;
-            ``portfolio`` for all that `gradweave.solve` tries, in one row.
-        seeds: runs of each on each case.
+        strategies: specifications for `gradweave.schedulers.demand_strategy`; ``portfolio`` for
+            all that `gradweave.solve` tries, in one row.
+        seeds: runs of each strategy on each case.
         time_limit: seconds for each run.
         progress: called with the case and strategy that run next.
 
     Returns:
-        Rows by case, then strategy; their seconds are those until the last job ends.
+        Rows by case, then strategy, with the seconds until the last job ends.
     """
     rows: list[TimedRow] = []
     for case in cases:
@@ -71,7 +71,7 @@ def compare_jobs(
                     search_s=(clock.now() - begun) / max(len(found), 1),
                 )
             )
-        # Some strategies prove more than others; what is proved holds for all.
+        # Some strategies prove more than others; a proved bound holds for all of them.
         bound = max((row.seconds_bound for row in of_case if row.seconds_bound), default=None)
         rows += [dataclasses.replace(row, seconds_bound=bound) for row in of_case]
     return rows
@@ -84,7 +84,7 @@ def _runs(
     seeds: int,
     time_limit: float | None,
 ) -> tuple[list[DemandSolution], str]:
-    """Of each run; and why there are not as many as seeds, where that is so."""
+    """The solution of each run, and the reason if there are fewer than seeds."""
     strategies = None if is_portfolio(spec) else [demand_strategy(spec)]
     found: list[DemandSolution] = []
     try:

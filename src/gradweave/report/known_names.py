@@ -1,4 +1,4 @@
-"""The names by which people know some strategies, beside their specifications."""
+"""Well-known names of some strategies, shown with their specifications."""
 
 import contextlib
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ _KNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("binomial_tree", {}, "k-nomial tree"),
     ("hierarchical_ring", {}, "2D ring"),
 )
-"""Name, options that it must have, and what people call it; the first that fits."""
+"""Name, required options, and well-known name; the first match counts."""
 
 
 def known_as(name: str, options: Mapping[str, Any]) -> str:
-    """What people call a strategy with some options; empty where it has no such name.
+    """The well-known name of a strategy with some options; empty if it has none.
 
     Args:
-        name: of the strategy.
-        options: all of them, or as a schedule's file has them.
+        name: name of the strategy.
+        options: all its options, or those in a schedule's file.
 
     >>> known_as("ring", {"order": "boxes", "cycles": 8})
     "NCCL's ring"
@@ -50,7 +50,7 @@ def known_as(name: str, options: Mapping[str, Any]) -> str:
 
 
 def with_known_name(spec: str) -> str:
-    """A strategy's specification, and in parentheses what people call it, where they do.
+    """A strategy's specification, followed in parentheses by its well-known name, if any.
 
     >>> with_known_name("double_tree:chains=true"), with_known_name("portfolio")
     ("double_tree:chains=true (NCCL's tree)", 'portfolio')

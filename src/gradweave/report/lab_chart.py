@@ -1,4 +1,4 @@
-"""The chart of `gradweave lab`: measured times beside predicted ones, and the links' bytes."""
+"""The chart of `gradweave lab`: measured and predicted times, and the links' bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +19,13 @@ _MEASURED, _PREDICTED = "#4269d0", "#e3903b"
 def lab_chart(measurements: Sequence["Measurement"], title: str, path: str | Path) -> None:
     """Draws measurements as a PNG.
 
-    Left, a bar is the median time of an all-reduce, the whisker its runs' range, the tick the
-    prediction. Right, each dot is a link direction of the all-reduce with the largest gradient that
-    has a prediction: bytes that the kernel counted against bytes of data predicted.
+    On the left, a bar is the median time of an all-reduce, the whisker the range of its runs, the
+    tick the prediction. On the right, each dot is a link direction of the all-reduce with the
+    largest gradient that has a prediction: bytes counted by the kernel against predicted data.
 
     Args:
         measurements: at least one.
-        title: of the chart, such as the network's name.
+        title: title of the chart, such as the network's name.
         path: where to write the PNG.
 
     Raises:

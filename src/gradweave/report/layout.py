@@ -1,6 +1,7 @@
-"""Where to draw each node: given positions, boxes, those of the family, or a stress layout.
+"""Positions of nodes: given ones, boxes, those of the family, or a stress layout.
 
-networkx's Kamada–Kawai layout minimises the same stress but needs SciPy, which Gradweave does not;
+networkx's Kamada–Kawai layout minimises the same stress but needs SciPy, which Gradweave does not
+depend on; majorisation in NumPy gives the same drawing on every installation.
 majorisation in NumPy gives the same drawing on every installation.
 
 Source of the stress layout: Gansner, Koren and North, "Graph drawing by stress majorization", 2004.
@@ -21,10 +22,10 @@ from gradweave.report.frames import frames_of
 from gradweave.topology.topology import Topology
 
 STRESS_NODES = 1200
-"""Networks with more nodes are drawn on circles: stress needs memory for every pair of nodes."""
+"""Larger networks are drawn on circles: stress needs memory for every pair of nodes."""
 
 MAX_BARRED = 2000
-"""Networks with more nodes are drawn without bars."""
+"""Larger networks are drawn without bars."""
 
 BEND_PAIRS = 20_000_000
 """Networks with more links × nodes are drawn with straight links."""
@@ -34,20 +35,19 @@ _BENDS = (0.0, 0.12, -0.12, 0.22, -0.22, 0.34, -0.34)
 
 
 def draw(topology: Topology) -> Drawing:
-    """Chooses where to draw each node and link, and which switches to draw as bars.
+    """Chooses positions for nodes and links, and which switches to draw as bars.
 
-    The topology's own positions where it has them; else, for servers on switches, racks or boxes
-    with bars;
-    else the positions of the family that its name specifies; else a layout with distances in the
-    drawing like those in the network. A family's positions are not taken for the topology's own.
-    Groups of servers, such as racks, are outlined where they lie apart.
-    Deterministic.
+    In order of preference: the topology's positions, if given; racks or boxes with bars, if
+    servers are on switches; the positions of the family that the topology's name specifies; a
+    layout whose distances resemble those in the network. Positions that come from the family do
+    not count as given. Groups of servers, such as racks, are outlined if their areas do not
+    overlap. The result is deterministic.
 
     Args:
         topology: the network.
 
     Returns:
-        The drawing in the unit square, the proportions kept, y growing upwards.
+        The drawing in the unit square, with its proportions kept, y growing upwards.
     """
     positions = topology.positions
     if positions is not None and not np.isfinite(positions).all():
@@ -67,22 +67,22 @@ def draw(topology: Topology) -> Drawing:
 
 
 def layout(topology: Topology) -> NDArray[np.float64]:
-    """Where to draw each node: the positions of `draw`.
+    """Positions of the nodes in `draw`.
 
     Args:
         topology: the network.
 
     Returns:
-        [V, 2] positions in the unit square, the proportions kept, y growing upwards; of a switch
-        that is drawn as a bar, its middle.
+        [V, 2] positions in the unit square, with proportions kept, y growing upwards; for a switch
+        drawn as a bar, its centre.
     """
     return draw(topology).positions
 
 
 def node_radius(topology: Topology, drawing: Drawing) -> float:
-    """Largest radius of a server's symbol at which all symbols stand clear of each other.
+    """Largest radius of a server's symbol at which no symbols touch.
 
-    A switch's symbol is half as large; bars keep their own distance.
+    A switch's symbol is half as large; the distance of bars is kept elsewhere.
     """
     points = ~topology.is_server & ~np.asarray(drawing.reach.any(axis=1))
     servers, switches = drawing.positions[topology.is_server], drawing.positions[points]
@@ -91,7 +91,7 @@ def node_radius(topology: Topology, drawing: Drawing) -> float:
 
 
 def _nearest(points: NDArray) -> float:
-    """Distance between the two nearest points; infinite where there are fewer than two."""
+    """Distance between the two nearest points; infinite for fewer than two points."""
     ordered = points[np.argsort(points[:, 0], kind="stable")]
     nearest = np.inf
     for step in range(1, len(ordered)):
@@ -107,10 +107,10 @@ def bends(topology: Topology, drawing: Drawing) -> NDArray[np.float64]:
 
     Args:
         topology: the network.
-        drawing: where it is drawn; links of bars stay straight.
+        drawing: its drawing; links of bars stay straight.
 
     Returns:
-        [L] height of the bow as a share of the link's length, of opposite sign in opposite
+        [L] height of the bow as a fraction of the link's length, with opposite signs in opposite
         directions.
     """
     result = np.zeros(len(topology.source))
@@ -129,7 +129,7 @@ def bends(topology: Topology, drawing: Drawing) -> NDArray[np.float64]:
 
 
 def _nodes_on_bow(positions: NDArray, ends: tuple[int, int], bend: float, radius: float) -> int:
-    """Counts other nodes within a radius of a bowed link."""
+    """Number of other nodes within a radius of a bowed link."""
     start, span = positions[ends[0]], positions[ends[1]] - positions[ends[0]]
     share = np.linspace(0.0, 1.0, 9 if bend else 2)[:, None]
     right = np.array([span[1], -span[0]])
@@ -145,7 +145,7 @@ def _nodes_on_bow(positions: NDArray, ends: tuple[int, int], bend: float, radius
 
 
 def _are_the_familys(topology: Topology, positions: NDArray) -> bool:
-    """Whether positions are those of the family that the name specifies, whole or after faults."""
+    """Whether positions are those of the family in the network's name, whole or after faults."""
     family = _family(topology.name.partition(" without ")[0], 2 * topology.num_nodes)
     if family is None or family.positions is None:
         return False
@@ -154,7 +154,7 @@ def _are_the_familys(topology: Topology, positions: NDArray) -> bool:
 
 
 def _family_positions(topology: Topology) -> NDArray | None:
-    """Positions from the generator that the name specifies, if it makes this very network."""
+    """Positions from the generator in the network's name, if it makes this exact network."""
     family = _family(topology.name, topology.num_nodes)
     if family is None or family.num_nodes != topology.num_nodes:
         return None
@@ -162,7 +162,7 @@ def _family_positions(topology: Topology) -> NDArray | None:
 
 
 def _family(name: str, most_nodes: int) -> Topology | None:
-    """The network of a family that a name specifies, if it has not too many nodes."""
+    """The network of a family that a name specifies, unless it has too many nodes."""
     if len(name) > 200 or not _FAMILY_SPEC.match(name) or _specified_nodes(name) > most_nodes:
         return None
     from gradweave.topology.formats.files import SUFFIXES
@@ -171,13 +171,13 @@ def _family(name: str, most_nodes: int) -> Topology | None:
     if Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():
         return None
     try:
-        return from_spec(name, installed=False)  # a file's name makes nothing of others run
+        return from_spec(name, installed=False)  # a name in a file must not run plugins' code
     except GradweaveError:
         return None
 
 
 def _specified_nodes(name: str) -> int:
-    """Nodes that a specification's network has at least: a guard against building a huge one."""
+    """Minimum number of nodes of a specification's network, to avoid building a huge one."""
     plain = re.sub(r",(seed|bandwidth|latency|capacity|overhead)=[^,]*", "", name)
     family, _, values = plain.partition(":")
     numbers = [min(int(text[:9]), 1 << 20) for text in re.findall(r"\d+", values)] or [0]
@@ -195,7 +195,7 @@ def _specified_nodes(name: str) -> int:
 
 
 def _stress_layout(topology: Topology) -> NDArray[np.float64]:
-    """The drawing of least stress found from a few fixed starts, its long side laid flat."""
+    """The drawing with the lowest stress from a few fixed starts, its long side horizontal."""
     distance = _distances(topology)
     count = topology.num_nodes
     weight = 1.0 / np.maximum(distance, 1.0) ** 2
@@ -224,7 +224,7 @@ def _stress_layout(topology: Topology) -> NDArray[np.float64]:
 def _majorise(
     positions: NDArray, distance: NDArray, weight: NDArray, inverse: NDArray
 ) -> tuple[NDArray[np.float64], float]:
-    """One step of majorisation, and the stress before it."""
+    """One majorisation step, and the stress before it."""
     gap = np.linalg.norm(positions[:, None] - positions[None], axis=2)
     stress = float((weight * (gap - distance) ** 2).sum() / 2)
     ratio = weight * distance / np.maximum(gap, 1e-9)
@@ -235,7 +235,7 @@ def _majorise(
 
 
 def _distances(topology: Topology) -> NDArray[np.float64]:
-    """[V, V] links between every two nodes."""
+    """[V, V] number of links between each two nodes."""
     count = topology.num_nodes
     adjacent = np.zeros((count, count), np.float32)
     adjacent[topology.source, topology.target] = 1.0
@@ -250,7 +250,7 @@ def _distances(topology: Topology) -> NDArray[np.float64]:
 
 
 def _classical_scaling(distance: NDArray) -> NDArray[np.float64]:
-    """The plane that shows most of the distances."""
+    """The plane that preserves distances best."""
     centred = distance**2 - (distance**2).mean(axis=0)
     centred -= centred.mean(axis=1, keepdims=True)
     values, vectors = np.linalg.eigh(-centred / 2)
@@ -261,7 +261,7 @@ def _classical_scaling(distance: NDArray) -> NDArray[np.float64]:
 
 
 def _lay_flat(positions: NDArray) -> NDArray[np.float64]:
-    """Turns a drawing so that its longest extent lies along x."""
+    """Rotates a drawing so that its longest extent lies along x."""
     centred = positions - positions.mean(axis=0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     return centred @ vectors[:, ::-1]
@@ -281,7 +281,7 @@ def _circles(topology: Topology) -> NDArray[np.float64]:
 
 
 def _framed(topology: Topology, drawing: Drawing) -> Drawing:
-    """A drawing with outlines of groups, in the middle of the unit square, proportions kept."""
+    """A drawing with group outlines, centred in the unit square with its proportions kept."""
     frames = ()
     if topology.num_nodes <= MAX_BARRED:
         radius = node_radius(topology, drawing)

@@ -1,4 +1,4 @@
-"""Where a schedule's time goes, and what its servers root, in words and as JSON."""
+"""A schedule's busiest links, and the shares that its servers root, in words and as JSON."""
 
 import dataclasses
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.ready import ReadyAt
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.link_use import LinkUse, busiest_links
+from gradweave.schedules.ready import ReadyAt
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.link_use import LinkUse, busiest_links
 from gradweave.topology.names import name_of
 from gradweave.topology.units import format_seconds
 from gradweave.wording import counted, listed, noun_of
 
 _MAX_TRANSFERS = 1_000_000
-"""Schedules with more are not played once more to see what their links do."""
+"""Larger schedules are not simulated again to find the use of their links."""
 _SHOWN = 3
-"""Links that are named."""
+"""Number of links that are named."""
 _GROUPS = 6
-"""Different shares that are named."""
+"""Number of different shares that are listed."""
 _MOST_NAMED = 8
-"""Servers of one share that are named."""
+"""Number of servers with one share that are named."""
 
 
 def use_fields(
@@ -28,7 +28,7 @@ def use_fields(
 ) -> dict[str, Any]:
     """The busiest link directions, and the share that each server roots, for JSON.
 
-    Nodes are given by id and, beside it, by name: None where the network has none.
+    Nodes are given by id and by name, which is None if the network has no names.
     """
     topology = schedule.topology
     uses = _busiest(schedule, gradient_bytes, ready_at_s)
@@ -65,7 +65,7 @@ def use_fields(
 def use_lines(
     schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
 ) -> list[str]:
-    """The same in one line each: shares only where servers root different ones."""
+    """One line on the busiest links, and one on shares if servers root different ones."""
     uses = _busiest(schedule, gradient_bytes, ready_at_s)
     lines = [_use_line(schedule, uses)] if uses else []
     rooted = rooted_shares(schedule)

@@ -1,4 +1,4 @@
-"""A machine drawn as SVG, and a page of it: what an agent sees, or what the world allows."""
+"""Drawings of machines as SVG, and a page of them: an agent's view or the world's rules."""
 
 import html
 from collections import deque
@@ -13,11 +13,11 @@ from gradweave.errors import OptionError
 from gradweave.report.document import static_page
 
 MOST_DRAWN = 200
-"""States that a drawing takes."""
+"""Maximum number of states in a drawing."""
 _ACROSS, _DOWN, _HIGH, _EDGE = 190, 96, 17, 46
 """Pixels between columns and rows of states, half a state's height, and the margin."""
 _LETTER = 7.6
-"""Pixels of a character, about."""
+"""Approximate width of a character in pixels."""
 _STYLE = """
 .machine { display: block; max-width: 100%; height: auto; margin: 0 0 28px; border-radius: 14px;
   border: 1px solid var(--line); background: var(--card); }
@@ -33,16 +33,17 @@ _STYLE = """
 
 
 def svg(machine: Machine) -> str:
-    """Draws a machine: states by how many events they are from the start, moves as arrows.
+    """Draws a machine: states by their number of events from the start, moves as arrows.
 
-    A final state has a thick green frame, a forbidden one a dashed frame. A move is labelled with
-    its event, and its reward where that is not 0; several moves between two states share an arrow.
+    A final state has a thick green frame, a forbidden state a dashed frame. A move is labelled with
+    its event, and with its reward unless that is 0; moves between the same two states share an
+    arrow.
 
     Args:
-        machine: up to `MOST_DRAWN` states; those that no event leads to are left out.
+        machine: up to `MOST_DRAWN` states; unreachable states are left out.
 
     Raises:
-        OptionError: it has more.
+        OptionError: it has more states.
     """
     if len(machine.states) > MOST_DRAWN:
         raise OptionError(
@@ -67,12 +68,12 @@ def svg(machine: Machine) -> str:
 
 
 def machine_page(machines: Sequence[tuple[str, Machine]], title: str, facts: str) -> str:
-    """A self-contained page of machines' drawings.
+    """A self-contained page with drawings of machines.
 
     Args:
-        machines: heading and machine of each.
-        title: of the page.
-        facts: a line below it.
+        machines: heading and machine for each drawing.
+        title: title of the page.
+        facts: a line below the title.
     """
     bodies = "".join(f"<h2>{html.escape(head)}</h2>{svg(machine)}" for head, machine in machines)
     summary = f'<p class="hint">{html.escape(facts)}</p>'
@@ -92,7 +93,7 @@ def write_machine_page(
 
 
 def _places(machine: Machine) -> dict[int, tuple[int, int]]:
-    """The middle of each state that can be reached, in columns by distance from the start."""
+    """The centre of each reachable state, in columns by distance from the start."""
     distance, queue = {machine.start: 0}, deque([machine.start])
     while queue:
         state = queue.popleft()
@@ -115,7 +116,7 @@ def _places(machine: Machine) -> dict[int, tuple[int, int]]:
 
 
 def _labels(machine: Machine) -> dict[tuple[int, int], str]:
-    """What is written on the arrow between two states."""
+    """The label of the arrow between each two states."""
     labels: dict[tuple[int, int], list[str]] = {}
     for state in _places(machine):
         for event, name in enumerate(machine.events):
@@ -131,7 +132,7 @@ def _short(name: str) -> str:
 
 
 def _half(name: str) -> float:
-    """Half a state's width."""
+    """Half the width of a state."""
     return max(22.0, len(_short(name)) * _LETTER / 2 + 9)
 
 
@@ -149,7 +150,7 @@ def _state(machine: Machine, state: int, x: int, y: int) -> str:
 def _arrow(
     places: dict[int, tuple[int, int]], halves: dict[int, float], one: int, other: int, text: str
 ) -> str:
-    """A curve from one state to another, bent to one side so that the way back is seen apart."""
+    """A curve between two states, bent to one side to keep it apart from the reverse arrow."""
     here, there = np.array(places[one], float), np.array(places[other], float)
     if one == other:
         x, y = here
@@ -172,7 +173,7 @@ def _arrow(
 
 
 def _share(way: np.ndarray, half: float) -> float:
-    """How far along a way a state's frame is left."""
+    """Fraction of a way at which it leaves a state's frame."""
     return min(0.8, 1 / max(abs(way[0]) / (half + 4), abs(way[1]) / (_HIGH + 4), 1e-6))
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,37 +15,56 @@ from gradweave.report.machine_page import machine_page
 from gradweave.report.page import page
 from gradweave.report.picture.picture import to_svg
 from gradweave.report.placement import placement_page
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.solution import Solution
+from gradweave.schedulers.solving.solution import Solution
+from gradweave.schedules.given import ScheduleLike, as_schedule, schedule_or_network
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import as_size
 from gradweave.wording import counted
 
 MOST_NODES = 200
 MOST_TRANSFERS = 50_000
-"""Of what is drawn without being asked, wherever it is a cell's value: a second's work
-at most, where nodes have no places and find them by their distances."""
+"""Limits for automatic drawings of cell values, which must take at most about a second, including
+the layout of nodes without positions."""
 _WIDTH = 720
-"""Pixels of such a picture: that of the text in a notebook."""
+"""Width of such a picture in pixels: that of the text in a notebook."""
 _HEIGHT = 760
-"""Pixels of a page within a notebook, which scrolls."""
+"""Height in pixels of a page's frame before the page reports how tall it is; the page scrolls in it
+if scripts do not run."""
+_FIT = """<script>
+addEventListener("message", ({ source, data }) => {
+  const height = Number(data?.gradweaveHeight);
+  if (!(height > 0 && height < 20000)) return;
+  for (const frame of document.querySelectorAll("iframe.gradweave"))
+    if (frame.contentWindow === source) frame.style.height = `${Math.ceil(height)}px`;
+});
+</script>"""
+"""Gives each frame the height that its sandboxed page reports in a message."""
 
 Drawable = Topology | Schedule | Solution | Placement | Machine
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shown:
-    """A page or a picture, which a notebook displays where it is a cell's value."""
+    """A page or a picture that a notebook displays as a cell's value."""
 
     document: str
     """The page as HTML, or the picture as SVG."""
-    height: int | None
-    """Pixels of the page's frame; None for a picture."""
+    is_page: bool
+    height: int | None = None
+    """Height of the frame in pixels; without it, the frame is as tall as the page."""
+
+    picture: str | None = dataclasses.field(default=None, repr=False)
+    """SVG of a page's first schedule in its fullest round, for notebooks without scripts."""
+
+    def _repr_svg_(self) -> str | None:
+        return self.picture if self.is_page else self.document
 
     def _repr_html_(self) -> str:
-        return self.document if self.height is None else framed(self.document, self.height)
+        return framed(self.document, self.height) if self.is_page else self.document
 
     def save(self, path: str | Path) -> None:
-        """Writes the page or the picture as it is shown.
+        """Writes the page or the picture as shown.
 
         Raises:
             FileError: the file cannot be written.
@@ -52,68 +72,71 @@ class Shown:
         atomic_write(path, self.document.encode("utf-8"))
 
     def __repr__(self) -> str:
-        kind = "page" if self.height else "picture"
+        kind = "page" if self.is_page else "picture"
         return f"Shown({kind} of {len(self.document):,} characters; a notebook displays it)"
 
 
 def show(
-    shown: Drawable,
-    other: Schedule | Solution | None = None,
+    shown: Drawable | str | os.PathLike[str],
+    other: ScheduleLike | None = None,
     *,
     round: int | None = None,
     width: int | None = None,
-    height: int = _HEIGHT,
-    gradient_bytes: float | None = None,
+    height: int | None = None,
+    gradient_bytes: float | str | None = None,
 ) -> Shown:
-    """Shows a schedule's page in a notebook, or the picture of a network or of one round.
+    """Shows a schedule's page in a notebook, or a picture of a network or of one round.
 
     Args:
-        shown: what to show. A schedule, or a solution's, is played; a network is drawn; placements
-            and machines have pages of their own.
-        other: a second schedule, played beside the first.
+        shown: the object to show. A schedule, or a solution's, is played; a network is drawn;
+            placements and machines have pages. A file or a specification stands for its content.
+        other: a second schedule, played alongside the first.
         round: the only round of the schedule to draw, as a picture.
-        width: of a picture in pixels.
-        height: of a page's frame in pixels.
+        width: width of a picture in pixels.
+        height: height of a page's frame in pixels; the height of the page if not given.
         gradient_bytes: size of the whole gradient, for times; see `page`.
 
     Returns:
-        What a notebook displays, and `Shown.save` writes.
+        An object that a notebook displays and `Shown.save` writes.
 
     Raises:
-        OptionError: it cannot be drawn, or is too large for it.
+        OptionError: it cannot be drawn, or is too large.
 
     >>> import gradweave as gw
     >>> gw.show(gw.topology.ring(4))
     Shown(picture of ... characters; a notebook displays it)
     """
-    first, second = _schedule_of(shown), None if other is None else _schedule_of(other)
+    first, second = _schedule_of(shown), None if other is None else as_schedule(other)
+    gradient_bytes = None if gradient_bytes is None else as_size(gradient_bytes)
     if isinstance(first, Topology) or (isinstance(first, Schedule) and round is not None):
         if second is not None:
             raise OptionError("show: a picture shows one schedule; leave out the other")
         wide = width or _WIDTH
         svg = to_svg(first, round=round, width=wide, gradient_bytes=gradient_bytes)
-        return Shown(svg, None)
+        return Shown(svg, False)
     if isinstance(first, Schedule):
-        beside = second if isinstance(second, Schedule) else None
-        return Shown(page(first, beside, gradient_bytes=gradient_bytes), height)
+        document = page(first, second, gradient_bytes=gradient_bytes)
+        return Shown(document, True, height, svg_in_notebook(first))
     if isinstance(first, Placement | Machine):
-        return Shown(html_page(first), height)
+        return Shown(html_page(first), True, height)
     raise OptionError(
         "show: expected a topology, schedule, solution, placement or machine, got "
         f"{type(shown).__name__}"
     )
 
 
-def framed(document: str, height: int) -> str:
-    """A page within another, from which it can reach nothing."""
-    return (
-        f'<iframe srcdoc="{html.escape(document)}" sandbox="allow-scripts" '
-        f'style="width:100%;height:{height}px;border:0"></iframe>'
+def framed(document: str, height: int | None = None) -> str:
+    """A page in a sandboxed frame, isolated from the surrounding page."""
+    kind = ' class="gradweave"' if height is None else ""
+    frame = (
+        f'<iframe{kind} srcdoc="{html.escape(document)}" sandbox="allow-scripts" '
+        f'style="width:100%;height:{height or _HEIGHT}px;border:0"></iframe>'
     )
+    return frame if height else f"{frame}\n{_FIT}"
 
 
 def svg_in_notebook(shown: object) -> str | None:
-    """What is drawn where it is a cell's value; None where that is nothing."""
+    """The SVG shown for a cell's value, or None if it is not drawn."""
     shown = _schedule_of(shown)
     if isinstance(shown, Topology) and shown.num_nodes <= MOST_NODES:
         return to_svg(shown, width=_WIDTH)
@@ -123,9 +146,9 @@ def svg_in_notebook(shown: object) -> str | None:
 
 
 def html_in_notebook(shown: object) -> str | None:
-    """The same below what it is in words; of a placement or a machine its page."""
+    """A description and the SVG; for a placement or a machine, its page."""
     if isinstance(shown, Placement | Machine):
-        return framed(html_page(shown), _HEIGHT)
+        return framed(html_page(shown))
     svg = svg_in_notebook(shown)
     if svg is None:
         return None
@@ -134,14 +157,14 @@ def html_in_notebook(shown: object) -> str | None:
 
 
 def html_page(shown: Placement | Machine) -> str:
-    """The page of what has no schedule."""
+    """The page of a placement or a machine."""
     if isinstance(shown, Placement):
         return placement_page(shown)
     return machine_page([("machine", shown)], "Machine", "")
 
 
 def fullest_round(schedule: Schedule) -> int | None:
-    """The first of the rounds with the most transfers; None where there is none."""
+    """The first round with the most transfers, or None if there are no rounds."""
     counts = np.diff(schedule.round_offsets)
     return int(counts.argmax()) if len(counts) else None
 
@@ -151,16 +174,22 @@ def _is_small(schedule: Schedule) -> bool:
 
 
 def _schedule_of(shown: object) -> object:
-    return shown.schedule if isinstance(shown, Solution) else shown
+    """The schedule of a solution; what a file or a specification describes; others as they are."""
+    if isinstance(shown, str | os.PathLike):
+        return schedule_or_network(shown)
+    found = getattr(shown, "schedule", None)
+    return found if isinstance(found, Schedule) else shown
 
 
 def _in_words(shown: object) -> str:
     if isinstance(shown, Solution):
-        proved = f"; proved least in {' and '.join(shown.optimal_in)}" if shown.optimal_in else ""
-        return (
-            f"{_in_words(shown.schedule)} At least {counted(shown.bound.rounds, 'round')} are "
-            f"needed{proved}."
-        )
+        least, timed = shown.rounds_bound, ""
+        if shown.timing is not None:
+            timed = shown.timing.bound.holds_for
+        classes = {"rounds": least.holds_for, "seconds": timed}
+        proved = "".join(f"; proved least in {unit}{classes[unit]}" for unit in shown.optimal_in)
+        rounds = f"{counted(least.rounds, 'round')} are needed{least.holds_for}"
+        return f"{_in_words(shown.schedule)} At least {rounds}{proved}."
     if isinstance(shown, Schedule):
         return (
             f"{shown.name} on {shown.topology.name} by {shown.scheduler.name}: "

@@ -1,4 +1,4 @@
-"""The page of a schedule: one HTML file that plays it by rounds or time, and needs no network."""
+"""A schedule's page: one HTML file that plays it by rounds or by time and works offline."""
 
 import base64
 import dataclasses
@@ -19,20 +19,21 @@ from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.moments import clock_of
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.report.short_names import short_names
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.seconds_bound import MAX_TIMED, has_equal_links, timing_of
-from gradweave.schedulers.solve.solve import Objective
+from gradweave.schedulers.solving.seconds_bound import MAX_TIMED, has_equal_links, timing_of
+from gradweave.schedulers.solving.solve import Objective
 from gradweave.schedulers.spec import STRATEGIES
-from gradweave.simulate.link_use import busiest_links
-from gradweave.simulate.seconds import event_seconds, round_seconds, seconds
-from gradweave.simulate.traffic import traffic
+from gradweave.schedules.planned_for import planned_for, stated_bytes
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.link_use import busiest_links
+from gradweave.simulator.seconds import event_seconds, round_seconds, seconds
+from gradweave.simulator.traffic import traffic
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
 
 GRADIENT_BYTES = 100e6
-"""Size of the gradient for which times are predicted where none is given, and no demand has one."""
+"""Default gradient size for predicted times, if none is given and no demand has one."""
 MAX_TRANSFERS = 300_000
-"""Largest number of transfers that a page takes; browsers stay responsive up to it."""
+"""Largest number of transfers on a page, up to which browsers stay responsive."""
 LIMITS = {
     "transfers": MAX_TRANSFERS,
     "nodes": 4_000,
@@ -41,11 +42,11 @@ LIMITS = {
     "servers times pieces": 4_000_000,
     "steps of routes": 5_000_000,
 }
-"""Largest sizes that a page takes."""
+"""Largest sizes that a page accepts."""
 BUSIEST = 10
-"""Link directions whose use over time is drawn."""
+"""Number of link directions whose use over time is drawn."""
 STRETCHES = 480
-"""Equal stretches of time for which a link's use is drawn."""
+"""Number of equal time intervals in the drawing of a link's use."""
 
 _SCRIPTS = (
     "model.js",
@@ -60,26 +61,29 @@ _SCRIPTS = (
     "shares.js",
     "view.js",
     "page.js",
+    "frame.js",
 )
 
 
 def shown_bytes(gradient_bytes: float | None, *schedules: Schedule) -> float:
-    """The size for which schedules are shown: the one given, a demand's own, or the usual one.
+    """The gradient size for which schedules are shown.
+
+    It is the given size, otherwise the size that the schedules are for (a demand's size, or the
+    size that a schedule was planned for), otherwise `GRADIENT_BYTES`.
 
     Raises:
-        OptionError: none is given, and two schedules have different ones.
+        OptionError: no size is given, and the schedules are for different sizes.
     """
     if gradient_bytes is not None:
         return gradient_bytes
-    sizes = [
-        GRADIENT_BYTES if one.demand is None else float(one.demand.total_bytes) for one in schedules
-    ]
-    if len(set(sizes)) > 1:
+    stated = map(stated_bytes, schedules)
+    sizes = list(dict.fromkeys(size for size in stated if size is not None))
+    if len(sizes) > 1:
         raise OptionError(
             "gradient_bytes: expected a size, since the schedules are for "
             f"{' and '.join(map(format_size, sizes))}"
         )
-    return sizes[0]
+    return sizes[0] if sizes else GRADIENT_BYTES
 
 
 def page(
@@ -93,19 +97,19 @@ def page(
 ) -> str:
     """Makes a self-contained HTML page that plays a schedule, or two side by side.
 
-    The page draws the network, moves each round's transfers, and counts contributions as it goes;
-    it says how long each round takes for a gradient's size. It shows what the schedule says and
-    does not judge it: `gradweave.verify` does.
+    The page draws the network, moves each round's transfers, and counts contributions as it goes.
+    It shows how long each round takes for a gradient size. It shows the schedule as it is without
+    judging it, which is the task of `gradweave.verifier`.
 
     Args:
-        schedule: what to play; up to `LIMITS`.
+        schedule: the schedule to play, up to `LIMITS`.
         other: a second schedule, played in step with the first, round by round.
         title: the page's title; the networks' names if not given.
-        names: what to call the schedules, such as their files; their schedulers if not given.
-        gradient_bytes: size of the whole gradient, for seconds and bytes; `GRADIENT_BYTES` if not
-            given, or what the demand comes to.
-        objective: what was asked to be small, where the schedule does not tell; the page's badge is
-            about that.
+        names: names of the schedules, such as their files; their schedulers if not given.
+        gradient_bytes: size of the whole gradient, for seconds and bytes; chosen by `shown_bytes`
+            if not given.
+        objective: the minimised objective, if the schedule does not state it; the page's badge
+            refers to it.
 
     Returns:
         The page.
@@ -163,9 +167,11 @@ def write_page(
 def page_data(
     schedule: Schedule, gradient_bytes: float, objective: Objective = "rounds", name: str = ""
 ) -> dict[str, Any]:
-    """Everything that the page's script reads of one schedule, columns packed."""
+    """All data of one schedule that the page's script reads, with packed columns."""
     checked = checked_bounds(schedule)
     bound, proved = rounds_bound(schedule, checked), [one for one in checked if one.holds]
+    asked = planned_for(schedule).objective or objective
+    proved.sort(key=lambda one: one.unit != asked)  # the bound on the objective comes first
     return {
         "name": name,
         "network": schedule.topology.name,
@@ -176,9 +182,9 @@ def page_data(
         "options": _shortened(_options(schedule)),
         "seed": None if schedule.scheduler.seed is None else str(schedule.scheduler.seed),
         "bound": None if bound is None else bound.as_object(),
-        "objective": schedule.scheduler.options.get("objective", objective),
+        "objective": asked,
         "equalLinks": has_equal_links(schedule.topology),
-        "limits": [{"why": one.reason, "links": list(one.links)} for one in proved],
+        "limits": [{"why": one.reason + one.of_class, "links": list(one.links)} for one in proved],
         "time": _times(schedule, gradient_bytes, proved),
         "bytes": float(traffic(schedule, gradient_bytes).link_bytes.sum()),
         "stages": schedule.stages,
@@ -195,7 +201,7 @@ def page_data(
 
 
 def _demand_data(schedule: Schedule) -> dict[str, Any] | None:
-    """Who contributes to each piece and who is to have it, one entry a server and piece."""
+    """The contributors and destinations of each piece, one entry per server and piece."""
     if schedule.demand is None:
         return None
     rank = schedule.topology.rank
@@ -207,7 +213,7 @@ def _demand_data(schedule: Schedule) -> dict[str, Any] | None:
 
 
 def _network_data(topology: Topology) -> dict[str, Any]:
-    """The network as it is drawn, y growing downwards."""
+    """The network with its drawing, y growing downwards."""
     drawing = draw(topology)
     bandwidths, band = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
     return {
@@ -264,7 +270,7 @@ def _transfer_data(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
 
 
 def _options(schedule: Schedule) -> str:
-    """The options that the strategy was not left to choose itself: those not at their defaults."""
+    """The strategy's options that are not at their defaults."""
     strategy = STRATEGIES.get(schedule.scheduler.name)
     usual = (
         {field.name: field.default for field in dataclasses.fields(strategy)} if strategy else {}
@@ -283,7 +289,7 @@ def _plain(value: object) -> object:
 def _times(
     schedule: Schedule, gradient_bytes: float, proved: Sequence[CheckedBound]
 ) -> dict[str, Any]:
-    """Predicted seconds with and without barriers, and the least where it is found quickly."""
+    """Predicted seconds with and without barriers, and a lower bound if it is found quickly."""
     if schedule.demand is None and schedule.topology.num_nodes <= MAX_TIMED:
         timing = timing_of(schedule, gradient_bytes)
         return {
@@ -291,20 +297,22 @@ def _times(
             "barriers": timing.barrier_seconds,
             "least": timing.bound.seconds,
             "why": str(timing.bound),
+            "holdsFor": timing.bound.holds_for,
         }
     events, barriers = (seconds(schedule, gradient_bytes, model) for model in ("events", "rounds"))
-    times = {"events": events, "barriers": barriers, "least": None, "why": ""}
+    times = {"events": events, "barriers": barriers, "least": None, "why": "", "holdsFor": ""}
     if schedule.demand is not None:
         for one in proved:
             if one.unit == "seconds":
-                times |= {"least": float(one.least), "why": one.reason}
+                why = f"{one.reason}{one.of_class}"
+                times |= {"least": float(one.least), "why": why, "holdsFor": one.of_class}
     return times
 
 
 def _use(schedule: Schedule, gradient_bytes: float) -> dict[str, Any]:
-    """What the busiest link directions carry when, and when each round's transfers are under way.
+    """The load of the busiest link directions over time, and the time span of each round.
 
-    Levels are parts of the bandwidth in 255ths: link by link, reduces then copies, over time.
+    Levels are parts of the bandwidth in 255ths: by link, reduces then copies, over time.
     """
     uses = busiest_links(schedule, gradient_bytes, BUSIEST)
     begin, end = event_seconds(schedule, gradient_bytes)
@@ -346,7 +354,7 @@ def _check_size(schedule: Schedule) -> None:
 def _distinct_routes(
     schedule: Schedule,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """Index of each transfer's route among the distinct routes; their nodes; their offsets."""
+    """Index of each transfer's route among the distinct routes, their nodes, and their offsets."""
     known: dict[bytes, int] = {}
     index = np.empty(schedule.num_transfers, np.int64)
     offsets = schedule.route_offsets.tolist()
@@ -359,7 +367,7 @@ def _distinct_routes(
 
 
 def _packed(column: NDArray) -> dict[str, str]:
-    """A column of natural numbers, each in the fewest little-endian bytes that hold the largest."""
+    """A column of natural numbers, each in as few little-endian bytes as the largest needs."""
     largest = int(column.max()) if column.size else 0
     kind = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
     return {
@@ -376,7 +384,7 @@ def _packed_floats(column: NDArray) -> dict[str, str]:
 
 
 def _json(value: object) -> str:
-    """JSON that can stand inside a script element: ASCII without ``<``, ``>`` and ``&``."""
+    """JSON that is safe inside a script element: ASCII without ``<``, ``>`` and ``&``."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""The figures of Table 2 of the paper, for comparison. None of them were measured here.
+"""Figures from Table 2 of the paper, for comparison. They were not measured here.
 
 Source: Wei, Liu, Wu, "AllReduce Scheduling with Hierarchical Deep Reinforcement Learning", Table 2;
 mean number of rounds.
@@ -13,13 +13,13 @@ PAPER: dict[str, dict[str, float]] = {
         "ring:steps=paper": (18.0, 64.0, 150.0, 47.1, 75.9, 112.3, 40.0, 69.6, 80.0),
     }.items()
 }
-"""The paper's mean rounds by the scheduler that corresponds here, and network."""
+"""The paper's mean rounds by the corresponding scheduler here, and network."""
 
 PAPER_LEARNED: dict[str, float] = dict(
     zip(_NETWORKS, (10.2, 20.8, 34.7, 23.2, 33.8, 48.0, 22.7, 39.9, 62.2), strict=True)
 )
-"""The paper's mean rounds by its learned method."""
+"""The mean rounds of the paper's learned method."""
 
 NOT_REPRODUCED = ("B4", "B5", "J10", "J15", "J20")
-"""Networks on which the paper's ring figures do not reproduce: its order of the servers, and its
-graphs, are unknown."""
+"""Networks on which the paper's ring figures cannot be reproduced, since its server order and its
+graphs are unknown."""

@@ -1,4 +1,4 @@
-"""The page of a placement: sites, stages and pipelines, a step in time, the groups' schedules."""
+"""The page of a placement: sites, stages and pipelines, a step's timeline, the group schedules."""
 
 import html
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ from gradweave.topology.units import format_size
 def placement_page(
     placement: Placement, step: StepTime | None = None, links: Sequence[str | None] = ()
 ) -> str:
-    """Makes a self-contained HTML page that shows who computes what, and when.
+    """Makes a self-contained HTML page that shows which server computes what, and when.
 
     Args:
-        placement: what to show.
+        placement: the placement to show.
         step: its step in time; left out if not given.
-        links: [S] files of the groups' schedules' pages, beside this one; None where there is none.
+        links: [S] file names of the pages of the groups' schedules in the same folder, or None.
     """
     title = f"{placement.workload.name} on {placement.topology.name}"
     where = (
-        "Sites, as near as their delays and bandwidths put them. A colour is a stage, so that "
-        "servers of one colour average their gradients; lines are pipelines, dashed where they "
-        "leave a site."
+        "Sites, placed by their delays and bandwidths. A colour is a stage, so servers of the "
+        "same colour average their gradients; lines are pipelines, dashed where they leave a "
+        "site."
     )
     sections = [
         _section("Where", where, map_of(placement)),
@@ -58,9 +58,9 @@ def placement_page(
 def write_placement_pages(
     placement: Placement, step: StepTime | None, path: str | Path
 ) -> list[Path]:
-    """Writes the page, and a page that plays each group's schedule, linked from it.
+    """Writes the page, and a linked page that plays each group's schedule.
 
-    Groups that are alike share a page; schedules too large for one have none.
+    Identical groups share a page; schedules that are too large for a page get none.
 
     Returns:
         The files written.

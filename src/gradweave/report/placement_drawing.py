@@ -1,4 +1,4 @@
-"""Drawings of a placement in SVG: sites with stages and pipelines, and a step in time."""
+"""SVG drawings of a placement: sites with stages and pipelines, and the timeline of a step."""
 
 import html
 import itertools
@@ -14,12 +14,12 @@ from gradweave.placement.placing import problem_for
 from gradweave.placement.timeline.step import StepTime
 
 WIDTH = 1180
-"""Of a drawing, in its own units."""
+"""Width of a drawing in its units."""
 APART = 1.5
-"""Least ratio of two thresholds in a row between which sites are told apart."""
+"""Minimum ratio of two consecutive thresholds at which sites are separated."""
 MAX_SITES = 64
 MAX_PASSES = 20_000
-"""Passes that a step's drawing has; of more, those of the first pipelines."""
+"""Maximum number of passes in the drawing of a step; beyond, only the first pipelines are drawn."""
 _CELL, _PAD = 22.0, 16.0
 _PUSHES = 400
 
@@ -31,9 +31,9 @@ def stage_colour(stage: int, stages: int, pale: bool = False) -> str:
 
 
 def sites_of(placement: Placement) -> NDArray[np.int64]:
-    """[N] the site of each server, by rank: near ones, where a wide step in distances parts them.
+    """[N] the site of each server, by rank: servers are grouped at a wide step in distances.
 
-    One site each, where there is no such step.
+    Each server is a site of its own if there is no such step.
     """
     levels = levels_of(step_ns(problem_for(placement)))
     below, best, chosen = max(levels.least, 1), APART, np.arange(placement.topology.num_servers)
@@ -46,7 +46,7 @@ def sites_of(placement: Placement) -> NDArray[np.int64]:
 
 
 def map_of(placement: Placement) -> str:
-    """Sites, their servers coloured by stage, and the pipelines, as an SVG element."""
+    """An SVG element with the sites, their servers coloured by stage, and the pipelines."""
     site = sites_of(placement)
     spots, sizes = _inside(placement, site)
     centres = _apart(_centres(placement, site), sizes)
@@ -66,9 +66,9 @@ def map_of(placement: Placement) -> str:
 def _inside(
     placement: Placement, site: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[N, 2] where each server is in its site, from the centre; [sites, 2] the sites' sizes.
+    """[N, 2] position of each server from the centre of its site; [sites, 2] the sites' sizes.
 
-    A site's columns are stages, its rows pipelines, those that it has.
+    A site's columns are the stages in it, its rows the pipelines in it.
     """
     count = len(site)
     stage, pipeline = np.full(count, -1), np.full(count, -1)
@@ -80,7 +80,7 @@ def _inside(
         members = np.flatnonzero(site == one)
         columns, column = np.unique(stage[members], return_inverse=True)
         rows, row = np.unique(pipeline[members], return_inverse=True)
-        idle = np.cumsum(stage[members] < 0) - 1  # idle ones in a row of their own
+        idle = np.cumsum(stage[members] < 0) - 1  # idle servers in a separate row
         column = np.where(stage[members] < 0, idle, column)
         extent = np.array([max(len(columns), int(column.max()) + 1), len(rows)])
         place = np.stack([column, row], axis=1) - (extent - 1) / 2
@@ -91,7 +91,7 @@ def _inside(
 
 
 def _centres(placement: Placement, site: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[sites, 2] of the network's own positions, or by classical scaling of distances."""
+    """[sites, 2] positions from the network's, or by classical scaling of distances."""
     count = int(site.max()) + 1
     topology = placement.topology
     if topology.positions is not None:
@@ -109,7 +109,7 @@ def _centres(placement: Placement, site: NDArray[np.int64]) -> NDArray[np.float6
 
 
 def _fitted(points: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Points in a box of the drawing's width; on a circle where they coincide."""
+    """Points scaled to the drawing's width; placed on a circle if they coincide."""
     extent = float(np.ptp(points, axis=0).max(initial=0.0))
     if extent <= 0:
         angle = np.arange(count) * 2 * math.pi / count
@@ -118,7 +118,7 @@ def _fitted(points: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
 
 def _apart(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The centres, moved until no two sites overlap, or nearly."""
+    """The centres, moved until sites no longer overlap noticeably."""
     centres = centres.copy()
     for _ in range(_PUSHES):
         moved = False
@@ -139,7 +139,7 @@ def _apart(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[
 
 
 def _site_name(placement: Placement, members: NDArray[np.int64]) -> str:
-    """What the labels of a site's servers have in common, or how many there are."""
+    """The common part of the labels of a site's servers, or the number of servers."""
     topology = placement.topology
     labels = [topology.label(int(node)) for node in topology.servers[members]]
     words = {label.rsplit(" ", 1)[0] if len(members) > 1 else label for label in labels}
@@ -167,7 +167,7 @@ def _sites(
 
 
 def _ways(placement: Placement, site: NDArray[np.int64], at: NDArray[np.float64]) -> list[str]:
-    """The pipelines, a line for each message's way."""
+    """The pipelines, a line for each message."""
     ranks, shapes = placement.topology.rank[placement.pipelines], []
     for number, row in enumerate(ranks.tolist()):
         for one, other in itertools.pairwise(row):
@@ -200,7 +200,7 @@ def _devices(placement: Placement, at: NDArray[np.float64]) -> list[str]:
 
 
 def timeline_of(step: StepTime) -> str:
-    """A step's passes, a row for each device, as an SVG element."""
+    """An SVG element with a step's passes, a row for each device."""
     stages, data = step.busy_s.shape
     per_pipeline = max(1, len(step.stage) // data)
     shown = min(data, max(1, MAX_PASSES // per_pipeline))

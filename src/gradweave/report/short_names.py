@@ -1,21 +1,21 @@
-"""Names of nodes where there is room for a few letters: in a server's symbol, beside a table."""
+"""Short names of nodes for narrow places: in a server's symbol, next to a table."""
 
 from gradweave.topology.topology import Topology
 
 ROOM = 6
-"""Letters of the longest name that is written."""
+"""Maximum number of letters in a name."""
 
 
 def short_names(topology: Topology) -> list[str]:
-    """Each node's own name, or the part of it that tells it from others of its kind.
+    """Each node's name, or the part that distinguishes it from others of its kind.
 
     Args:
         topology: the network.
 
     Returns:
-        [V] for each node its name where that is short, as `Topology.id_name` has it; else ``…`` and
-        what follows the beginning that all servers' (or all switches') names share, or the end of
-        that; where that is not its own either, ``#`` and the id.
+        [V] for each node its `Topology.id_name` if that is short; otherwise ``…`` and the part
+        after the common beginning of all servers' (or all switches') names, or the end of that
+        part; if that is not unique, ``#`` and the id.
 
     >>> import dataclasses, gradweave as gw
     >>> labels = ("node-a08", "node-a09", "node-b10")
@@ -35,7 +35,7 @@ def short_names(topology: Topology) -> list[str]:
 
 
 def _shared(names: list[str]) -> int:
-    """Letters that all names begin with, up to where a word or a number begins."""
+    """Number of letters in the common beginning of names, up to the start of a word or number."""
     first, last = min(names, default=""), max(names, default="")
     equal = (a == b for a, b in zip(first, last, strict=False))
     shared = next((place for place, same in enumerate(equal) if not same), 0)

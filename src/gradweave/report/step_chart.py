@@ -1,4 +1,4 @@
-"""Training steps in time as one picture, such as one measured beside the one predicted."""
+"""A chart of training steps in time, such as a measured step and its prediction."""
 
 import colorsys
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_ROWS = 40
-"""Devices shown; of more, those of the first pipelines."""
+"""Maximum number of devices shown; beyond, only the first pipelines are."""
 _AVERAGE = "#c9ccd3"
 
 
 def step_chart(steps: Sequence[tuple[str, StepTime]], title: str, path: str | Path) -> None:
-    """Draws steps above each other, on one axis of seconds.
+    """Draws steps above each other on one time axis.
 
-    A row is a device, pipeline after pipeline; a colour is a stage, its forward passes pale; grey
-    is the time from a device's last pass until its group's gradients are averaged.
+    A row is a device, ordered by pipeline; a colour is a stage, with pale forward passes; grey is
+    the time from a device's last pass until its group's gradients are averaged.
 
     Args:
-        steps: at least one, and what to call it.
-        title: of the picture.
+        steps: at least one step with its name.
+        title: title of the picture.
         path: where to write the PNG.
 
     Raises:
@@ -66,6 +66,6 @@ def _draw(axes: "Axes", step: StepTime, shown: int) -> None:
 
 
 def _colour(stage: int, stages: int, pale: bool) -> tuple[float, float, float]:
-    """As `gradweave.report.placement_drawing.stage_colour`."""
+    """Same colour as `gradweave.report.placement_drawing.stage_colour`."""
     hue = ((360 * stage / max(stages, 1) + 210) % 360) / 360
     return colorsys.hls_to_rgb(hue, 0.74 if pale else 0.52, 0.62)

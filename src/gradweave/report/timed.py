@@ -1,4 +1,4 @@
-"""Schedulers on networks by the seconds that they take for a gradient's size."""
+"""Comparison of schedulers on networks by their seconds for a gradient size."""
 
 import dataclasses
 import itertools
@@ -9,17 +9,17 @@ from typing import Any
 from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case, label_of
-from gradweave.schedule.schedule import DEMAND, Collective
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.seconds_bound import Timing
-from gradweave.schedulers.solve.solve import solve
-from gradweave.simulate.bandwidths import algorithm_bandwidth, bus_bandwidth
+from gradweave.schedulers.solving.seconds_bound import Timing
+from gradweave.schedulers.solving.solve import solve
+from gradweave.schedules.schedule import DEMAND, Collective
+from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.topology.units import format_size
 
 
 @dataclasses.dataclass(frozen=True)
 class TimedRow:
-    """One scheduler on one case, where seconds are the objective."""
+    """One scheduler on one case, with seconds as the objective."""
 
     label: str
     topology: str
@@ -28,19 +28,19 @@ class TimedRow:
     stages: Collective
     gradient_bytes: float
     seconds_mean: float | None
-    """Mean over the runs, without barriers; None where the scheduler found no schedule in some."""
+    """Mean predicted seconds over the runs, without barriers; None if a run failed."""
     seconds_min: float | None
-    """Least time of any run."""
+    """Shortest time of any run."""
     seeds: int
     seconds_bound: float | None
-    """Least time possible for such schedules; the mean where the runs are on several networks."""
+    """Lower bound for such schedules; the mean if the runs are on several networks."""
     reason: str = ""
     """Why there is no figure."""
     search_s: float = 0.0
-    """What a run's search took, in the mean."""
+    """Mean search time per run."""
 
     def as_object(self) -> dict[str, Any]:
-        """The row for JSON and CSV, with its gap; without the reason where there is none."""
+        """The row for JSON and CSV, with its gap; without the reason if it is empty."""
         row = dataclasses.asdict(self)
         reason = row.pop("reason")
         added: dict[str, Any] = dict.fromkeys(("seconds_gap", *_BANDWIDTHS))
@@ -52,7 +52,7 @@ class TimedRow:
         return row | added | ({"reason": reason} if reason else {})
 
     def bandwidths(self) -> tuple[float, float]:
-        """Bytes a second of the algorithm and of the bus, see `bus_bandwidth`."""
+        """Algorithm and bus bandwidth in bytes per second, see `bus_bandwidth`."""
         assert self.seconds_mean is not None
         size, taken = self.gradient_bytes, self.seconds_mean
         bus = bus_bandwidth(size, taken, self.servers, self.stages)
@@ -71,14 +71,15 @@ def compare_seconds(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[TimedRow]:
-    """Runs every scheduler on every case for the least seconds, with seeds 0 … seeds−1.
+    """Runs every scheduler on every case to minimise seconds, with seeds 0 … seeds−1.
 
-    Each may choose pieces and overlap, as in `gradweave.solve` with ``objective="seconds"``.
+    Schedulers may choose pieces and overlap, as in `gradweave.solve` with
+    ``objective="seconds"``.
 
     Args:
-        cases: what to run on.
-        schedulers: what to run; None for all that are tried there, in one row.
-        gradient_bytes: size of the whole gradient, or several.
+        cases: the cases to run on.
+        schedulers: the schedulers to run, or None for all that `gradweave.solve` tries, in one row.
+        gradient_bytes: size of the whole gradient, or several sizes.
         seeds: runs of each scheduler on each case.
         time_limit: seconds for each run.
         progress: called with the case and scheduler that run next.
@@ -124,7 +125,7 @@ def _timings(
     seeds: int,
     time_limit: float | None,
 ) -> tuple[list[Timing], str]:
-    """Of each run; and why there are not as many as seeds, where that is so."""
+    """The timing of each run, and the reason if there are fewer than seeds."""
     timings: list[Timing] = []
     try:
         for seed in range(seeds):

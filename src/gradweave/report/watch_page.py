@@ -1,4 +1,4 @@
-"""A page of a running job, which loads itself again."""
+"""A page of a running job that reloads itself."""
 
 import html
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 
 def watch_page(title: str, summary: str, holdup: str, tables: Sequence[Table]) -> str:
-    """A self-contained page without scripts; browsers load it again every second.
+    """A self-contained page that browsers reload every second.
 
     Args:
-        title: of the page.
-        summary: a line below it.
-        holdup: who holds the job up; empty where nobody does.
-        tables: what follows.
+        title: title of the page.
+        summary: a line below the title.
+        holdup: the rank that holds up the job; empty if there is none.
+        tables: tables below.
     """
     said = f'<p class="holdup">{_text(holdup)}</p>' if holdup else ""
     body = said + "".join(map(_table, tables))

@@ -1,8 +1,8 @@
 """Saddle points and variational inequalities over a network: games, GANs, constrained problems.
 
-Averaging gradient descent diverges on them. The methods here are extra-gradient steps by each
-worker, and averages with neighbours by the mixing matrices and messages of `gradweave.aggregate`.
-Needs the extra ``train``.
+Averaged gradient descent diverges on them. The methods here combine extra-gradient steps of each
+worker with averages over neighbours, using the mixing matrices and messages of
+`gradweave.aggregate`. Needs the extra ``train``.
 """
 
 from typing import TYPE_CHECKING
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
         Method,
         Optimistic,
         PastGradient,
-        Proposal,
     )
     from gradweave.saddle.problem import Problem
     from gradweave.saddle.problems import affine, bilinear, minty, residual
-    from gradweave.saddle.running import Solution, solve
+    from gradweave.saddle.running import find_saddle_point
     from gradweave.saddle.solver import Solver, SolverState, mesh_of
-    from gradweave.saddle.validity import Validity, check
+    from gradweave.saddle.validity import check_solver
 
 __all__ = [
     "ExtraAdam",
@@ -34,21 +33,18 @@ __all__ = [
     "Optimistic",
     "PastGradient",
     "Problem",
-    "Proposal",
     "ProxSkip",
-    "Solution",
     "Solver",
     "SolverState",
     "Tracked",
     "TrackedAdam",
-    "Validity",
     "affine",
     "bilinear",
-    "check",
+    "check_solver",
+    "find_saddle_point",
     "mesh_of",
     "minty",
     "residual",
-    "solve",
 ]
 
 __getattr__, __dir__ = lazily(__name__, "train")

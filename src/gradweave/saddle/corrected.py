@@ -1,8 +1,8 @@
-"""Methods that end at the solution however much the workers' operators differ.
+"""Methods that converge to the solution even if the workers' operators differ.
 
-The published method follows each worker's own operator between communications, and ends at a
-distance of order γ from the solution. Here each worker adds a correction to its operator that comes
-to be the difference between the mean of all and its own, so that all stand still at the solution.
+In the published method each worker follows its operator between communications, so the method ends
+at a distance of order γ from the solution. Here each worker adds a correction, which converges to
+the difference between the mean operator and its own, so that all workers rest at the solution.
 """
 
 import abc
@@ -18,17 +18,17 @@ from gradweave.saddle.method import AdamSteps, Method, Proposal, Sampled, moved,
 
 @dataclasses.dataclass(frozen=True)
 class _Tracking(Method):
-    """What the methods with gradient tracking have in common."""
+    """The common part of the methods with gradient tracking."""
 
     calls: ClassVar[int] = 2
     vectors: ClassVar[int] = 2
 
     def start(self, z: PyTree) -> PyTree:
-        """ŷ, F at the previous z, and what the steps remember."""
+        """ŷ, F at the previous z, and the memory of the steps."""
         return {"tracker": zeros(z), "last": zeros(z), "steps": self._remembered(z)}
 
     def extra(self, z: PyTree) -> tuple[PyTree, ...]:
-        """ŷ."""
+        """The initial ŷ."""
         return (zeros(z),)
 
     def propose(self, z: PyTree, memory: PyTree, operator: Sampled, rate: jax.Array) -> Proposal:
@@ -62,16 +62,17 @@ class _Tracking(Method):
 
     @abc.abstractmethod
     def _step(self, value: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
-        """Along what to step by the rate, given an estimate of the mean operator's value."""
+        """The direction of a step, given an estimate of the mean operator's value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tracked(_Tracking):
     """Extra-gradient with gradient tracking: neighbours also average an estimate y of the mean.
 
-    y ← ŷ + F(z) − F(previous z), of which the mean over all workers is that of F; the half step is
-    z^{1/3} = z − γy, and z^{2/3} = z − γ(F(z^{1/3}) + y − F(z)); then z ← Wz^{2/3} and ŷ ← Wy. Both
-    calls of F have one sample. Twice the bytes of the published method; W may change.
+    y ← ŷ + F(z) − F(previous z), whose mean over all workers equals the mean of F(z). The half step
+    is z^{1/3} = z − γy, and z^{2/3} = z − γ(F(z^{1/3}) + y − F(z)); then z ← Wz^{2/3} and ŷ ← Wy.
+    Both calls of F use the same sample. The method sends twice the bytes of the published method; W
+    may change.
 
     Source: the correction of Pu and Nedić 2021 (DSGT) in both steps of Beznosikov et al. 2022.
     """
@@ -84,11 +85,11 @@ class Tracked(_Tracking):
 
 @dataclasses.dataclass(frozen=True)
 class TrackedAdam(AdamSteps, _Tracking):
-    """The same with Adam's steps: of the estimate of the mean operator, not of a worker's own.
+    """`Tracked` with Adam's steps, applied to the estimate of the mean operator.
 
-    Adam makes steps of one size of whatever it is given, so that workers that differ pull alike
-    however far they have to go, and `ExtraAdam` ends elsewhere. Here all workers' Adams see nearly
-    the same.
+    Adam's steps have about the same size for any input. So if workers differ, all pull equally
+    strongly regardless of their distance from their optimum, and `ExtraAdam` ends elsewhere than at
+    the solution. Here the inputs of all workers' Adams are nearly equal.
 
     Source: `Tracked`, with the steps of Gidel et al. 2019, algorithm 4.
     """
@@ -104,22 +105,22 @@ class TrackedAdam(AdamSteps, _Tracking):
 
 @dataclasses.dataclass(frozen=True)
 class ProxSkip(Method):
-    """Extra-gradient with control variates: corrections are learned from what an average changes.
+    """Extra-gradient with control variates: corrections are learned from the effect of averaging.
 
-    Both steps follow F(z) − h. Then z⁺ = (1 − α)z^{2/3} + αWz^{2/3} and
-    h ← h + (z⁺ − z^{2/3})/(γH), where H is the number of local steps to a communication. The bytes
-    of the published method. Proved for a server that averages all and for W that is the same in all
-    steps; in tests it bears changing ones too, with smaller rates.
+    Both steps follow F(z) − h. Then z⁺ = (1 − α)z^{2/3} + αWz^{2/3} and h ← h + (z⁺ −
+    z^{2/3})/(γH), where H is the number of local steps per communication. It sends as many
+    bytes as the published method. Convergence is proved for a server that averages all workers, and
+    for a constant W; in tests it also works if W changes, with smaller rates.
 
-    Source: Beznosikov et al. 2023 (ProxSkip-VIP), algorithm 2, with an average over neighbours in
-    place of the mean; for one operator call and H = 1 that is NIDS (Li, Shi and Yan 2019).
+    Source: Beznosikov et al. 2023 (ProxSkip-VIP), algorithm 2, with an average over neighbours
+    instead of the mean; for one operator call and H = 1 that is NIDS (Li, Shi and Yan 2019).
     """
 
     name: ClassVar[str] = "prox_skip"
     calls: ClassVar[int] = 2
 
     share: float = 0.5
-    """α, above 0 and at most 1; at more than 1/2 some matrices W make it diverge."""
+    """α, above 0 and at most 1; above 1/2 it diverges for some matrices W."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

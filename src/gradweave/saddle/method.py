@@ -1,6 +1,6 @@
-"""What a worker does between two communications: the protocol of methods, and the plain ones.
+"""The work of a worker between two communications: the protocol of methods, and the plain methods.
 
-γ is the rate, F the worker's operator, W the average over neighbours that follows each iteration.
+γ is the rate, F the worker's operator, W the average over neighbours after each iteration.
 """
 
 import abc
@@ -19,18 +19,19 @@ from gradweave.execute.jax_mesh.buffers import PyTree
 Rate = float | Callable[[jax.Array], ArrayLike]
 """γ, or a function of the iteration, from 0, such as an `optax.Schedule`."""
 Sampled = Callable[[PyTree, int], PyTree]
-"""(z, number of the sample) → F(z, ξ): one sample for each number in an iteration."""
+"""(z, number of the sample) → F(z, ξ), with one sample per number in each iteration."""
 
 
 class Proposal(NamedTuple):
-    """What a worker has worked out by itself."""
+    """The result of a worker's local computation."""
 
     send: tuple[PyTree, ...]
-    """What is averaged with neighbours': the next z, and what else the method mixes."""
+    """Trees to average with neighbours': the next z, and any others that the method mixes."""
     memory: PyTree
-    """Kept for the next iteration."""
+    """Memory for the next iteration."""
     point: PyTree
-    """Where the operator was asked last: of these points' mean theory speaks, if only monotone."""
+    """The last point at which the operator was evaluated. For problems that are only monotone,
+    theory is about the mean of these points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Method(abc.ABC):
 
     name: ClassVar[str]
     calls: ClassVar[int]
-    """Of the operator, in an iteration."""
+    """Calls of the operator per iteration."""
     vectors: ClassVar[int] = 1
-    """As large as z, sent to each neighbour in a communication."""
+    """Number of vectors of z's size sent to each neighbour per communication."""
 
     rate: Rate
     """γ, above 0."""
@@ -55,15 +56,15 @@ class Method(abc.ABC):
         return ()
 
     def extra(self, z: PyTree) -> tuple[PyTree, ...]:
-        """What is mixed besides z, before the first iteration: the same at all workers."""
+        """The initial values of trees that are mixed in addition to z; equal at all workers."""
         return ()
 
     @abc.abstractmethod
     def propose(self, z: PyTree, memory: PyTree, operator: Sampled, rate: jax.Array) -> Proposal:
-        """What the worker does by itself."""
+        """The local computation of a worker."""
 
     def idle(self, z: PyTree, memory: PyTree) -> Proposal:
-        """What it sends in place of that where its operator is not finite."""
+        """The proposal of a worker whose operator is not finite."""
         return Proposal((z,), memory, z)
 
     def receive(
@@ -74,13 +75,13 @@ class Method(abc.ABC):
         rate: jax.Array,
         local_steps: int,
     ) -> tuple[PyTree, PyTree]:
-        """The next z and the memory, from what was sent and the averages of it."""
+        """The next z and the memory, from the trees that were sent and their averages."""
         return mixed[0], memory
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientDescentAscent(Method):
-    """Local gradient descent–ascent, z ← W(z − γF(z)): diverges on bilinear problems."""
+    """Local gradient descent–ascent, z ← W(z − γF(z)); it diverges on bilinear problems."""
 
     name: ClassVar[str] = "gradient_descent_ascent"
     calls: ClassVar[int] = 1
@@ -94,8 +95,8 @@ class GradientDescentAscent(Method):
 class ExtraGradient(Method):
     """Local stochastic extra-gradient, as published: z ← W(z − γF(z − γF(z, ξ), ξ′)).
 
-    Where operators differ it ends at a distance of order γ from the solution: the half step is each
-    worker's own.
+    If operators differ, it ends at a distance of order γ from the solution, because each worker's
+    half step uses only that worker's operator.
 
     Source: Beznosikov et al. 2022, algorithm 1.
     """
@@ -111,7 +112,7 @@ class ExtraGradient(Method):
 
 @dataclasses.dataclass(frozen=True)
 class PastGradient(Method):
-    """The single-call form that takes the half step by the last half point's value.
+    """The single-call form, whose half step uses the operator's value at the last half point.
 
     z^{1/3} = z − γF(previous z^{1/3}); z ← W(z − γF(z^{1/3})).
 
@@ -122,7 +123,7 @@ class PastGradient(Method):
     calls: ClassVar[int] = 1
 
     def start(self, z: PyTree) -> PyTree:
-        """F at the previous half point: zero, so that the first half step stands still."""
+        """F at the previous half point: zero at first, so the first half step does not move."""
         return zeros(z)
 
     def propose(self, z: PyTree, memory: PyTree, operator: Sampled, rate: jax.Array) -> Proposal:
@@ -143,7 +144,7 @@ class Optimistic(Method):
     calls: ClassVar[int] = 1
 
     def start(self, z: PyTree) -> PyTree:
-        """Whether there is a previous z, and F there."""
+        """Whether there is a previous z, and F at that point."""
         return {"any": jnp.zeros((), bool), "last": zeros(z)}
 
     def propose(self, z: PyTree, memory: PyTree, operator: Sampled, rate: jax.Array) -> Proposal:
@@ -157,7 +158,7 @@ class Optimistic(Method):
 
 @dataclasses.dataclass(frozen=True)
 class AdamSteps:
-    """The options of Adam's steps, with the values that are usual for GANs."""
+    """Options of Adam's steps, with defaults that are usual for GANs."""
 
     b1: float = 0.5
     """Decay of the first moments."""
@@ -171,9 +172,9 @@ class AdamSteps:
 
 @dataclasses.dataclass(frozen=True)
 class ExtraAdam(AdamSteps, Method):
-    """Extra-gradient in which Adam makes both steps of the operator's values, as for GANs.
+    """Extra-gradient whose two steps are Adam's, as for GANs.
 
-    Its moments are each worker's own, and see both values.
+    Each worker has separate moments, which both operator values update.
 
     Source: Gidel et al. 2019, algorithm 4; Beznosikov et al. 2022, section 5.2.
     """
@@ -194,7 +195,7 @@ class ExtraAdam(AdamSteps, Method):
 
 
 def moved(z: PyTree, by: jax.Array | float, along: PyTree) -> PyTree:
-    """The tree z + by · along, of z's types."""
+    """The tree z + by · along, with z's types."""
     return jax.tree.map(lambda a, b: a + (by * b).astype(a.dtype), z, along)
 
 

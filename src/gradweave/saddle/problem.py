@@ -1,7 +1,7 @@
-"""Problems: an operator for each worker, whose mean is to vanish.
+"""Problems: an operator per worker; the solution is where their mean vanishes.
 
-A saddle point of mean_m f_m(x, y), least in x and greatest in y, is where the mean of the operators
-F_m(x, y) = (∇_x f_m, −∇_y f_m) is zero.
+A saddle point of mean_m f_m(x, y), a minimum in x and a maximum in y, is where the mean of the
+operators F_m(x, y) = (∇_x f_m, −∇_y f_m) is zero.
 """
 
 import dataclasses
@@ -25,27 +25,27 @@ class Problem:
     """Find z with mean_m F_m(z) = 0.
 
     Raises:
-        OptionError: the data are not of one number of workers, or z is not of float32 or float64.
+        OptionError: the data have different numbers of workers, or z is not float32 or float64.
     """
 
     operator: Operator
-    """F_m; deterministic where it does not use the key."""
+    """F_m; deterministic if it does not use the key."""
     data: PyTree
-    """[N, …] what each worker knows: its samples, matrices, or its number."""
+    """[N, …] each worker's data: its samples, matrices, or its number."""
     start: PyTree
-    """z at which all workers begin."""
+    """Initial z of all workers."""
     solution: PyTree | None = None
     """z*, if it is known."""
     name: str = "problem"
     workers: int = dataclasses.field(init=False)
-    """N."""
+    """N, the number of workers."""
 
     def __post_init__(self) -> None:
         lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(self.data)}
         if len(lengths) != 1 or lengths == {()}:
             raise OptionError(
                 f"{self.name}: expected data with one leading axis, of the workers, in all arrays; "
-                f"got axes of {sorted(lengths)}; numpy.arange(N) will do where nothing else differs"
+                f"got axes of {sorted(lengths)}; use numpy.arange(N) if nothing else differs"
             )
         (((workers,)),) = lengths
         object.__setattr__(self, "workers", workers)
@@ -53,8 +53,8 @@ class Problem:
             if jnp.asarray(leaf).dtype not in (jnp.float32, jnp.float64):
                 name = jax.tree_util.keystr(path) or "the variable"
                 raise OptionError(
-                    f"{self.name}: {name}: expected float32 or float64, in which sums over "
-                    f"neighbours keep their digits, got {jnp.asarray(leaf).dtype}"
+                    f"{self.name}: {name}: expected float32 or float64, which are precise enough "
+                    f"for sums over neighbours, got {jnp.asarray(leaf).dtype}"
                 )
 
     @classmethod
@@ -64,11 +64,11 @@ class Problem:
         """The problem min over one part, max over the other, of the mean of all workers' losses.
 
         Args:
-            loss: of one worker.
-            data: [N, …] what each worker knows.
-            minimise: the part that minimises, at the start.
-            maximise: the part that maximises, at the start.
-            name: shown in messages.
+            loss: loss of one worker.
+            data: [N, …] data of each worker.
+            minimise: initial value of the part that minimises.
+            maximise: initial value of the part that maximises.
+            name: name for messages.
 
         Returns:
             The problem, in z = {"min": …, "max": …}.
@@ -88,7 +88,7 @@ class Problem:
         return cls(operator, data, {"min": minimise, "max": maximise}, name=name)
 
     def mean(self, z: PyTree, key: jax.Array | None = None) -> PyTree:
-        """mean_m F_m(z), each worker with a key of its own."""
+        """mean_m F_m(z), with a different key per worker."""
         keys = jax.random.split(jax.random.key(0) if key is None else key, self.workers)
         values = jax.vmap(self.operator, (0, None, 0))(self.data, z, keys)
         return jax.tree.map(lambda leaf: leaf.mean(0), values)
@@ -100,6 +100,6 @@ class Problem:
             OptionError: the solution is not known.
         """
         if self.solution is None:
-            raise OptionError(f"{self.name}: its solution is not known; give a measure of your own")
+            raise OptionError(f"{self.name}: its solution is not known; give another measure")
         parts = jax.tree.map(lambda a, b: ((a - b) ** 2).sum(), z, self.solution)
         return sum(jax.tree.leaves(parts), jnp.zeros(()))

@@ -1,6 +1,6 @@
 """Problems with known solutions, for comparisons: affine, bilinear, and one of Minty's kind.
 
-In all of them z begins at 0.
+In all of them z starts at 0.
 """
 
 from typing import Any
@@ -23,13 +23,13 @@ def affine(
 ) -> Problem:
     """F_m(z, ξ) = M_m z + q_m + ξ, with E‖ξ‖² = σ².
 
-    Computes in float64 where JAX has it enabled, as sums to 1e-25 need, else in float32.
+    Computes in float64 if it is enabled in JAX, as sums to 1e-25 need, otherwise in float32.
 
     Args:
         matrices: [N, d, d] M.
         offsets: [N, d] q.
         noise: σ.
-        name: shown in messages.
+        name: name for messages.
 
     Raises:
         OptionError: the mean of the matrices is singular.
@@ -61,19 +61,19 @@ def bilinear(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Problem:
-    """The least over x, greatest over y of the mean of xᵀA_m y + b_mᵀx + c_mᵀy + μ/2·(‖x‖² − ‖y‖²).
+    """Minimum over x, maximum over y of the mean of xᵀA_m y + b_mᵀx + c_mᵀy + μ/2·(‖x‖² − ‖y‖²).
 
-    A_m is the identity plus `heterogeneity` times a Gaussian matrix of each worker's own, of norm
-    about 2. b_m and c_m are Gaussian, or, without heterogeneity, the same for all.
+    A_m is the identity plus `heterogeneity` times a Gaussian matrix per worker, of norm about 2.
+    b_m and c_m are Gaussian; without heterogeneity they are the same for all workers.
 
     Args:
-        workers: N.
-        size: of x, and of y.
-        heterogeneity: 0 where all workers' losses are the same.
-        strength: μ; above 0 it is strongly monotone.
+        workers: N, the number of workers.
+        size: length of x, and of y.
+        heterogeneity: 0 if all workers have the same loss.
+        strength: μ; above 0 the problem is strongly monotone.
         distance: ‖z*‖, to which b_m and c_m are scaled.
         noise: σ of the operators' values.
-        seed: of what is drawn.
+        seed: seed of the random matrices and vectors.
     """
     rng = np.random.default_rng(seed)
     own = rng.standard_normal((workers, size, size)) / np.sqrt(size)
@@ -101,16 +101,16 @@ def minty(
 ) -> Problem:
     """Not monotone, with a Minty solution: ⟨F(z), z − z*⟩ ≥ 0 everywhere, for the mean F.
 
-    F_m(z) = (1/20 + sin²‖z − z*‖)·(z − z*) + (J + B_m)(z − z*) + e_m, where J turns by a right
-    angle, and the B_m and the e_m, of norm `heterogeneity` or so, each add up to zero.
+    F_m(z) = (1/20 + sin²‖z − z*‖)·(z − z*) + (J + B_m)(z − z*) + e_m. J rotates by a right angle.
+    The B_m and the e_m, of norm about `heterogeneity`, each add up to zero.
 
     Args:
-        workers: N.
-        size: of z, an even number.
+        workers: N, the number of workers.
+        size: length of z, an even number.
         heterogeneity: root mean square of ‖e_m‖.
         twist: standard deviation of an element of B_m, times √size.
         noise: σ of the operators' values.
-        seed: of what is drawn.
+        seed: seed of the random matrices and vectors.
     """
     rng = np.random.default_rng(seed)
     solution = rng.standard_normal(size) / np.sqrt(size)
@@ -138,6 +138,6 @@ def minty(
 
 
 def residual(problem: Problem, z: PyTree) -> jax.Array:
-    """‖mean_m F_m(z)‖²; of noisy operators, of one sample each."""
+    """‖mean_m F_m(z)‖²; for noisy operators, from one sample per worker."""
     leaves = jax.tree.leaves(problem.mean(z))
     return sum(((leaf**2).sum() for leaf in leaves), jnp.zeros(()))

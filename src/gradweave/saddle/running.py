@@ -1,4 +1,4 @@
-"""A whole run: iterations, a curve, checkpoints with exact resume, and what came of it."""
+"""A whole run: iterations, a curve, checkpoints with exact resumption, and the result."""
 
 import contextlib
 import dataclasses
@@ -24,50 +24,51 @@ from gradweave.execute.jax_mesh.buffers import PyTree
 from gradweave.processes.agreement import Processes
 from gradweave.saddle.problems import residual
 from gradweave.saddle.solver import Solver, SolverState
-from gradweave.saddle.validity import Validity, check
+from gradweave.saddle.validity import Validity, check_solver
+from gradweave.training.held import held, lock_of
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
 
 FORMAT, VERSION = "gradweave-saddle", "1"
 POINTS = 100
-"""Of a curve where their distance is not given."""
+"""Default number of points of a curve."""
 
 Measure = Callable[[SolverState], jax.Array]
-"""All workers' state → [], compiled."""
+"""State of all workers → [], compiled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """What came of a run."""
+    """The result of a run."""
 
     z: PyTree
-    """The workers' mean."""
+    """Mean of z over workers."""
     average: PyTree
-    """The mean of the points where operators were asked, over workers and iterations: of monotone
-    problems that are not strongly so, what theory speaks of."""
+    """Mean over workers and iterations of the points at which operators were evaluated. For
+    problems that are monotone but not strongly so, theory is about this mean."""
     curve: NDArray[np.floating]
-    """[points] the measure after each `every` iterations."""
+    """[points] the measure after every `every` iterations."""
     every: int
     iterations: int
     sent_bytes: NDArray[np.int64]
-    """[N]."""
+    """[N] bytes that each worker sent."""
     not_finite: NDArray[np.int32]
-    """[N] iterations in which a worker's operator was not finite, and which it sat out."""
+    """[N] number of iterations that a worker skipped because its operator was not finite."""
     validity: Validity | None
-    """What was checked before; None where nothing was."""
+    """The result of the check before the run, or None if there was no check."""
     state: SolverState
-    """All workers at the end."""
+    """State of all workers at the end."""
 
 
 class _Run(NamedTuple):
-    """What a checkpoint holds."""
+    """The content of a checkpoint."""
 
     state: SolverState
     curve: jax.Array
-    """[points], NaN where it has not got yet."""
+    """[points], NaN where the run has not arrived yet."""
 
 
-def solve(
+def find_saddle_point(
     solver: Solver,
     iterations: int,
     *,
@@ -81,33 +82,34 @@ def solve(
 ) -> Solution:
     """Runs a solver from the start, or from a checkpoint of the same run.
 
-    A run that was killed and resumed has the bits of one that was not.
+    A run that was killed and resumed gives the same bits as an uninterrupted run.
 
     Args:
         solver: problem, method and network.
-        iterations: in all; a multiple of `every`.
-        seed: of all random numbers.
-        every: iterations to a point of the curve; a divisor for about 100 of them if not given.
-        measure: of the state; the squared distance of the workers' mean from the solution if not
-            given, or, where that is not known, the squared norm of the mean operator there.
-        checkpoint: a file to keep the run in, written also on Ctrl-C.
-        checkpoint_minutes: time between its writings.
-        strictness: what to do about doubts of `gradweave.saddle.check`; nothing is checked where
-            it is ``"ignore"``.
-        report: called with the iterations done and the measure.
+        iterations: total number of iterations; a multiple of `every`.
+        seed: seed of all random numbers.
+        every: iterations per point of the curve; by default a divisor that gives about 100 points.
+        measure: function of the state; by default the squared distance between the workers' mean
+            and the solution, or, if the solution is not known, the squared norm of the mean
+            operator there.
+        checkpoint: file in which the run is saved, also on Ctrl-C.
+        checkpoint_minutes: minutes between checkpoints.
+        strictness: how to handle doubts of `saddle.check_solver`; ``"ignore"`` skips the check.
+        report: called with the number of iterations and the measure.
 
     Raises:
-        OptionError: an argument is out of its range; the choice cannot work; or it is in doubt, and
+        OptionError: an argument is out of its range; the choice cannot work; or it is doubtful, and
             strictness is ``"refuse"``.
-        FileError: the checkpoint cannot be read or is of another run.
-        KeyboardInterrupt: on Ctrl-C; the checkpoint is written.
+        FileError: the checkpoint cannot be read, belongs to another run, or is being written by
+            another run.
+        KeyboardInterrupt: the user pressed Ctrl-C; the checkpoint has been written.
     """
     every = _distance(iterations) if every is None else every
     if iterations < 1 or every < 1 or iterations % every:
         raise OptionError(
             f"iterations: expected a multiple of every, {every}, above 0, got {iterations}"
         )
-    validity = None if strictness == "ignore" else check(solver, seed=seed)
+    validity = None if strictness == "ignore" else check_solver(solver, seed=seed)
     if validity is not None:
         enforce(validity, strictness)
     measured = jax.jit(measure or partial(_measure, solver))
@@ -120,21 +122,22 @@ def solve(
         curve = now.state.curve.at[now.updates].set(value)
         return _Run(state, curve), float(value)
 
-    progress = _read(checkpoint, metadata, first, every)
-    training = Training(progress, partial(_write, checkpoint, metadata), Processes())
-    training.run(
-        iterations // every,
-        advance,
-        lambda now, value: report(now.updates * every, value) if report else None,
-        log=contextlib.nullcontext(),
-        pace=Pace(),
-        checkpoint_minutes=checkpoint_minutes,
-    )
+    with contextlib.nullcontext() if checkpoint is None else held(lock_of(checkpoint)):
+        progress = _read(checkpoint, metadata, first, every)
+        training = Training(progress, partial(_write, checkpoint, metadata), Processes())
+        training.run(
+            iterations // every,
+            advance,
+            lambda now, value: report(now.updates * every, value) if report else None,
+            log=contextlib.nullcontext(),
+            pace=Pace(),
+            checkpoint_minutes=checkpoint_minutes,
+        )
     return _solution(solver, training.progress.state, every, iterations, validity)
 
 
 def _distance(iterations: int) -> int:
-    """Of the points of a curve: a divisor, so that there are about `POINTS` of them or more."""
+    """The default distance between a curve's points: a divisor that gives at least `POINTS`."""
     most = max(1, iterations // POINTS)
     return next((each for each in range(most, 1, -1) if iterations % each == 0), 1)
 
@@ -153,7 +156,7 @@ def _solution(
     for worker in np.flatnonzero(not_finite).tolist():
         warnings.warn(
             f"worker {worker}: its operator was not finite in {not_finite[worker]} of {iterations} "
-            "iterations, which it sat out",
+            "iterations, which it skipped",
             ValidityWarning,
             stacklevel=3,
         )
@@ -171,10 +174,10 @@ def _solution(
 
 
 def _description(solver: Solver, iterations: int, every: int, seed: int) -> dict[str, Any]:
-    """What two runs must have in common to be one; of the problem only its name."""
+    """The metadata that identify a run; the problem is represented only by its name."""
     rate = solver.method.rate
     method = solver.method
-    if callable(rate):  # known by a few of its values
+    if callable(rate):  # represented by a few of its values
         steps = (0, iterations // 3, iterations)
         values = [float(jnp.asarray(rate(jnp.asarray(step, jnp.int32)))) for step in steps]
         method = f"{dataclasses.replace(method, rate=1.0)} times {values}"
@@ -199,10 +202,10 @@ def _write(path: Path | None, metadata: dict[str, Any], now: Progress[_Run]) -> 
 
 
 def _read(path: Path | None, metadata: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
-    """The checkpoint of the same run, or the start where there is none.
+    """The checkpoint of the same run, or the start if there is none.
 
     Raises:
-        FileError: it cannot be read, or is of another one; names what differs.
+        FileError: it cannot be read, or belongs to another run; names the difference.
     """
     if path is None or not path.exists():
         return Progress(like, 0)
@@ -210,12 +213,13 @@ def _read(path: Path | None, metadata: dict[str, Any], like: _Run, every: int) -
     arrays.check_format(path, text, FORMAT, VERSION)
     other = arrays.json_entry(path, text, "run")
     if not isinstance(other, dict):
-        raise FileError(f"{path}: does not say what run it is of")
+        raise FileError(f"{path}: does not say which run it belongs to")
     differ = [key for key in metadata if other.get(key) != metadata[key]]
     if differ:
         key = differ[0]
         raise FileError(
-            f"{path} is of another run: {key} {other.get(key)!r:.80}, not {metadata[key]!r:.80}; "
+            f"{path} belongs to another run: {key} {other.get(key)!r:.80}, not "
+            f"{metadata[key]!r:.80}; "
             "give another file, or remove it"
         )
     run = jax.tree.map(jnp.asarray, pytrees.load(path, like))

@@ -1,11 +1,12 @@
-"""Iterations of a method by all workers: pure functions, on one device or over several.
+"""Iterations of a method for all workers: pure functions, on one device or over several.
 
-On one device all workers are one batch (`jax.vmap`), and an average is a product with the mixing
-matrix; over devices (`jax.shard_map`) each has as many workers as the others. With one worker a
-device messages go between neighbours alone; with more, devices gather what all workers send.
+On one device all workers form a batch (`jax.vmap`), and an average is a product with the mixing
+matrix. Over several devices (`jax.shard_map`), each device has the same number of workers. With one
+worker per device, messages go between neighbours only; with more, devices gather the messages of
+all workers.
 
 A worker whose operator is not finite keeps its z in that iteration, takes part in the averages with
-it, and is counted: what is not finite reaches nobody.
+it, and is counted, so values that are not finite never spread.
 """
 
 import dataclasses
@@ -33,31 +34,31 @@ from gradweave.saddle.method import Method
 from gradweave.saddle.problem import Problem
 
 WORKER = "worker"
-"""Axis of the workers of one device."""
+"""Axis of the workers on one device."""
 
 
 class SolverState(NamedTuple):
-    """All workers between two iterations; checkpoints have these names."""
+    """The state of all workers between two iterations; checkpoints use these names."""
 
     z: PyTree
-    """[N, …]."""
+    """[N, …] current points."""
     memory: PyTree
-    """[N, …] of the method."""
+    """[N, …] memory of the method."""
     known: tuple[Any, ...]
-    """Of each tree that the method mixes, the gossip rule's estimate and mixture, [N, …]; None
-    where the rule keeps none."""
+    """For each tree that the method mixes, the gossip rule's estimate and mixture, [N, …], or None
+    if the rule has no estimates."""
     average: PyTree
-    """[N, …] mean of the points where the operator was asked, over all iterations so far."""
+    """[N, …] mean over all iterations so far of the points at which the operator was evaluated."""
     not_finite: jax.Array
-    """[N] int32: iterations so far in which a worker's operator was not finite."""
+    """[N] int32: number of iterations so far in which a worker's operator was not finite."""
     step: jax.Array
-    """Iterations so far, int32."""
+    """Number of iterations so far, int32."""
     key: jax.Array
-    """Of all random numbers; it stays the same."""
+    """Key of all random numbers; it does not change."""
 
 
 class _Worker(NamedTuple):
-    """What one worker has of `SolverState`."""
+    """One worker's part of `SolverState`."""
 
     z: PyTree
     memory: PyTree
@@ -68,25 +69,26 @@ class _Worker(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solver:
-    """A method on a problem: `init`, and `step`, which is pure and may be compiled.
+    """A method applied to a problem: `init`, and `step`, which is pure and can be compiled.
 
     Raises:
-        OptionError: the parts are not for one number of workers, or do not fit each other.
+        OptionError: the parts have different numbers of workers, or do not fit together.
     """
 
     problem: Problem
     method: Method
     mixing: MixingMatrix
-    """Whose z a worker averages with its own; it may change in time."""
+    """Weights of a worker's average over its neighbours' z and its own; may change in time."""
     rule: GossipRule = DPSGD()  # noqa: RUF009 (it is frozen)
-    """How neighbours get to know what they average: `DPSGD` sends it as it is, `ChocoSGD` and
-    `DCDPSGD` send compressed differences."""
+    """How neighbours learn the values that they average: `DPSGD` sends them uncompressed,
+    `ChocoSGD` and `DCDPSGD` send compressed differences."""
     compressor: Compressor | None = None
-    """Of what is sent; nothing is compressed if not given."""
+    """Compressor of the messages; by default no compression."""
     local_steps: int = 1
-    """H: iterations to a communication."""
+    """H, the number of iterations per communication."""
     mesh: Mesh | None = None
-    """Devices to share the workers among, along one axis; this process's first device if None."""
+    """Devices among which the workers are divided, along one axis; by default this process's first
+    device."""
 
     def __post_init__(self) -> None:
         check_gossip_options(self.local_steps, "warn")
@@ -94,12 +96,12 @@ class Solver:
         workers = self.problem.workers
         if self.mixing.workers != workers:
             raise OptionError(
-                f"{self.problem.name} is of {workers} workers, the mixing matrix "
-                f"{self.mixing.name} of {self.mixing.workers}; make one for as many"
+                f"{self.problem.name} has {workers} workers, the mixing matrix {self.mixing.name} "
+                f"has {self.mixing.workers}; make both for the same number"
             )
         if self.compressor is not None and not self.rule.compresses:
             raise OptionError(
-                f"compressor: {self.rule.name} sends everything as it is; take ChocoSGD() or "
+                f"compressor: {self.rule.name} sends everything uncompressed; use ChocoSGD() or "
                 "DCDPSGD() as rule"
             )
         if self.mesh is not None and (len(self.mesh.axis_names) != 1 or workers % self.mesh.size):
@@ -109,10 +111,10 @@ class Solver:
             )
 
     def init(self, key: jax.Array) -> SolverState:
-        """All workers before the first iteration.
+        """The state of all workers before the first iteration.
 
         Args:
-            key: of all random numbers, from `jax.random.key`.
+            key: key of all random numbers, from `jax.random.key`.
         """
         z = jax.tree.map(jnp.asarray, self.problem.start)
         mixed = (z, *self.method.extra(z))
@@ -129,13 +131,13 @@ class Solver:
         return SolverState(*workers, step=state.step + 1, key=state.key)
 
     def run(self, state: SolverState, iterations: int | jax.Array) -> SolverState:
-        """As many iterations, by one compiled program whatever their number."""
+        """Runs any number of iterations with one compiled program."""
         return self._run(state, iterations)
 
     def sent_bytes(self, iterations: int) -> NDArray[np.int64]:
-        """[N] Bytes that each worker has sent in the first iterations, counted by message.
+        """[N] bytes that each worker has sent in the first iterations, counted by message.
 
-        With more workers than one a device messages between workers of one device are counted, too.
+        With several workers per device, messages between workers of one device are counted too.
         """
         communications = iterations // self.local_steps
         times = np.bincount(
@@ -145,14 +147,14 @@ class Solver:
 
     @cached_property
     def message_bytes(self) -> int:
-        """Of what a worker sends to one neighbour in one communication."""
+        """Bytes that a worker sends to one neighbour per communication."""
         z = jax.tree.map(jnp.asarray, self.problem.start)
         vectors = (vector for tree in (z, *self.method.extra(z)) for vector in to_vectors(tree))
         return message_bytes(self.compressor or Uncompressed(), vectors)
 
     @property
     def _gathers(self) -> bool:
-        """Whether workers share devices, which then gather what all send."""
+        """Whether workers share devices, which then gather the messages of all workers."""
         return self.mesh is None or self.mesh.size < self.problem.workers
 
     @cached_property
@@ -190,7 +192,7 @@ class Solver:
     def _advance(
         self, worker: _Worker, data: PyTree, step: jax.Array, key: jax.Array, axis_name: AxisName
     ) -> _Worker:
-        """One worker's iteration, inside an axis of all workers."""
+        """One worker's iteration, inside an axis over all workers."""
         method = self.method
         key = jax.random.fold_in(jax.random.fold_in(key, step), lax.axis_index(axis_name))
         rate = jnp.asarray(method.rate(step) if callable(method.rate) else method.rate)
@@ -219,7 +221,7 @@ class Solver:
         key: jax.Array,
         axis_name: AxisName,
     ) -> tuple[tuple[PyTree, ...], tuple[Any, ...]]:
-        """Averages of what all send, and what the gossip rule then knows of others."""
+        """Averages of the trees that all workers send, and the gossip rule's new estimates."""
         number = (step + 1) // self.local_steps
         mix = partial(self._mix, number=number, key=key, axis_name=axis_name)
         if self.local_steps == 1:
@@ -256,7 +258,7 @@ class Solver:
         random: tuple[jax.Array, int, int],
         axis_name: AxisName,
     ) -> WorkerState:
-        """The same of one vector."""
+        """Communication `number` for one vector."""
         key, place, part = random
         for fold in (_MESSAGES + place, part):
             key = jax.random.fold_in(key, fold)
@@ -275,16 +277,16 @@ class Solver:
 
 
 _MESSAGES = 1 << 16
-"""Numbers of the random keys of messages begin here; those of samples are below."""
+"""First number for the random keys of messages; smaller numbers are for samples."""
 
 
 def mesh_of(devices: int, axis: str = AXIS) -> Mesh:
-    """A mesh of the first devices, as `Solver` takes it.
+    """A mesh of the first devices, for `Solver`.
 
     Raises:
-        OptionError: there are fewer.
+        OptionError: there are fewer devices.
     """
     there = jax.devices()
     if not 1 <= devices <= len(there):
-        raise OptionError(f"devices: expected 1 to {len(there)}, which there are, got {devices}")
+        raise OptionError(f"devices: expected 1 to {len(there)} (all there are), got {devices}")
     return Mesh(np.array(there[:devices]), (axis,))

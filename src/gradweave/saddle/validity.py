@@ -1,4 +1,4 @@
-"""Whether a method can be expected to converge, measured on the problem before it is run."""
+"""Whether a method is expected to converge, measured on the problem before it is run."""
 
 import dataclasses
 import math
@@ -19,18 +19,19 @@ from gradweave.saddle.solver import Solver
 from gradweave.wording import counted
 
 POWER_STEPS = 60
-"""Of power iterations: L to a few percent, which a limit on the rate needs no better."""
+"""Number of power iterations: they give L to a few percent, which is enough for a limit on the
+rate."""
 SAMPLES = 8
-"""Of noisy operators, at each point."""
+"""Number of samples of noisy operators, at each point."""
 ACCURACY = 1e-6
-"""‖z̄ − z*‖²/‖z⁰ − z*‖² for which iterations are stated."""
+"""‖z̄ − z*‖²/‖z⁰ − z*‖² for which the number of iterations is stated."""
 _RELATIVE = 1e-3
-"""Of L: strengths below that are not told from zero."""
+"""Threshold relative to L: smaller strengths are not distinguished from zero."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Validity:
-    """What is known of a choice before it is run. L, μ and D are estimates at a few points."""
+    """What is known about a choice before it is run. L, μ and D are estimates from a few points."""
 
     method: str
     mixing: str
@@ -38,25 +39,26 @@ class Validity:
     rate: float
     """γ in the first iteration."""
     rate_limit: float
-    """1/(4L), up to which convergence is proved."""
+    """1/(4L), the largest rate for which convergence is proved."""
     lipschitz: float
-    """L, the largest stretch of any worker's operator: by power iteration on its Jacobian."""
+    """L, the largest Lipschitz constant of any worker's operator, by power iteration on its
+    Jacobian."""
     strength: float
-    """μ, by which the mean operator is strongly monotone: the least eigenvalue of its Jacobian's
-    symmetric part; below 0 it is not monotone."""
+    """μ, the strong monotonicity of the mean operator: the smallest eigenvalue of its Jacobian's
+    symmetric part; below 0 the operator is not monotone."""
     contraction: Contraction
-    """p over τ iterations, local steps counted."""
+    """p over τ iterations, with local steps included."""
     noise: float
     """σ, root mean square of ‖F_m(z, ξ) − F_m(z)‖."""
     heterogeneity: float
     """D, root mean square of ‖F_m(z) − F(z)‖ over the workers."""
     iterations: float
-    """After which theory has the part of the error that comes from the start at a millionth, if the
-    problem is strongly monotone: ln(10⁶)/(γμ) + τ/p; infinity if it is not."""
+    """Number of iterations after which, in theory, the part of the error from the start is a
+    millionth if the problem is strongly monotone: ln(10⁶)/(γμ) + τ/p; infinity if it is not."""
     impossible: tuple[str, ...]
-    """Why it cannot work."""
+    """Reasons why it cannot work."""
     doubts: tuple[str, ...]
-    """Why it may not work."""
+    """Reasons why it may not work."""
 
     def __str__(self) -> str:
         of = self.contraction
@@ -76,24 +78,26 @@ class Validity:
         if math.isfinite(self.iterations):
             return f"{self.iterations:,.0f} iterations to a millionth of the start"
         if self.strength > -_RELATIVE * self.lipschitz:
-            return "monotone, not strongly: the error of averages falls as 1/iterations"
-        return "not monotone: theory speaks of the least operator, if there is a Minty solution"
+            return "monotone, not strongly: the error of averages decreases as 1/iterations"
+        return "not monotone: theory bounds the smallest norm of F, if there is a Minty solution"
 
 
-def check(solver: Solver, *, points: int = 3, radius: float = 1.0, seed: int = 0) -> Validity:
+def check_solver(
+    solver: Solver, *, points: int = 3, radius: float = 1.0, seed: int = 0
+) -> Validity:
     """Measures a problem at its start and around it, and compares the choice with theory.
 
     Args:
         solver: problem, method and network.
-        points: where to look: the start, and others at random.
-        radius: of the others, root mean square of an element's distance from the start.
-        seed: of points and samples.
+        points: number of points: the start, and random points around it.
+        radius: root mean square distance of an element of these points from the start.
+        seed: seed of points and samples.
 
-    Source: Beznosikov et al. 2022, theorem 1, for the limit of γ; the iterations are those of
-    extra-gradient with a rate up to it, ‖z − z*‖² ≤ (1 − γμ)^K.
+    Source: Beznosikov et al. 2022, theorem 1, for the limit of γ; the number of iterations is that
+    of extra-gradient with a rate up to that limit, ‖z − z*‖² ≤ (1 − γμ)^K.
 
     Raises:
-        OptionError: the operator's values are not of z's shape.
+        OptionError: the operator's values do not have z's shape.
     """
     _check_shape(solver.problem)
     keys = jax.random.split(jax.random.key(seed), points)
@@ -136,8 +140,8 @@ def _iterations(of: Validity) -> float:
 def _impossible(of: Validity, solver: Solver) -> Iterator[str]:
     if of.contraction.expected == 0 and of.workers > 1:
         yield (
-            "p is 0: what some workers know never reaches others; connect the network, or give "
-            "the sequence more steps"
+            "p is 0: information of some workers never reaches others; connect the network, or "
+            "give the sequence more steps"
         )
     if not (math.isfinite(of.lipschitz) and math.isfinite(of.heterogeneity)):
         yield "the operator is not finite around the start"
@@ -155,15 +159,15 @@ def _doubts(of: Validity, solver: Solver) -> Iterator[str]:
         needed = max(of.strength, 0.0) / of.lipschitz**2 if of.lipschitz else math.inf
         if of.rate > needed:
             yield (
-                f"gradient descent–ascent wants a rate below mu/L² = {needed:.3g}, got "
-                f"{of.rate:.4g}; extra_gradient takes any problem that is monotone"
+                f"gradient descent–ascent needs a rate below mu/L² = {needed:.3g}, got "
+                f"{of.rate:.4g}; extra_gradient works for any monotone problem"
             )
     if of.heterogeneity > 1e-6 * of.lipschitz and not isinstance(
         method, (Tracked, TrackedAdam, ProxSkip)
     ):
         yield (
             f"workers' operators differ by {of.heterogeneity:.3g}: it ends at a distance of order "
-            "rate from the solution; tracked and prox_skip do not"
+            "rate from the solution, unlike tracked and prox_skip"
         )
 
 
@@ -179,7 +183,7 @@ def _check_shape(problem: Problem) -> None:
 def _measured(
     problem: Problem, keys: jax.Array, radius: float
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """[points] L, μ, σ² and D²."""
+    """[points] estimates of L, μ, σ² and D²."""
     start, unravel = ravel_pytree(problem.start)
 
     def flat(mine: PyTree, z: jax.Array, key: jax.Array) -> jax.Array:
@@ -194,8 +198,8 @@ def _measured(
         keys = jax.random.split(sample, SAMPLES)
         values = jax.vmap(lambda mine: jax.vmap(lambda key: flat(mine, z, key))(keys))(problem.data)
         noise = _variance(values).mean()
-        # Workers have the same samples: what noise these have in common is in no difference, and
-        # of the rest a mean over samples keeps a part.
+        # Workers use the same samples, so their common noise cancels in the differences; of the
+        # rest, the mean over samples keeps only a part.
         apart = values - values.mean(0)
         between = (apart.mean(1) ** 2).sum(-1).mean() - _variance(apart).mean() / SAMPLES
 
@@ -213,7 +217,7 @@ def _variance(values: jax.Array) -> jax.Array:
 
 
 def _stretch(function: Callable[[jax.Array], jax.Array], z: jax.Array, key: jax.Array) -> jax.Array:
-    """‖J‖₂ of a function's Jacobian, by power iteration on JᵀJ."""
+    """‖J‖₂ for the Jacobian J of a function, by power iteration on JᵀJ."""
     forward = jax.linearize(function, z)[1]
     backward = jax.vjp(function, z)[1]
 
@@ -228,7 +232,7 @@ def _stretch(function: Callable[[jax.Array], jax.Array], z: jax.Array, key: jax.
 def _least(
     function: Callable[[jax.Array], jax.Array], z: jax.Array, bound: jax.Array, key: jax.Array
 ) -> jax.Array:
-    """The least eigenvalue of (J + Jᵀ)/2, by power iteration on bound·I less it."""
+    """The smallest eigenvalue of (J + Jᵀ)/2, by power iteration on bound·I minus that matrix."""
     forward = jax.linearize(function, z)[1]
     backward = jax.vjp(function, z)[1]
 
@@ -248,5 +252,5 @@ def _norm(v: jax.Array) -> jax.Array:
 
 
 def _clean(strength: float, lipschitz: float) -> float:
-    """Zero where it is not told from zero."""
+    """The strength, or zero if it is too small to be distinguished from zero."""
     return 0.0 if abs(strength) < 1e-6 * lipschitz else strength

@@ -1,21 +1,21 @@
-"""Strategies for demands in words: ``bruck:radix=4``; or the schedulers of an all-reduce."""
+"""Strategies for demands from text: ``bruck:radix=4``; or the schedulers of an all-reduce."""
 
 from collections.abc import Iterable
 
 from gradweave.errors import OptionError, SpecError
-from gradweave.schedulers.demands.disjoint_trees import DisjointTrees
-from gradweave.schedulers.demands.exact import ExactDemand
-from gradweave.schedulers.demands.exchanges import Bruck, Butterfly
-from gradweave.schedulers.demands.flows import Flows
-from gradweave.schedulers.demands.hierarchical_ring import HierarchicalRing
-from gradweave.schedulers.demands.joint import Joint
-from gradweave.schedulers.demands.postal_tree import PostalTree
-from gradweave.schedulers.demands.strategy import DemandStrategy
-from gradweave.schedulers.demands.textbook import BinomialTree, Chain, Direct, DoubleBinaryTree
+from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.exact.demand import ExactDemand
+from gradweave.schedulers.flows.flows import Flows
+from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.demands import Apart
-from gradweave.schedulers.solve.group import Group
+from gradweave.schedulers.solving.demands import Apart
+from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.spec import from_spec, made_of, split_specs
+from gradweave.schedulers.textbook.exchanges import Bruck, Butterfly
+from gradweave.schedulers.textbook.hierarchical_ring import HierarchicalRing
+from gradweave.schedulers.textbook.postal_tree import PostalTree
+from gradweave.schedulers.textbook.runtimes import BinomialTree, Chain, Direct, DoubleBinaryTree
+from gradweave.schedulers.trees.disjoint_trees import DisjointTrees
 from gradweave.specification import parse_spec
 
 DEMAND_STRATEGIES: dict[str, type[DemandStrategy]] = {
@@ -44,13 +44,13 @@ def demand_strategy(text: str) -> DemandStrategy:
     """Makes the strategy for demands that a specification describes.
 
     Args:
-        text: a name of `DEMAND_STRATEGIES` and its options; or a scheduler, as
-            `gradweave.schedulers.from_spec` takes it, which plans each group's all-reduce,
-            all-gather or reduce-scatter as among all servers.
+        text: a name of `DEMAND_STRATEGIES` and its options; or a scheduler as in
+            `schedulers.spec.from_spec`, which then plans each group's all-reduce, all-gather
+            or reduce-scatter as among all servers.
 
     Raises:
-        SpecError: the text is not understood.
-        OptionError: an option has a value that the strategy does not take.
+        SpecError: if the text cannot be parsed.
+        OptionError: if an option has a value that the strategy does not accept.
 
     >>> demand_strategy("bruck:radix=4")
     Bruck(radix=4)
@@ -69,11 +69,11 @@ def demand_strategy(text: str) -> DemandStrategy:
 def as_demand_strategies(
     given: Iterable[DemandStrategy | Scheduler | str] | str,
 ) -> tuple[DemandStrategy, ...]:
-    """Strategies for demands, each given as itself, as a scheduler or as a specification.
+    """Strategies for demands, each given as an object, as a scheduler or as a specification.
 
     Raises:
         OptionError: for anything else.
-        SpecError: a specification that is not understood.
+        SpecError: for a specification that cannot be parsed.
     """
     made: list[DemandStrategy] = []
     for one in split_specs(given) if isinstance(given, str) else given:

@@ -1,4 +1,4 @@
-"""Candidate hops: the routes by which one server can send to another in one transfer."""
+"""Candidate hops: routes over which a server can send to another in one transfer."""
 
 import dataclasses
 import math
@@ -6,8 +6,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import table_of_rows, take_rows
-from gradweave.topology.routes import follow, switch_only_trees
+from gradweave.schedules.schedule import table_of_rows, take_rows
+from gradweave.topology.routes import follow, preference, switch_only_trees
 from gradweave.topology.topology import Topology
 
 
@@ -18,17 +18,17 @@ class Hops:
     source: NDArray[np.int64]
     """[H] rank of the server that a hop leaves."""
     target: NDArray[np.int64]
-    """[H] rank of the server that it enters."""
+    """[H] rank of the server that a hop enters."""
     route_nodes: NDArray[np.int32]
-    """The routes, one after the other, both ends included."""
+    """Nodes of the routes, concatenated, both ends included."""
     route_offsets: NDArray[np.int64]
-    """[H+1] where each route starts."""
+    """[H+1] index of each route's first node."""
     links: NDArray[np.int64]
-    """Link directions of the routes, one route after the other."""
+    """Link directions of the routes, concatenated."""
 
     @property
     def first_link(self) -> NDArray[np.int64]:
-        """[H+1] where each hop's links start."""
+        """[H+1] index of each hop's first link."""
         return self.route_offsets - np.arange(len(self.route_offsets))
 
     @staticmethod
@@ -40,24 +40,24 @@ class Hops:
         spread: int | None = None,
         senders: NDArray | None = None,
     ) -> "Hops":
-        """Switch-only routes between each two servers that have one.
+        """Switch-only routes between every two servers that have one.
 
-        Between two servers: a shortest route for each pair of a switch of the first and a switch of
-        the second between which routes are shortest. With one route alone, a server on several
-        switches would be reached over the first of its ports while the others idle. A port that no
-        shortest route uses has the shortest of those that use it.
+        Between two servers there is one shortest route for each pair of a switch of the first and a
+        switch of the second, among pairs for which routes are shortest. With a single route, a
+        server on several switches would always be reached over its first port while the others
+        idle. A port that no shortest route uses gets the shortest of the routes that use it.
 
         Args:
             topology: the network.
-            variants: how many times to look for shortest routes: once by the pinned tie rule, then
-                with ties broken at random; alike ones are kept once.
-            nearest: keep the hops to this many nearest servers only, ties by rank from the server
-                on; all if not given.
-            spread: keep the hops to this many servers only, as many of them near as far: an equal
-                share at each distance, or all that there are, over one of the routes found from
-                port to port; all if not given.
-            senders: ranks of servers; keep the hops that leave them only, which takes less time;
+            variants: how many times to look for shortest routes: once with the pinned tie rule,
+                then with ties broken at random; duplicates are dropped.
+            nearest: keep only hops to this many nearest servers, ties by rank from the server on;
                 all if not given.
+            spread: keep only hops to this many servers, near and far alike: an equal share at each
+                distance, or all if there are fewer, over one of the routes found from port to port;
+                all if not given.
+            senders: ranks of servers; keep only hops that leave them, which takes less time; all if
+                not given.
         """
         several_switches = _on_several_switches(topology)
         tables: list[NDArray[np.int32]] = []
@@ -81,7 +81,8 @@ class Hops:
         tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in tables]
         table = np.unique(np.concatenate(tables), axis=0) if len(tables) > 1 else tables[0]
         if spread is not None:
-            table = _one_from_port_to_port(table, rng)
+            table = _one_from_port_to_port(topology, table, rng)
+        table = _widest_first(topology, table)
         lengths = (table >= 0).sum(axis=1)
         ends = _ends(table)
         source, target = (topology.rank[nodes].astype(np.int64) for nodes in ends)
@@ -98,14 +99,14 @@ class Hops:
         return Hops(source[order], target[order], nodes, offsets, links)
 
     def slots(self, capacity: NDArray, most: int, spare: float = math.inf) -> NDArray[np.int64]:
-        """Hops by number, each as often as its narrowest link can carry it in a round.
+        """Hops by number, each repeated as often as its narrowest link can carry it per round.
 
         Args:
             capacity: [L] transfers per round of each link direction.
-            most: slots of one hop at most.
-            spare: where many hops share a server's link, so many times as many slots in all as the
-                link can carry, so that a server on a switch is not offered all of its capacity
-                from every other; all of them if not given.
+            most: most slots of one hop.
+            spare: if many hops share a server's link, limit their slots to this multiple of the
+                link's capacity in total, so that a server on a switch is not offered its whole
+                capacity from every other server; no limit if not given.
         """
         capacity = np.asarray(capacity, np.int64)
         narrowest = np.minimum.reduceat(capacity[self.links], self.first_link[:-1])
@@ -118,7 +119,7 @@ class Hops:
 def _routes(
     topology: Topology, targets: NDArray | None, senders: NDArray | None
 ) -> NDArray[np.int32]:
-    """One row of nodes per pair of servers with a route, filled up with −1."""
+    """One row of nodes per pair of servers with a route, padded with −1."""
     sources = receivers = topology.servers
     if senders is not None:
         sources = sources[senders]
@@ -129,13 +130,19 @@ def _routes(
     return table_of_rows(*follow(toward, sources[source], receivers[to], to))
 
 
+def _widest_first(topology: Topology, table: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The rows of nodes, widest routes first, or fastest first for messages of a given size."""
+    offsets = np.concatenate([[0], np.cumsum((table >= 0).sum(axis=1))])
+    return table[preference(topology, table[table >= 0], offsets)]
+
+
 def _ends(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """[M] the first and the last node of each row of nodes."""
+    """[M] the first and the last node of each row."""
     return table[:, 0], table[np.arange(len(table)), (table >= 0).sum(axis=1) - 1]
 
 
 def _pairs(topology: Topology, table: NDArray[np.int32]) -> NDArray[np.int64]:
-    """[M] which two servers each row of nodes joins, in one number."""
+    """[M] the pair of servers that each row of nodes joins, as one number."""
     source, target = (topology.rank[nodes].astype(np.int64) for nodes in _ends(table))
     return source * topology.num_servers + target
 
@@ -143,16 +150,16 @@ def _pairs(topology: Topology, table: NDArray[np.int32]) -> NDArray[np.int64]:
 def _spread_pairs(
     topology: Topology, table: NDArray[np.int32], number: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The pairs, of those that rows of nodes join, that are kept where hops are spread.
+    """The pairs to keep, among those joined by rows of nodes, if hops are spread.
 
-    Every server prefers the same differences of ranks, in a random order, so that servers are
-    receivers about as often as senders.
+    Every server prefers the same differences of ranks, in a random order, so that servers receive
+    about as often as they send.
 
     Args:
         topology: the network.
-        table: one row of nodes for each two servers.
-        number: of receivers for each sender.
-        rng: for the order.
+        table: one row of nodes for every two servers.
+        number: number of receivers for each sender.
+        rng: randomises the order.
     """
     count, pairs, lengths = topology.num_servers, _pairs(topology, table), (table >= 0).sum(axis=1)
     source, target = np.divmod(pairs, count)
@@ -162,7 +169,7 @@ def _spread_pairs(
     _, at_distance = np.unique(source * (lengths.max() + 1) + lengths, return_inverse=True)
     first = np.searchsorted(at_distance, np.arange(at_distance[-1] + 1))
     place = np.arange(len(pairs)) - first[at_distance]
-    # The first of each distance, then the second of each that has one, and so on.
+    # The first of each distance, then the second of each distance that has two, and so on.
     order = np.lexsort((lengths, place, source))
     pairs, source = pairs[order], source[order]
     return pairs[np.arange(len(pairs)) - np.searchsorted(source, source) < number]
@@ -171,12 +178,12 @@ def _spread_pairs(
 def _random_routes(
     topology: Topology, pairs: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """One row of nodes for each pair: a shortest route, at each step any of those there are.
+    """One row of nodes for each pair: a random shortest route, chosen step by step.
 
     Args:
         topology: the network.
-        pairs: [M] as `_pairs` numbers them.
-        rng: for the choices.
+        pairs: [M] pairs as numbered by `_pairs`.
+        rng: makes the choices.
     """
     source, row = np.divmod(pairs, topology.num_servers)
     lengths = switch_only_trees(topology)[1]
@@ -201,9 +208,11 @@ def _random_routes(
     return np.stack(columns, axis=1).astype(np.int32)
 
 
-def _one_from_port_to_port(table: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
-    """One of the routes, at random, that leave one server and enter another by the same ports."""
-    table = rng.permutation(table)
+def _one_from_port_to_port(
+    topology: Topology, table: NDArray[np.int32], rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """One of the widest routes, at random, between a port of one server and a port of another."""
+    table = _widest_first(topology, rng.permutation(table))
     last = (table >= 0).sum(axis=1) - 1
     row = np.arange(len(table))
     ports = np.stack([table[:, 0], table[:, 1], table[row, last - 1], table[row, last]], axis=1)
@@ -212,10 +221,10 @@ def _one_from_port_to_port(table: NDArray[np.int32], rng: np.random.Generator) -
 
 
 def _shuffled(topology: Topology, rng: np.random.Generator) -> NDArray[np.int32]:
-    """[L] the link directions' targets, with each node's in random order."""
+    """[L] the link directions' targets, with those of each node in random order."""
     order = np.lexsort((rng.random(len(topology.source)), topology.source))
     targets = topology.target[order].astype(np.int32)
-    targets.flags.writeable = False  # as the network's own, so that the search is compiled once
+    targets.flags.writeable = False  # like the network's array, so that the search is compiled once
     return targets
 
 
@@ -227,18 +236,18 @@ def _ports(topology: Topology) -> NDArray[np.int64]:
 
 
 def _on_several_switches(topology: Topology) -> bool:
-    """Whether some server is."""
+    """Whether some server is on several switches."""
     return bool(np.bincount(topology.source[_ports(topology)], minlength=1).max() > 1)
 
 
 def _routes_between_switches(topology: Topology, targets: NDArray | None) -> NDArray[np.int32]:
-    """One row per two servers, switch of the first and switch of the second, as in `_routes`."""
+    """One row per pair of servers and pair of their switches, as in `_routes`."""
     ports = _ports(topology)
     server, switch = topology.source[ports], topology.target[ports]
     switches, place = np.unique(switch, return_inverse=True)
     toward, lengths = switch_only_trees(topology, switches, targets=targets)
     last, first = np.nonzero(lengths[:, switches] >= 0)
-    # Each pair of switches with each server on the one and each server on the other.
+    # Each pair of switches with each server on the first and each server on the second.
     by_switch = np.argsort(place, kind="stable")
     begin = np.searchsorted(place[by_switch], np.arange(len(switches) + 1))
     leaves, rows = take_rows(by_switch, begin, first)
@@ -259,14 +268,14 @@ def _routes_between_switches(topology: Topology, targets: NDArray | None) -> NDA
 def _shortest(
     sender: NDArray, receiver: NDArray, length: NDArray, leaves: NDArray, enters: NDArray
 ) -> NDArray[np.bool_]:
-    """Which routes are the shortest of two servers, or of a port that would else have none.
+    """Which routes are shortest between two servers, or for a port that would otherwise have none.
 
     Args:
         sender: [M] server that each route leaves.
-        receiver: [M] server that it enters.
-        length: [M] links.
-        leaves: [M] port by which it leaves.
-        enters: [M] port by which it enters.
+        receiver: [M] server that each route enters.
+        length: [M] number of links.
+        leaves: [M] port by which each route leaves.
+        enters: [M] port by which each route enters.
     """
     apart = sender != receiver
     nodes = int(max(sender.max(), receiver.max())) + 1
@@ -280,7 +289,7 @@ def _shortest(
 def _least_of(
     group: NDArray[np.int64], length: NDArray, among: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """[M] whether a length is the least of its group, among some."""
+    """[M] whether a length is the smallest in its group, counting only `among`."""
     _, place = np.unique(group, return_inverse=True)
     least = np.full(place.max(initial=0) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, place[among], length[among])

@@ -1,7 +1,7 @@
-"""A network's scheduling problem: which workloads there are, what each waits for and uses.
+"""A network's scheduling problem: its workloads, their dependencies, and the links they use.
 
-The learning environment and the learned scheduler read the same arrays; what is played with them
-comes back as a schedule.
+The learning environment and the learned scheduler read the same arrays; a finished episode is
+converted back to a schedule.
 """
 
 import dataclasses
@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradweave.bounds import fixed_trees, free_trees
 from gradweave.errors import OptionError, ScheduleError
-from gradweave.schedule.flow_tree import FlowTrees, Workloads
-from gradweave.schedule.schedule import (
+from gradweave.schedulers.hops import Hops
+from gradweave.schedules.flow_tree import FlowTrees, Workloads
+from gradweave.schedules.schedule import (
     COLLECTIVES,
     COPY,
     REDUCE,
@@ -25,14 +26,13 @@ from gradweave.schedule.schedule import (
     table_of_rows,
     take_rows,
 )
-from gradweave.schedulers.hops import Hops
 from gradweave.topology.topology import Topology
 
 Trees = Literal["fixed", "grown"]
-"""Whether trees are given, along shortest paths, or emerge from the schedule."""
+"""Whether trees are fixed shortest-path trees, or emerge from the schedule."""
 
 NEVER = -1
-"""In `sent_round` and `sent_hop`: not sent yet."""
+"""Marks transfers not yet sent in `sent_round` and `sent_hop`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +46,17 @@ class Size:
     hops: int
     """H: routes between two servers."""
     links: int
-    """L: link directions, and last the one that stands for none."""
+    """L: link directions, and a last entry that represents none."""
     route: int
     """R: links of the longest route."""
 
     @staticmethod
     def covering(sizes: "Iterable[Size]", *, multiple: int = 1) -> "Size":
-        """The smallest size that every given one fits into.
+        """The smallest size into which all given sizes fit.
 
         Args:
-            sizes: at least one.
-            multiple: what each axis but the route's is rounded up to a multiple of.
+            sizes: at least one size.
+            multiple: each axis except the route's is rounded up to a multiple of this.
 
         >>> from gradweave.environment import Size
         >>> Size.covering([Size(9, 9, 36, 37, 2), Size(8, 16, 40, 33, 3)], multiple=8)
@@ -69,22 +69,23 @@ class Size:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instance:
-    """A scheduling problem on the host.
+    """A scheduling problem, as NumPy arrays.
 
-    Fixed trees follow the pinned shortest paths: the paper's are shortest paths too, with ties
-    broken in a way that it does not state. Grown trees are free: any hop from a server that has a
-    piece to one that lacks it.
+    Fixed trees follow the pinned shortest paths. (The paper's trees are also shortest paths, but it
+    does not state how it breaks ties.) Grown trees are free: they may use any hop from a server
+    that has a piece to a server that lacks it.
     """
 
     topology: Topology
     collective: Collective = "all_gather"
     trees: Trees = "grown"
     overlap: bool = False
-    """Whether an all-reduce on fixed trees may run both stages at once."""
+    """Whether the stages of an all-reduce on fixed trees may overlap."""
     routes: int = 2
-    """With grown trees: shortest routes to look for between two servers."""
+    """With grown trees: number of shortest routes to look for between two servers."""
     spread: int | None = None
-    """With grown trees: servers, near and far, to which each may send; all if not given."""
+    """With grown trees: number of servers, near and far, to which each may send; all if not
+    given."""
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -95,7 +96,7 @@ class Instance:
         if self.overlap and (self.collective != "all_reduce" or self.trees == "grown"):
             raise OptionError(
                 "overlap: only an all-reduce on fixed trees can overlap its stages; the "
-                "reduce-scatter on grown trees is made backward in time, from its end"
+                "reduce-scatter on grown trees is built backwards in time, from its end"
             )
         if self.topology.num_servers < 2:
             raise OptionError(f"{self.topology.name!r} has one server: there is nothing to send")
@@ -116,14 +117,14 @@ class Instance:
 
     @functools.cached_property
     def bound(self) -> int:
-        """Lower bound on all rounds; with overlap that of the collective as a whole."""
+        """Lower bound on all rounds; with overlap, the bound of the whole collective."""
         if self.overlap:
             return fixed_trees(self.flow_trees, "all_reduce", overlap=True).rounds
         return sum(self.bounds)
 
     @functools.cached_property
     def size(self) -> Size:
-        """The smallest size that holds the problem."""
+        """The smallest size that the problem fits into."""
         arrays = self.arrays
         servers, trees = arrays["waiting"].shape
         links = len(self.topology.source) + 1
@@ -131,17 +132,17 @@ class Instance:
 
     @functools.cached_property
     def workloads(self) -> Workloads:
-        """With fixed trees, the workloads as `simulate.rounds` plays them."""
+        """With fixed trees, the workloads as in `simulator.rounds`."""
         return Workloads.of(self.flow_trees, self.collective)
 
     @functools.cached_property
     def flow_trees(self) -> FlowTrees:
-        """With fixed trees, the trees: the pinned shortest paths."""
+        """With fixed trees, the trees: the pinned shortest-path trees."""
         return FlowTrees.shortest_path(self.topology)
 
     @functools.cached_property
     def hops(self) -> Hops:
-        """The routes that workloads take, from the server that sends to the one that receives."""
+        """The routes that workloads take, from sender to receiver."""
         if self.trees == "grown":
             found = Hops.of(self.topology, variants=self.routes, spread=self.spread)
             if self.collective != "all_reduce":
@@ -160,15 +161,15 @@ class Instance:
         sent_hop: ArrayLike,
         scheduler: Provenance | None = None,
     ) -> Schedule:
-        """The schedule that a finished episode is.
+        """The schedule of a finished episode.
 
         Args:
             sent_round: [N, Q] round of each transfer, as in `State`.
-            sent_hop: [N, Q] its hop.
+            sent_hop: [N, Q] hop of each transfer.
             scheduler: its provenance.
 
         Raises:
-            ScheduleError: where a transfer was never sent.
+            ScheduleError: if a transfer was never sent.
         """
         servers, trees = self.size.servers, self.size.trees
         rounds = np.asarray(sent_round)[:servers, :trees].astype(np.int64)
@@ -219,14 +220,14 @@ def _concatenated(first: Hops, second: Hops) -> Hops:
 
 
 def _end_links(hops: Hops) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[H] each route's first link and its last."""
+    """[H] the first and last link of each route."""
     return hops.links[hops.first_link[:-1]], hops.links[hops.first_link[1:] - 1]
 
 
 def _intake(
     topology: Topology, hops: Hops, receiver: NDArray, *, at_end: NDArray | bool
 ) -> NDArray[np.int64]:
-    """[N] transfers a round into each receiver: the capacity of its hops' links at its end."""
+    """[N] transfers per round into each receiver: the capacity of its hops' links at its end."""
     first, last = _end_links(hops)
     link = np.where(at_end, last, first)
     pairs = np.unique(np.stack([receiver, link]), axis=1)
@@ -235,7 +236,7 @@ def _intake(
 
 
 def _common(instance: Instance) -> dict[str, NDArray]:
-    """What is alike with fixed and grown trees."""
+    """The arrays that fixed and grown trees have in common."""
     topology, hops, stages = instance.topology, instance.hops, len(instance.stages)
     servers = topology.num_servers
     both = stages == 2
@@ -330,7 +331,7 @@ def _fixed_arrays(instance: Instance) -> dict[str, NDArray]:
     height[key, tree] = _heights(instance)
     waiting = np.zeros(shape, np.int64)
     np.add.at(waiting, (target, tree), 1)
-    if len(stages) == 2:  # a root's copies wait for the reduces into it
+    if len(stages) == 2:  # a root's copies wait for the reductions into it
         roots = np.arange(servers)
         waiting[roots, roots + servers] = waiting[roots, roots]
     first_link, last_link = _end_links(hops)
@@ -349,7 +350,7 @@ def _fixed_arrays(instance: Instance) -> dict[str, NDArray]:
 
 
 def _heights(instance: Instance) -> NDArray:
-    """[W] the chain that each workload begins: within its stage, if a barrier ends that."""
+    """[W] the longest chain that each workload begins; within its stage if there is a barrier."""
     if instance.overlap or len(instance.stages) == 1:
         return instance.workloads.heights()
     stages = (Workloads.of(instance.flow_trees, stage) for stage in instance.stages)

@@ -1,6 +1,6 @@
-"""Hops over links as compiled loops take them: ragged arrays, built here once for all of them.
+"""Hops over links as ragged arrays for compiled loops, built here once for all loops.
 
-A loop reads what it needs at its head: wide tuples cost at each call.
+A loop reads the arrays it needs at its start: wide tuples are expensive to pass in each call.
 """
 
 from typing import NamedTuple
@@ -12,37 +12,37 @@ Integers = NDArray[np.int64]
 
 
 class HopTable(NamedTuple):
-    """Who can send to whom, over which links. H hops, L links, N servers by rank.
+    """The possible hops between servers, with their links. H hops, L links, N servers by rank.
 
-    A hop may stand for one transfer of a route that carries several in a round, and a link for an
-    orbit of links.
+    A hop may represent one transfer of a route that carries several per round, and a link an orbit
+    of links.
     """
 
     source: Integers
     """[H] server that each hop leaves."""
     target: Integers
-    """[H] server that it enters."""
+    """[H] server that each hop enters."""
     links: Integers
-    """Of the hops' routes, one route after the other, each in its order."""
+    """Links of the hops' routes, concatenated, each in its order."""
     first_link: Integers
-    """[H+1] where each hop's links start."""
+    """[H+1] index of each hop's first link."""
     leaving: Integers
     """Hops by the server that they leave, ascending for each."""
     first_leaving: Integers
-    """[N+1] where each server's start."""
+    """[N+1] index of each server's first hop in `leaving`."""
     entering: Integers
     """Hops by the server that they enter, ascending for each."""
     first_entering: Integers
-    """[N+1] where each server's start."""
+    """[N+1] index of each server's first hop in `entering`."""
 
 
 class HopsOver(NamedTuple):
-    """Hops by link: `HopTable.links` the other way round."""
+    """Hops by link: the inverse of `HopTable.links`."""
 
     hop: Integers
-    """Hops over each link, one link after the other, ascending for each."""
+    """Hops over each link, link by link, ascending for each."""
     first: Integers
-    """[L+1] where each link's hops start."""
+    """[L+1] index of each link's first hop."""
 
 
 def hop_table(
@@ -53,8 +53,8 @@ def hop_table(
     Args:
         source: [H] ranks.
         target: [H] ranks.
-        links: of the routes, one after the other.
-        first_link: [H+1] where each route's links start.
+        links: links of the routes, concatenated.
+        first_link: [H+1] index of each route's first link.
         servers: N.
     """
     return HopTable(
@@ -81,16 +81,16 @@ def hops_over(links: NDArray, first_link: NDArray, number: int) -> HopsOver:
 
 
 def grouped(keys: NDArray, number: int) -> tuple[Integers, Integers]:
-    """Places by their keys, ascending for each, and [number + 1] where each key's start.
+    """Indices sorted by key, ascending for each, and [number + 1] the start of each key.
 
     Args:
-        keys: below `number`.
-        number: of different keys.
+        keys: integers below `number`.
+        number: number of different keys.
     """
     order = np.argsort(keys, kind="stable")
     return order, integers(np.searchsorted(keys[order], np.arange(number + 1)))
 
 
 def integers(array: NDArray) -> Integers:
-    """The array in the one type that loops are compiled for."""
+    """The array in the type for which loops are compiled."""
     return np.ascontiguousarray(array, np.int64)

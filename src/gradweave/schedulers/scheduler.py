@@ -1,4 +1,4 @@
-"""The scheduler: topology in, verified schedule out; one strategy a file."""
+"""The protocol of schedulers: they take a topology and return a verified schedule."""
 
 import abc
 import dataclasses
@@ -8,66 +8,67 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.schedule.compose import compose, reverse
-from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule
+from gradweave.schedules.compose import compose, reverse
+from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.topology import Topology
-from gradweave.verify import verify
+from gradweave.verifier import verify
 
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What a strategy with its options is like: all that those who choose between strategies ask.
+    """Properties of a strategy with its options: everything needed to choose between strategies.
 
-    A strategy states them in its property `traits`; nobody asks for its class or its name.
+    A strategy states them in its property `traits`; callers never check its class or its name.
     """
 
     forwards: bool = False
-    """Whether routes may pass through servers that neither add nor keep what passes."""
+    """Whether routes may pass through servers that only forward."""
     aggregates: bool = False
-    """Whether switches add what they receive."""
+    """Whether switches add the data they receive."""
     overlaps: bool = False
-    """Whether a piece's all-gather may begin before all of the reduce-scatter has ended."""
+    """Whether a piece's all-gather may start before the whole reduce-scatter has ended."""
     one_root: bool = False
-    """Whether the gradient moves in one piece, with one root."""
+    """Whether the gradient moves as one piece, with one root."""
     own_pieces: bool = False
-    """Whether it decides by itself how many pieces there are and which server roots them."""
+    """Whether it chooses the number of pieces and their roots itself."""
     pieces_per_server: int = 1
-    """Pieces that each server is the root of, where there is one piece or more for each."""
+    """Pieces that each server is the root of, if each has at least one."""
     takes_pieces: bool = False
-    """Whether it has an option of that name."""
+    """Whether it has an option `pieces_per_server`."""
     takes_steps: bool = False
-    """Whether its options `steps`, which is not given, and `restarts` make for fewer transfers in a
-    row."""
+    """Whether its options `steps`, not given so far, and `restarts` can reduce the number of steps
+    in sequence."""
     takes_size: bool = False
-    """Whether its option `gradient_bytes` makes it fast for a size, which is not given."""
+    """Whether it has an option `gradient_bytes` to optimise for a size, not given so far."""
     takes_ready_times: bool = False
-    """Whether it has an option `ready_at_s`, which is not given."""
+    """Whether it has an option `ready_at_s`, not given so far."""
     repairs: bool = False
-    """Whether it goes on from an earlier schedule: then it is tried first."""
+    """Whether it starts from an earlier schedule: then it is tried first."""
     by_groups: bool = False
-    """Whether it costs little where a network consists of groups, however many servers."""
+    """Whether it is cheap on networks that consist of groups, however many servers there are."""
     by_symmetry: bool = False
-    """Whether it costs as much as one tree where a symmetry is known, however many servers."""
+    """Whether it costs only as much as one tree if a symmetry is known, however many servers."""
     proves: bool = False
-    """Whether it proves that there is no better schedule, which on few servers takes little."""
+    """Whether it proves that there is no better schedule, which is fast with few servers."""
     after_proofs: bool = False
-    """Whether it waits for such a proof where that takes no longer."""
+    """Whether it comes after strategies that prove, if these take no longer."""
     one_draw: bool = False
-    """Whether a schedule of it is one draw, so that the mean of many tells more than the best."""
+    """Whether its schedule is a single random draw, so that comparisons should use the mean of
+    many, not the best."""
 
     @property
     def rounds_compare(self) -> bool:
-        """Whether its rounds say something beside those of others, and beside a bound.
+        """Whether its rounds are comparable with other strategies' rounds and with a bound.
 
-        They do not where it moves the gradient in one piece, or in pieces of its own choice.
+        They are not if it moves the gradient as one piece, or in a number of pieces of its choice.
         """
         return not (self.one_root or self.own_pieces)
 
     @property
     def freer_than_exact(self) -> bool:
-        """Whether it may do what the exact model leaves out."""
+        """Whether it may use freedoms that the exact model excludes."""
         return self.forwards or self.overlaps or self.aggregates
 
 
@@ -75,9 +76,9 @@ class Traits:
 class Scheduler(abc.ABC):
     """One strategy. Its options are its fields, checked at construction.
 
-    A subclass gives `name` and `make`, and `traits` where it has any; it may give
+    A subclass defines `name` and `make`, and `traits` if it has any; it may define
     `steps_fit_rounds` and `improve`. Nothing else is overridden. Callers use `schedule`, which
-    verifies what `make` made.
+    verifies the result.
     """
 
     name: ClassVar[str]
@@ -85,11 +86,11 @@ class Scheduler(abc.ABC):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits()
 
     def steps_fit_rounds(self, topology: Topology) -> bool:
-        """Whether it goes in steps each of which takes one round there.
+        """Whether it proceeds in steps that each take one round on a network.
 
         Args:
             topology: the network.
@@ -109,17 +110,17 @@ class Scheduler(abc.ABC):
         Args:
             topology: the network, or its specification or file as on the command line.
             collective: a stage, or both.
-            seed: every random choice depends on it alone.
+            seed: the only source of every random choice.
             time_limit: seconds after which to return the best found so far; None to let the
-                strategy finish. Strategies that do not search ignore it. Compiling loops, which a
-                first run on a machine does, does not count.
+                strategy finish. Strategies that do not search ignore it. The compilation of loops
+                in the first run on a machine does not count.
 
         Returns:
             A valid schedule.
 
         Raises:
-            NoScheduleError: where the strategy finds none.
-            InvalidScheduleError: where the strategy has a fault: what it made does not verify.
+            NoScheduleError: if the strategy finds none.
+            InvalidScheduleError: if the strategy has a bug: its schedule does not verify.
         """
         network = as_topology(topology)
         return self.schedule_until(network, Stop.after(time_limit), collective, seed=seed)
@@ -133,14 +134,14 @@ class Scheduler(abc.ABC):
         seed: int = 0,
         known: Schedule | None = None,
     ) -> Schedule:
-        """As `schedule`, in whatever time a caller's search has left.
+        """As `schedule`, within the time that a caller's search has left.
 
         Args:
             topology: the network.
             stop: when to return the best found so far.
             collective: a stage, or both.
-            seed: every random choice depends on it alone.
-            known: a schedule that there is already, for strategies that can go on from one.
+            seed: the only source of every random choice.
+            known: an existing schedule, for strategies that can start from one.
         """
         if collective not in COLLECTIVES:
             raise OptionError(
@@ -158,7 +159,7 @@ class Scheduler(abc.ABC):
         return schedule
 
     def options(self) -> dict[str, Any]:
-        """The strategy's fields, as they are written to a schedule's file."""
+        """The strategy's fields, as written to schedule files."""
         return {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -167,31 +168,31 @@ class Scheduler(abc.ABC):
 
     @abc.abstractmethod
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
-        """Makes the schedule, for `schedule` to verify and to say who made it.
+        """Makes the schedule; `schedule` verifies it and adds its provenance.
 
         Args:
             topology: the network.
             collective: a stage, or both.
-            seed: every random choice depends on it alone.
+            seed: the only source of every random choice.
             stop: when to return the best found so far; strategies that do not search ignore it.
 
         Returns:
             The schedule; its provenance is filled in by `schedule`.
 
         Raises:
-            NoScheduleError: where the strategy finds none.
+            NoScheduleError: if the strategy finds none.
         """
 
     def improve(
         self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
     ) -> Schedule:
-        """As `make`, where there is a schedule already, which most strategies do not look at.
+        """As `make`, given an existing schedule, which most strategies ignore.
 
         Args:
             known: a valid schedule of the same network and collective.
             topology: the network.
             collective: a stage, or both.
-            seed: every random choice depends on it alone.
+            seed: the only source of every random choice.
             stop: when to return the best found so far.
         """
         return self.make(topology, collective, seed, stop)
@@ -219,13 +220,11 @@ def _written(value: object) -> str:
 
 
 NEAR_BOUND = 1e-3
-"""How far above the least time possible, relative to it, a schedule may be that ends a search for
-few seconds. Chosen by hand."""
+"""Relative gap to the lower bound at which a search for seconds ends. Chosen by hand."""
 SEARCHING = 0.9
-"""Share of a time limit for which searches go on: what they found is still to be finished, joined
-and verified."""
+"""Share of a time limit for searches; the rest is for finishing, joining and verifying results."""
 MAX_COUNT = 1_000_000
-"""Largest value of an option that counts something, unless a strategy has a reason for another."""
+"""Largest value of integer options, unless a strategy has a reason for another limit."""
 
 
 class Named(Protocol):
@@ -235,10 +234,10 @@ class Named(Protocol):
 
 
 def check_counts(scheduler: Named, *options: str, least: int = 1, most: int = MAX_COUNT) -> None:
-    """Refuses options that count something and are out of range; None is allowed.
+    """Refuses integer options that are out of range; None is allowed.
 
     Raises:
-        OptionError: names the strategy, the option and its range.
+        OptionError: with the strategy, the option and its range.
     """
     for option in options:
         value = getattr(scheduler, option)
@@ -254,18 +253,18 @@ def from_stage(
     topology: Topology,
     collective: Collective,
 ) -> Schedule:
-    """The collective that one stage gives rise to: itself, its reverse, or both in a row.
+    """A collective built from one stage: the stage itself, its reverse, or both in sequence.
 
     Args:
-        stage: what `make` makes.
-        make: makes that stage on a network of the same links; capacities may be others.
+        stage: the stage that `make` makes.
+        make: makes that stage on a network with the same links, whose capacities may differ.
         topology: the network.
-        collective: what to make.
+        collective: the collective to make.
     """
     if collective == stage:
         return make(topology)
-    # Reversal moves each link direction's load to its opposite, so what is to be reversed is made
-    # for the opposites' capacities.
+    # # Reversal moves each link direction's load to its opposite, so the stage to reverse is made
+    # for the opposite capacities.
     opposite = topology.capacity[topology.opposite]
     alike = np.array_equal(opposite, topology.capacity)
     to_reverse = make(topology if alike else dataclasses.replace(topology, capacity=opposite))
@@ -283,14 +282,14 @@ def from_all_gather(
     seed: int,
     stop: Stop,
 ) -> Schedule:
-    """The collective that a search for an all-gather gives rise to.
+    """A collective built from a search for all-gathers.
 
     Args:
-        make: makes an all-gather from a network, a seed and when to stop.
+        make: makes an all-gather from a network, a seed and a stop.
         topology: the network.
-        collective: what to make.
-        seed: of the search.
-        stop: of all of it.
+        collective: the collective to make.
+        seed: the seed of the search.
+        stop: when to stop altogether.
     """
     opposite = topology.capacity[topology.opposite]
     two = collective == "all_reduce" and not np.array_equal(opposite, topology.capacity)

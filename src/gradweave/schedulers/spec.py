@@ -1,4 +1,4 @@
-"""Strategies in words: ``merged:rule=deepest,tries=4``."""
+"""Strategies from text: ``merged:rule=deepest,tries=4``."""
 
 import inspect
 import itertools
@@ -9,11 +9,12 @@ from gradweave import plugins
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.exact.exact import Exact
-from gradweave.schedulers.hierarchical.hierarchical import Hierarchical
+from gradweave.schedulers.greedy.planned import Planned
+from gradweave.schedulers.grid.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
-from gradweave.schedulers.planned.planned import Planned
+from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solve.order import DEFAULT
+from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
@@ -24,7 +25,6 @@ from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
-from gradweave.schedulers.unequal.packed import Packed
 from gradweave.specification import field_kinds, parse_spec, read_options
 
 STRATEGIES: dict[str, type[Scheduler]] = {
@@ -49,10 +49,10 @@ STRATEGIES: dict[str, type[Scheduler]] = {
         CentralParameterServer,
     )
 }
-"""Every strategy of Gradweave's by its name. A new strategy is one more entry."""
+"""Every built-in strategy by its name. A new strategy is one more entry."""
 
 PORTFOLIO = "portfolio"
-"""The word for all strategies that `solve` tries where none is named."""
+"""The name for all strategies that `solve` tries by default."""
 
 
 def from_spec(text: str) -> Scheduler:
@@ -61,20 +61,20 @@ def from_spec(text: str) -> Scheduler:
     Args:
         text: the strategy's name, and its options as fields of its class:
             ``ring:order=hamiltonian,steps=paper``. A ring's node ids are joined by dots:
-            ``ring:order=0.2.1.3``. Besides the names of `STRATEGIES`, those that installed packages
-            bring; or a class as ``module:Class``, with options as ``module:Class:key=value``, which
-            is imported: text from a file must not come here.
+            ``ring:order=0.2.1.3``. In addition to the names of `STRATEGIES`, names from installed
+            packages are known, and a class as ``module:Class``, with options as
+            ``module:Class:key=value``. The class is imported: never pass text from a file.
 
     Raises:
-        SpecError: the text is not understood.
-        OptionError: it is understood, but an option has a value that the strategy does not take.
+        SpecError: if the text cannot be parsed.
+        OptionError: if an option has a value that the strategy does not accept.
 
     >>> from_spec("merged:rule=deepest,tries=4")
     Merged(rule='deepest', tries=4, swap_passes=8, overlap=False, aggregating_switches=False)
     """
     if is_portfolio(text):
         raise SpecError(
-            f"{PORTFOLIO}: expected one scheduler, and this stands for all that gradweave.solve "
+            f"{PORTFOLIO}: expected one scheduler, but this stands for all that gradweave.solve "
             "tries; call that, or name one"
         )
     named, options = _class_and_options(text)
@@ -86,11 +86,11 @@ def from_spec(text: str) -> Scheduler:
 
 
 def with_options(strategy: type[Scheduler], options: str = "") -> Scheduler:
-    """A strategy with options as a specification has them, ``rule=deepest,tries=4``.
+    """A strategy with options written as in a specification, ``rule=deepest,tries=4``.
 
     Raises:
-        SpecError: they are not understood.
-        OptionError: one has a value that the strategy does not take.
+        SpecError: if they cannot be parsed.
+        OptionError: if an option has a value that the strategy does not accept.
     """
     name, values = parse_spec(f"{strategy.name}:{options}" if options else strategy.name)
     return made_of(strategy, name, values)
@@ -100,16 +100,16 @@ Made = TypeVar("Made")
 
 
 def made_of(strategy: type[Made], name: str, values: Mapping[str, str]) -> Made:
-    """A strategy with options in words.
+    """A strategy with its options given as text.
 
     Args:
-        strategy: its class, a dataclass.
-        name: for messages.
-        values: by the field's name.
+        strategy: the class, a dataclass.
+        name: its name, for messages.
+        values: the options' values by field name.
 
     Raises:
-        SpecError: they are not understood.
-        OptionError: one has a value that the strategy does not take.
+        SpecError: if they cannot be parsed.
+        OptionError: if an option has a value that the strategy does not accept.
     """
     try:
         return strategy(**read_options(name, values, field_kinds(strategy)))
@@ -118,21 +118,22 @@ def made_of(strategy: type[Made], name: str, values: Mapping[str, str]) -> Made:
 
 
 def checked(given: Any, label: str) -> type[Scheduler]:
-    """A strategy's class of others, if it is one.
+    """The class of an external strategy, checked.
 
     Args:
-        given: what was imported.
-        label: what it is called, for messages.
+        given: the imported object.
+        label: its name in messages.
 
     Raises:
-        OptionError: it is no strategy, gives not what one must, or has a name of Gradweave's own.
+        OptionError: if it is not a strategy, lacks required parts, or has the name of a built-in
+            strategy.
     """
     if not (isinstance(given, type) and issubclass(given, Scheduler)):
         raise OptionError(
             f"{label}: expected a subclass of gradweave.schedulers.Scheduler, got {given!r:.60}"
         )
     if inspect.isabstract(given) or not isinstance(getattr(given, "name", None), str):
-        raise OptionError(f"{label}: {given.__name__} gives no name or no make; both are needed")
+        raise OptionError(f"{label}: {given.__name__} needs both a name and a make")
     if "__dataclass_fields__" not in vars(given) or not given.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise OptionError(
             f"{label}: {given.__name__} needs @dataclasses.dataclass(frozen=True): its fields are "
@@ -147,13 +148,13 @@ def read_plugin(plugin: plugins.Plugin) -> type[Scheduler]:
     """The class of an installed package's strategy, imported.
 
     Raises:
-        OptionError: it cannot be imported or is refused.
+        OptionError: if it cannot be imported or is refused.
     """
     strategy = checked(plugin.load(), plugin.label)
     if strategy.name != plugin.name:
         raise OptionError(
-            f"{plugin.label}: its class is named {strategy.name!r:.60}; give both one name, since "
-            "files have that of the class"
+            f"{plugin.label}: its class is named {strategy.name!r:.60}; give both the same name, "
+            "since files contain that of the class"
         )
     return strategy
 
@@ -171,7 +172,7 @@ def _by_name(given: str) -> type[Scheduler]:
 
 
 def _class_and_options(text: str) -> tuple[str, str]:
-    """``module:Class`` at the beginning of a specification, or nothing, and what follows."""
+    """``module:Class`` at the start of a specification, or nothing, and the rest."""
     module, _, rest = text.strip().partition(":")
     name, _, options = rest.partition(":")
     if module.lower().replace("-", "_") in STRATEGIES or "=" in name:
@@ -187,12 +188,12 @@ def is_portfolio(text: object) -> bool:
 
 
 def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Scheduler, ...]:
-    """Strategies, each given as itself or as a specification; or all as one text with commas.
+    """Strategies, each given as an object or a specification; or all as one text with commas.
 
     ``portfolio`` among them stands for `DEFAULT`.
 
     Raises:
-        OptionError: for anything else; what `from_spec` raises for text.
+        OptionError: for anything else; text raises the errors of `from_spec`.
 
     >>> [strategy.name for strategy in as_schedulers(["ring", Merged()])]
     ['ring', 'merged']
@@ -215,9 +216,9 @@ def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Schedule
 
 
 def split_specs(text: str) -> list[str]:
-    """Takes a comma-separated list of specifications apart, although they have commas inside.
+    """Splits a comma-separated list of specifications, which may contain commas themselves.
 
-    A part with ``=`` and no ``:`` goes on with the specification before it.
+    A part with ``=`` and no ``:`` belongs to the specification before it.
 
     >>> split_specs("ring:order=hamiltonian,steps=paper,merged,torus:4x4")
     ['ring:order=hamiltonian,steps=paper', 'merged', 'torus:4x4']

@@ -1,4 +1,4 @@
-"""Strategies side by side: on local processes, or on the machines of a Ray cluster."""
+"""Runs strategies in parallel: in local processes, or on the machines of a Ray cluster."""
 
 import contextlib
 import multiprocessing
@@ -16,10 +16,10 @@ from gradweave.processes.ray_cluster import Cluster, cluster
 
 @contextlib.contextmanager
 def local_processes(workers: int) -> Iterator[Executor]:
-    """Fresh processes of this machine, for `solve(executor=...)`.
+    """Fresh processes on this machine, for `solve(executor=...)`.
 
     Args:
-        workers: how many.
+        workers: number of processes.
     """
     if workers < 1:
         raise OptionError(f"local_processes: workers: expected at least 1, got {workers}")
@@ -37,9 +37,9 @@ def local_processes(workers: int) -> Iterator[Executor]:
 
 
 def _end_with(over: Event) -> None:
-    """Has a process end as soon as the search is over, in the middle of what it does if need be.
+    """Makes a process end as soon as the search is over, even in the middle of its work.
 
-    Ctrl-C, which a terminal sends to all processes, is for the one that searches.
+    It ignores Ctrl-C, which a terminal sends to all processes: that is for the searching process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -55,19 +55,19 @@ def ray_cluster(address: str | None = None) -> Iterator[Executor]:
     """A Ray cluster, for `solve(executor=...)`; each strategy is a task of one processor.
 
     Args:
-        address: of a running cluster, which must have Gradweave installed; if not given, a cluster
-            is started on this machine and shut down afterwards.
+        address: address of a running cluster, which must have Gradweave installed; if not given, a
+            cluster is started on this machine and shut down afterwards.
 
     Raises:
-        OptionError: where Ray (extra ``ray``) is not installed.
-        RunError: where Ray cannot start or find the cluster.
+        OptionError: if Ray (extra ``ray``) is not installed.
+        RunError: if Ray cannot start or find the cluster.
     """
     with cluster(address) as ray_cluster:
         yield _RayExecutor(ray_cluster)
 
 
 class _RayExecutor(Executor):
-    """Just enough of an executor: what is submitted becomes a task."""
+    """A minimal executor: each submitted call becomes a task."""
 
     def __init__(self, ray_cluster: Cluster) -> None:
         self._cluster = ray_cluster
@@ -81,7 +81,7 @@ class _RayExecutor(Executor):
         return future
 
     def _end(self, error: RunError) -> None:
-        """Ray sets nothing on futures when it is gone itself."""
+        """Fails pending futures: Ray does not when it is gone itself."""
         for future in self._futures:
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)

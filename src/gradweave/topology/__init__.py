@@ -15,33 +15,24 @@ from gradweave.topology.families.ring import ring
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
 from gradweave.topology.faults import (
-    Degraded,
     degraded,
     random_faults,
     slowed,
     without_links,
     without_servers,
 )
-from gradweave.topology.formats.files import load, save
+from gradweave.topology.formats.files import read, save
 from gradweave.topology.formats.graph import from_networkx, to_networkx
 from gradweave.topology.formats.host_tree import HostLinks
 from gradweave.topology.named_faults import Faults
-from gradweave.topology.routes import (
-    hop_distances,
-    k_shortest_routes,
-    shortest_path_trees,
-    shortest_route,
-    switch_only_trees,
-)
+from gradweave.topology.routes import hop_distances, shortest_path_trees, shortest_route
 from gradweave.topology.spec import from_spec
 from gradweave.topology.subnetwork import subnetwork
-from gradweave.topology.symmetry import FreeGroup, free_groups
+from gradweave.topology.symmetry import free_groups
 from gradweave.topology.topology import Link, Topology
 
 __all__ = [
-    "Degraded",
     "Faults",
-    "FreeGroup",
     "HostLinks",
     "Link",
     "Topology",
@@ -61,12 +52,11 @@ __all__ = [
     "hypercube",
     "jellyfish",
     "jellyfish_reference",
-    "k_shortest_routes",
     "leaf_spine",
-    "load",
     "mesh",
     "mi250_box",
     "random_faults",
+    "read",
     "ring",
     "save",
     "shortest_path_trees",
@@ -75,7 +65,6 @@ __all__ = [
     "spec_name",
     "star",
     "subnetwork",
-    "switch_only_trees",
     "to_networkx",
     "torus",
     "tpu_torus",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.topology.topology import Integers
+from gradweave.topology.topology import Floats, Integers
 
 FEW = 4_000
 """Roots times link directions up to which Python searches, in milliseconds."""
@@ -138,4 +138,76 @@ def switch_only_parents(
                     parents[r, following] = node
                     queue[tail] = following
                     tail += 1
+    return parents, lengths
+
+
+@_compiled_if_large
+def widest_parents(
+    first_link: Integers,
+    target: Integers,
+    stops: NDArray[np.bool_],
+    held: Floats,
+    latency: Floats,
+    weight: float,
+    roots: Integers,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Like `switch_only_parents`, with the quickest or widest of equally short routes to a root.
+
+    Nodes are visited in the same order as there, so that parents are the same if all such routes
+    are equal. All neighbours of a node that are nearer to the root are visited before it, so its
+    route is final when it is the neighbour of others.
+
+    Args:
+        first_link: [V+1] as in `Topology`.
+        target: [L] of each link direction.
+        stops: [V] nodes beyond which the search does not continue, except at the root.
+        held: [L] time of the bytes on the opposite direction of each link, towards the root.
+        latency: [L] seconds of that direction.
+        weight: of latency in a route's first criterion, which adds it to ``held`` of the scarcest
+            link; ties go to the lower latency, then to the lower sum of ``held``.
+        roots: [R] nodes.
+    """
+    nodes = len(first_link) - 1
+    parents = np.full((len(roots), nodes), -1, np.int32)
+    lengths = np.full((len(roots), nodes), -1, np.int32)
+    queue = np.empty(nodes, np.int32)
+    scarcest, late, total = np.zeros(nodes), np.zeros(nodes), np.zeros(nodes)  # of a node's route
+    less, more = 1 - 1e-9, 1 + 1e-9  # `ROUNDING`: a sum in another order is not better
+    for r in range(len(roots)):
+        queue[0] = roots[r]
+        lengths[r, roots[r]] = 0
+        scarcest[roots[r]] = late[roots[r]] = total[roots[r]] = 0.0
+        head, tail = 0, 1
+        while head < tail:
+            node = queue[head]
+            head += 1
+            if stops[node] and node != roots[r]:
+                continue
+            for link in range(first_link[node], first_link[node + 1]):
+                following = target[link]
+                if 0 <= lengths[r, following] <= lengths[r, node]:
+                    continue
+                by_this = max(scarcest[node], held[link])
+                late_by_this = late[node] + latency[link]
+                total_by_this = total[node] + held[link]
+                if lengths[r, following] < 0:
+                    lengths[r, following] = lengths[r, node] + 1
+                    queue[tail] = following
+                    tail += 1
+                else:
+                    first = by_this + weight * late_by_this
+                    so_far = scarcest[following] + weight * late[following]
+                    if first > so_far * more:
+                        continue
+                    if first >= so_far * less:
+                        if late_by_this > late[following] * more:
+                            continue
+                        if late_by_this >= late[following] * less and (
+                            total_by_this >= total[following] * less
+                        ):
+                            continue
+                parents[r, following] = node
+                scarcest[following] = by_this
+                late[following] = late_by_this
+                total[following] = total_by_this
     return parents, lengths

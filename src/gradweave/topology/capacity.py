@@ -26,19 +26,19 @@ def capacities_from_bandwidths(
     """Divides bandwidths by their greatest common unit; measured ones approximately.
 
     Measured bandwidths, such as 97, 100.3 and 33.333 Gbit/s, have no useful common unit. They get
-    the smallest capacities that are in proportion to them to within `TOLERANCE`, where those are
-    many times smaller, with an `InputWarning`.
+    the smallest capacities that are proportional to them within `TOLERANCE`, if those are many
+    times smaller, with an `InputWarning`. So do those whose capacities would exceed
+    `MAX_CAPACITY`; a link that is more than that many times slower than the fastest still carries
+    one transfer.
 
     Args:
         bandwidth_bytes_per_s: [L] bandwidths, positive.
         name: the network's name, for the warning.
-        rounded: whether an error of up to `TOLERANCE` is allowed.
+        rounded: whether an error of up to `TOLERANCE` is allowed if exact capacities do not
+            exceed `MAX_CAPACITY`.
 
     Returns:
         [L] transfers that each link carries in one round.
-
-    Raises:
-        TopologyError: a capacity would exceed `MAX_CAPACITY`.
 
     Source: docs/concepts/semantics.md.
 
@@ -55,10 +55,9 @@ def capacities_from_bandwidths(
         _warn_of_rounding(name, values, *proportional)
         return proportional[0][place]
     if largest > MAX_CAPACITY:
-        raise TopologyError(
-            f"bandwidths {_listed(values)}: the largest would carry more than {MAX_CAPACITY:,} "
-            "transfers per round; give a capacity for each link"
-        )
+        found = _in_proportion(values, MAX_CAPACITY) or _rounded(values, MAX_CAPACITY)
+        _warn_of_rounding(name, values, *found)
+        return found[0][place]
     return np.array(exact, np.int64)[place]
 
 
@@ -97,10 +96,13 @@ def _warn_of_rounding(
 ) -> None:
     least, largest = int(capacities.min()), int(capacities.max())
     carried = f"{least} to {largest} transfers" if least < largest else f"{least} transfer"
+    within = f"in proportion to within {error:.1%}"
+    if error > TOLERANCE:
+        within = "the slowest more than in proportion"
     warnings.warn(
         f"{name}: bandwidths {_listed(values)} have no useful common unit: links carry {carried} "
-        f"per round, in proportion to within {error:.1%}; predicted seconds use the bandwidths "
-        "as they are. Set the capacities of links to choose others",
+        f"per round, {within}; predicted seconds use the bandwidths as they are. Capacities of "
+        "links, where a format has them, choose others",
         InputWarning,
         stacklevel=3,
     )

@@ -22,10 +22,10 @@ class Degraded:
     """The network that remains after a fault."""
 
     topology: Topology
-    """The remaining network. Its nodes are numbered from 0 in the order of the original; where ids
-    changed, its labels are those of the original, or the original ids where it had none."""
+    """The remaining network. Its nodes are numbered from 0 in the original order; if ids changed,
+    its labels are the original labels, or the original ids if there were no labels."""
     node_map: NDArray[np.int32]
-    """[V of the original] the new id of each node, −1 for one that was removed."""
+    """[V of the original] the new id of each node, −1 for a removed node."""
 
     @property
     def original(self) -> NDArray[np.int32]:
@@ -63,8 +63,8 @@ def without_servers(topology: Topology, servers: Iterable[Node]) -> Degraded:
         servers: their ids or names.
 
     Raises:
-        TopologyError: one is not a server, fewer than two remain, or they can no longer all reach
-            one another.
+        TopologyError: a given node is not a server, fewer than two servers remain, or these can no
+            longer all reach one another.
 
     >>> import gradweave as gw
     >>> less = without_servers(gw.topology.complete(4), [1])
@@ -159,7 +159,7 @@ def degraded(
 def random_faults(topology: Topology, links: int = 0, servers: int = 0, seed: int = 0) -> Degraded:
     """Removes random servers, then random links, one after another.
 
-    Each is drawn from those without which the remaining servers can still all reach one another.
+    Each is drawn from those whose removal leaves all remaining servers connected.
 
     Args:
         topology: the network before.
@@ -240,7 +240,7 @@ def _kept_links(topology: Topology, nodes: NDArray, links: NDArray) -> NDArray[n
 
 
 def _cut_off(topology: Topology, servers: NDArray, links: NDArray) -> list[int]:
-    """The remaining servers that cannot reach the first one; all if fewer than two remain."""
+    """The remaining servers that the first cannot reach; all if fewer than two remain."""
     kept = _kept_links(topology, servers, links).tolist()
     targets, first_link = topology.target.tolist(), topology.first_link.tolist()
     remaining = np.setdiff1d(topology.servers, servers).tolist()

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from gradweave.topology.topology import Topology
 
 THIN = 0.25
-"""Bandwidth that leaves the groups, relative to that of the links inside, up to which faster links
-make them groups. Of boxes of GPUs 0.07 to 0.17 with a card a GPU; of four dies of a box of MI250s,
-with its faster links, 0.4. Chosen by hand between these."""
+"""Maximum ratio of the bandwidth that leaves groups to that of the links inside, for faster links
+to define groups. Boxes of GPUs have 0.07 to 0.17 with one card per GPU; groups of four dies in a
+box of MI250s, with its faster links, have 0.4. Chosen by hand between these."""
 MAX_LEVELS = 8
 """Most levels of groups in groups."""
 
@@ -30,19 +30,19 @@ class Groups:
 def nested_groups(topology: Topology, *, equal: bool = True) -> tuple[Groups, ...]:
     """Groups of servers, and groups of those, found by bandwidths and by nearest switches.
 
-    From single servers on, groups are joined to larger ones, as long as these are of equally many
-    servers where that is asked for.
-    Those that links of some bandwidth or more connect are one group, for the largest such bandwidth
-    at which what leaves the groups is thin beside what is inside (`THIN`). Where all that connects
-    groups is equally fast, those on the same switches are one. A switch all of whose neighbours
-    but one at most are in a group belongs to it: a network card.
+    Starting from single servers, groups are joined to larger groups, as long as these have equally
+    many servers if that is required. Servers connected by links of at least some bandwidth form a
+    group; the bandwidth is the largest for which the bandwidth that leaves the groups is thin
+    compared with that inside (`THIN`). If all links between groups are equally fast, groups on the
+    same switches are joined. A switch with at most one neighbour outside a group belongs to the
+    group: it is a network card.
 
     Args:
         topology: the network.
         equal: whether the groups of a level must have equally many servers.
 
     Returns:
-        Levels of groups, the smallest groups first; none where there are none.
+        Levels of groups, the smallest groups first; empty if there are no groups.
 
     >>> import gradweave as gw
     >>> [level.count for level in nested_groups(gw.topology.a100_box(boxes=4))]
@@ -66,7 +66,7 @@ def nested_groups(topology: Topology, *, equal: bool = True) -> tuple[Groups, ..
 
 
 def members_of_groups(topology: Topology) -> NDArray[np.int32]:
-    """[G, n] the servers of each of the smallest groups, by id; each alone where there are none.
+    """[G, n] the servers of each of the smallest groups, by id; single servers without groups.
 
     Args:
         topology: the network.
@@ -80,7 +80,7 @@ def members_of_groups(topology: Topology) -> NDArray[np.int32]:
 
 
 def _with_cards(topology: Topology, group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The groups with the switches that lead from one group to one node beside."""
+    """The groups, extended by switches that connect a group to a single node outside."""
     group = group.copy()
     degree = np.diff(topology.first_link)
     target = topology.target
@@ -109,7 +109,7 @@ def _by_bandwidth(
 def _by_switches(
     topology: Topology, group: NDArray[np.int64], equal: bool
 ) -> NDArray[np.int64] | None:
-    """Groups that have the same switches beside them joined, each with its switches; or None."""
+    """Groups with the same neighbouring switches, joined together with these switches; or None."""
     outside = _outside(topology, group)
     own, switch = group[topology.source], topology.target
     to_switch = np.flatnonzero(outside & (own >= 0) & (group[switch] < 0))
@@ -157,7 +157,7 @@ def _components(
 
 
 def _numbered(topology: Topology, label: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[V] labels as numbers from 0 on, in order of the first server; −1 where there is no server.
+    """[V] labels as numbers from 0, in order of the first server; −1 for labels without a server.
 
     Switches that are in a component without servers are between groups.
     """
@@ -175,7 +175,7 @@ def _are_groups(topology: Topology, joined: NDArray[np.int64], before: int, equa
 
 
 def _are_thin(topology: Topology, joined: NDArray[np.int64]) -> bool:
-    """Whether little bandwidth leaves the groups beside what is inside."""
+    """Whether the bandwidth that leaves the groups is small compared with that inside."""
     source, target = joined[topology.source], joined[topology.target]
     bandwidth = topology.bandwidth_bytes_per_s
     leaving = bandwidth[(source >= 0) & (source != target)].sum()

@@ -14,8 +14,8 @@ def links_along(
     """Link directions of ragged routes, as `Topology.links_along` gives them.
 
     Args:
-        first_link: [V+1] of the network.
-        target: [L] of the network; ascending for each node that is left.
+        first_link: [V+1] index of each node's first outgoing link direction.
+        target: [L] target of each link direction; ascending among those of one source.
         nodes: the routes' nodes, one route after the other.
         offsets: [M+1] where each route starts.
     """

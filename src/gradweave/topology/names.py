@@ -7,7 +7,7 @@ from gradweave.topology.families.family import integer
 from gradweave.topology.topology import Topology
 
 Node = int | str
-"""A node's id, or its name: its label, or its id in digits where it has none."""
+"""A node's id, or its name: its label, or its id in digits if it has no label."""
 _HYPHEN = re.compile(r"\s*-\s*")
 
 
@@ -68,7 +68,7 @@ def find_link(topology: Topology, link: str) -> tuple[int, int]:
 
 
 def name_of(topology: Topology, node: int) -> str | None:
-    """A node's label as it is, for JSON, where ids stand beside it; None where it has none."""
+    """A node's plain label, for JSON that also gives ids, or None if it has no label."""
     return topology.labels[node] or None if topology.labels else None
 
 
@@ -87,10 +87,10 @@ def _nodes_by_name(topology: Topology) -> dict[str, list[int]]:
 
 
 def _pairs(nodes: dict[str, list[int]], link: str) -> list[tuple[int, int]]:
-    """The nodes of all ways to read a link as two names with a hyphen between.
+    """The pair of nodes for each way to split a link's text at a hyphen into two names.
 
-    The names are tried as the link's beginning, rather than its hyphens as the one between: so the
-    time is in proportion to the link and the names together, however many hyphens there are.
+    Each name is tried as the start of the link, instead of each hyphen as the separator, so the
+    time is proportional to the link and the names together, however many hyphens there are.
     """
     longest = max(map(len, nodes))
     matches = []

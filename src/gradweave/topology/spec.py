@@ -38,10 +38,11 @@ from gradweave.topology.families.places.cities import cities
 from gradweave.topology.families.ring import ring
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
-from gradweave.topology.formats.files import SUFFIXES, load
+from gradweave.topology.formats.files import SUFFIXES, read
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,
+    ambiguous_time,
     parse_bandwidth,
     parse_latency,
     parse_overhead,
@@ -49,7 +50,7 @@ from gradweave.topology.units import (
 
 
 def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
-    """The network itself, or the one that a specification or a file describes.
+    """The given network, or the network that a specification or a file describes.
 
     Raises:
         OptionError: for any other type. Text raises as `from_spec` does.
@@ -67,12 +68,12 @@ def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
 def from_spec(text: str, *, installed: bool = True) -> Topology:
     """Makes the network that a specification describes, or reads it from a file.
 
-    Besides its own parameters, every family accepts ``bandwidth=10Gbit/s``, ``latency=5us``,
+    In addition to its parameters, every family accepts ``bandwidth=10Gbit/s``, ``latency=5us``,
     ``capacity=2`` and ``overhead=20us``.
 
     Args:
         text: a specification, or the path of an existing file or one with a topology file's suffix.
-        installed: whether families that installed packages bring count, too: not where the text
+        installed: whether families from installed packages also count; they must not if the text
             comes from a file.
 
     Raises:
@@ -87,10 +88,16 @@ def from_spec(text: str, *, installed: bool = True) -> Topology:
     'ring:n=8,bandwidth=10Gbit/s'
     """
     if os.path.isfile(text) or Path(text).suffix.lower() in SUFFIXES:
-        return load(text)
+        return read(text)
     if re.search(r"[/\\.]", text.partition(":")[0]):
         raise SpecError(f"{text!r:.60}: no such file, and not a specification of a network")
-    name, values = parse_spec(text)
+    try:
+        name, values = parse_spec(text)
+    except SpecError as error:
+        family = _FAMILIES.get(text.partition(":")[0].strip().lower().replace("-", "_"))
+        if family is None:
+            raise
+        raise SpecError(f"{error}; write it as in {family.example}") from None
     family = _FAMILIES.get(name.lower().replace("-", "_")) or _installed(name, installed)
     if family.build is jellyfish and "reference" in values:
         family = _REFERENCE
@@ -138,6 +145,13 @@ def _bandwidth(parameter: str, value: str) -> float:
     if doubt := ambiguous_bandwidth(value):
         warnings.warn(f"{parameter}: {doubt}", InputWarning, stacklevel=4)
     return bandwidth
+
+
+def _time(name: str, quantity: str, value: str) -> float:
+    seconds = (parse_latency if quantity == "latency" else parse_overhead)(value)
+    if doubt := ambiguous_time(quantity, value):
+        warnings.warn(f"{name}: {doubt}", InputWarning, stacklevel=4)
+    return seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +264,7 @@ _LINK_KEYS = ("bandwidth", "latency", "capacity", "overhead")
 
 
 def own_families() -> dict[str, tuple[str, str]]:
-    """An example of each family of Gradweave's, and what it makes, by its name."""
+    """For each of Gradweave's families by name, an example and a summary."""
     behind = {_a100: a100_box}
     return {
         name: (family.example, _summary(behind.get(family.build, family.build)))
@@ -260,7 +274,7 @@ def own_families() -> dict[str, tuple[str, str]]:
 
 
 def network_of(name: str, build: Callable[..., Topology], parameters: str = "") -> Topology:
-    """A network of a function's family, from parameters as a specification has them.
+    """A network of a function's family, from parameters in the form of a specification.
 
     Args:
         name: of the family.
@@ -283,7 +297,7 @@ def read_plugin(plugin: plugins.Plugin) -> Callable[..., Topology]:
 
 
 def example_of(name: str, build: Callable[..., Topology]) -> tuple[str, str]:
-    """How the specification of a function's networks is written, and what it makes."""
+    """An example of a specification for a function's networks, and a summary of these."""
     return family_of(name, build, name).example, _summary(build)
 
 
@@ -329,7 +343,7 @@ def _by_kind(kind: Any, parameter: str, value: str) -> Any:
 
 
 def _summary(build: Callable[..., Topology]) -> str:
-    """The first line of what a function says of itself."""
+    """The first line of a function's docstring."""
     if isinstance(build, functools.partial):
         build = build.func
     return (inspect.getdoc(build) or "").partition("\n")[0]
@@ -379,9 +393,9 @@ def _link(name: str, values: Mapping[str, str], default: Link) -> Link | None:
     if "bandwidth" in values:
         changes["bandwidth_bytes_per_s"] = _bandwidth(name, values["bandwidth"])
     if "latency" in values:
-        changes["latency_s"] = parse_latency(values["latency"])
+        changes["latency_s"] = _time(name, "latency", values["latency"])
     if "capacity" in values:
         changes["capacity"] = _integer("capacity", values["capacity"])
     if "overhead" in values:
-        changes["overhead_s"] = parse_overhead(values["overhead"])
+        changes["overhead_s"] = _time(name, "overhead", values["overhead"])
     return dataclasses.replace(default, **changes) if changes else None

@@ -10,10 +10,11 @@ from gradweave.topology.topology import Topology
 def subnetwork(
     topology: Topology, members: NDArray[np.integer], users: NDArray[np.int64] | None = None
 ) -> tuple[Topology, NDArray[np.int32]]:
-    """The network of some servers alone, and the whole network's id of each of its nodes.
+    """The network of some servers, and the whole network's id of each of its nodes.
 
-    Where all are linked to each other directly, they and these links; else with all switches that
-    join two of its nodes, and with the other servers on their routes, which forward.
+    If all are linked to each other directly, it consists of them and these links. Otherwise it also
+    has all switches that join two of its nodes, and the other servers on their routes, which
+    forward.
 
     Args:
         topology: the whole network.

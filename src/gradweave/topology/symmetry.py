@@ -121,7 +121,7 @@ def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
 
 
 def _size(text: str) -> int:
-    """A size in a name; 0 where no network can have it."""
+    """A size in a name, or 0 if no network can have it."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
@@ -134,7 +134,7 @@ def _translations(sizes: tuple[int, ...]) -> list[NDArray]:
 def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:
     """Relabellings of DCell(n, 1) that come from relabelling its n+1 cells.
 
-    A server is an ordered pair of cells: its own, and the one that it is linked to. Relabelling
+    A server is an ordered pair of cells: its cell and the cell that it is linked to. Relabelling
     cells by x → ax + b modulo a prime moves every pair; adding b alone does so for any number.
     """
     cells = n + 1
@@ -180,8 +180,8 @@ def _pod_relabellings(k: int) -> list[NDArray]:
 def _extended(topology: Topology, servers: NDArray) -> NDArray[np.int32] | None:
     """A relabelling of the servers, extended to switches: each goes where its neighbours go.
 
-    None where that does not determine it, or where it is not a relabelling of these servers. One of
-    all nodes is as it is.
+    None if that does not determine it, or if it is not a relabelling of these servers. A
+    relabelling of all nodes is returned as it is.
     """
     if len(servers) == topology.num_nodes:
         return servers.astype(np.int32)
@@ -231,9 +231,9 @@ def _switch_images(
 
 
 def _closure(topology: Topology, generators: Iterable[NDArray]) -> FreeGroup | None:
-    """All products of the generators; None where they do not act freely on the servers."""
+    """All products of the generators, or None if they do not act freely on the servers."""
     generators, first = list(generators), int(topology.servers[0])
-    # A free group has one element at most for each image of a server.
+    # A free group has at most one element for each image of a server.
     elements = np.empty((topology.num_servers, topology.num_nodes), np.int32)
     elements[0] = np.arange(topology.num_nodes)
     place = {first: 0}

@@ -1,6 +1,7 @@
 """The network: servers, switches and full-duplex links, as immutable arrays."""
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -29,12 +30,12 @@ LINK_COLUMNS = (
 )
 """Fields of `Topology` that have one entry per link direction."""
 LINK_PROPERTIES = LINK_COLUMNS[2:]
-"""Those that may differ between the two directions of a link."""
+"""The link properties that may differ between the two directions of a link."""
 
 DEVICE_OVERHEAD_S = 0.0
-"""Overhead of a message between GPUs or TPUs, in their boxes or over their own network cards. Such
-devices have many messages under way at once, so that what each costs is latency and holds no link.
-Not measured here."""
+"""Overhead of a message between GPUs or TPUs, inside their boxes or over their network cards. Such
+devices have many messages in flight, so the cost of a message is latency and holds no link. Not
+measured here."""
 
 MANY_STEPS = 1 << 15
 """Nodes of routes from which on a compiled loop looks up their links."""
@@ -100,13 +101,17 @@ class Topology(Drawn):
     capacity: Integers
     """[L] transfers that the link direction carries in one round."""
     overhead_s: Floats = dataclasses.field(default_factory=lambda: np.zeros(0))
-    """[L] seconds for which a message holds the link direction, beside the time of its bytes: the
-    processor time of its sender or receiver, or the gap that a network card keeps. Rounds do not
-    see it. If not given, that of `Link`."""
+    """[L] seconds for which a message holds the link direction in addition to its bytes' time: the
+    processor time of its sender or receiver, or the gap that a network card keeps. Rounds ignore
+    it. If not given, that of `Link`."""
     labels: tuple[str, ...] = ()
     """[V] the nodes' names, such as those in a file; empty where nodes have ids only."""
     positions: NDArray[np.float64] | None = None
     """[V, 2] where to draw each node, in arbitrary units, or None to let the report choose."""
+    message_bytes: float = math.inf
+    """Message size for which `shortest_path_trees` and similar functions choose the quickest among
+    equally short routes; infinite to choose the widest. Files do not store it.
+    """
 
     def __post_init__(self) -> None:
         if not np.size(self.overhead_s):
@@ -139,6 +144,8 @@ class Topology(Drawn):
             raise TopologyError(
                 f"positions: expected one (x, y) per node, got shape {self.positions.shape}"
             )
+        if not self.message_bytes > 0:
+            raise TopologyError(f"message_bytes must be above 0, got {self.message_bytes:g}")
         if nodes > MAX_NODES:
             raise TopologyError(f"{nodes} nodes; at most {MAX_NODES} are supported")
         if self.labels and len(self.labels) != nodes:
@@ -300,7 +307,7 @@ class Topology(Drawn):
         return self.find_links(self.target, self.source)
 
     def find_links(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.int64]:
-        """Looks up link directions; −1 where there is no such link.
+        """Looks up link directions; −1 for those that do not exist.
 
         Args:
             source: nodes that the directions leave, any shape.
@@ -313,7 +320,7 @@ class Topology(Drawn):
         return np.where(keys[place] == key, place, -1)
 
     def links_along(self, nodes: NDArray, offsets: NDArray) -> NDArray[np.int64]:
-        """Link directions of ragged routes, one route after the other; −1 where there is none.
+        """Link directions of ragged routes, one route after the other; −1 for missing links.
 
         Args:
             nodes: the routes' nodes, one route after the other, both ends included.
@@ -326,12 +333,32 @@ class Topology(Drawn):
         starts = np.delete(np.arange(len(nodes)), offsets[1:] - 1)
         return self.find_links(nodes[starts], nodes[starts + 1])
 
+    def nodes_along(
+        self, links: NDArray[np.int64], first: NDArray[np.int64]
+    ) -> tuple[NDArray, NDArray[np.int64]]:
+        """Nodes of ragged routes with at least one link each; the inverse of `links_along`.
+
+        Args:
+            links: the routes' link directions, one route after the other.
+            first: [M+1] where each route's links start.
+
+        Returns:
+            The nodes, both ends of each route included, and [M+1] where each route starts.
+        """
+        offsets = first + np.arange(len(first))
+        nodes = np.empty(offsets[-1], self.target.dtype)
+        starts = np.zeros(len(nodes), bool)
+        starts[offsets[:-1]] = True
+        nodes[starts] = self.source[links[first[:-1]]]
+        nodes[~starts] = self.target[links]
+        return nodes, offsets
+
     def node_name(self, node: int) -> str:
         """The node as a person would name it: ``server 3``, or ``switch leaf-1`` of that label."""
         return f"{'server' if self.is_server[node] else 'switch'} {self.id_name(node)}"
 
     def id_name(self, node: int) -> str:
-        """The node's label, or its id where it has none; both where others have that label."""
+        """The node's label, or its id without a label; both if other nodes have that label."""
         label = self.label(node)
         if label and self.labels[node] in self._shared_labels:
             return f"{label} (node {node})"
@@ -343,7 +370,7 @@ class Topology(Drawn):
         return frozenset(label for label, times in Counter(self.labels).items() if times > 1)
 
     def label(self, node: int) -> str:
-        """The node's label, in one line; empty where it has none."""
+        """The node's label in one line; empty without a label."""
         return printable(self.labels[node]) if self.labels else ""
 
     def link_name(self, link: int) -> str:

@@ -23,6 +23,10 @@ _PREFIX = {
 _LEAST_WITHOUT_UNIT = 1_000_000
 """Bytes per second from which a bandwidth without a unit is plausible."""
 
+_MOST_WITHOUT_UNIT = 0.1
+"""Seconds up to which a latency or an overhead without a unit is plausible: longer than light takes
+between any two places on Earth."""
+
 # Only the case of b matters, for bits or bytes; that of the prefix does not, since nobody means
 # millibits.
 _BANDWIDTH_UNIT = re.compile(
@@ -82,7 +86,7 @@ def ambiguous_bandwidth(text: object) -> str | None:
         text: any value; no warning for one that is not a bandwidth.
 
     Returns:
-        How it was understood and what to write; None where there is nothing to warn of.
+        How it was understood and what to write, or None if no warning is needed.
 
     >>> ambiguous_bandwidth("100")
     'bandwidth 100 has no unit: understood as 100 bytes/s; write 100Gbit/s, or 100B/s for those'
@@ -99,6 +103,34 @@ def ambiguous_bandwidth(text: object) -> str | None:
     return (
         f"bandwidth {plain} has no unit: understood as {float(number):g} bytes/s; "
         f"write {plain}Gbit/s, or {plain}B/s for those"
+    )
+
+
+def ambiguous_time(quantity: str, text: object) -> str | None:
+    """A warning for a latency or an overhead without a unit that is implausibly long in seconds.
+
+    Args:
+        quantity: ``latency`` or ``overhead``.
+        text: any value; a value that is not a time gives no warning.
+
+    Returns:
+        How it was understood and what to write, or None if no warning is needed.
+
+    >>> ambiguous_time("latency", "5")
+    'latency 5 has no unit: understood as 5 s; write 5us, or 5s for those'
+    """
+    if not isinstance(text, str | int | float):
+        return None
+    try:
+        number, unit = _split(quantity, text, "a time")
+    except SpecError:
+        return None
+    if unit or number <= _MOST_WITHOUT_UNIT:
+        return None
+    plain = str(text).strip()
+    return (
+        f"{quantity} {plain} has no unit: understood as {float(number):g} s; "
+        f"write {plain}us, or {plain}s for those"
     )
 
 
@@ -176,6 +208,15 @@ def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
     return int(size)
 
 
+def as_size(size: float | str) -> float:
+    """A size in bytes: a number as it is, text as `parse_size` reads it.
+
+    >>> as_size("100MB"), as_size(1.5)
+    (100000000, 1.5)
+    """
+    return parse_size(size) if isinstance(size, str) else size
+
+
 def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...]:
     """Reads a list of sizes and sweeps.
 
@@ -217,7 +258,7 @@ def parse_sizes(text: str, least: int = 0, most: int = 10**15) -> tuple[int, ...
 
 
 def sweep(first: int, last: int, factor: int) -> list[int]:
-    """Sizes from a first one up to a last one, each so many times the one before.
+    """Sizes from the first up to the last, each `factor` times the previous one.
 
     They end once there are more than `MAX_SIZES`, for the caller to refuse.
 
@@ -236,13 +277,14 @@ def sweep(first: int, last: int, factor: int) -> list[int]:
 
 
 def format_size(size_bytes: float) -> str:
-    """Formats a size, to four digits; powers of 1024 that those would round as what they are.
+    """Formats a size, to four digits; in binary units if it is a whole number of them below 10,000.
 
-    >>> format_size(8_000_000), format_size(8 << 20), format_size(12)
-    ('8 MB', '8 MiB', '12 bytes')
+    >>> format_size(8_000_000), format_size(8 << 20), format_size(12), format_size(594_237 << 10)
+    ('8 MB', '8 MiB', '12 bytes', '608.5 MB')
     """
     for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= factor and size_bytes % factor == 0 and size_bytes % 1000:
+        whole = size_bytes % factor == 0 and size_bytes % 1000
+        if factor <= size_bytes < 10_000 * factor and whole:
             return f"{size_bytes / factor:.4g} {unit}"
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
@@ -295,7 +337,7 @@ def exact_latency(latency_s: float) -> str:
     '5us'
     """
     text = _format(latency_s, _TIMES, 9, "")
-    return text if _parses_to(parse_latency, text, latency_s) else repr(float(latency_s))
+    return text if _parses_to(parse_latency, text, latency_s) else f"{float(latency_s)!r}s"
 
 
 _BITS = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))

@@ -1,15 +1,43 @@
-"""Gradweave as a backend of torch.distributed.
-
-    import gradweave.torch
+"""PyTorch: schedules on process groups, hooks of DDP and FSDP, and the backend ``gradweave``.
 
     torch.distributed.init_process_group("gradweave")
 
-An installed Gradweave registers itself when PyTorch is imported, so that the import is needed only
-where that is switched off (``TORCH_DEVICE_BACKEND_AUTOLOAD=0``).
+An installed Gradweave registers the backend when PyTorch is imported. If that autoloading is
+switched off (``TORCH_DEVICE_BACKEND_AUTOLOAD=0``), ``import gradweave.torch`` registers it.
+Needs the extra ``torch``.
 """
 
+from typing import TYPE_CHECKING
+
+from gradweave.lazy import lazily
 from gradweave.torch.registration import NAME, register
+
+if TYPE_CHECKING:
+    from gradweave.aggregate.local.quorum import QuorumMember
+    from gradweave.aggregate.local.torch_hook import BySchedule, Compressed, LocalUpdates
+    from gradweave.aggregate.torch_gossip import Gossip
+    from gradweave.execute.torch_distributed.backend import Collective, all_reduce, ddp_hook
+    from gradweave.execute.torch_distributed.demands import exchange
+    from gradweave.execute.torch_distributed.fsdp import fsdp_hooks
+    from gradweave.execute.torch_distributed.ray_adapter import register_ray_backend
+    from gradweave.execute.torch_distributed.torchft_adapter import torchft_process_group
 
 register()
 
-__all__ = ["NAME", "register"]
+__all__ = [
+    "NAME",
+    "BySchedule",
+    "Collective",
+    "Compressed",
+    "Gossip",
+    "LocalUpdates",
+    "QuorumMember",
+    "all_reduce",
+    "ddp_hook",
+    "exchange",
+    "fsdp_hooks",
+    "register_ray_backend",
+    "torchft_process_group",
+]
+
+__getattr__, __dir__ = lazily(__name__)

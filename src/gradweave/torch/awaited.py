@@ -1,4 +1,4 @@
-"""A work of PyTorch's that is known to be over only once its caller has waited for it."""
+"""Wraps a PyTorch work that reports completion only after its caller has waited for it."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -7,19 +7,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradweave.torch.wrapper import untraced
+
 _FOREVER = timedelta(0)
-"""What PyTorch calls no timeout of `wait`: the group's own holds."""
+"""PyTorch's value for a `wait` without a timeout: the timeout of the group applies."""
 
 
 class AwaitedWork(dist.Work):
-    """Hands everything on to another work, and tells how the wait for it ended.
+    """Forwards everything to another work, and reports how the wait for it ended.
 
-    gloo's messages and reduce-scatters are such: they never say that they are completed before.
+    gloo's messages and reduce-scatters need this: they report completion only after a wait.
 
     Args:
-        own: PyTorch's.
-        begun: called at the begin of a wait.
-        ended: called at its end, with its error or None.
+        own: PyTorch's work.
+        begun: called when a wait begins.
+        ended: called when it ends, with its error or None.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class AwaitedWork(dist.Work):
         self._own, self._begun, self._ended = own, begun, ended
 
     def wait(self, timeout: timedelta = _FOREVER) -> bool:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         self._begun()
         try:
             done = self._own.wait(timeout) if timeout > _FOREVER else self._own.wait()
@@ -40,29 +42,32 @@ class AwaitedWork(dist.Work):
         return done
 
     def synchronize(self) -> None:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         self._own.synchronize()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         return self._own.get_future()
 
     def is_completed(self) -> bool:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         return self._own.is_completed()
 
     def is_success(self) -> bool:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         return self._own.is_success()
 
     def exception(self) -> Any:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         return self._own.exception()
 
     def result(self) -> list[torch.Tensor]:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         return self._own.result()
 
     def source_rank(self) -> int:
-        """As PyTorch has it."""
+        """See `torch.distributed.Work`."""
         return self._own.source_rank()
+
+
+untraced(AwaitedWork)

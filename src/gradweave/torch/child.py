@@ -1,4 +1,4 @@
-"""Verbs of Gradweave in a process of their own, so that they do not hold up the training's."""
+"""Runs gradweave commands in a separate process, so that they do not delay the training."""
 
 import os
 import sys
@@ -9,25 +9,26 @@ from gradweave.errors import OptionError
 from gradweave.processes.children import Children, how_ended
 
 _LOOK_S = 0.5
-"""How often it is looked whether the verb is to be given up."""
+"""Time between two checks whether to stop the command."""
 
 
-def run_verb(
+def run_command(
     arguments: Sequence[str],
     log: Path,
     given_up: Callable[[], str | None],
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Runs one, and ends it where it is given up.
+    """Runs a command, and stops it once it is given up.
 
     Args:
-        arguments: the verb, and what it is given.
+        arguments: the command and its arguments.
         log: file for its standard error.
-        given_up: why it is to be ended now; None while it is not.
-        environment: of the process.
+        given_up: returns the reason to stop the command, or None to continue.
+        environment: environment variables of the process.
 
     Raises:
-        OptionError: it was given up, or failed, in the last line that it said.
+        OptionError: the command was given up, or failed; the message is then its last line of
+            output.
     """
     command = [sys.executable, "-m", "gradweave", *arguments, "--json"]
     with Children([(command, environment)], log) as child:

@@ -9,12 +9,24 @@ from torch.distributed import distributed_c10d
 
 from gradweave.torch import calls
 from gradweave.torch.agreement import agreement
-from gradweave.torch.choice import Choices
+from gradweave.torch.choice import Choice, Choices
 from gradweave.torch.offers import Offers
 from gradweave.torch.planner import Planner
 from gradweave.torch.progress import Progress
 from gradweave.torch.recorded import RecordedGroup, group_record
-from gradweave.torch.wrapper import GLOO, NCCL, Group, GroupWrapper
+from gradweave.torch.wrapper import GLOO, NCCL, Group, GroupWrapper, untraced
+
+
+class NoChoices:
+    """The `choices` of a group without plans, so that every program may ask for them."""
+
+    def listed(self) -> list[Choice]:
+        """An empty list."""
+        return []
+
+
+# A group without plans is a PyTorch group, whose objects take no attributes; its class does.
+Group.choices = NoChoices()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def create(options: Any) -> Group:
@@ -32,66 +44,60 @@ def create(options: Any) -> Group:
 
 
 class PlannedGroup(GroupWrapper):
-    """A process group of which plans, where they are faster, run what `calls` has.
+    """A process group that runs the collectives in `calls` by plans whenever these are faster.
 
-    Everything else is that of a group of PyTorch's own.
+    In everything else it behaves like PyTorch's own group.
 
     Args:
         own: the group without plans.
-        planner: in rank 0's process, who makes them.
+        planner: finds the plans in rank 0's process; None elsewhere.
     """
 
     def __init__(self, own: Group, planner: Planner | None) -> None:
         super().__init__(own)
         self._offers = Offers(self, planner)
         self.choices = Choices(own, self._offers)
-        """What its collectives run by."""
+        """How each collective and size runs."""
         self._progress = Progress()
 
     def allreduce(self, tensors: Any, *args: Any, **kwargs: Any) -> dist.Work:
-        """As PyTorch has it."""
+        """See `torch.distributed.ProcessGroup`."""
         call = calls.all_reduce(tensors, *args, **kwargs)
         return self._planned(call) or self._inner.allreduce(tensors, *args, **kwargs)
 
     def all_gather_single(self, output: Any, input: Any, *args: Any, **kwargs: Any) -> dist.Work:
-        """As PyTorch has it."""
+        """See `torch.distributed.ProcessGroup`."""
         call = calls.all_gather(self.size(), output, input)
         return self._planned(call) or self._inner._allgather_base(output, input, *args, **kwargs)
 
     def reduce_scatter_single(
-        self, output: Any, input: Any, opts: Any = None, *args: Any, **kwargs: Any
+        self, output: Any, input: Any, *args: Any, **kwargs: Any
     ) -> dist.Work:
-        """As PyTorch has it."""
-        call = calls.reduce_scatter(self.size(), output, input, opts)
+        """See `torch.distributed.ProcessGroup`."""
+        call = calls.reduce_scatter(self.size(), output, input, *args, **kwargs)
         own: Any = self._inner._reduce_scatter_base
-        return self._planned(call) or own(output, input, opts, *args, **kwargs)
+        return self._planned(call) or own(output, input, *args, **kwargs)
 
     def all_to_all_single(
-        self,
-        output: Any,
-        input: Any,
-        output_sizes: Any,
-        input_sizes: Any,
-        *args: Any,
-        **kwargs: Any,
+        self, output: Any, input: Any, output_sizes: Any, input_sizes: Any, *more: Any, **kw: Any
     ) -> dist.Work:
-        """As PyTorch has it."""
-        call = calls.all_to_all(self.size(), output, input, output_sizes, input_sizes)
-        own: Any = self._inner.alltoall_base
-        return self._planned(call) or own(output, input, output_sizes, input_sizes, *args, **kwargs)
+        """See `torch.distributed.ProcessGroup`."""
+        sizes = output_sizes, input_sizes
+        call = calls.all_to_all(self.size(), output, input, *sizes)
+        return self._planned(call) or self._inner.alltoall_base(output, input, *sizes, *more, **kw)
 
-    def broadcast(self, tensors: Any, opts: Any = None, *args: Any, **kwargs: Any) -> dist.Work:
-        """As PyTorch has it."""
-        own: Any = self._inner.broadcast
-        return self._planned(calls.broadcast(tensors, opts)) or own(tensors, opts, *args, **kwargs)
+    def broadcast(self, tensors: Any, *args: Any, **kwargs: Any) -> dist.Work:
+        """See `torch.distributed.ProcessGroup`."""
+        call = calls.broadcast(tensors, *args, **kwargs)
+        return self._planned(call) or self._inner.broadcast(tensors, *args, **kwargs)
 
-    def reduce(self, tensors: Any, opts: Any = None, *args: Any, **kwargs: Any) -> dist.Work:
-        """As PyTorch has it."""
-        own: Any = self._inner.reduce
-        return self._planned(calls.reduce(tensors, opts)) or own(tensors, opts, *args, **kwargs)
+    def reduce(self, tensors: Any, *args: Any, **kwargs: Any) -> dist.Work:
+        """See `torch.distributed.ProcessGroup`."""
+        call = calls.reduce(tensors, *args, **kwargs)
+        return self._planned(call) or self._inner.reduce(tensors, *args, **kwargs)
 
     def _planned(self, call: calls.Call | None) -> dist.Work | None:
-        """The call under way, if it runs by a plan."""
+        """Starts the call if it runs by a plan; otherwise returns None."""
         by = None if call is None else self.choices.of(call)
         if call is None or by is None:
             return None
@@ -104,10 +110,11 @@ class PlannedGroup(GroupWrapper):
         super().shutdown()
 
 
-# Their names before PyTorch 2.12, which some of PyTorch's own callers use still.
+# The names before PyTorch 2.12; some callers within PyTorch still use them.
 setattr(PlannedGroup, "_allgather_base", PlannedGroup.all_gather_single)  # noqa: B010
 setattr(PlannedGroup, "_reduce_scatter_base", PlannedGroup.reduce_scatter_single)  # noqa: B010
 setattr(PlannedGroup, "alltoall_base", PlannedGroup.all_to_all_single)  # noqa: B010
+untraced(PlannedGroup)
 
 
 class RecordedPlannedGroup(RecordedGroup, PlannedGroup):
@@ -115,9 +122,9 @@ class RecordedPlannedGroup(RecordedGroup, PlannedGroup):
 
 
 def own_group(options: Any) -> Group:
-    """A process group whose collectives are all the backends' own: gloo's, on GPUs NCCL's.
+    """A process group that runs everything by PyTorch's backends: gloo, and NCCL on GPUs.
 
-    It is one of PyTorch's C++ groups, so that calls never come by Python.
+    It is one of PyTorch's C++ groups, so calls bypass Python.
 
     Args:
         options: PyTorch's `DistributedBackendOptions`.
@@ -135,8 +142,8 @@ def own_group(options: Any) -> Group:
 
 
 def _nccl(options: Any) -> Any:
-    """NCCL for tensors on GPUs; it connects when one is there."""
-    kind: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009  # not in every build
+    """NCCL for tensors on GPUs; it connects when the first such tensor is used."""
+    kind: Any = getattr(dist, "ProcessGroupNCCL")  # noqa: B009  # absent from some builds
     given = kind.Options()
     given._timeout = options.timeout
     _named(given, options)
@@ -152,7 +159,7 @@ def _named(given: Any, options: Any) -> None:
 
 
 def _checked(backend: Any, options: Any) -> Any:
-    """The backend in PyTorch's wrapper that compares calls, where TORCH_DISTRIBUTED_DEBUG asks."""
+    """The backend, in PyTorch's wrapper that compares calls if TORCH_DISTRIBUTED_DEBUG is set."""
     if distributed_c10d.get_debug_level() != distributed_c10d.DebugLevel.DETAIL:
         return backend
     return distributed_c10d._create_process_group_wrapper(

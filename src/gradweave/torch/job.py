@@ -1,46 +1,49 @@
-"""A running job, seen by its store: where its ranks stand, and what they keep of their calls."""
+"""A client of a running job: reads the status of its ranks and their recorded calls."""
 
 import contextlib
-import json
 import socket
 import time
 import uuid
 from collections.abc import Collection, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradweave.errors import OptionError, RunError
+from gradweave.errors import FileError, OptionError, RunError
 from gradweave.execute.recorded import RecordedRank
+from gradweave.execute.torch_distributed.store import value_of
+from gradweave.processes.peers import MOST_RANKS, peer_value
 from gradweave.torch.monitor import stands
 from gradweave.torch.recorded import JOB
-from gradweave.torch.stands import RankStand
+from gradweave.torch.stands import RankStand, Text
 
 CONNECT_S = 5.0
-"""How long to wait for the store."""
+"""Timeout for connecting to the store."""
 ANSWER_S = 5.0
-"""How long ranks have to write what they keep."""
+"""Time that ranks have to send their recordings."""
 _POLL_S = 0.1
+_Size = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
 
 
 class Job:
     """A job whose ranks record their collectives.
 
     Args:
-        host: where its store is, as the ranks' MASTER_ADDR says.
-        port: likewise, MASTER_PORT.
+        host: host of the job's store, the ranks' MASTER_ADDR.
+        port: port of the job's store, the ranks' MASTER_PORT.
 
     Raises:
-        OptionError: there is no store.
-        RunError: no rank records anything in it.
+        OptionError: no store answers there.
+        RunError: the job there records nothing.
     """
 
     def __init__(self, host: str, port: int) -> None:
         made: Any = dist
         try:
-            # PyTorch tells at length, and in C++, what it cannot reach.
+            # PyTorch's C++ logs many lines about an address that it cannot reach.
             socket.create_connection((host, port), CONNECT_S).close()
             self._root: distributed_c10d.Store = made.TCPStore(
                 host,
@@ -49,34 +52,34 @@ class Job:
                 timeout=timedelta(seconds=CONNECT_S),
                 wait_for_workers=False,
             )
-            there = self._root.check([JOB])
+            written = value_of(self._root, JOB)
         except (OSError, RuntimeError) as error:
             raise OptionError(
                 f"{host}:{port}: no job's store answers there; give the address that its ranks "
                 "have as MASTER_ADDR and MASTER_PORT"
             ) from error
-        if not there:
+        if written is None:
             raise RunError(
-                f"{host}:{port}: the job there records nothing; start it by the backend gradweave "
-                "with GRADWEAVE_WATCH=1 or GRADWEAVE_SLOW_AFTER"
+                f"{host}:{port}: the job there records nothing; start it with backend gradweave "
+                "and GRADWEAVE_WATCH=1 or GRADWEAVE_SLOW_AFTER"
             )
-        prefix, self.size = json.loads(self._root.get(JOB))
+        prefix, self.size = peer_value(written, tuple[Text, _Size], f"{host}:{port}: the job")
         self._store = distributed_c10d.PrefixStore(
             "gradweave monitor", distributed_c10d.PrefixStore(prefix, self._root)
         )
 
     def ask(self) -> None:
-        """Has all ranks write where they stand, which they do for a second or two from now on."""
+        """Asks all ranks to write their status for the next second or two."""
         with _ended():
             self._store.set("alarm", f"asked {uuid.uuid4().hex}")
 
     def stands(self) -> dict[int, RankStand]:
-        """Where they stand, as they have written it last."""
+        """The latest status of each rank."""
         with _ended():
             return stands(self._store, self.size)
 
     def kept(self) -> tuple[list[RecordedRank], list[int]]:
-        """What ranks keep of their calls, and those that have not answered."""
+        """Recordings of the calls of each rank, and the ranks that have not sent a recording."""
         asked = uuid.uuid4().hex
         found: dict[int, RecordedRank] = {}
         with _ended():
@@ -92,20 +95,23 @@ class Job:
     def _collect(self, asked: str, found: dict[int, RecordedRank]) -> None:
         for rank in set(range(self.size)) - set(found):
             key = f"trace {asked} {rank}"
-            if self._store.check([key]):
-                found[rank] = RecordedRank.read(self._store.get(key), f"rank {rank}")
+            if (written := value_of(self._store, key)) is not None:
                 self._store.delete_key(key)
+                with contextlib.suppress(FileError):
+                    record = RecordedRank.read(written, f"rank {rank}")
+                    if (record.rank, record.ranks) == (rank, self.size):
+                        found[rank] = record
 
 
 @contextlib.contextmanager
 def _ended() -> Iterator[None]:
-    """Says that the job has ended where its store has."""
+    """Reports that the job has ended if its store has."""
     try:
         yield
     except RuntimeError as error:
-        raise RunError("the job's store has ended, and with it the job") from error
+        raise RunError("the job's store has ended, and so has the job") from error
 
 
 def heard_lately(before: dict[int, RankStand], now: dict[int, RankStand]) -> Collection[int]:
-    """Ranks that have written where they stand between two readings."""
+    """Ranks that have written a status between two readings."""
     return {r for r, s in now.items() if r in before and s.heartbeats > before[r].heartbeats}

@@ -1,4 +1,4 @@
-"""What this process keeps of its collectives, as `gradweave trace` reads it."""
+"""The recorded collectives of this process, in the format that `gradweave job trace` reads."""
 
 import atexit
 import contextlib
@@ -20,13 +20,13 @@ _log = logging.getLogger("gradweave")
 
 
 def kept(recorder: Recorder, rank: int, ranks: int, machine: str) -> RecordedRank:
-    """What is kept now.
+    """The recorded calls so far.
 
     Args:
-        recorder: of the calls.
-        rank: of this process in the job.
-        ranks: how many the job has.
-        machine: where its clock is the same.
+        recorder: the recorder of the calls.
+        rank: rank of this process in the job.
+        ranks: number of ranks in the job.
+        machine: name of the machine, whose processes share a clock.
     """
     for lane in list(recorder.lanes.values()):
         lane.settle()
@@ -60,14 +60,14 @@ def _call(entry: Entry) -> RecordedCall:
 
 
 class TraceFile:
-    """Where this process writes what it keeps: at its end, and when it receives SIGUSR1.
+    """Writes the recorded calls to a file when the process ends and when it receives SIGUSR1.
 
     Args:
-        folder: made where it is not there.
-        recorder: of the calls.
-        rank: of this process in the job.
-        ranks: how many the job has.
-        machine: where its clock is the same.
+        folder: created if it does not exist.
+        recorder: the recorder of the calls.
+        rank: rank of this process in the job.
+        ranks: number of ranks in the job.
+        machine: name of the machine, whose processes share a clock.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TraceFile:
         atexit.register(self.close)
 
     def write(self) -> None:
-        """Writes it; says in one line where that cannot be."""
+        """Writes the file; logs one line if that fails."""
         if os.getpid() != self._process:
             return  # a fork
         found = kept(self._recorder, self._rank, self._ranks, self._machine)
@@ -93,11 +93,11 @@ class TraceFile:
             _log.warning("GRADWEAVE_TRACE: rank %d has written nothing: %s", self._rank, error)
 
     def close(self) -> None:
-        """Writes it for the last time."""
+        """Writes the file for the last time."""
         atexit.unregister(self.close)
         self.write()
         if self._before is not None:
-            with contextlib.suppress(ValueError):  # in another thread
+            with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGUSR1, self._before)
             self._before = None
 

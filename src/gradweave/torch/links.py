@@ -1,4 +1,4 @@
-"""What the links between a job's ranks carry, by what both ends count of their connections."""
+"""Traffic between a job's ranks, from the TCP counters at both ends of their connections."""
 
 import dataclasses
 import statistics
@@ -7,23 +7,23 @@ from collections.abc import Collection, Mapping
 from gradweave.torch.stands import RankStand
 
 BUSY = 0.8
-"""Of the time, from which on a link is one that others may wait for."""
+"""Fraction of the time from which a link counts as busy: other ranks may wait for it."""
 IDLE = 0.5
-"""Of the time, up to which the others are: they wait for it."""
+"""Fraction of the time up to which the other links count as idle, as if waiting for it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkUse:
-    """What went from one rank to another lately."""
+    """Recent traffic from one rank to another."""
 
     source: int
     target: int
     bytes: int
     seconds: float
     busy: float
-    """In which part of the time bytes were under way, or waited to be."""
+    """Fraction of the time in which bytes were in flight or waited to be sent."""
     waiting_bytes: int = 0
-    """That waited in the end."""
+    """Bytes that waited to be sent at the end."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -32,15 +32,16 @@ class LinkUse:
 
 
 def links_in_use(before: Mapping[int, RankStand], now: Mapping[int, RankStand]) -> list[LinkUse]:
-    """The links that have carried anything between two readings of where the ranks stood.
+    """The links that carried anything between two readings of the ranks' status.
 
-    Connections are told by their two addresses, so that translated ones are left out. What went
-    over a link is what its sender counts; where that one has not written since, as its word may be
-    under way over a slow link itself, what the receiver does, who does not know how busy it was.
+    Connections are matched by the addresses of both ends, so connections through address
+    translation are left out. Traffic is taken from the sender's counters. If the sender has not
+    written a status since, perhaps because the status itself is delayed by a slow link, traffic is
+    taken from the receiver's counters, which do not tell how busy the link was.
 
     Args:
-        before: by rank.
-        now: likewise.
+        before: status by rank in the first reading.
+        now: status by rank in the second reading.
     """
     owner = {end.local: rank for rank, stand in now.items() for end in stand.connections}
     sent, received = dict[tuple[int, int], LinkUse](), dict[tuple[int, int], LinkUse]()
@@ -63,7 +64,7 @@ def links_in_use(before: Mapping[int, RankStand], now: Mapping[int, RankStand]) 
 
 
 def _add(links: dict[tuple[int, int], LinkUse], more: LinkUse) -> None:
-    """Adds what one connection of a link has carried."""
+    """Adds the traffic of one connection to its link."""
     ends = more.source, more.target
     if (link := links.get(ends)) is not None:
         more = dataclasses.replace(
@@ -76,10 +77,10 @@ def _add(links: dict[tuple[int, int], LinkUse], more: LinkUse) -> None:
 
 
 def slow_link(links: Collection[LinkUse]) -> LinkUse | None:
-    """The link that the others wait for: almost always busy, while most are idle; else None.
+    """The link that the others wait for: almost always busy while most links are idle; else None.
 
-    The other direction seems busy too, since its acknowledgements wait behind the bytes of the slow
-    one: the two are told apart by these.
+    The opposite direction of a slow link seems busy as well, since its acknowledgements queue
+    behind the slow link's bytes. The slow direction is the one with more bytes.
     """
     busy = [link for link in links if link.busy >= BUSY]
     if not busy:

@@ -1,4 +1,4 @@
-"""What this machine knows of a job's processes."""
+"""Identifies this machine, and looks up the state of processes on it."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from gradweave.torch.stands import RankStand
 
 @functools.cache
 def machine() -> str:
-    """Where process ids and the monotonic clock are the same."""
+    """A name shared by exactly the processes with the same process ids and monotonic clock."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts = [Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
@@ -21,7 +21,7 @@ def machine() -> str:
 
 
 def processes(found: Mapping[int, RankStand]) -> dict[int, str]:
-    """What this machine knows of the processes of its ranks that do not run."""
+    """For each rank on this machine whose process does not run, a phrase that says why."""
     known = {}
     for rank, stand in found.items():
         if stand.machine == machine() and os.path.exists("/proc/self/stat"):
@@ -36,7 +36,7 @@ _STATES[""] = "has ended"
 
 
 def _state(process: int) -> str:
-    """As Linux has it; empty where there is no such process."""
+    """The state code of a process in Linux; empty if there is no such process."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:

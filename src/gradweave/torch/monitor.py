@@ -1,56 +1,82 @@
-"""Tells a job's ranks where this one stands while one of them waits, and says who holds it up."""
+"""Shares this rank's status while any rank of the job waits, and reports who holds the job up."""
 
 import atexit
+import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import math
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 from torch.distributed import distributed_c10d
 
+from gradweave.errors import RunError
 from gradweave.execute.torch_distributed.standing import Heard
-from gradweave.execute.torch_distributed.store import StoreThread, held_by_rank_0, root_store
+from gradweave.execute.torch_distributed.store import (
+    StoreThread,
+    held_by_rank_0,
+    root_store,
+    value_of,
+)
+from gradweave.printable import in_one_line
+from gradweave.processes.peers import peer_value
 from gradweave.torch.links import links_in_use
 from gradweave.torch.machine import processes
 from gradweave.torch.own_stand import OwnStand
 from gradweave.torch.record import Recorder
 from gradweave.torch.sockets import received_bytes
-from gradweave.torch.stands import RankStand
-from gradweave.torch.waiting import Holdup, Ranks
+from gradweave.torch.stands import Count, RankStand, Text
+from gradweave.torch.waiting import Holdup, Kind, Ranks
 from gradweave.wording import listed
 
 TICK_S = (0.1, 0.5)
-"""Bounds on the time between two looks, which is an eighth of the patience."""
+"""Bounds on the time between two checks, which is an eighth of the patience."""
 HEARD_S = 1.5
-"""Who has not been heard for so long, or three looks, is not there."""
+"""Minimum silence, in seconds, after which a rank counts as absent; at least three checks."""
 CALM = 2.0
-"""After so many times the patience without anybody waiting a hold-up is over."""
+"""A hold-up is over once no rank has waited for this many times the patience."""
 _CALM_S = 5.0
-"""The least of that."""
+"""The minimum of that time."""
 _ANSWER_S = 2.0
 """How long the store may take to answer."""
 _LATER_S = 10.0
-"""How long it may where its host sends other bytes, or where it has just become known who is lost:
-its answers may wait behind a slow link's bytes."""
+"""How long the store may take while its host sends other bytes, or just after a loss has become
+known: its answers may queue behind other bytes on a slow link."""
 _SOME_BYTES = 1 << 14
-"""More than what else comes from there meanwhile."""
+"""If more bytes than this have come from the store's host since a request, the answer may be behind
+them."""
 _LEAVE_S = 5.0
-"""How long a process stays at its end where others still have to hear of a loss."""
+"""How long a process stays at its end so that other ranks can learn of a loss."""
 _STALE_S = 30.0
-"""How old news may be that are said."""
+"""Verdicts older than this are not logged."""
+_ASKED = re.compile(rb"[0-9a-f]{32}")
+"""Format of the random name by which a client asks for recorded calls."""
 _log = logging.getLogger("gradweave")
 
 
 @dataclasses.dataclass(frozen=True)
+class _Verdict:
+    """A process's verdict, in the form that the other processes read."""
+
+    kind: Kind
+    ranks: tuple[Count, ...]
+    text: Text
+    at: float
+    """Time of the verdict, by `time.time`."""
+    by: Count
+    """Rank of the process that wrote it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class _News:
-    """What the store says."""
+    """The content of the store."""
 
     alarm: bytes
     judged: bytes
@@ -59,19 +85,20 @@ class _News:
 
 
 class Monitor:
-    """Looks now and then whether this process or another one waits in a collective for too long.
+    """Checks regularly whether any process of the job waits too long in a collective.
 
-    While nobody does, a look is one read of the store. A process that waits writes so; then all
-    write where they stand, and one of them, rank 0 if it is there, reads that and says who holds
-    the others up (`waiting.Ranks`), in one line of its log; so do rank 0 and whom it is about.
+    While no process waits, a check is one read of the store. A process that waits raises an alarm
+    in the store. Then all processes write their status there, and one of them (rank 0 if it is
+    present) works out who holds the others up (`waiting.Ranks`) and logs it in one line. Rank 0 and
+    the ranks named in that line log it as well.
 
     Args:
-        recorder: this process's.
-        store: of the job.
-        rank: of this process in the job.
-        size: of the job.
-        patience_s: how long a collective may take; infinite: nobody is named.
-        keep: what this process keeps of its calls, for whoever asks by the store.
+        recorder: the recorder of this process.
+        store: the store of the job.
+        rank: rank of this process in the job.
+        size: number of ranks in the job.
+        patience_s: how long a collective may take; if infinite, nobody is named.
+        keep: returns this process's recorded calls, for clients that request them in the store.
     """
 
     def __init__(
@@ -104,11 +131,11 @@ class Monitor:
         self._judged, self._judged_at = b"", 0.0
         self._heard: Heard[RankStand] = Heard()
         self._candidate: Holdup | None = None
-        """What the last reading came to."""
+        """The hold-up found in the last reading."""
         self._said: Holdup | None = None
-        """The hold-up under way, in the process that judges."""
+        """The hold-up in progress, at the process that judges."""
         self._said_at = 0.0
-        self._news = b""
+        self._news, self._refused = b"", False
         self._alarm_began, self._knew_at = 0.0, -1.0
         self._left, self._process = False, os.getpid()
         self._ended = threading.Event()
@@ -118,15 +145,15 @@ class Monitor:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Leaves the job: tells the others so, and ends the threads.
+        """Leaves the job: tells the other ranks, and ends the threads.
 
-        Where a call has failed, it stays a while first, so that those that are left find out whose
-        loss is behind it.
+        After a failed call it stays for a while first, so that the remaining ranks can find out
+        whose loss caused the failure.
         """
         atexit.unregister(self.close)
-        if self._left or os.getpid() != self._process:  # a fork has no threads of it
+        if self._left or os.getpid() != self._process:  # a fork has none of its threads
             return
-        self._own.waits(time.monotonic(), self._patience_s)  # looks at what has ended
+        self._own.waits(time.monotonic(), self._patience_s)  # updates which calls have ended
         if failed := self._own.failed(time.monotonic()):
             self._wait_for_verdict()
         self._left = True
@@ -137,7 +164,7 @@ class Monitor:
                 if failed and self._holder == self._rank:
                     self._linger()
         except (TimeoutError, RuntimeError):
-            pass  # nobody is there to hear of it
+            pass  # no other process is left to hear of it
         self._ended.set()
         self._thread.join(_ANSWER_S)
         self._store.close()
@@ -157,7 +184,7 @@ class Monitor:
         while not self._ended.wait(self._tick_s):
             try:
                 self._look()
-            except RuntimeError:  # of the store, whose end may be that of the job
+            except RuntimeError:  # the store has ended, perhaps together with the job
                 self._store_is = "has ended"
             self._looked_at = time.monotonic()
 
@@ -189,12 +216,12 @@ class Monitor:
         return now - self._asked_at > (_LATER_S if may_come else _ANSWER_S)
 
     def _exchange(self, now: float, waits: bool) -> _News | None:
-        """Tells the store what there is to tell, and what it says; None where that is to come."""
+        """Writes to the store and reads it; returns None until the store answers."""
         if self._pending is None:
             alarmed = waits or now < self._alarm_until
             judges = alarmed and math.isfinite(self._patience_s) and self._judges(now, waits)
             self._asked_at, self._received = now, math.inf
-            if alarmed:  # it takes half a millisecond
+            if alarmed:  # reading the counters takes half a millisecond
                 self._received = received_bytes(self._port) + _SOME_BYTES
             self._pending = self._store.ask(functools.partial(self._ask, waits, alarmed, judges))
         try:
@@ -208,18 +235,18 @@ class Monitor:
         return news
 
     def _judges(self, now: float, waits: bool) -> bool:
-        """Whether it is for this process to say who holds the others up."""
+        """Whether this process should work out who holds the others up."""
         if self._rank == 0 or not waits:
             return self._rank == 0
-        turn = 4 + self._rank % 8  # where rank 0 is not there, the first one that waits
+        turn = 4 + self._rank % 8  # without rank 0, the first rank that waits takes over
         return now - self._judged_at > turn * self._tick_s
 
     def _ask(
         self, waits: bool, alarmed: bool, judges: bool, store: distributed_c10d.Store
     ) -> _News:
         self._heartbeats += 1
-        if not self._holder_host and store.check(["stand 0"]):
-            self._holder_host = RankStand.read(store.get("stand 0")).host
+        if not self._holder_host and (holder := stands(store, self._size, 1)):
+            self._holder_host = holder[0].host
         if waits:
             store.set("alarm", f"{self._rank} {self._heartbeats}")
         if alarmed:
@@ -228,24 +255,26 @@ class Monitor:
         if judges:
             store.set("judged", f"{self._rank} {self._heartbeats}")
         return _News(
-            store.get("alarm"),
-            store.get("judged") if alarmed else self._judged,
-            store.get("verdict") if alarmed else b" ",
+            value_of(store, "alarm") or b" ",
+            value_of(store, "judged") or b" " if alarmed else self._judged,
+            value_of(store, "verdict") or b" " if alarmed else b" ",
             stands(store, self._size) if judges else None,
         )
 
     def _show_kept(self, store: distributed_c10d.Store) -> None:
-        """Writes the calls of this process, once for each who asks."""
-        asked = store.get("trace")
-        if self._keep is not None and asked not in (b" ", self._kept_for):
-            self._kept_for = asked
-            content: Any = self._keep()  # the stubs know text alone
-            store.set(f"trace {asked.decode()} {self._rank}", content)
+        """Writes the calls of this process once per request; only the last request is answered."""
+        asked = value_of(store, "trace") or b" "
+        if self._keep is None or asked == self._kept_for or not _ASKED.fullmatch(asked):
+            return
+        store.delete_key(f"trace {self._kept_for.decode()} {self._rank}")
+        self._kept_for = asked
+        content: Any = self._keep()  # the stubs accept only text
+        store.set(f"trace {asked.decode()} {self._rank}", content)
 
     def _take(self, news: _News, now: float) -> None:
         if news.alarm != self._alarm:
             if self._alarm is not None:
-                if now > self._alarm_until:  # it begins
+                if now > self._alarm_until:  # a new alarm
                     self._heard, self._candidate, self._judged_at = Heard(), None, now
                     self._alarm_began = now
                 self._alarm_until = now + self._heard_s
@@ -254,12 +283,12 @@ class Monitor:
             self._judged, self._judged_at = news.judged, now
         if news.verdict not in (b" ", self._news):
             self._news = news.verdict
-            self._hear(json.loads(news.verdict))
+            self._hear(news.verdict)
         if news.stands is not None:
             self._judge(news.stands, now)
 
     def _judge(self, found: dict[int, RankStand], now: float) -> None:
-        """Says who holds the others up, once two readings in turn come to the same."""
+        """Reports who holds the others up, once two consecutive readings agree."""
         stands_before = self._heard.stands
         self._heard.hear(found)
         certain = now - self._heard.since >= self._heard_s
@@ -282,19 +311,27 @@ class Monitor:
             self._say(holdup.text)
 
     def _publish(self, holdup: Holdup) -> None:
-        news = {"kind": holdup.kind.value, "ranks": holdup.ranks, "text": holdup.text}
-        written = json.dumps(news | {"at": time.time(), "by": self._rank})
-        self._news = written.encode()
+        text = in_one_line(holdup.text)
+        verdict = _Verdict(holdup.kind, holdup.ranks, text, time.time(), self._rank)
+        self._news = msgspec.json.encode(verdict)
+        written = self._news.decode()
         self._store.ask(lambda store: store.set("verdict", written))
 
-    def _hear(self, news: dict) -> None:
-        """Takes what another process has found."""
+    def _hear(self, written: bytes) -> None:
+        """Logs another process's verdict if it concerns this rank."""
+        try:
+            news: _Verdict = peer_value(written, _Verdict, "a verdict in the job's store")
+        except RunError as error:
+            if not self._refused:
+                self._refused = True
+                _log.warning("%s", error)
+            return
         self._knew_at = time.monotonic()
-        if time.time() - news["at"] < _STALE_S and self._rank in (0, *news["ranks"]):
-            _log.warning("%s", news["text"])
+        if time.time() - news.at < _STALE_S and self._rank in (0, *news.ranks):
+            _log.warning("%s", in_one_line(news.text))
 
     def _say(self, text: str) -> None:
-        _log.warning("%s", text)
+        _log.warning("%s", in_one_line(text))
         self._knew_at = time.monotonic()
 
     def _over(self) -> None:
@@ -302,11 +339,11 @@ class Monitor:
         seconds = self._alarm_until - self._heard_s - self._said_at + self._said.for_s
         ranks = [str(rank) for rank in self._said.ranks]
         whom = f" for rank{'s' * (len(ranks) > 1)} {listed(ranks)}" if ranks else ""
-        _log.warning("it goes on after %.0f s: nobody waits%s any more", seconds, whom)
+        _log.warning("the job goes on after %.0f s: no rank waits%s any more", seconds, whom)
         self._said = None
 
     def _say_store(self) -> None:
-        """Says that the store is not there, where this process waits and so cannot ask for whom."""
+        """Reports that the store does not answer, so nobody can tell who holds this rank up."""
         if self._store_said or self._holder == self._rank:
             return
         self._store_said = True
@@ -319,7 +356,7 @@ class Monitor:
             )
 
     def _wait_for_verdict(self) -> None:
-        """Waits, but not for long, until somebody has found whose loss is behind a failed call."""
+        """Waits briefly until some process has found whose loss caused a failed call."""
         until = time.monotonic() + _LEAVE_S
         while time.monotonic() < until:
             alarmed = time.monotonic() < self._alarm_until
@@ -328,7 +365,7 @@ class Monitor:
             time.sleep(self._tick_s)
 
     def _linger(self) -> None:
-        """Keeps the store until all others have left."""
+        """Keeps the store open until all other ranks have left."""
         until = time.monotonic() + _LEAVE_S
         while time.monotonic() < until:
             found = self._store.ask(lambda store: stands(store, self._size)).result(_ANSWER_S)
@@ -338,14 +375,20 @@ class Monitor:
             time.sleep(self._tick_s)
 
 
-def stands(store: distributed_c10d.Store, size: int) -> dict[int, RankStand]:
-    """Where ranks stand, as they have written it.
+def stands(
+    store: distributed_c10d.Store, size: int, first: int | None = None
+) -> dict[int, RankStand]:
+    """The latest status of each rank, without values in the store that no rank can have written.
 
     Args:
-        store: of the monitors.
-        size: of the job.
+        store: the store of the monitors.
+        size: number of ranks in the job.
+        first: read only this many ranks, from rank 0 on; all ranks if not given.
     """
-    keys = {rank: f"stand {rank}" for rank in range(size)}
-    if not store.check(list(keys.values())):
-        keys = {rank: key for rank, key in keys.items() if store.check([key])}
-    return {rank: RankStand.read(store.get(key)) for rank, key in keys.items()}
+    found = {}
+    for rank in range(size if first is None else first):
+        written = value_of(store, f"stand {rank}")
+        with contextlib.suppress(RunError):
+            if written is not None and (stand := RankStand.read(written)).within(size):
+                found[rank] = stand
+    return found

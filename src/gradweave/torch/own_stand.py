@@ -1,4 +1,4 @@
-"""Where this rank stands in its collectives."""
+"""The status of this rank: its progress through its collectives."""
 
 import os
 import socket
@@ -8,22 +8,23 @@ import threading
 import time
 from types import FrameType
 
+from gradweave.processes.peers import MOST_TEXT
 from gradweave.torch.machine import machine
 from gradweave.torch.record import Entry, Lane, Recorder
 from gradweave.torch.sockets import connections
 from gradweave.torch.stands import LaneStand, RankStand
 
 _FAILED_S = 30.0
-"""How long the error of a call counts."""
+"""Seconds for which a failed call counts as recent."""
 _LOOKED_AT = 64
-"""Of the calls that are kept, the last ones, among which the last one to end is."""
+"""Number of recorded calls, counted from the latest, that are searched for the last to end."""
 
 
 class OwnStand:
-    """Where this process stands, by what it records.
+    """The status of this process, derived from its recorded calls.
 
     Args:
-        recorder: of its calls.
+        recorder: the recorder of its calls.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -32,11 +33,11 @@ class OwnStand:
         self._process = os.getpid()
 
     def resumed(self, now: float) -> None:
-        """Notes that this process was stopped until now, and so has not waited for others."""
+        """Notes that this process was suspended until now, and so not waiting for other ranks."""
         self._resumed = now
 
     def waits(self, now: float, patience_s: float) -> bool:
-        """Whether it waits for as long as that, or a call has failed."""
+        """Whether it has waited for at least that long, or a call has failed recently."""
         found = False
         for lane in self._lanes():
             lane.settle()
@@ -45,20 +46,20 @@ class OwnStand:
         return found or self.failed(now)
 
     def failed(self, now: float) -> bool:
-        """Whether a call has failed lately."""
+        """Whether a call has failed recently."""
         return any(_failed_lately(lane, now) for lane in self._lanes())
 
     def for_s(self, entry: Entry, now: float) -> float:
-        """How long it has waited in a call."""
+        """How long this process has waited in a call."""
         return now - max(entry.waits_from_ns / 1e9, self._resumed)
 
     def at(self, now: float, heartbeats: int, left: bool) -> RankStand:
-        """Where it stands.
+        """The status to report.
 
         Args:
-            now: by `time.monotonic`.
-            heartbeats: how often it has told.
-            left: whether it leaves the job.
+            now: the time, by `time.monotonic`.
+            heartbeats: number of status reports so far.
+            left: whether this process leaves the job.
         """
         ended = [entry for entry in list(self._recorder.kept)[-_LOOKED_AT:] if entry.end_ns]
         last = max(ended, key=lambda entry: entry.end_ns, default=None)
@@ -74,7 +75,7 @@ class OwnStand:
             last.text if last else "",
             now - since,
             _where(),
-            str(failed[0].error) if failed and failed[0] else "",
+            str(failed[0].error)[:MOST_TEXT] if failed and failed[0] else "",
             left,
             tuple(connections()),
         )
@@ -101,7 +102,7 @@ def _failed_lately(lane: Lane, now: float) -> bool:
 
 
 def _where() -> str:
-    """The innermost line of the user's that the main thread is at."""
+    """The innermost line of user code in the main thread."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -115,4 +116,4 @@ _OTHERS = tuple(
     {*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))}
     | {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
 )
-"""Folders of the programs of others, and of Gradweave's."""
+"""Folders of library code: Python's, installed packages' and Gradweave's."""

@@ -1,40 +1,56 @@
-"""The plans of one group: given, kept by an earlier job, or searched for."""
+"""The plans of one group: read from files, kept by an earlier job, or searched for."""
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import logging
+import os
 import tempfile
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from gradweave.atomic import make_folder
-from gradweave.errors import FileError, GradweaveError, OptionError, ScheduleError
-from gradweave.execute.program import check_servers, same_bits
+from gradweave.errors import (
+    FileError,
+    GradweaveError,
+    InvalidScheduleError,
+    OptionError,
+    ScheduleError,
+)
+from gradweave.execute.program import check_plan, check_servers
 from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.execute.torch_distributed.shards import sharded
-from gradweave.schedule.demand import ROOTED, collective
-from gradweave.schedule.file import load
-from gradweave.schedule.schedule import COLLECTIVES, Schedule
+from gradweave.processes.cleared import cleared_folder
+from gradweave.processes.owned import temporary_folder
+from gradweave.schedules.demand import ROOTED, collective
+from gradweave.schedules.file import load
+from gradweave.schedules.planned_for import planned_for
+from gradweave.schedules.schedule import COLLECTIVES, Schedule
+from gradweave.simulator.runtime import runtime_of
 from gradweave.topology.formats.files import save
 from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import LINK_COLUMNS, Topology
+from gradweave.topology.units import format_seconds
+from gradweave.torch.cache import check_regular, set_aside
 from gradweave.torch.calls import DEMANDED, NO_ROOT, Planned, SizeClass
-from gradweave.torch.child import run_verb
+from gradweave.torch.child import run_command
+from gradweave.torch.predicted import LOSES, own_seconds, plan_seconds
 from gradweave.torch.settings import Settings
 
 SEARCH_S = 60
-"""Longest search for a plan."""
+"""Timeout of the search for a plan, in seconds."""
+MOST_BYTES = 1 << 26
+"""Largest plan file that is read, in bytes after unpacking: 64 MiB."""
 _log = logging.getLogger("gradweave")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sources:
-    """What an environment names, read: plans, and the network that others are made for."""
+    """The plans and the network named in an environment, read from their files."""
 
     settings: Settings
     plans: tuple[Schedule, ...]
@@ -42,43 +58,43 @@ class Sources:
 
     @classmethod
     def read(cls, settings: Settings) -> "Sources":
-        """Reads them; without a network that is to be measured.
+        """Reads the plan files and the network; a network to be measured is left out.
 
         Raises:
-            GradweaveError: something cannot be read, or a plan would end with different bits.
+            GradweaveError: a file cannot be read, or `check_plan` refuses a plan.
         """
-        plans = tuple(load(path) for path in settings.plans)
-        for path, plan in zip(settings.plans, plans, strict=True):
-            if not same_bits(plan):
-                raise ScheduleError(
-                    f"{path}: servers add in different orders and would end with different bits; "
-                    "take another strategy"
-                )
+        try:
+            runtime_of(settings.runtime)
+        except GradweaveError as error:
+            raise OptionError(f"GRADWEAVE_RUNTIME: {error}") from error
+        plans = tuple(map(read_plan, settings.plans))
+        if settings.topology is not None:
+            check_cache(settings.cache)
         named = None if settings.measures else settings.topology
         return cls(settings, plans, None if named is None else as_topology(named))
 
     def with_network(self, text: str) -> "Sources":
-        """With a network that was measured.
+        """A copy with a measured network.
 
         Args:
-            text: as it stands in a file.
+            text: the network, in the format of its file.
 
         Raises:
-            GradweaveError: it is not a network.
+            GradweaveError: the text is not a network.
         """
-        with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
+        with temporary_folder() as folder:
             path = Path(folder, "measured.json")
             path.write_text(text)
             return dataclasses.replace(self, network=as_topology(str(path)))
 
     def order(self, hosts: Sequence[str]) -> list[int] | None:
-        """The servers that a job's ranks are, by their hosts; None where that is the order of ids.
+        """The servers of a job's ranks, by their hosts; None if ranks follow the order of ids.
 
         Args:
-            hosts: of each rank.
+            hosts: the host of each rank.
 
         Raises:
-            OptionError: some rank's host has no server left for it.
+            OptionError: no server is left for the host of some rank.
         """
         networks = [self.network, *(plan.topology for plan in self.plans)]
         named = next((network for network in networks if network and network.labels), None)
@@ -90,12 +106,13 @@ class Sources:
         """The plans of a group of a job's ranks.
 
         Args:
-            servers: processes in the job.
-            ranks: those of them that are the group; all if not given.
-            order: the servers that they are, see `order`; by id if not given.
+            servers: number of processes in the job.
+            ranks: the job's ranks that form the group; all if not given.
+            order: the server of each rank of the job, see `order`; in the order of ids if not
+                given.
 
         Raises:
-            GradweaveError: the network or a plan is of other servers.
+            GradweaveError: the network or a plan is for another number of servers.
         """
         plans, network = () if ranks else self.plans, self.network
         for plan in plans:
@@ -105,16 +122,17 @@ class Sources:
         if network is not None:
             if order is None and network.num_servers != servers:
                 raise OptionError(
-                    f"GRADWEAVE_TOPOLOGY: {network.name} has {network.num_servers} servers, the "
-                    f"job {servers} processes; they must agree, or servers be named after hosts"
+                    f"GRADWEAVE_TOPOLOGY: {network.name} has {network.num_servers} servers, but "
+                    f"the job has {servers} processes; use equal numbers, or name the servers "
+                    "after hosts"
                 )
             places = range(servers) if order is None else order
             network = _part(network, [places[rank] for rank in ranks or range(servers)])
-        return Plans(self.settings, {planned(one): _to_run(one) for one in plans}, network)
+        return Plans(self.settings, tuple((planned(one), _to_run(one)) for one in plans), network)
 
 
 def _part(network: Topology, places: list[int]) -> Topology:
-    """The network of some of its servers, in an order."""
+    """The network of some of its servers, in the given order."""
     ascending = sorted(places)
     if len(places) < network.num_servers:
         network, _ = subnetwork(network, network.servers[ascending])
@@ -125,40 +143,57 @@ def _part(network: Topology, places: list[int]) -> Topology:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plans:
-    """Where the plans of a group come from."""
+    """The source of a group's plans."""
 
     settings: Settings
-    given: Mapping[str, Schedule]
-    """Those of files, for all sizes."""
+    given: Sequence[tuple[Planned, Schedule]]
+    """Plans read from files, each with its collective; they apply to all sizes."""
     network: Topology | None
-    """That of the group's servers, for which others are made."""
+    """The network of the group's servers, for which further plans are searched."""
     search_s: float = SEARCH_S
-    """Longest search for one."""
+    """Timeout of a search, in seconds."""
 
     @property
     def any(self) -> bool:
-        """Whether there are to be some."""
+        """Whether the group has a source of plans."""
         return bool(self.given) or self.network is not None
 
-    def find(self, of: SizeClass, ended: threading.Event) -> Schedule | None:
-        """The plan for a collective and size; None where none is wanted.
+    def find(
+        self, of: SizeClass, given_up: Callable[[], str | None] = lambda: None
+    ) -> Schedule | None:
+        """The plan for a collective and size, or None if no plan is wanted for it.
 
         Args:
-            of: what it is for.
-            ended: set when the plan is of no use any more.
+            of: the calls that the plan is for.
+            given_up: returns a reason to stop the search, or None to continue.
 
         Raises:
-            GradweaveError: none was found.
+            GradweaveError: no plan was found.
         """
-        if of.collective in self.given:
-            given = self.given[of.collective]
-            return given if _is_for(given, of) else None
+        given = [plan for name, plan in self.given if name == of.collective]
+        if given:
+            fitting = [plan for plan in given if _is_for(plan, of)]
+            return min(fitting, key=lambda plan: self.seconds(plan, of), default=None)
         if self.network is None:
             return None
-        return _to_run(self.kept(of) or self.searched(of, ended))
+        return self.kept(of) or self.searched(of, given_up)
+
+    def seconds(self, plan: Schedule, of: SizeClass) -> float:
+        """The predicted time of a call by a plan."""
+        return plan_seconds(plan, runtime_of(self.settings.runtime), of)
+
+    def hopeless(self, plan: Schedule, of: SizeClass) -> str | None:
+        """Reason why a plan is not worth a trial, or None if it may beat the backend's own."""
+        own_s = own_seconds(plan.topology, runtime_of(self.settings.runtime), of)
+        if own_s is None or (plan_s := self.seconds(plan, of)) <= LOSES * own_s:
+            return None
+        return (
+            f"predicted to take {format_seconds(plan_s)}, gloo's own {format_seconds(own_s)} "
+            f"(runtime {self.settings.runtime})"
+        )
 
     def file(self, of: SizeClass) -> Path:
-        """Where a plan is kept: by collective, network, runtime and size."""
+        """The file that keeps a plan, named by its collective, network, runtime and size."""
         assert self.network is not None
         runtime = self.settings.runtime
         if Path(runtime).suffix == ".toml":
@@ -169,68 +204,115 @@ class Plans:
         return self.settings.cache / f"{of.collective}-{key.hexdigest()}-{of.size}{root}.json"
 
     def kept(self, of: SizeClass) -> Schedule | None:
-        """A plan that an earlier job has left."""
+        """The plan kept by an earlier job, if any; an unusable plan is set aside."""
         path = self.file(of)
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
         try:
-            plan = load(path)
+            return self._checked(read_plan(path), of)
         except GradweaveError as error:
-            _log.warning("%s is made anew: %s", path, error)
-            return None
-        assert self.network is not None
-        same = digest(plan.topology) == digest(self.network)
-        if same and planned(plan) == of.collective and _is_for(plan, of):
-            return plan
-        _log.warning("%s is made anew: it is the plan of another network", path)
+            set_aside(path, str(error).removeprefix(f"{path}: "))
         return None
 
-    def searched(self, of: SizeClass, ended: threading.Event) -> Schedule:
-        """A new plan, which is kept.
+    def _checked(self, plan: Schedule, of: SizeClass) -> Schedule:
+        """A kept plan, in the form in which groups run it.
 
         Raises:
-            GradweaveError: none was found.
+            ScheduleError: the plan is for a different call or network.
         """
         assert self.network is not None
-        with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
-            network, found = Path(folder, "network.json"), Path(folder, "plan.json")
-            said = Path(folder, "said")
+        if digest(plan.topology) != digest(self.network):
+            raise ScheduleError("it is the plan of another network")
+        if planned(plan) != of.collective or not _is_for(plan, of):
+            raise ScheduleError("it is the plan of another collective or root")
+        size, wanted = _planned_bytes(plan), self._bytes(of)
+        if size not in (None, wanted):
+            raise ScheduleError(f"it was planned for {size:,} bytes, not {wanted:,}")
+        return _to_run(plan)
+
+    def searched(
+        self, of: SizeClass, given_up: Callable[[], str | None] = lambda: None
+    ) -> Schedule:
+        """Searches for a new plan and keeps it.
+
+        Raises:
+            GradweaveError: no plan was found.
+        """
+        assert self.network is not None
+        with cleared_folder("gradweave-") as folder:  # even if this process is killed
+            network, found, said = folder / "network.json", folder / "plan.json", folder / "said"
             save(self.network, network)
-            arguments = ["schedule", str(network), "--output", str(found)]
+            arguments = ["solve", str(network), "--output", str(found)]
             arguments += self._asked(of)
             arguments += ["--time-limit", str(self.search_s)]
-            run_verb(arguments, said, lambda: "the group has ended" if ended.is_set() else None)
-            plan = load(found).replace(topology=self.network)  # by its name
+            run_command(arguments, said, given_up)
+            plan = read_plan(found).replace(topology=self.network)  # restores its name
         self.keep(plan, of)
-        return plan
+        return _to_run(plan)
 
     def _asked(self, of: SizeClass) -> list[str]:
-        """Options of the verb that searches."""
+        """Options of the search command."""
         if of.collective in COLLECTIVES:
             asked = ["--collective", of.collective, "--objective", "seconds"]
             asked += ["--runtime", self.settings.runtime]
-            return [*asked, "--gradient-bytes", str(of.size)]
+            return [*asked, "--size", str(self._bytes(of))]
         assert self.network is not None
-        servers = self.network.servers
-        size = -(-of.size // len(servers)) * len(servers)  # an all-to-all has equal parts
-        root = "" if of.root == NO_ROOT else f",root={servers[of.root]}"
-        job = f"{of.collective}:bytes={size}{root}"
+        root = "" if of.root == NO_ROOT else f",root={self.network.servers[of.root]}"
+        job = f"{of.collective}:bytes={self._bytes(of)}{root}"
         return ["--job", job, "--runtime", self.settings.runtime]
+
+    def _bytes(self, of: SizeClass) -> int:
+        """The size to search a plan for, rounded up for an all-to-all, which needs equal parts."""
+        if of.collective != "all_to_all" or self.network is None:
+            return of.size
+        servers = self.network.num_servers
+        return -(-of.size // servers) * servers
 
     def keep(self, plan: Schedule, of: SizeClass) -> None:
         """Keeps a plan for later jobs."""
+        path = self.file(of)
         try:
             make_folder(self.settings.cache)
-            plan.save(self.file(of))
+            if os.path.lexists(path):  # written since the look-up, or could not be set aside
+                check_regular(path)
+            plan.save(path)
         except FileError as error:
-            _log.warning("GRADWEAVE_CACHE: the plan is not kept: %s", error)
+            if check_cache(self.settings.cache):  # else a warning was logged when the job began
+                _log.warning("GRADWEAVE_CACHE: the plan is not kept: %s", error)
+
+
+@functools.cache
+def check_cache(folder: Path) -> bool:
+    """Whether plans can be kept in a folder; if not, logs a warning once per process."""
+    try:
+        make_folder(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except (FileError, OSError) as error:
+        _log.warning("GRADWEAVE_CACHE: plans are not kept: %s", error)
+        return False
+
+
+def read_plan(path: Path) -> Schedule:
+    """Reads a plan of unknown origin and checks it.
+
+    Raises:
+        GradweaveError: it cannot be read, or `check_plan` refuses it; the message names the file.
+    """
+    check_regular(path)
+    plan = load(path, max_bytes=MOST_BYTES)
+    try:
+        check_plan(plan)
+    except (InvalidScheduleError, ScheduleError) as error:
+        raise type(error)(f"{path}: {error}") from error
+    return plan
 
 
 def planned(plan: Schedule) -> Planned:
-    """The collective that a plan is of.
+    """The collective that a plan carries out.
 
     Raises:
-        ScheduleError: something that no call asks for.
+        ScheduleError: it is not a collective that a call can ask for.
     """
     if plan.demand is None:
         return plan.collective
@@ -250,8 +332,16 @@ def planned(plan: Schedule) -> Planned:
             return name
     raise ScheduleError(
         f"{demand.name}: expected a plan of one of {', '.join([*COLLECTIVES, *DEMANDED])} among "
-        "all servers, in equal parts; run others by gradweave.execute.torch_distributed.exchange"
+        "all servers, in equal parts; run others by gradweave.torch.exchange"
     )
+
+
+def _planned_bytes(plan: Schedule) -> float | None:
+    """The size that a plan was searched for, if its file states it."""
+    if plan.demand is None:
+        return planned_for(plan).gradient_bytes
+    blocks = plan.topology.num_servers if plan.demand.unicast and len(plan.demand.bytes) > 1 else 1
+    return int(plan.demand.bytes[0]) * blocks
 
 
 def _is_for(plan: Schedule, of: SizeClass) -> bool:
@@ -263,14 +353,14 @@ def _is_for(plan: Schedule, of: SizeClass) -> bool:
 
 
 def _to_run(plan: Schedule) -> Schedule:
-    """A plan as groups run it: of a stage, rank r has the r-th part."""
+    """A plan in the form in which groups run it: for one stage, rank r holds the r-th part."""
     if plan.demand is not None or plan.collective == "all_reduce":
         return plan
     return sharded(plan)
 
 
 def digest(topology: Topology) -> str:
-    """Of nodes and links, whatever their network is called."""
+    """A hash of the nodes and links, independent of the network's name."""
     made = hashlib.blake2b(topology.is_server.tobytes(), digest_size=16)
     for column in LINK_COLUMNS:
         made.update(getattr(topology, column).tobytes())

@@ -1,4 +1,4 @@
-"""The collectives of this process: the last thousand, and which are in flight."""
+"""Records the collectives of this process: the last thousand, and those in flight."""
 
 import itertools
 import threading
@@ -14,13 +14,13 @@ import torch.distributed as dist
 from gradweave.torch.awaited import AwaitedWork
 
 KEPT = 1000
-"""Calls that a process keeps."""
+"""Number of calls that a process keeps."""
 _TOLD = 16
-"""Calls of a lane whose texts are told to other ranks, by which they see what does not match."""
+"""Calls per channel whose text is sent to other ranks, so that they can see mismatches."""
 
 
 class Entry:
-    """One call: what it is, and from when to when it was in flight, by `time.monotonic_ns`."""
+    """One call: its kind, and the times when it began and ended, by `time.monotonic_ns`."""
 
     __slots__ = (
         "_on_cpu",
@@ -43,22 +43,22 @@ class Entry:
     def __init__(self, lane: "Lane", kind: str, tensors: Any, options: Any, sized: bool) -> None:
         self.lane, self.kind, self.sized, self._options = lane, kind, sized, options
         self.length: tuple[torch.dtype, int] | None = None
-        """Type and number of elements."""
+        """Type and number of the elements."""
         self.bytes = 0
         self._on_cpu = True
         if tensors is not None:
             self._measure(tensors)
         self.number = lane.entered = lane.entered + 1
         self.planned = False
-        """Whether a plan of Gradweave's ran it, or gloo in the plan's trial."""
+        """Whether a Gradweave plan ran it, or gloo within the trial of a plan."""
         self.root: int | None = None
-        """The rank of the job that all wait for, where it is one."""
+        """The rank of the job that all others wait for in this call, if there is one."""
         self.error: str | None = None
         self._work: Any = self
         self.end_ns = 0
-        """0: it is in flight."""
+        """0 while the call is in flight."""
         self.begin_ns = self.waits_from_ns = time.monotonic_ns()
-        """The latter is 0 while nobody waits for a call that nobody need wait for, as messages."""
+        """`waits_from_ns` is 0 while nobody waits for a message, which need not be awaited."""
 
     def _measure(self, tensors: Any) -> None:
         first = tensors
@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """What has to be equal at all ranks, in words."""
+        """A description of the properties that must be equal at all ranks."""
         words = [self.kind]
         if self.length is not None and self.sized:
             dtype, count = self.length
@@ -82,12 +82,12 @@ class Entry:
         return " ".join(filter(None, words))
 
     def started(self, work: Any, follow: bool) -> Any:
-        """Notes what the caller waits for, and returns what it is to wait for.
+        """Notes the work that the caller waits for, and returns the work to give to the caller.
 
         Args:
-            work: PyTorch's; None where there is nothing to wait for.
-            follow: whether to be told of its end, which costs the caller a little, rather than to
-                look whether it has come.
+            work: PyTorch's work, or None if there is nothing to wait for.
+            follow: whether to record the end of the call when it happens, which costs the caller a
+                little time. Otherwise it is recorded when the status is next read.
         """
         if work is None:
             self._work = None
@@ -102,16 +102,16 @@ class Entry:
         return work
 
     def failed(self, error: BaseException) -> None:
-        """Notes that it ended with an error."""
+        """Notes that the call ended with an error."""
         self.error = str(error) or type(error).__name__
         self._end()
 
     def over(self) -> bool:
-        """Whether it is not in flight any more."""
+        """Whether the call is no longer in flight."""
         if self.end_ns:
             return True
         work = self._work
-        if work is self:  # the call has not returned
+        if work is self:  # the call itself has not returned
             return False
         if isinstance(work, weakref.ref):
             return False
@@ -126,7 +126,7 @@ class Entry:
     def _follow(self, work: Any) -> None:
         try:
             work.get_future().add_done_callback(lambda _: self._note_end())
-        except RuntimeError:  # it has none
+        except RuntimeError:  # this work has no future
             pass
 
     def _note_end(self) -> None:
@@ -149,8 +149,8 @@ class Entry:
 
     def _look_for_error(self, work: Any) -> None:
         try:
-            work.wait()  # which is over; on other devices it would order streams
-        except Exception as error:  # as its caller sees it
+            work.wait()  # already complete; on other devices a wait would order streams
+        except Exception as error:  # the error that the caller sees
             self.error = str(error) or type(error).__name__
 
 
@@ -162,12 +162,12 @@ def _flat(tensors: Any) -> Iterator[torch.Tensor]:
 
 
 _AWAITED = ("reduce_scatter",)
-"""Collectives of gloo's that are over for PyTorch once their caller has waited for them."""
+"""gloo's collectives that PyTorch considers complete only after their caller has waited."""
 _OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
 def _operation(options: Any) -> str:
-    """Of an options object of PyTorch's, the operation or the root."""
+    """The operation or the root in one of PyTorch's options objects."""
     operation, root = getattr(options, "reduceOp", None), getattr(options, "rootRank", None)
     words = [x.lower() for x in _OPERATIONS if operation == getattr(dist.ReduceOp, x)]
     words += [f"root {root}"] if root is not None else []
@@ -175,27 +175,29 @@ def _operation(options: Any) -> str:
 
 
 class Lane:
-    """Calls that ranks number alike: the collectives of a group, or messages from one to another.
+    """A channel: calls that ranks number in the same order.
+
+    A channel has the collectives of one group, or the messages from one rank to another.
 
     Args:
-        key: the same at all its members, and no other lane's.
-        members: ranks of the job.
-        between_two: whether it is messages from the first member to the second.
+        key: a unique name, the same at all members.
+        members: the ranks of the job that take part.
+        between_two: whether these are messages from the first member to the second.
     """
 
     def __init__(self, key: str, members: tuple[int, ...], *, between_two: bool = False) -> None:
         self.key, self.members, self.between_two = key, members, between_two
         self.entered = 0
-        """Calls of this process."""
+        """Number of calls that this process has made."""
         self.open: deque[Entry] = deque()
-        """Those that were in flight when they were looked at last."""
+        """Calls that were in flight when last checked."""
         self.recent: deque[Entry] = deque(maxlen=_TOLD)
         self.failed: Entry | None = None
-        """The last one that ended with an error."""
+        """The last call that ended with an error."""
         self._settling = threading.Lock()
 
     def settle(self) -> None:
-        """Leaves out what is over, unless another thread does so now."""
+        """Drops calls that have ended, unless another thread is doing so."""
         if not self._settling.acquire(blocking=False):
             return
         try:
@@ -208,26 +210,26 @@ class Lane:
             self._settling.release()
 
     def first(self) -> Entry | None:
-        """The first call that is in flight and waited for."""
+        """The first call in flight that a caller waits for."""
         return next((entry for entry in self.open.copy() if entry.waits_from_ns), None)
 
 
 class Recorder:
-    """Keeps a process's calls, of all its groups.
+    """Records the calls of a process in all its groups.
 
     Args:
-        follow: whether ends are noted when they come, rather than when somebody looks.
+        follow: whether to record the end of a call when it happens, not when somebody looks.
     """
 
     def __init__(self, *, follow: bool = False) -> None:
         self.follows = follow
-        """Whether ends are noted when they come."""
+        """Whether the end of a call is recorded when it happens."""
         self.lanes: dict[str, Lane] = {}
         self.kept: deque[Entry] = deque(maxlen=KEPT)
-        """In the order of their begin."""
+        """The last calls, in the order in which they began."""
 
     def lane(self, key: str, members: tuple[int, ...], *, between_two: bool = False) -> Lane:
-        """The lane of a key, made when it is first asked for."""
+        """The channel of a key, created on first use."""
         found = self.lanes.get(key)
         if found is None:
             found = self.lanes[key] = Lane(key, members, between_two=between_two)
@@ -236,14 +238,14 @@ class Recorder:
     def enter(
         self, lane: Lane, kind: str, tensors: Any = None, options: Any = None, sized: bool = True
     ) -> Entry:
-        """Notes that a call begins.
+        """Records that a call begins.
 
         Args:
-            lane: whose.
-            kind: of collective.
-            tensors: of this rank, alone or in lists.
-            options: PyTorch's, with the operation or the root.
-            sized: whether lengths have to be equal at all ranks.
+            lane: the channel of the call.
+            kind: the kind of collective.
+            tensors: this rank's tensor, or lists of tensors.
+            options: PyTorch's options, with the operation or the root.
+            sized: whether lengths must be equal at all ranks.
         """
         if lane.open:
             lane.settle()
@@ -254,16 +256,16 @@ class Recorder:
         return entry
 
     def started(self, entry: Entry, work: Any) -> Any:
-        """Notes what the caller of a call waits for, and returns what it is to wait for."""
+        """Notes the work that a caller waits for, and returns the work to give to the caller."""
         return entry.started(work, self.follows)
 
     def close(self, key: str) -> None:
-        """Forgets the lanes of a group that ends, so that nothing of it is held."""
+        """Forgets the channels of a group that ends, so that none of its objects stay alive."""
         for name in [name for name in self.lanes if name == key or name.startswith(f"{key}:")]:
             for entry in self.lanes.pop(name).open:
                 entry.started(None, False)
 
     def close_all(self) -> None:
-        """Forgets all."""
+        """Forgets all channels."""
         for key in list(self.lanes):
             self.close(key)

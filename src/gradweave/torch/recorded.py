@@ -1,4 +1,4 @@
-"""A process group that records its collectives, whatever carries them out."""
+"""A process group that records its collectives, whichever backend runs them."""
 
 import dataclasses
 import functools
@@ -14,24 +14,27 @@ from torch.distributed import distributed_c10d
 
 from gradweave.errors import GradweaveError
 from gradweave.execute.torch_distributed.store import root_store
+from gradweave.processes.peers import MOST_TEXT, peer_value
 from gradweave.torch.kept import TraceFile, kept
 from gradweave.torch.machine import machine
 from gradweave.torch.monitor import Monitor
 from gradweave.torch.progress import PlannedWork
 from gradweave.torch.record import Entry, Recorder
 from gradweave.torch.settings import Recording
-from gradweave.torch.wrapper import METHODS, GroupWrapper
+from gradweave.torch.stands import Text
+from gradweave.torch.wrapper import METHODS, GroupWrapper, untraced
 
 JOB = "gradweave job"
-"""Key in a job's store, below all prefixes: the prefix of what its ranks tell, and their number."""
+"""Key in a job's store, without any prefix; its value is the prefix of the ranks' status and the
+number of ranks."""
 _log = logging.getLogger("gradweave")
 
 
 def group_record(options: Any) -> "GroupRecord | None":
-    """Where a new group's calls are recorded, if its rank 0 wants that; collective.
+    """The recorder for the calls of a new group, if the group's rank 0 wants one; collective.
 
     Args:
-        options: PyTorch's `DistributedBackendOptions`, by which the group is made.
+        options: PyTorch's `DistributedBackendOptions` for the group.
     """
     if options.group_size == 1:
         return None
@@ -40,7 +43,7 @@ def group_record(options: Any) -> "GroupRecord | None":
         options.store.set("gradweave recording", text)
     else:
         text = options.store.get("gradweave recording")
-    key, asked = json.loads(text)
+    key, asked = peer_value(text, tuple[Text, Text | None], "the recording settings of rank 0")
     if asked is None:
         return None
     members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
@@ -50,19 +53,19 @@ def group_record(options: Any) -> "GroupRecord | None":
 
 @dataclasses.dataclass(frozen=True)
 class GroupRecord:
-    """Where the calls of a group are recorded."""
+    """Where to record the calls of a group."""
 
     recorder: Recorder
     key: str
-    """Of the group, the same at all its ranks."""
+    """A name of the group, the same at all its ranks."""
     members: tuple[int, ...]
-    """Ranks of the job, by their ranks in the group."""
+    """The job's ranks, in the order of their ranks in the group."""
     end: Callable[[], None] = lambda: None
-    """To be called when the group ends."""
+    """Must be called when the group ends."""
 
 
 def _wanted() -> str:
-    """A key for the group, and what is wanted of it."""
+    """A key for the group, and the requested recording as JSON."""
     asked = Recording()
     try:
         asked = Recording.of()
@@ -72,7 +75,7 @@ def _wanted() -> str:
 
 
 class _Process:
-    """What the recorded groups of a process share, from the first to the end of the last."""
+    """The state shared by a process's recorded groups, from the first to the end of the last."""
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
@@ -81,7 +84,7 @@ class _Process:
         self._groups: set[str] = set()
 
     def joined(self, key: str, asked: Recording, options: Any) -> Recorder:
-        """Notes that there is a group, and begins where it is the first; what keeps its calls."""
+        """Registers a group, and starts recording with the first group. Returns the recorder."""
         if self.recorder is None:
             self._begin(key, asked, options)
         assert self.recorder is not None
@@ -89,7 +92,7 @@ class _Process:
         return self.recorder
 
     def ended(self, key: str) -> None:
-        """Notes that a group has ended."""
+        """Removes a group that has ended, and stops the recording with the last group."""
         self._groups.discard(key)
         if self.recorder is not None and not self._groups:
             recorder, monitor = self.recorder, self._monitor
@@ -109,8 +112,8 @@ class _Process:
         rank = dist.get_rank() if here else options.group_rank
         size = dist.get_world_size() if here else options.group_size
         name = key
-        if here:  # ranks may begin with different groups
-            name = store.compare_set("gradweave job", "", key).decode()
+        if here:  # the ranks' first recorded groups may differ
+            name = store.compare_set("gradweave job", "", key).decode(errors="replace")[:MOST_TEXT]
         root = root_store(store)
         if rank == 0:
             root.set(JOB, json.dumps([f"gradweave {name}", size]))
@@ -135,9 +138,9 @@ class RecordedGroup(GroupWrapper):
     """A process group that records its calls.
 
     Args:
-        record: where.
-        inner: the group that the calls are handed on to.
-        more: of a class that this one is combined with.
+        record: where to record them.
+        inner: the group that carries them out.
+        more: further arguments, for a class combined with this class.
     """
 
     def __init__(self, record: GroupRecord, inner: dist.ProcessGroup, *more: Any) -> None:
@@ -146,12 +149,12 @@ class RecordedGroup(GroupWrapper):
         self._lane = record.recorder.lane(record.key, record.members)
 
     def shutdown(self) -> None:
-        """Ends it."""
+        """Ends the group."""
         self._record.end()
         super().shutdown()
 
     def abort(self) -> None:
-        """Ends it, and what is in flight."""
+        """Ends the group and all calls in flight."""
         self._record.end()
         super().abort()
 
@@ -172,17 +175,17 @@ class RecordedGroup(GroupWrapper):
 
 
 class _Call(NamedTuple):
-    """A method of process groups."""
+    """How to record one method of a process group."""
 
     kind: str
     place: int | None = 0
-    """Of the argument whose length has to be equal at all ranks."""
+    """Position of the argument with the tensors."""
     sized: bool = True
-    """Whether it has to be."""
+    """Whether the tensors' length must be equal at all ranks."""
     from_root: bool = False
-    """Whether the root alone is waited for."""
+    """Whether the ranks wait only for the root."""
     peer: str = ""
-    """``to`` or ``from``, where it is a message."""
+    """``to`` or ``from`` if the call is a message."""
 
 
 _GATHER, _SCATTER = _Call("all_gather", 1), _Call("reduce_scatter")
@@ -211,7 +214,7 @@ _CALLS = {
     "scatter": _Call("scatter", from_root=True),
     "send": _Call("message", peer="to"),
 }
-"""How ranks tell calls of the methods apart."""
+"""How to record each method."""
 
 
 def _recording(name: str, call: _Call) -> Any:
@@ -231,3 +234,4 @@ def _recording(name: str, call: _Call) -> Any:
 for _name in METHODS:
     if hasattr(dist.ProcessGroup, _name):
         setattr(RecordedGroup, _name, _recording(_name, _CALLS[_name]))
+untraced(RecordedGroup)

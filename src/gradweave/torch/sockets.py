@@ -1,4 +1,4 @@
-"""What this process's TCP connections have carried, as Linux counts it."""
+"""Byte counters of this process's TCP connections, as kept by Linux."""
 
 import contextlib
 import os
@@ -8,38 +8,40 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _INFO = struct.Struct("=120xQQ8xI20xQ")
-"""Of ``struct tcp_info`` (include/uapi/linux/tcp.h): bytes acknowledged, bytes received, bytes not
-sent, and microseconds in which something was under way."""
+"""Fields of ``struct tcp_info`` (include/uapi/linux/tcp.h): bytes acknowledged, bytes received,
+bytes not sent, and microseconds in which data was in flight."""
 _INFO_BYTES = 232
 
 
 class Connection(NamedTuple):
-    """One of this process's ends."""
+    """This process's end of a TCP connection."""
 
     local: str
-    """Address and port here; the other end has them as `peer`."""
+    """Address and port of this end; the other end has them as `peer`."""
     peer: str
     sent_bytes: int
-    """That the other end has acknowledged."""
+    """Bytes that the other end has acknowledged."""
     received_bytes: int
     waiting_bytes: int
-    """That wait here to be sent."""
+    """Bytes queued here for sending."""
     busy_s: float
-    """In which bytes were sent, or waited to be."""
+    """Time in which bytes were being sent or were queued."""
 
 
 def connections() -> list[Connection]:
-    """All of them; none where this is not Linux."""
+    """All TCP connections of this process; empty on systems other than Linux."""
     if socket.getdefaulttimeout() is not None:
-        return []  # Python would set every socket that it looks at to that
+        return []  # Python would apply that default timeout to every socket examined here
     return [found for file in _sockets() if (found := _connection(file)) is not None]
 
 
 def received_bytes(port: int | None) -> int:
-    """What has come from the hosts to one of whose ports this process is connected.
+    """Bytes received from hosts on which this process is connected to a port.
+
+    Connections to other ports of these hosts count as well.
 
     Args:
-        port: theirs; None: 0 bytes.
+        port: the port; if None, the result is 0.
     """
     ends = connections() if port is not None else []
     hosts = {end.peer.rpartition(":")[0] for end in ends if end.peer.endswith(f":{port}")}
@@ -55,14 +57,14 @@ def _sockets() -> Iterator[int]:
 
 
 def _connection(file: int) -> Connection | None:
-    """What is known of a file, if it is a TCP connection."""
+    """The counters of a file descriptor, or None if it is not a TCP connection."""
     try:
         with socket.socket(fileno=os.dup(file)) as copy:
             local, peer = copy.getsockname(), copy.getpeername()
             if copy.type != socket.SOCK_STREAM or len(local) < 2:
                 return None
             info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except OSError:  # it is another kind of file, or closed
+    except OSError:  # another kind of file, or one that was closed meanwhile
         return None
     if len(info) < _INFO.size:
         return None

@@ -1,4 +1,4 @@
-"""What is shown of a running job: its ranks, its links, and who holds it up."""
+"""The view of a running job: its ranks, its links, and who holds it up."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from gradweave.torch.waiting import Holdup, Ranks
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank."""
+    """The view of one rank."""
 
     rank: int
     host: str
@@ -18,28 +18,28 @@ class RankView:
     state: str
     """``in a collective``, ``in its own code``, ``not heard`` or ``has left``."""
     call: str
-    """The call that it is in, or that ended last."""
+    """The call in flight, or the last call that ended."""
     where: str
-    """The line of its program, where it is in its own code."""
+    """The line of user code, if the rank is outside collectives."""
     seconds: float
-    """In that call, or since it ended."""
+    """Time in that call, or since it ended."""
     calls: int
-    """That it has entered, of all groups, messages included."""
+    """Number of calls entered, in all groups and including messages."""
     behind: int
-    """Calls that another rank has waited in for a while, and that it has yet to enter."""
+    """Number of calls missing until this rank is where another rank has waited for a while."""
     sent_bytes_per_s: float
     received_bytes_per_s: float
 
 
 @dataclasses.dataclass(frozen=True)
 class JobView:
-    """All of it."""
+    """The view of the whole job."""
 
     ranks: tuple[RankView, ...]
     links: tuple[LinkUse, ...]
-    """That carry anything, the busiest first."""
+    """Links that carry anything, busiest first."""
     holdup: Holdup | None
-    """Who holds the others up, where some wait for as long as the patience."""
+    """Who holds other ranks up, if any have waited for as long as the patience."""
 
     @classmethod
     def of(
@@ -49,12 +49,12 @@ class JobView:
         heard: Collection[int],
         patience_s: float,
     ) -> "JobView":
-        """That between two readings of where the ranks stood.
+        """The view between two readings of the ranks' status.
 
         Args:
-            before: by rank.
-            now: likewise.
-            heard: ranks that have written lately.
+            before: status by rank in the first reading.
+            now: status by rank in the second reading.
+            heard: ranks that have written a status recently.
             patience_s: how long a call may take.
         """
         links = links_in_use(before, now)
@@ -94,11 +94,11 @@ def _rank(
 
 
 WAITED_S = 0.5
-"""In a call, before another rank counts as behind: ranks tell where they stand at other moments."""
+"""Seconds in a call before other ranks count as behind: ranks report at different moments."""
 
 
 def _missing(stand: RankStand, other: RankStand) -> int:
-    """How many calls a rank has yet to enter until it is in the one that another one waits in."""
+    """Number of calls until a rank has entered the call in which another rank waits."""
     numbers = [
         (lane.open or 0) - stand.lanes[key].entered
         for key, lane in other.open

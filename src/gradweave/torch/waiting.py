@@ -1,4 +1,4 @@
-"""Who holds a job up, by where its ranks say that they stand in their collectives."""
+"""Works out who holds a job up, from the status of its ranks."""
 
 import collections
 import dataclasses
@@ -13,37 +13,37 @@ from gradweave.wording import counted, listed
 
 
 class Kind(enum.Enum):
-    """What holds a job up."""
+    """The cause of a hold-up."""
 
     LATE = "late"
-    """A rank that is there and has not entered the call."""
+    """A rank that responds but has not entered the call."""
     LOST = "lost"
-    """A rank of which nothing is heard: stopped, dead or cut off."""
+    """A rank that does not respond: stopped, dead or cut off."""
     LEFT = "left"
-    """A rank that has left the job, without the call."""
+    """A rank that has left the job without entering the call."""
     MISMATCH = "mismatch"
-    """Ranks that call something else than the others."""
+    """Ranks that make a different call from the others."""
     CYCLE = "cycle"
     """Ranks that wait for each other."""
     LINK = "link"
-    """A link that is slow; the ranks are its sender and its receiver."""
+    """A slow link; the ranks are its sender and its receiver."""
     NETWORK = "network"
-    """No rank and no link stands out; no ranks are named."""
+    """No rank or link stands out; no ranks are named."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Holdup:
-    """Who holds a job up."""
+    """The ranks that hold a job up, and why."""
 
     kind: Kind
     ranks: tuple[int, ...]
     text: str
-    """In one line, without a full stop."""
+    """A description in one line, without a full stop."""
     for_s: float
-    """How long others have waited."""
+    """How long other ranks have waited."""
 
     def confirms(self, other: "Holdup") -> bool:
-        """Whether another one, of an earlier reading, was of these ranks or more, and as this."""
+        """Whether an earlier finding had the same cause and named at least these ranks."""
         if self.kind is Kind.LINK:
             return (self.kind, self.ranks) == (other.kind, other.ranks)
         return self.kind is other.kind and set(self.ranks) <= set(other.ranks)
@@ -51,7 +51,7 @@ class Holdup:
 
 @dataclasses.dataclass(frozen=True)
 class _Wait:
-    """One rank in one call."""
+    """One rank that waits in one call."""
 
     rank: int
     key: str
@@ -60,16 +60,16 @@ class _Wait:
 
 
 class Ranks:
-    """What was heard of a job's ranks, and what follows from it.
+    """The status of a job's ranks, from which `holdup` draws its conclusion.
 
     Args:
-        stands: where each stood when it was heard last, by rank.
-        present: those that were heard just now. Whoever sends bytes over a link is there, too,
-            though its own word may be late.
-        certain: whether it is long enough that those that were not heard are not there.
+        stands: the latest status of each rank.
+        present: ranks whose status is recent. Ranks that send bytes over a link count as present
+            even if their status is late.
+        certain: whether enough time has passed to treat silent ranks as lost.
         patience_s: how long a call may take.
-        links: what links carried lately.
-        known: what is known of the processes of ranks that were not heard.
+        links: recent traffic.
+        known: for silent ranks on this machine, the state of their processes.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Ranks:
         self._known = known or {}
 
     def holdup(self) -> Holdup | None:
-        """Who holds the others up; None where nobody waits for long, or it cannot be told yet."""
+        """Who holds the others up, if a rank has waited for long and the cause is clear."""
         waits = sorted(self._waits(), key=lambda wait: -wait.lane.open_s)
         if not waits:
             return None
@@ -104,7 +104,7 @@ class Ranks:
         if left := {r for r in reached & self._left if not self._stands[r].failed}:
             return self._gone(sorted(left), waits)
         if any(self._stands[wait.rank].failed for wait in waits):
-            return None  # connections broke: who is only late waits for the same one later
+            return None  # connections broke: ranks that are only late get here too
         late = {r for r in reached - sending if not any(self._stands[r].open)}
         if late:
             return self._late(sorted(late), waits)
@@ -120,7 +120,7 @@ class Ranks:
                     yield _Wait(rank, key, lane, lane.open)
 
     def _awaited(self, rank: int) -> set[int]:
-        """Ranks that one waits for; nobody, where it is not there to wait."""
+        """The ranks that a rank waits for; empty if it is not alive to wait."""
         if rank not in self._present and rank not in self._left:
             return set()
         found = set[int]()
@@ -130,7 +130,7 @@ class Ranks:
         return found
 
     def _lacks(self, rank: int, key: str, lane: LaneStand) -> bool:
-        """Whether a rank has not done its part in the call that another one is in."""
+        """Whether a rank has not done its part in a call that another rank is in."""
         stand, number = self._stands.get(rank), lane.open or 0
         its = stand.lanes.get(key) if stand is not None else None
         if rank in self._present or rank in self._left:
@@ -138,7 +138,7 @@ class Ranks:
         return its is None or not its.done(number)
 
     def _mismatch(self, wait: _Wait) -> Holdup | None:
-        """Where ranks have entered different calls by the same number."""
+        """Finds ranks whose calls with the same number differ."""
         calls: dict[str, list[int]] = {}
         for rank in wait.lane.members:
             stand = self._stands.get(rank)
@@ -156,7 +156,7 @@ class Ranks:
         said = [f"{self._named(some)} {_verb(some, 'calls')} {text}" for text, some in others]
         end = f"{self._named(most)} {_verb(most, 'calls')} {common}"
         where = f"as call {wait.number}{self._group(wait.lane)}"
-        text = f"{listed(said)} {where}, where {end}"
+        text = f"{listed(said)} {where}, while {end}"
         return Holdup(Kind.MISMATCH, tuple(ranks), text, wait.lane.open_s)
 
     def _lost(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
@@ -168,8 +168,8 @@ class Ranks:
         return Holdup(Kind.LOST, tuple(ranks), text, waits[0].lane.open_s)
 
     def _gone(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
-        text = f"{self._named(ranks)} {_verb(ranks, 'has', 'have')} ended, without a call that is "
-        text += f"awaited by {self._held(waits)}"
+        text = f"{self._named(ranks)} {_verb(ranks, 'has', 'have')} ended without entering the "
+        text += f"call of {self._held(waits)}"
         return Holdup(Kind.LEFT, tuple(ranks), text, waits[0].lane.open_s)
 
     def _late(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
@@ -182,9 +182,9 @@ class Ranks:
         return Holdup(Kind.LATE, tuple(ranks), text, waits[0].lane.open_s)
 
     def _cycle(self, waits: list[_Wait]) -> Holdup | None:
-        """Ranks of which each waits for the next."""
+        """Finds ranks that wait for each other in a cycle."""
         if waits[0].lane.open_s < 2 * self._patience_s:
-            return None  # who has started a call may not wait for it yet
+            return None  # a rank that has started a call may not be waiting for it yet
         rank, seen = waits[0].rank, list[int]()
         while rank not in seen:
             seen.append(rank)
@@ -199,14 +199,14 @@ class Ranks:
         return Holdup(Kind.CYCLE, tuple(sorted(ranks)), text, waits[0].lane.open_s)
 
     def _slow(self, waits: list[_Wait]) -> Holdup | None:
-        """All that are awaited are in a call themselves, and bytes are under way."""
+        """Finds the slow link if every rank that others wait for is in a call itself."""
         held = f"holds up {self._held(waits)}"
         link = slow_link(self._links)
         if link is None:
             if waits[0].lane.open_s < 2 * self._patience_s:
                 return None
-            text = f"nobody is seen to hold up {self._held(waits)}: all are there, and no link "
-            text += "is busier than the others"
+            text = f"no single rank or link holds up {self._held(waits)}: all ranks are present, "
+            text += "and no link is busier than the others"
             return Holdup(Kind.NETWORK, (), text, waits[0].lane.open_s)
         ends_ = link.source, link.target
         text = f"the link from {self._named(ends_[:1])} to {self._named(ends_[1:])} {held}: it "
@@ -214,7 +214,7 @@ class Ranks:
         return Holdup(Kind.LINK, ends_, text, waits[0].lane.open_s)
 
     def _held(self, waits: list[_Wait]) -> str:
-        """Who is held up, and where."""
+        """The ranks that are held up, and the call that they wait in."""
         first = waits[0]
         here = {wait.rank for wait in waits if (wait.key, wait.number) == (first.key, first.number)}
         others = len({wait.rank for wait in waits} - here)
@@ -222,7 +222,7 @@ class Ranks:
         which = f"rank {first.rank}" if len(here) == 1 else counted(len(here), "rank")
         if self._stands[first.rank].failed:
             return f"{which}{more}: {self._call(first)} has failed there"
-        verb = _verb(here, "waits", "wait")
+        verb = _verb(here, "has waited", "have waited")
         return f"{which}{more}, which {verb} in {self._call(first)} for {first.lane.open_s:.1f} s"
 
     def _call(self, wait: _Wait) -> str:
@@ -235,7 +235,7 @@ class Ranks:
         return f" of ranks {listed([str(rank) for rank in lane.members])}"
 
     def _named(self, ranks: Iterable[int]) -> str:
-        """Ranks with their hosts."""
+        """Ranks with the names of their hosts."""
         by_host: dict[str, list[int]] = collections.defaultdict(list)
         for rank in ranks:
             by_host[self._stands[rank].host if rank in self._stands else "?"].append(rank)
@@ -246,7 +246,7 @@ class Ranks:
         return listed(parts)
 
 
-_SILENT = "nothing is heard of its process, which was stopped, has ended, or is cut off"
+_SILENT = "its process does not respond: it was stopped, has ended, or is cut off"
 
 
 def _verb(ranks: Collection[int], one: str, many: str = "") -> str:

@@ -1,8 +1,10 @@
-"""A process group in Python around another one."""
+"""A Python process group that wraps another one."""
 
 import functools
+import types
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
@@ -11,18 +13,31 @@ GLOO = Group.BackendType.GLOO  # pyright: ignore[reportAttributeAccessIssue]
 NCCL = Group.BackendType.NCCL  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class GroupWrapper(Group):
-    """A process group that hands its calls on to another one, and has its store and backends.
+def untraced(made: type) -> None:
+    """Keeps torch.compile out of a class's public methods.
 
-    C++ looks for some methods in Python; those are handed on by Python too, since it would keep the
-    interpreter's lock while it queues them.
+    DDP's reducer calls them from C++ while compiled code runs, and Dynamo would compile each method
+    separately; but it refuses attributes of process groups that PyTorch's groups do not have.
+    """
+    for name, method in list(vars(made).items()):
+        public = name in METHODS or not name.startswith("_")
+        if public and isinstance(method, types.FunctionType):
+            setattr(made, name, torch.compiler.disable(method))
+
+
+class GroupWrapper(Group):
+    """A process group that forwards its calls to another one and shares its store and backends.
+
+    C++ looks up some methods in Python. These are forwarded in Python as well, since C++ would hold
+    the interpreter's lock while it queues a call.
 
     Args:
-        inner: the other one.
+        inner: the wrapped group.
     """
 
     def __init__(self, inner: Group) -> None:
-        made: Any = super()  # PyTorch's stubs lack this; one with a store has no methods in Python
+        # PyTorch's stubs lack this constructor; a group made with a store has no Python methods.
+        made: Any = super()
         made.__init__(inner.rank(), inner.size())
         self._inner, self._store = inner, inner.get_group_store()
         self._set_default_backend(GLOO)
@@ -31,7 +46,7 @@ class GroupWrapper(Group):
             self._register_backend(device, kind, inner._get_backend(device))
 
     def get_group_store(self) -> distributed_c10d.Store:
-        """By which the processes found each other."""
+        """The store through which the processes found each other."""
         return self._store
 
 
@@ -60,7 +75,7 @@ METHODS = (
     "scatter",
     "send",
 )
-"""That start collectives or messages; some are the older names of others."""
+"""Methods that start collectives or messages; some are older names of others."""
 
 
 def _handed_on(name: str) -> Any:
@@ -73,3 +88,4 @@ def _handed_on(name: str) -> Any:
 for _name in METHODS:
     if hasattr(Group, _name):
         setattr(GroupWrapper, _name, _handed_on(_name))
+untraced(GroupWrapper)

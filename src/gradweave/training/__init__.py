@@ -1,4 +1,4 @@
-"""What every training has: its loop, pace, log, checkpoints, configuration, and advantages.
+"""The parts that all trainings share: loop, pace, log, checkpoints, configuration and advantages.
 
-`gradweave.learning` and `gradweave.marl` bring their own losses and updates.
+`gradweave.learning` and `gradweave.marl` add their losses and updates.
 """

@@ -18,21 +18,21 @@ def advantages(
 
     A_t = w_t (δ_t + γλ (1 − done_t) A_{t+1}) with δ_t = r_t + γ V(s_{t+1}) − V(s_t).
 
-    Without weights that is the generalised advantage estimate. With w_t = min(1, π(a_t) / μ(a_t)),
-    of actions that another policy μ took, A_t + V(s_t) is V-trace's target with ρ̄ = c̄ = 1, and A_t
-    the advantage that such a sample counts with.
+    Without weights this is the generalised advantage estimate. For actions that another policy μ
+    took, use w_t = min(1, π(a_t) / μ(a_t)): then A_t + V(s_t) is V-trace's target with ρ̄ = c̄ = 1,
+    and A_t the advantage of such a sample.
 
     Source: Schulman et al. 2016, equation 16; Espeholt et al. 2018, equation 1 and remark 2.
 
     Args:
         reward: r_t.
         value: V(s_t).
-        next_value: V(s_{t+1}); where an episode ended, 0, or the value of its last state if only
-            a time limit ended it.
-        done: where an episode ended, over which no advantage is carried.
+        next_value: V(s_{t+1}); at the end of an episode 0, or the value of its last state if only a
+            time limit ended it.
+        done: whether an episode ended with the step; no advantage is carried across.
         discount: γ.
         gae_lambda: λ.
-        weight: w_t; 1 if not given.
+        weight: w_t; 1 by default.
     """
 
     def step(later: Array, now: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:

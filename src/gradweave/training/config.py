@@ -1,4 +1,4 @@
-"""Configurations: frozen dataclasses, read from TOML, whose unknown fields are refused."""
+"""Configurations: frozen dataclasses, read from TOML; unknown fields are refused."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ T = TypeVar("T")
 MAX_BYTES = 1 << 20
 """Largest TOML file read: 1 MiB."""
 MOST_PARTS = 50
-"""Parts, with dots between them, of a key."""
+"""Maximum number of dot-separated parts of a key."""
 
 OLD_NAMES = {
     "batch": "batch_size",
@@ -36,15 +36,15 @@ OLD_NAMES = {
     "trace": "td_lambda",
     "value": "value_coefficient",
 }
-"""Fields by the names that they had in earlier TOML files, checkpoints and policies."""
+"""Names of fields in earlier TOML files, checkpoints and policies, with the current names."""
 _FIRST_NAMES = {new: old for old, new in OLD_NAMES.items()}
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:
-    """Reads a TOML file; nothing where none is given.
+    """Reads a TOML file; returns an empty table without a file.
 
     Raises:
-        OptionError: where it cannot be read or is not TOML.
+        OptionError: the file cannot be read or is not TOML.
     """
     if path is None:
         return {}
@@ -59,16 +59,16 @@ def parse_toml(text: bytes, name: str) -> dict[str, Any]:
     """Parses TOML.
 
     Args:
-        text: of the file.
-        name: of the file, for messages.
+        text: content of the file.
+        name: name of the file for messages.
 
     Raises:
-        OptionError: where it is not TOML.
+        OptionError: the text is not TOML.
     """
     if len(text) > MAX_BYTES:
-        raise OptionError(f"{name}: larger than {MAX_BYTES >> 20} MiB, the most that is read")
+        raise OptionError(f"{name}: larger than {MAX_BYTES >> 20} MiB, the maximum")
     for number, line in enumerate(text.splitlines(), 1):
-        # The parser's time grows with the cube of a key's parts.
+        # The parser's time grows with the cube of the number of a key's parts.
         if line.partition(b"=")[0].count(b".") >= MOST_PARTS:
             raise OptionError(f"{name}: line {number}: a key of more than {MOST_PARTS} parts")
     try:
@@ -80,20 +80,20 @@ def parse_toml(text: bytes, name: str) -> dict[str, Any]:
 
 
 def convert(table: Mapping[str, Any], kind: type[T]) -> T:
-    """Makes a dataclass, and those in it, of a table.
+    """Makes a dataclass, including nested ones, from a table.
 
     Args:
         table: values by the names of fields, old names included.
         kind: the dataclass.
 
     Raises:
-        OptionError: where a field is missing, unknown, or has a wrong type or value.
+        OptionError: a field is missing, unknown, or has a wrong type or value.
     """
     try:
         return msgspec.convert(_renamed(table, inspect.type_info(kind), ""), kind)
     except msgspec.ValidationError as error:
         raise OptionError(f"{error!s:.300}") from error
-    except UnicodeEncodeError as error:  # an argument that was not UTF-8
+    except UnicodeEncodeError as error:  # an argument that is not UTF-8
         raise OptionError(f"expected text in UTF-8, got {error.object!r:.60}") from error
 
 
@@ -103,10 +103,10 @@ def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") 
     Args:
         table: values by name.
         known: the current names.
-        prefix: of the table's own name, for messages.
+        prefix: prefix of the names in messages.
 
     Raises:
-        OptionError: where a name is unknown, or one field is there by both its names.
+        OptionError: a name is unknown, or one field is given by both of its names.
     """
     known, result = list(known), {}
     for name, value in table.items():
@@ -121,10 +121,10 @@ def new_names(table: Mapping[str, Any], known: Iterable[str], prefix: str = "") 
 
 
 def first_names(value: Any) -> Any:
-    """The value with the first names of its fields, so that a digest survives their renaming.
+    """The value with the original names of its fields, so that a digest survives their renaming.
 
     Args:
-        value: of built-in types, as `msgspec.to_builtins` gives them.
+        value: a value of built-in types, as from `msgspec.to_builtins`.
     """
     if isinstance(value, Mapping):
         return {_FIRST_NAMES.get(name, name): first_names(each) for name, each in value.items()}
@@ -132,7 +132,7 @@ def first_names(value: Any) -> Any:
 
 
 def _renamed(value: Any, kind: inspect.Type, prefix: str) -> Any:
-    """The value with the current names of all fields; msgspec ignores unknown ones."""
+    """The value with the current names of all fields; msgspec itself ignores unknown fields."""
     if isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
         return [_renamed(item, kind.item_type, prefix) for item in value]
     if not isinstance(kind, inspect.DataclassType) or not isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""The training loop: updates, a checkpoint every so many minutes and on Ctrl-C, a report.
+"""The training loop: updates, periodic checkpoints (also on Ctrl-C), and reports.
 
-It carries any state and knows no algorithm. Processes that train together run it side by side; only
-the first writes the log and reports.
+It works with any state and algorithm. Processes that train together run it in parallel; only the
+first process writes the log and reports.
 """
 
 import contextlib
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
-from gradweave.processes.agreement import AgreedInterrupt, Processes
+from gradweave.errors import FileError, NotFiniteError
+from gradweave.processes.agreement import Processes
 from gradweave.training.pace import Pace
 
 State = TypeVar("State")
@@ -20,15 +21,15 @@ State = TypeVar("State")
 
 @dataclasses.dataclass(frozen=True)
 class Progress(Generic[State]):
-    """Where a training is."""
+    """The state of a training."""
 
     state: State
     updates: int
-    """Completed."""
+    """Number of completed updates."""
 
 
 class Training(Generic[State]):
-    """A training under way, and its checkpoint."""
+    """A training in progress, and its checkpoint."""
 
     def __init__(
         self,
@@ -39,9 +40,9 @@ class Training(Generic[State]):
         """Starts from a state.
 
         Args:
-            progress: at the start; a checkpoint has it already, or need not.
+            progress: the initial state, of which no checkpoint is needed.
             write: writes a checkpoint; called by all processes.
-            processes: that train together.
+            processes: the processes that train together.
         """
         self.progress = progress
         self._write = write
@@ -59,19 +60,22 @@ class Training(Generic[State]):
         checkpoint_minutes: float,
         most_per_call: int = 1,
     ) -> None:
-        """Makes updates until `end` of them are completed; the checkpoint then has the last one.
+        """Runs updates until `end` are completed; the final checkpoint includes the last update.
 
         Args:
             end: number of updates.
-            advance: (progress, updates to make) -> the state after them, and their metrics.
-            report: gets the progress after a call and its metrics, in the first process.
-            log: open while updates are made, in the first process.
-            pace: of the calls, which `advance` records.
-            checkpoint_minutes: time between checkpoints.
-            most_per_call: updates that a call of `advance` makes at most.
+            advance: (progress, number of updates) -> the state after them, and their metrics.
+            report: called in the first process with the progress after a call, and its metrics.
+            log: context that is open in the first process while updates run.
+            pace: speed of the calls, which `advance` records.
+            checkpoint_minutes: minutes between checkpoints.
+            most_per_call: maximum number of updates per call of `advance`.
 
         Raises:
-            KeyboardInterrupt: on Ctrl-C; the checkpoint is written.
+            KeyboardInterrupt: the user pressed Ctrl-C; the checkpoint has been written.
+            FileError: the log cannot be written; the checkpoint has been written if possible.
+            NotFiniteError: `advance` raised it, in all processes; the checkpoint has the preceding
+                state.
         """
         processes = self._processes
         with contextlib.ExitStack() as stack:
@@ -83,7 +87,7 @@ class Training(Generic[State]):
                 if turn.save:
                     self.save()
                 state, metrics = advance(self.progress, turn.updates)
-                # In one assignment, for Ctrl-C comes at any time.
+                # A single assignment, because Ctrl-C may come at any time.
                 self.progress = Progress(state, self.progress.updates + turn.updates)
                 processes.by_first(functools.partial(report, self.progress, metrics))
             if self._has_news:
@@ -98,21 +102,30 @@ class Training(Generic[State]):
 
     @property
     def _has_news(self) -> bool:
-        """Whether there are updates that the checkpoint does not have."""
+        """Whether there are updates since the last checkpoint."""
         return self.progress.updates > self._saved
 
     def _is_due(self, minutes: float) -> bool:
-        """Whether the checkpoint has to be written again."""
+        """Whether it is time for another checkpoint."""
         return self._has_news and time.monotonic() - self._saved_at > 60 * minutes
 
     @contextlib.contextmanager
     def _saved_on_interrupt(self) -> Iterator[None]:
-        """Writes the checkpoint where Ctrl-C ends the block, if all processes end there."""
+        """Writes the checkpoint if Ctrl-C ends the block in all processes.
+
+        It also writes the checkpoint if a state is not finite, which all processes see, and, if
+        possible, if a single process cannot write its log.
+        """
         try:
             yield
-        except KeyboardInterrupt as error:
-            together = self._processes.alone or isinstance(error, AgreedInterrupt)
+        except (KeyboardInterrupt, NotFiniteError) as error:
+            together = self._processes.alone or type(error) is not KeyboardInterrupt
             if together and self._has_news:
                 self.save()
                 self._processes.agree()
+            raise
+        except FileError:
+            if self._processes.alone and self._has_news:
+                with contextlib.suppress(FileError):
+                    self.save()
             raise

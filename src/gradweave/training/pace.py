@@ -1,24 +1,24 @@
-"""How long updates take: for the time left, the speed, and the size of the next call."""
+"""The duration of updates: for the time left, the speed, and the size of the next call."""
 
 import contextlib
 import time
 from collections.abc import Hashable, Iterator
 
 CALL_S = 1.0
-"""What a call of a compiled program should take, so that Ctrl-C waits no longer."""
+"""Target duration of a call of a compiled program, which is how long Ctrl-C may have to wait."""
 Call = tuple[int, float]
-"""Updates, and seconds that they took."""
+"""Number of updates, and the seconds that they took."""
 
 
 class Pace:
-    """The durations of a training's calls, apart from each program's first, which compiles."""
+    """The durations of a training's calls, without each program's first call, which compiles."""
 
     def __init__(self, window: int | None = None) -> None:
         """Starts with no calls.
 
         Args:
-            window: the number of latest calls that `seconds_per_update` is the mean of; all of
-                them if not given.
+            window: number of latest calls over which `seconds_per_update` is averaged; by default
+                all.
         """
         self._window = window
         self._compiled: set[Hashable] = set()
@@ -38,7 +38,7 @@ class Pace:
         self._compiled.add(program)
 
     def next_call(self, most: int) -> int:
-        """Updates for the next call: as many as take `CALL_S`, but one while it is to compile."""
+        """The updates of the next call: about `CALL_S` of work, but one if it has to compile."""
         if not self._later:
             return 1
         updates, seconds = self._later[-1]
@@ -46,19 +46,19 @@ class Pace:
 
     @property
     def seconds_per_update(self) -> float:
-        """The mean over the window; over compiling calls while there are no others."""
+        """The mean over the window, or over compiling calls while there are no others."""
         calls = self._later[-(self._window or 0) :] or self._first
         return _seconds(calls) / _updates(calls)
 
     @property
     def updates_per_s(self) -> float | None:
-        """The mean over all calls; None while there are none but compiling ones."""
+        """The mean over all calls, or None while there are only compiling calls."""
         seconds = _seconds(self._later)
         return _updates(self._later) / seconds if seconds else None
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words, in a unit that suits them."""
+    """Seconds as text, in a suitable unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:

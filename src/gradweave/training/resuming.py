@@ -1,4 +1,4 @@
-"""What a training's command says of an earlier part of it, and of the part that Ctrl-C leaves."""
+"""Messages about resuming a training, and about what Ctrl-C leaves."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ def resuming(
     command: str,
     note: Callable[[str], None],
 ) -> Iterator[None]:
-    """Notes what a training resumes from, and after Ctrl-C what is kept.
+    """Prints what a training resumes from, and what is saved after Ctrl-C.
 
     Args:
-        folder: of the training.
-        before: updates that are done.
-        updates: of the whole training.
-        done: the updates of the checkpoint after Ctrl-C; 0 to say nothing.
-        command: that resumes the training.
+        folder: folder of the training.
+        before: number of updates done.
+        updates: number of updates in the whole training.
+        done: returns the updates in the checkpoint after Ctrl-C; 0 to print nothing.
+        command: the command that resumes the training.
         note: writes a line to standard error.
     """
     if before:
@@ -30,5 +30,5 @@ def resuming(
         yield
     except KeyboardInterrupt:
         if now := done():
-            note(f"{folder} holds {now} of {updates} updates; {command} again to go on")
+            note(f"{folder} holds {now} of {updates} updates; {command} again to continue")
         raise

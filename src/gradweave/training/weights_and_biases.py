@@ -1,4 +1,4 @@
-"""Curves for Weights & Biases, where it is installed and was asked for."""
+"""Curves for Weights & Biases, if it is installed and requested."""
 
 import importlib
 import os
@@ -11,12 +11,12 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import MissingExtraError
 
 RUN = "wandb.id"
-"""File of the run's name there, by which a resumed training goes on with it."""
+"""File with the name of the run at Weights & Biases, with which a resumed training continues it."""
 _MODE = "WANDB_MODE"
 
 
 def check_installed() -> None:
-    """Refuses to begin without it.
+    """Refuses to start without Weights & Biases.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -26,14 +26,14 @@ def check_installed() -> None:
 
 
 def open_run(project: str, folder: Path) -> Any:
-    """A run of a project, or the one that an earlier call began for the same folder.
+    """A run of a project, or the run that an earlier call started for the same folder.
 
-    Nothing leaves this machine unless the environment has WANDB_MODE=online: what is written to
-    the folder can be sent by ``wandb sync``.
+    Nothing leaves this machine unless the environment has WANDB_MODE=online; the files written to
+    the folder can be sent later by ``wandb sync``.
 
     Args:
-        project: its name there.
-        folder: of the training.
+        project: name of the project.
+        folder: folder of the training.
 
     Raises:
         MissingExtraError: Weights & Biases is not installed.
@@ -41,7 +41,8 @@ def open_run(project: str, folder: Path) -> Any:
     check_installed()
     mode = os.environ.get(_MODE, "offline")
     if mode != "online":
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would report its own errors
+        # otherwise it would report its errors to its makers
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     path = folder / RUN
     if not path.exists():
         atomic_write(path, uuid.uuid4().hex.encode())

@@ -7,8 +7,9 @@ pytest.importorskip("optax", reason="the extra learn is not installed")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradweave.aggregate.asynchronous import SSP, Async, Sync, from_spec, staleness_bound
+from gradweave.aggregate.asynchronous import SSP, Async, Sync, staleness_bound
 from gradweave.aggregate.asynchronous import clocks as protocol
+from gradweave.aggregate.asynchronous.consistency import from_spec
 from gradweave.errors import OptionError, SpecError
 from tests.aggregate.asynchronous.cases import play
 

@@ -30,7 +30,7 @@ from gradweave.aggregate.asynchronous import (
     actors,
     calls,
     checkpoint,
-    train,
+    train_on_ray,
 )
 from gradweave.aggregate.asynchronous import task as tasks
 from gradweave.aggregate.asynchronous.shard import initial_shard
@@ -129,10 +129,10 @@ def trained(monkeypatch) -> Callable[..., Run]:
 
     def run(given: Task, here: Here, **options: Any) -> Run:
         found = contextlib.nullcontext(here)
-        monkeypatch.setattr(sys.modules[train.__module__], "cluster", lambda address: found)
+        monkeypatch.setattr(sys.modules[train_on_ray.__module__], "cluster", lambda address: found)
         monkeypatch.setattr(ray, "get", here.get)
         options.setdefault("timeout_s", 5.0)
-        return train(given, **options)
+        return train_on_ray(given, **options)
 
     return run
 
@@ -293,6 +293,25 @@ def test_a_computations_state_is_in_the_checkpoint_and_steps_once(trained, tmp_p
             state = checkpoint.load_state(path, Counting(worker).state)
             assert (state["steps"][0], state["worker"][0]) == (2, worker)
     assert checkpoint.about(tmp_path / "whole") == ({"name": "counting"}, 4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_checkpoints_states_are_those_of_its_clocks(trained, tmp_path, seed):
+    """A worker that hears of a checkpoint when it has gone on already spoils that one alone."""
+    given, written = counting(steps=12, consistency="async"), set[int]()
+
+    def report(_: UpdateReport) -> None:
+        cut = checkpoint.load_snapshot(tmp_path, given.digest(), 2)
+        if cut is not None and cut.updates not in written:
+            written.add(cut.updates)
+            paths = [checkpoint.state_path(tmp_path, worker, cut.updates) for worker in range(2)]
+            states = [checkpoint.load_state(path, Counting(0).state) for path in paths]
+            assert [state["steps"].item() for state in states] == list(cut.clock)
+
+    draw = random.Random(seed)
+    lost = lambda _, method, __: REQUEST if method == "save" and draw.random() < 0.2 else HEARD  # noqa: E731
+    trained(given, Here(lost, seed), folder=tmp_path, report=report, **OFTEN)
+    assert 1 < len(written) < 23
 
 
 class Enough(Exception):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradweave import arrays
-from gradweave.aggregate.asynchronous import Stragglers, checkpoint, train
+from gradweave.aggregate.asynchronous import Stragglers, checkpoint, train_on_ray
 from gradweave.aggregate.asynchronous.actor_pool import ServerLost
 from gradweave.aggregate.asynchronous.checkpoint import Snapshot
 from gradweave.aggregate.asynchronous.clocks import Gradient, Update
@@ -194,6 +194,30 @@ def test_a_cut_keeps_the_shards_of_the_next(tmp_path):
     assert sorted(tmp_path.glob("server-*")) == paths
 
 
+def test_a_worker_that_is_away_has_its_state_of_the_checkpoint(tmp_path):
+    """A killed process may have written another state for a later checkpoint."""
+
+    def save(worker, updates, steps):
+        checkpoint.save_state(
+            checkpoint.state_path(tmp_path, worker, updates), {"steps": np.full(1, steps)}
+        )
+
+    def steps(worker):
+        path = checkpoint.state_there(tmp_path, worker, 2)
+        return path and checkpoint.load_state(path, {"steps": np.zeros(1, int)})["steps"].item()
+
+    save(0, 2, 6)
+    for worker in (0, 1):  # worker 1 has had no state yet
+        save(worker, 4, 7)
+        save(worker, 6, 8)
+    assert steps(0) == 6
+    for before, updates in ((2, 4), (4, 6)):
+        checkpoint.keep_states(tmp_path, (0, 1), before, updates)
+        checkpoint.save_snapshot(tmp_path, cut_of(updates), task(steps=6).digest())
+        assert steps(0) == 6
+    assert steps(1) is None
+
+
 class KilledError(Exception):
     """In place of SIGKILL."""
 
@@ -264,14 +288,14 @@ def test_recoveries_are_counted_from_the_last_checkpoint(tmp_path, monkeypatch, 
             checkpoint.save_snapshot(tmp_path, cut, given.digest())
             raise ServerLost(0)
 
-    module = sys.modules[train.__module__]
+    module = sys.modules[train_on_ray.__module__]
     monkeypatch.setattr(module, "_Driver", Driver)
     monkeypatch.setattr(module, "cluster", contextlib.nullcontext)
     if ended:
-        assert train(given, folder=tmp_path) == 5
+        assert train_on_ray(given, folder=tmp_path) == 5
     else:
         with pytest.raises(RunError, match="lost 4 times with no checkpoint in between"):
-            train(given, folder=tmp_path)
+            train_on_ray(given, folder=tmp_path)
 
 
 def test_cuts_that_are_none_are_refused(tmp_path):
@@ -280,7 +304,7 @@ def test_cuts_that_are_none_are_refused(tmp_path):
     checkpoint.save_snapshot(tmp_path, cut_of(6), given.digest())
     moved = {**params(), "outer": np.ones(3, np.float32)}
     for changes in ({"seed": 4}, {"consistency": "async"}, {"params": moved}, {"servers": 3}):
-        with pytest.raises(OptionError, match="is of another task"):
+        with pytest.raises(OptionError, match="belongs to another task"):
             checkpoint.load_snapshot(tmp_path, task(steps=6, **changes).digest(), 4)
     assert checkpoint.load_snapshot(tmp_path, task(steps=9).digest(), 4) is not None, "it may go on"
     checkpoint.save_snapshot(tmp_path, cut_of(5), given.digest())

@@ -25,12 +25,12 @@ import numpy as np
 import optax
 
 import gradweave as gw
-from gradweave.aggregate.asynchronous import Stragglers, Task, staleness_bound, train
+from gradweave.aggregate.asynchronous import Stragglers, Task, staleness_bound, train_on_ray
 from gradweave.errors import RunError
 from gradweave.processes import ray_loopback as loopback
 from gradweave.processes.ray_cluster import cluster
-from gradweave.schedule import COLLECTIVES
 from gradweave.schedulers import Ring
+from gradweave.schedules import COLLECTIVES
 from tests.aggregate.asynchronous.cases import SIZE, close, plain_loop, same, task
 from tests.patience import PATIENCE_S
 
@@ -59,7 +59,7 @@ def ray() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def whole(ray):
     """A run that nothing happened to."""
-    return train(task(**SYNC))
+    return train_on_ray(task(**SYNC))
 
 
 @pytest.mark.quick
@@ -98,7 +98,7 @@ def test_staleness_is_what_happened(ray):
         servers=1,
         stragglers=pauses,
     )
-    run = train(given, keep_every=50)
+    run = train_on_ray(given, keep_every=50)
     history = run.history
     assert history.updates == history.gradients == 180
     assert np.array_equal(history.staleness, history.update - 1 + history.loss)
@@ -128,7 +128,7 @@ def killing(update: int, who: str):
 
 def test_a_killed_worker_is_replaced_and_repeats_its_step(whole):
     report, killed = killing(10, "workers")
-    run = train(task(**SYNC, elastic=False), report=report)
+    run = train_on_ray(task(**SYNC, elastic=False), report=report)
     assert killed
     assert run.replaced == 1
     assert same(run.params, whole.params)
@@ -152,7 +152,7 @@ def test_others_go_on_while_a_killed_worker_is_replaced(ray):
     slowly = Stragglers(step_s=0.01)
     given = task(workers=2, servers=1, steps=10_000, consistency="ssp:1", stragglers=slowly)
     with pytest.raises(Enough):
-        train(given, report=report)
+        train_on_ray(given, report=report)
     alone = [one for one in told if one.update > 13 and not one.workers[1]]
     assert len(alone) > 10, "the other one did not wait"
     assert all(one.staleness == 0 for one in alone)
@@ -161,7 +161,7 @@ def test_others_go_on_while_a_killed_worker_is_replaced(ray):
 
 def test_a_killed_server_sends_all_back_to_the_checkpoint(whole, tmp_path):
     report, killed = killing(17, "servers")
-    run = train(task(**SYNC), folder=tmp_path, checkpoint_every=6, report=report)
+    run = train_on_ray(task(**SYNC), folder=tmp_path, checkpoint_every=6, report=report)
     assert killed
     assert run.recovered == 1
     assert same(run.params, whole.params)
@@ -169,7 +169,7 @@ def test_a_killed_server_sends_all_back_to_the_checkpoint(whole, tmp_path):
     assert run.history.updates == 30
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["run.safetensors", *(f"server-{n}-update-30.safetensors" for n in (0, 1))]
-    again = train(task(**SYNC), folder=tmp_path, report=report)
+    again = train_on_ray(task(**SYNC), folder=tmp_path, report=report)
     assert same(again.params, whole.params), "a finished run is read, not repeated"
     assert np.array_equal(again.history.loss, whole.history.loss)
 
@@ -177,7 +177,7 @@ def test_a_killed_server_sends_all_back_to_the_checkpoint(whole, tmp_path):
 def test_without_a_folder_a_killed_server_ends_the_run(ray):
     report, _ = killing(3, "servers")
     with pytest.raises(RunError, match=r"server 0 was lost.*give a folder"):
-        train(task(workers=1, servers=1, steps=1000), report=report)
+        train_on_ray(task(workers=1, servers=1, steps=1000), report=report)
 
 
 def another_process(ray, program: str, *arguments: str, token: str | None):
@@ -223,7 +223,7 @@ def test_a_killed_command_goes_on_to_the_same_bits(ray, whole, tmp_path):
         done.stderr,
     )
     first = []
-    run = train(task(**SYNC), folder=tmp_path, report=lambda told: first.append(told.update))
+    run = train_on_ray(task(**SYNC), folder=tmp_path, report=lambda told: first.append(told.update))
     assert first[0] in (11, 16), "after the last cut that was written whole"
     assert same(run.params, whole.params)
     assert np.array_equal(run.history.loss, whole.history.loss)
@@ -309,11 +309,11 @@ def test_what_the_gradient_function_raises_ends_the_run(ray):
 
     given = dataclasses.replace(task(workers=1, servers=1), gradient=gradient)
     with pytest.raises(RunError, match="ArithmeticError: no gradient today"):
-        train(given)
+        train_on_ray(given)
 
 
 def test_collective_groups_of_actors_run_by_schedules(ray):
-    """Of `gradweave.execute.torch_distributed.ray_adapter`; here, where there is a Ray already."""
+    """Of `gradweave.torch.register_ray_backend`; here, where there is a Ray already."""
     pytest.importorskip("torch", reason="the extra torch is not installed")
     pair = gw.topology.complete(2)
     schedules = {each: Ring().schedule(pair, collective=each) for each in COLLECTIVES}
@@ -326,9 +326,9 @@ def test_collective_groups_of_actors_run_by_schedules(ray):
             from ray.util.collective.types import ReduceOp
 
             from gradweave.errors import ScheduleError
-            from gradweave.execute.torch_distributed.ray_adapter import register
+            from gradweave.torch import register_ray_backend
 
-            register(**schedules)
+            register_ray_backend(**schedules)
             with pytest.raises(ScheduleError, match="there are 3 actors in the group"):
                 collective.init_collective_group(3, rank, "gradweave", "three")
             collective.init_collective_group(2, rank, "gradweave", "pair")

@@ -15,9 +15,9 @@ from gradweave.aggregate.asynchronous import (
     Death,
     Stragglers,
     Task,
-    simulate,
+    simulate_training,
     staleness_bound,
-    train,
+    train_on_ray,
 )
 from gradweave.errors import OptionError
 from tests.aggregate.asynchronous.cases import (
@@ -39,7 +39,7 @@ SLOW = Stragglers(step_s=1.0, slow=((3, 5.0),))
 )
 def test_sync_is_the_plain_loop(servers, optimizer):
     given = task(servers=servers, optimizer=optimizer, stragglers=SLOW)
-    run = simulate(given)
+    run = simulate_training(given)
     expected, losses = plain_loop(given)
     assert close(run.params, expected)
     assert np.allclose(run.history.loss, losses, rtol=1e-5)
@@ -51,29 +51,31 @@ def test_sync_is_the_plain_loop(servers, optimizer):
 
 def test_a_gradient_that_is_not_finite_is_left_out():
     given = task(gradient=broken_at(worker=2, steps=3))
-    run = simulate(given)
+    run = simulate_training(given)
     expected, _ = plain_loop(given)
     assert close(run.params, expected)
     left_out = ~run.history.finite
     assert run.history.worker[left_out].tolist() == [2, 2, 2]
     assert run.history.clock[left_out].tolist() == [0, 1, 2]
     alone = task(gradient=broken_at(worker=0, steps=1), workers=1, steps=1)
-    assert same(simulate(alone).params, alone.params), "nothing is left to apply"
+    assert same(simulate_training(alone).params, alone.params), "nothing is left to apply"
 
 
 def test_one_worker_alone_is_the_plain_loop_under_every_rule():
     alone = task(workers=1)
     expected, _ = plain_loop(alone)
     for rule in ("sync", "async", "ssp:0"):
-        assert close(simulate(dataclasses.replace(alone, consistency=rule)).params, expected)
+        assert close(
+            simulate_training(dataclasses.replace(alone, consistency=rule)).params, expected
+        )
 
 
 def test_shards_do_not_matter_and_neither_does_repeating():
     for rule in ("sync", "async"):
         given = task(consistency=rule, stragglers=SLOW, steps=6)
-        one = simulate(given)
-        assert same(one.params, simulate(given).params)
-        assert close(one.params, simulate(dataclasses.replace(given, servers=3)).params)
+        one = simulate_training(given)
+        assert same(one.params, simulate_training(given).params)
+        assert close(one.params, simulate_training(dataclasses.replace(given, servers=3)).params)
 
 
 def counting(**changes) -> Task:
@@ -88,7 +90,7 @@ def counting(**changes) -> Task:
 
 def test_an_update_for_each_gradient_and_staleness_by_hand():
     """Steps of 1, 1, 1 and 5 seconds: worker 3 pulls version 0 and is applied after 12 others."""
-    run = simulate(counting(consistency="async", stragglers=SLOW))
+    run = simulate_training(counting(consistency="async", stragglers=SLOW))
     history = run.history
     assert run.params.tolist() == [-32.0] * 3
     assert history.updates == history.gradients == 32
@@ -105,10 +107,10 @@ def test_an_update_for_each_gradient_and_staleness_by_hand():
 
 def test_a_stale_gradient_moves_the_parameters_less_if_asked_for():
     given = counting(consistency="async", stragglers=SLOW, scale_by_staleness=True)
-    run = simulate(given)
+    run = simulate_training(given)
     expected = (1 / np.maximum(run.history.staleness, 1)).sum()
     assert np.allclose(run.params, -expected, rtol=1e-5)
-    together = simulate(dataclasses.replace(given, consistency="sync"))
+    together = simulate_training(dataclasses.replace(given, consistency="sync"))
     assert together.params.tolist() == [-8.0] * 3
 
 
@@ -117,13 +119,13 @@ def test_bounds_on_staleness_are_kept():
         pauses = Stragglers(step_s=1.0, pause_rate=0.3, pause_s=4.5, seed=5)
         given = counting(consistency=rule, stragglers=pauses, steps=40)
         bound = staleness_bound(given.rule, 4)
-        assert 3 <= simulate(given).history.staleness.max() <= bound
+        assert 3 <= simulate_training(given).history.staleness.max() <= bound
 
 
 def test_a_death_costs_a_step_and_stops_nobody():
     for rule in ("sync", "async", "ssp:2"):
         given = counting(consistency=rule, stragglers=Stragglers(step_s=1.0))
-        run = simulate(given, deaths=[Death(1, 2, away_s=20.0)])
+        run = simulate_training(given, deaths=[Death(1, 2, away_s=20.0)])
         assert run.replaced == 1
         history = run.history
         assert history.gradients == 32
@@ -131,14 +133,17 @@ def test_a_death_costs_a_step_and_stops_nobody():
         assert set(history.worker[away].tolist()) == {0, 2, 3}
         assert history.seconds[-1] < 20, "the others go on"
     waiting = counting(elastic=False, stragglers=Stragglers(step_s=1.0))
-    whole, broken = simulate(waiting), simulate(waiting, deaths=[Death(1, 2, away_s=20.0)])
+    whole, broken = (
+        simulate_training(waiting),
+        simulate_training(waiting, deaths=[Death(1, 2, away_s=20.0)]),
+    )
     assert same(whole.params, broken.params)
     assert broken.history.seconds[-1] == whole.history.seconds[-1] + 21
 
 
 def test_a_replaced_worker_goes_on_where_the_slowest_is():
     given = counting(consistency="ssp:1", stragglers=Stragglers(step_s=1.0), steps=30)
-    history = simulate(given, deaths=[Death(1, 2, away_s=5.5)]).history
+    history = simulate_training(given, deaths=[Death(1, 2, away_s=5.5)]).history
     clocks = history.clock[history.worker == 1]
     assert clocks[:2].tolist() == [0, 1]
     assert 7 <= clocks[2] <= 9
@@ -146,7 +151,7 @@ def test_a_replaced_worker_goes_on_where_the_slowest_is():
 
 
 def test_bytes_are_counted():
-    run = simulate(task(consistency="sync", servers=2))
+    run = simulate_training(task(consistency="sync", servers=2))
     lengths = np.array([SIZE - SIZE // 2, SIZE // 2])
     expected = np.tile(12 * 4 * lengths, (4, 1))
     assert np.array_equal(run.traffic.pulled_bytes, expected)
@@ -155,7 +160,7 @@ def test_bytes_are_counted():
 
 def test_parameters_are_kept_as_often_as_asked():
     given = counting(consistency="async", stragglers=SLOW)
-    run = simulate(given, keep_every=10)
+    run = simulate_training(given, keep_every=10)
     assert [kept.update for kept in run.kept] == [10, 20, 30]
     assert [kept.params[0] for kept in run.kept] == [-10, -20, -30]
     assert all(kept.seconds == run.history.seconds[kept.gradients - 1] for kept in run.kept)
@@ -219,22 +224,26 @@ def test_bad_tasks_are_refused(changes, reason):
 
 def test_bad_arguments_are_refused():
     with pytest.raises(OptionError, match="overhead_s: expected 0 or more"):
-        simulate(task(), overhead_s=-1.0)
+        simulate_training(task(), overhead_s=-1.0)
     with pytest.raises(OptionError, match="keep_every: expected 0 or more"):
-        simulate(task(), keep_every=-1)
-    for given, tolerant, reason in ((0, True, "1 to 4, got 0"), (3, False, "4, not being elastic")):
+        simulate_training(task(), keep_every=-1)
+    for given, tolerant, reason in ((0, True, "1 to 4, got 0"), (3, False, "4 .not elastic")):
         with pytest.raises(OptionError, match=f"min_workers: expected {reason}"):
-            train(task(elastic=tolerant), min_workers=given)
+            train_on_ray(task(elastic=tolerant), min_workers=given)
     with pytest.raises(OptionError, match="worker_cpus: expected a finite number of at least 0"):
-        train(task(), worker_cpus=-1)
+        train_on_ray(task(), worker_cpus=-1)
     with pytest.raises(OptionError, match=r"gradient: expected \(loss, a pytree like params"):
-        simulate(task(gradient=lambda p, draw: (jnp.zeros(()), p["outer"])))
+        simulate_training(task(gradient=lambda p, draw: (jnp.zeros(()), p["outer"])))
 
 
 def test_the_draw_says_worker_and_clock():
     def gradient(x, draw):
         return draw.worker * 100 + draw.clock, jnp.zeros_like(x)
 
-    run = simulate(Task(np.zeros(3, np.float32), gradient, optax.sgd(1.0), workers=2, steps=3))
+    run = simulate_training(
+        Task(np.zeros(3, np.float32), gradient, optax.sgd(1.0), workers=2, steps=3)
+    )
     assert run.history.loss.tolist() == [0, 100, 1, 101, 2, 102]
-    assert jax.tree.structure(simulate(task(steps=1)).params) == jax.tree.structure(params())
+    assert jax.tree.structure(simulate_training(task(steps=1)).params) == jax.tree.structure(
+        params()
+    )

@@ -10,11 +10,11 @@ from gradweave.errors import OptionError
 from gradweave.report.picture.geometry import Geometry
 from gradweave.report.picture.holdings import Holdings, asked, complete
 from gradweave.report.picture.moments import ByRounds, BySeconds, clock_of
-from gradweave.schedule.schedule import COPY, Schedule
-from gradweave.simulate.seconds import event_seconds
+from gradweave.schedules.schedule import COPY, Schedule
+from gradweave.simulator.seconds import event_seconds
 from tests.conformance.made import made
 from tests.report.small_schedules import ring_all_reduce, star_all_reduce, uneven_star
-from tests.schedule.small_demands import two_jobs
+from tests.schedules.small_demands import two_jobs
 
 BYTES = 1e9
 

@@ -15,7 +15,7 @@ from gradweave.report.picture.colours import piece_colours
 from gradweave.report.picture.picture import scene_of
 from gradweave.report.picture.sheet import Frames
 from gradweave.report.picture.terminal import characters
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 from tests.conformance.made import made
 from tests.report.small_schedules import ring_all_reduce, ring_topology, star_all_reduce

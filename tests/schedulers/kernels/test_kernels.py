@@ -1,22 +1,24 @@
-"""What strategies' loops share, by hand and against plain Python, interpreted."""
+"""The shared kernels, interpreted: by hand and against plain Python."""
 
 import heapq
 
 import numpy as np
 import pytest
 
+from gradweave import topology
 from gradweave.schedulers.kernels import (
     events,
-    ordered_rounds,
     paths,
     rarest_piece,
     slots,
     worklist,
 )
+from gradweave.schedulers.ordering import lower
 from gradweave.schedulers.problem import grouped, hop_table, hops_over
+from gradweave.schedules.schedule import COPY, REDUCE
 from tests.interpreted import interpreted
 
-KERNELS = ordered_rounds, events, paths, rarest_piece, slots, worklist
+KERNELS = lower, events, paths, rarest_piece, slots, worklist
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +28,7 @@ def _interpreted():
 
 
 def test_hops_by_server_and_by_link():
-    """Three hops over links 0 and 1; the second one uses link 1 twice."""
+    """Three hops over links 0 and 1; the second hop uses link 1 twice."""
     hops = hop_table(
         np.array([1, 0, 1]), np.array([2, 2, 0]), np.array([0, 1, 1, 0]), np.array([0, 1, 3, 4]), 3
     )
@@ -47,7 +49,7 @@ def test_a_hop_takes_a_slot_of_each_link_or_none():
     assert made.first.tolist() == [0, 2, 3, 6]
     assert slots.claim(made, links, 0, 2, 7)  # links 0 and 1
     assert made.used.tolist() == [1, 1, 0] and slots.is_full(made, 1)
-    assert not slots.claim(made, links, 2, 2 + 4, 8)  # link 0 twice, of which one slot is left
+    assert not slots.claim(made, links, 2, 2 + 4, 8)  # link 0 twice, but it has one slot left
     assert made.used.tolist() == [1, 1, 0]
     assert slots.claim(made, links, 2, 5, 9)  # link 0, and link 2 twice
     assert made.used.tolist() == [2, 1, 2] and slots.is_full(made, 0)
@@ -72,7 +74,7 @@ def test_events_come_by_time_and_where_asked_by_number(numbered: bool):
     rng = np.random.default_rng(0)
     made, expected, got = events.no_events(200), [], []
     for what in rng.permutation(200).tolist():
-        when = float(rng.integers(8))  # many at one time
+        when = float(rng.integers(8))  # many at the same time
         events.push_event(made, when, what, numbered)
         heapq.heappush(expected, (when, what))
         if rng.random() < 0.3:
@@ -104,7 +106,7 @@ def test_members_stand_on_a_worklist_once():
 
 
 def test_the_rarest_piece_that_may_be_sent():
-    """A ring of three servers in one direction, a piece each; 2 has got 1's as well."""
+    """A one-way ring of three servers with a piece each; server 2 also has server 1's."""
     ring = np.arange(3)
     hops = hop_table(ring, (ring + 1) % 3, ring, np.arange(4), 3)
     limits = np.array([[0, 9, 9], [9, 0, 9], [9, 9, 0]], np.int16)
@@ -116,18 +118,18 @@ def test_the_rarest_piece_that_may_be_sent():
     assert made.near[0].tolist() == [0, 1, 1]
     everywhere = rarest_piece.Rarity(near=0, everywhere=1024, noise=512)
     choose = rarest_piece.rarest_piece
-    assert choose(everywhere, made, 2, 0, 2, 5) == 2  # its own, which it alone has
+    assert choose(everywhere, made, 2, 0, 2, 5) == 2  # its piece, which no other server has
     made.near[0, 1] = 0
     assert choose(rarest_piece.Rarity(1024, 0, 512), made, 2, 0, 2, 5) == 1
     assert [rarest_piece.may_send(made, 2, 0, piece) for piece in range(3)] == [False, True, True]
     made.wanted[0, 2] = False
     assert choose(everywhere, made, 2, 0, 2, 5) == 1
-    limits[0, 1] = 1  # the piece has come one step, and may make no other
+    limits[0, 1] = 1  # the piece has made one step, and may make no more
     assert choose(everywhere, made, 2, 0, 2, 5) == -1 and not rarest_piece.may_send(made, 2, 0, 1)
 
 
 def test_of_equal_paths_the_order_of_switches_decides():
-    """From server 0 to 1 over switch 2 or 3, of which the second one is reached first."""
+    """From server 0 to 1 over switch 2 or 3; switch 3 is reached first."""
     source, target = np.array([0, 0, 2, 3]), np.array([3, 2, 1, 1])
     first = np.searchsorted(source, np.arange(5))
     is_server, dual = np.array([True, True, False, False]), np.array([1.0, 1.0, 2.0, 2.0])
@@ -137,10 +139,32 @@ def test_of_equal_paths_the_order_of_switches_decides():
         assert cost[1:].tolist() == [3, 1, 1] and last[1] == last_link
 
 
+def test_a_schedule_has_the_routes_of_its_hops_and_waits_for_data():
+    """Server 0 sends piece 0 to 1 over switch 2, then 1 sends it back, and 0 sends piece 1."""
+    star = topology.star(2)
+    link = {pair: number for number, pair in enumerate(zip(star.source, star.target, strict=True))}
+    links = np.array([link[pair] for pair in ((0, 2), (2, 1), (1, 2), (2, 0))])
+    made = lower.lower(
+        star,
+        links,
+        np.array([0, 2, 4]),
+        np.array([0, 1, 0]),
+        piece=np.array([0, 0, 1]),
+        op=np.array([REDUCE, COPY, COPY]),
+        root=np.array([1, 0]),
+        collective="all_reduce",
+    )
+    assert made.round.tolist() == [0, 1, 1] and made.root.tolist() == [1, 0]
+    assert (made.source.tolist(), made.target.tolist()) == ([0, 1, 0], [1, 0, 1])
+    assert made.route_nodes.tolist() == [0, 2, 1, 1, 2, 0, 0, 2, 1]
+    assert made.route_offsets.tolist() == [0, 3, 6, 9]
+    assert made.op.tolist() == [REDUCE, COPY, COPY]
+
+
 def test_rounds_keep_the_order_on_each_link_and_wait_for_data():
     """Hops over link 0, links 0 and 1, link 1; the fourth transfer reads what the second writes."""
     links, first = np.array([0, 0, 1, 1]), np.array([0, 1, 3, 4])
-    made = ordered_rounds.rounds_in_order(
+    made = lower.rounds_in_order(
         links, first, np.array([0, 1, 2, 0]), np.array([0, 0, 0, 2]), np.array([1, 2, 3, 4]), 5, 2
     )
     assert made.tolist() == [0, 1, 2, 2]

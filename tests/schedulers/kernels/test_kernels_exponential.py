@@ -1,4 +1,4 @@
-"""The exponential of basic operations."""
+"""The exponential computed from basic operations."""
 
 import math
 

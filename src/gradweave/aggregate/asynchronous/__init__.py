@@ -1,7 +1,7 @@
-"""An asynchronous parameter server: `train` runs it on Ray (extra ``ray``), `simulate` without.
+"""An asynchronous parameter server: `train` runs it on Ray (extra ``ray``), `simulate` without Ray.
 
-Parameters are divided over servers; workers pull them, compute a gradient and push it. How far
-workers may get ahead of each other is one option: `Sync`, `SSP(bound)` or `Async`.
+Parameters are divided among servers; workers pull them, compute a gradient and push it. One option
+controls how far workers may get ahead of each other: `Sync`, `SSP(bound)` or `Async`.
 """
 
 from gradweave.aggregate.asynchronous.consistency import (
@@ -9,17 +9,13 @@ from gradweave.aggregate.asynchronous.consistency import (
     Async,
     Consistency,
     Sync,
-    from_spec,
     staleness_bound,
 )
-from gradweave.aggregate.asynchronous.history import History, Kept, Run, RunTraffic, UpdateReport
-from gradweave.aggregate.asynchronous.simulate import Death, simulate
+from gradweave.aggregate.asynchronous.history import History, Kept, Run, UpdateReport
+from gradweave.aggregate.asynchronous.simulate import Death, simulate_training
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
 from gradweave.aggregate.asynchronous.task import Draw, Task
-from gradweave.aggregate.asynchronous.train import train
-
-Report, Traffic = UpdateReport, RunTraffic
-"""Their earlier names."""
+from gradweave.aggregate.asynchronous.train import train_on_ray
 
 __all__ = [
     "SSP",
@@ -29,16 +25,12 @@ __all__ = [
     "Draw",
     "History",
     "Kept",
-    "Report",
     "Run",
-    "RunTraffic",
     "Stragglers",
     "Sync",
     "Task",
-    "Traffic",
     "UpdateReport",
-    "from_spec",
-    "simulate",
+    "simulate_training",
     "staleness_bound",
-    "train",
+    "train_on_ray",
 ]

@@ -1,4 +1,4 @@
-"""The actors of a run: started, checked, replaced and ended."""
+"""The actors of a run: started, monitored, replaced and ended."""
 
 import contextlib
 import itertools
@@ -16,11 +16,11 @@ from gradweave.processes.ray_cluster import Cluster
 from gradweave.wording import counted
 
 EXIT_S = 0.5
-"""How long actors have to receive the call to exit."""
+"""Time that actors have to receive the call to exit."""
 
 
 class ServerLost(Exception):
-    """A server is gone or silent, and with it its part of the parameters."""
+    """A server, and with it its part of the parameters, is gone or does not respond."""
 
     def __init__(self, server: int | None, reason: str = "") -> None:
         name = "a server" if server is None else f"server {server}"
@@ -30,8 +30,8 @@ class ServerLost(Exception):
 class ActorPool:
     """Servers and workers as Ray actors.
 
-    They are spread over the machines of a cluster: the servers in turn, the workers as Ray does.
-    Servers request no CPUs of Ray, so that any number of them starts on any machine.
+    They are spread over the machines of a cluster: the servers in turn, the workers as Ray decides.
+    Servers request no CPUs from Ray, so that any number of them starts on any machine.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class ActorPool:
         """Starts all actors.
 
         Args:
-            cluster: where.
-            task: what to train.
-            folder: of checkpoints, for the servers.
-            updates: of the checkpoint to read; 0 to begin with the task's parameters.
-            timeout_s: how long a server may be silent, since it may be busy or its disk slow, and
+            cluster: the Ray cluster.
+            task: the task to train.
+            folder: folder of the servers' checkpoints.
+            updates: updates of the checkpoint to read; 0 to start with the task's parameters.
+            timeout_s: how long a server may not respond, since it may be busy or its disk slow, and
                 how long lost calls are retried.
-            worker_cpus: that each worker requests; where no machine has them, it waits for one.
+            worker_cpus: CPUs that each worker requests; it waits until a machine has them free.
         """
         self._cluster, ray = cluster, cluster.ray
         self._ray, self._task, self._restores = ray, task, updates > 0
@@ -72,7 +72,7 @@ class ActorPool:
         self.workers = [self._start_worker(worker, 0, updates) for worker in range(task.workers)]
 
     def ready_servers(self) -> list[int]:
-        """The process ids of all servers, once they are ready."""
+        """Waits until all servers are ready, and returns their process ids."""
         pids = self.results([self.call(server.ready.remote) for server in self.servers])
         if self._restores:
             self.results([self.call(server.restore.remote) for server in self.servers])
@@ -81,23 +81,24 @@ class ActorPool:
     def ready_workers(
         self, count: int, replaced: Callable[[int], RetriedCall]
     ) -> tuple[dict[int, int], dict[int, RetriedCall]]:
-        """Waits until so many workers are ready.
+        """Waits until a number of workers are ready.
 
         Args:
-            count: how many.
-            replaced: called with a worker that died; returns the call of its replacement.
+            count: number of workers to wait for.
+            replaced: called with a worker that died; returns the call that starts its replacement.
 
         Returns:
-            By worker, the process ids of those that are, and the calls of the others, which return
-            theirs.
+            By worker, the process ids of those that are ready, and the pending calls of the others,
+            which will return theirs.
 
         Raises:
-            RunError: another one did not become ready within `timeout_s`.
+            RunError: the workers were not ready within `timeout_s`.
         """
         calls: dict[int, RetriedCall] = {}
         pids: dict[int, int] = {}
         if self._task.computation is not None:
-            # What the first one compiles the others read, where JAX keeps it.
+            # One worker compiles first; the others then read its result from JAX's compilation
+            # cache, if it is enabled.
             first = self._first_started()
             calls[first] = self.call(self.workers[first].ready.remote)
             self._await_ready(calls, pids, 1, replaced)
@@ -110,7 +111,7 @@ class ActorPool:
         return pids, calls
 
     def _first_started(self) -> int:
-        """A worker for which there was room."""
+        """The first worker that found room on a machine."""
         number_of = {one.started.remote(): number for number, one in enumerate(self.workers)}
         done = self._cluster.wait(list(number_of), self._timeout_s)
         return number_of[done[0]] if done else 0
@@ -122,14 +123,14 @@ class ActorPool:
         count: int,
         replaced: Callable[[int], RetriedCall],
     ) -> None:
-        """Moves workers from `calls` to `pids` until so many are there."""
+        """Moves workers from `calls` to `pids` until `count` of them are ready."""
         while len(pids) < count:
             number_of = {call.reference: number for number, call in calls.items()}
             done = self._cluster.wait(list(number_of), self._timeout_s)
             if not done:
                 raise RunError(
                     f"{len(pids)} of {counted(count, 'worker')} ready after {self._timeout_s:g} s: "
-                    "give Ray's cluster room for the others, or a lower min_workers or worker_cpus"
+                    "add room to the Ray cluster, or lower min_workers or worker_cpus"
                 )
             for number in (number_of[reference] for reference in done):
                 call = calls.pop(number)
@@ -142,15 +143,15 @@ class ActorPool:
                     raise self.explained(error) from error
 
     def replace(self, worker: int, clock: int, updates: int) -> RetriedCall:
-        """Starts another actor in place of a worker.
+        """Starts a new actor that replaces a worker.
 
         Args:
-            worker: which.
-            clock: of its next step.
-            updates: of the checkpoint that has its state; 0 for none.
+            worker: number of the worker.
+            clock: clock of its next step.
+            updates: updates of the checkpoint that has its state; 0 for no checkpoint.
 
         Returns:
-            The call that returns its process id when it is ready.
+            A call that returns the actor's process id when it is ready.
         """
         self._kill(self.workers[worker])
         self.workers[worker] = self._start_worker(worker, clock, updates)
@@ -159,14 +160,14 @@ class ActorPool:
     def save_states(
         self, updates: int, clocks: Sequence[int], there: Sequence[bool]
     ) -> list[RetriedCall]:
-        """Has the workers that are there write their states, if they have any.
+        """Requests the workers that are running to write their states, if they have any.
 
-        A call is executed after the worker's step under way, and before its next one.
+        Ray executes such a call after the worker's current step and before its next step.
 
         Args:
-            updates: of the checkpoint.
-            clocks: of each worker, at which it would resume.
-            there: whether each one is.
+            updates: updates of the checkpoint.
+            clocks: clock at which each worker would resume.
+            there: whether each worker is running.
         """
         if self._task.computation is None:
             return []
@@ -177,17 +178,16 @@ class ActorPool:
         ]
 
     def saved_states(self, calls: list[RetriedCall]) -> bool:
-        """Whether `save_states` was done by all; not where a worker died meanwhile."""
+        """Whether all calls of `save_states` succeeded; no worker may have died or been late."""
         try:
-            results(calls, self._cluster.get)
+            return all(results(calls, self._cluster.get))
         except self._ray.exceptions.RayActorError:
             return False
         except self._ray.exceptions.RayError as error:
             raise self.explained(error) from error
-        return True
 
     def call(self, make: Callable[[], Any]) -> RetriedCall:
-        """Makes a call, which is retried for `timeout_s` where it is lost."""
+        """Makes a call, and retries it for `timeout_s` if it is lost."""
         return RetriedCall(make, self._timeout_s)
 
     def all_done(self, calls: list[RetriedCall]) -> bool:
@@ -198,12 +198,12 @@ class ActorPool:
         return len(self._cluster.wait(references, 0, len(references))) == len(references)
 
     def results(self, calls: list[RetriedCall]) -> list[Any]:
-        """The results of calls; lost ones are retried.
+        """The results of calls; lost calls are retried.
 
         Raises:
             ServerLost: a server is gone.
-            GradweaveError: raised by an actor.
-            RunError: an actor raised another error, or a worker is gone, or Ray is.
+            GradweaveError: an actor raised it.
+            RunError: an actor raised another error, a worker is gone, or Ray has ended.
         """
         try:
             return results(calls, self._cluster.get)
@@ -211,7 +211,7 @@ class ActorPool:
             raise self.explained(error) from error
 
     def check_servers(self) -> None:
-        """Raises `ServerLost` where a server is gone."""
+        """Raises `ServerLost` if a server is gone."""
         for number, server in enumerate(self.servers):
             try:
                 results(
@@ -220,13 +220,14 @@ class ActorPool:
                 )
             except (
                 self._ray.exceptions.RayActorError,
-                self._ray.exceptions.ActorUnschedulableError,  # its machine went before it began
+                # its machine went away before the actor started
+                self._ray.exceptions.ActorUnschedulableError,
                 self._ray.exceptions.GetTimeoutError,
             ) as error:
                 raise ServerLost(number, _last_line(error)) from error
 
     def explained(self, error: Exception) -> GradweaveError:
-        """The error to raise in place of one of Ray's: Gradweave's own inside it, if there is one.
+        """The error to raise instead of Ray's: the Gradweave error inside it, if there is one.
 
         Raises:
             ServerLost: a server is gone.
@@ -244,7 +245,7 @@ class ActorPool:
         """Ends all actors."""
         actors = (*self.workers, *self.servers)
         if self._cluster.lost:
-            # They are called directly, since no raylet is left to kill them.
+            # Actors are called directly, since no raylet may be left to kill them.
             for actor in actors:
                 actor.exit.remote()
             time.sleep(EXIT_S)
@@ -273,5 +274,5 @@ class ActorPool:
 
 
 def _last_line(error: BaseException) -> str:
-    """The last line of an error's message, which names the reason."""
+    """The last line of an error's message, which has the reason."""
     return f"{(str(error).strip().splitlines() or [''])[-1].strip():.200}"

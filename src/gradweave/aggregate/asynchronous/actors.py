@@ -1,7 +1,7 @@
 """The processes of a run: servers and workers, as classes of Ray actors.
 
-They decide nothing. The driver says when a worker begins a step and when servers apply gradients;
-arrays go between workers and servers directly.
+They make no decisions. The driver decides when a worker starts a step and when servers apply
+gradients; arrays are sent between workers and servers directly.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 def use_one_thread() -> None:
-    """Has JAX compute on one CPU thread; to be called before it starts."""
+    """Restricts JAX to one CPU thread; must be called before JAX starts."""
     flags = os.environ.get("XLA_FLAGS", "")
     if ONE_THREAD not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {ONE_THREAD}".strip()
@@ -47,10 +47,11 @@ def use_one_thread() -> None:
 
 
 class _Actor:
-    """A process that ends with its raylet."""
+    """A process that ends when its raylet does."""
 
     def __init__(self) -> None:
-        # A killed raylet's children live on where a process other than init adopts them.
+        # If a raylet is killed and a process other than init adopts its children, they would
+        # survive. So this process ends when its parent changes.
         Watch(math.inf, lambda _: os._exit(1), of=os.getppid())
         use_one_thread()
 
@@ -60,7 +61,7 @@ class _Actor:
 
 
 class ServerActor(_Actor):
-    """Holds one range of the parameters and the optimizer's state for it."""
+    """A server, which holds one range of the parameters and the optimizer's state for it."""
 
     def __init__(
         self,
@@ -76,42 +77,42 @@ class ServerActor(_Actor):
         self._apply = compiled_apply(optimizer)
         self.pushed: dict[int, tuple[int, NDArray[Any] | None]] = {}
         self.executed = 0
-        """Number of the last command."""
+        """Number of the last command executed."""
         self.results: dict[int, Any] = {}
-        """Of commands, by number, until the driver has them."""
+        """Results of commands, by number, until the driver has received them."""
 
     def ready(self) -> int:
-        """Its process id, once it runs."""
+        """The process id; returning it shows that the process runs."""
         return os.getpid()
 
     def restore(self) -> None:
-        """Reads its shard of the checkpoint."""
+        """Reads the server's shard of the checkpoint."""
         assert self.folder is not None
         self.shard = load_shard(shard_path(self.folder, self.number, self.updates), self.shard)
 
     def pull(self) -> tuple[int, NDArray[Any]]:
-        """The number of updates, and the parameters [length]."""
+        """The number of updates, and the server's parameters [length]."""
         return self.updates, np.asarray(self.shard.parameters)
 
     def push(self, worker: int, clock: int, gradient: NDArray[Any] | None) -> None:
-        """Receives a worker's gradient [length], to be applied later.
+        """Receives a worker's gradient [length], which is applied later.
 
         Args:
-            worker: whose it is.
-            clock: of the worker's step.
-            gradient: None where the whole gradient is not finite, and so is left out.
+            worker: number of the worker.
+            clock: clock of the worker's step.
+            gradient: None if the whole gradient is not finite, and is therefore skipped.
         """
         self.pushed[worker] = (clock, gradient)
 
     def execute(self, commands: list[tuple[int, str, tuple[Any, ...]]]) -> Any:
-        """Executes commands of the driver, each once, however often it arrives.
+        """Executes commands of the driver, each only once even if it arrives repeatedly.
 
         Args:
-            commands: number, method and arguments of each: all that the driver does not know to be
-                executed.
+            commands: number, method and arguments of all commands that the driver does not know to
+                have been executed.
 
         Returns:
-            The result of the last one.
+            The result of the last command.
         """
         for number, method, arguments in commands:
             if number > self.executed:
@@ -127,9 +128,9 @@ class ServerActor(_Actor):
         """Applies gradients that were pushed.
 
         Args:
-            number: of the update.
+            number: number of the update.
             steps: worker and clock of each gradient.
-            scale: of the optimizer's step.
+            scale: factor for the optimizer's step.
         """
         if number != self.updates + 1:
             raise RuntimeError(f"server {self.number}: update {number} after {self.updates}")
@@ -143,38 +144,38 @@ class ServerActor(_Actor):
         self.updates = number
 
     def save(self) -> None:
-        """Writes the shard beside those of other updates."""
+        """Writes the shard to a file for this number of updates; files of other updates remain."""
         assert self.folder is not None
         save_shard(shard_path(self.folder, self.number, self.updates), self.shard)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """What a worker reports of a step."""
+    """A worker's result of a step."""
 
     version: int
-    """The fewest updates that any server had applied when it was first pulled from."""
+    """The smallest number of updates that any server had applied at the first pull."""
     loss: float
     finite: bool
-    """Whether the gradient is; if not, it was not sent."""
+    """Whether the gradient is finite; otherwise it was not sent."""
     pulled_bytes: NDArray[np.int64]
-    """[servers]."""
+    """Bytes pulled from each of the [servers]."""
     pushed_bytes: NDArray[np.int64]
-    """[servers]."""
+    """Bytes pushed to each of the [servers]."""
     aux: Any = None
-    """As `Stepped.aux`."""
+    """See `Stepped.aux`."""
 
 
 class _Pulls:
-    """A step's pulls: the first at its beginning, others once so much of its duration is over."""
+    """A step's pulls: the first at its start, later pulls after a given share of its duration."""
 
     def __init__(self, pull: Callable[[], list[tuple[int, Any]]], again_s: float) -> None:
         self._pull, self._again_s = pull, again_s
         self.first: Pulled | None = None
         self.bytes: NDArray[np.int64] = np.zeros(1, np.int64)
-        """[servers], of all pulls together."""
+        """Bytes pulled from each of the [servers], over all pulls."""
         self.ends: NDArray[np.int64] = np.zeros(0, np.int64)
-        """[servers] where each server's range ends."""
+        """End of each server's range, [servers]."""
 
     def __call__(self) -> Pulled:
         if self.first is not None:
@@ -189,7 +190,7 @@ class _Pulls:
 
 
 class WorkerActor(_Actor):
-    """Pulls parameters, computes a gradient, pushes it."""
+    """A worker, which pulls parameters, computes a gradient and pushes it."""
 
     def __init__(
         self,
@@ -211,20 +212,20 @@ class WorkerActor(_Actor):
         self.folder, self.updates = folder, updates
         self.computation = computations(number, clock)
         self.before: tuple[int, Any] | None = None
-        """Clock of the last step, and the state before it."""
+        """Clock of the last step, and the state before that step."""
 
     def started(self) -> None:
-        """Does nothing, once the process runs."""
+        """Does nothing; it returns once the process runs."""
 
     def ready(self) -> int:
-        """Its process id, once it has its state and what it computes with is compiled."""
-        if self.before is None:  # else called again
+        """The process id, returned once the state is restored and the computation compiled."""
+        if self.before is None:  # otherwise a retried call
             self._restore()
         self.computation.ready(np.zeros(self.layout.size, self.layout.dtype))
         return os.getpid()
 
     def _restore(self) -> None:
-        """Takes the state of the checkpoint, if it has one."""
+        """Restores the state in the checkpoint, if it has one."""
         state = self.computation.state
         if self.folder is None or state is None:
             return
@@ -233,33 +234,41 @@ class WorkerActor(_Actor):
                 self.computation.state = load_state(path, state)
                 return
             except FileError:
-                if path.exists():  # else a later checkpoint replaced it meanwhile
+                if path.exists():  # otherwise a later checkpoint has replaced it
                     raise
 
-    def save(self, updates: int, clock: int) -> None:
-        """Writes its state as it was before a step.
+    def save(self, updates: int, clock: int) -> bool:
+        """Writes the state as it was before a step.
 
         Args:
-            updates: of the checkpoint.
-            clock: of the step: the next one, or the last.
+            updates: updates of the checkpoint.
+            clock: clock of the step: the next step or the last.
+
+        Returns:
+            False if a later step has begun, as when a lost call is repeated: the state is gone.
         """
         assert self.folder is not None
         state = self.computation.state
-        if self.before is not None and self.before[0] == clock:
-            state = self.before[1]
+        if self.before is not None:
+            last, before = self.before
+            if last > clock:
+                return False
+            if last == clock:
+                state = before
         if state is not None:
             save_state(state_path(self.folder, self.number, updates), state)
+        return True
 
     def step(self, clock: int, epoch_s: float, *after: None) -> StepResult | None:
         """One step.
 
         Args:
-            clock: of the step.
-            epoch_s: when the run began, by `time.time`.
-            after: the servers' results that the step has to wait for.
+            clock: clock of the step.
+            epoch_s: start of the run, by `time.time`.
+            after: results of the servers that the step has to wait for.
 
         Returns:
-            None where a server was gone.
+            The result, or None if a server was gone.
         """
         from ray.exceptions import ObjectLostError, RayActorError
 
@@ -271,7 +280,7 @@ class WorkerActor(_Actor):
             self._call_all(
                 [partial(server.push.remote, self.number, clock, piece) for server, piece in each]
             )
-        except (RayActorError, ObjectLostError):  # also of what its machine held
+        except (RayActorError, ObjectLostError):  # also objects lost with a machine
             return None
         assert pulls.first is not None
         return StepResult(
@@ -284,20 +293,20 @@ class WorkerActor(_Actor):
         )
 
     def _call_all(self, remotes: list[Callable[[], Any]]) -> list[Any]:
-        """The results of calls to servers; lost ones are retried."""
+        """The results of calls to servers; lost calls are retried."""
         import ray
 
         return results([RetriedCall(make, self.timeout_s) for make in remotes], ray.get)
 
     def _compute_timed(self, clock: int, epoch_s: float) -> tuple[Stepped, _Pulls]:
-        """The computation's step, and a sleep until the planned duration is over."""
+        """The computation's step, followed by a sleep for the rest of its planned duration."""
         start, begin = time.time() - epoch_s, time.perf_counter()
         duration = self.stragglers.duration_s(self.number, clock, self.workers, max(start, 0.0))
         pulls = _Pulls(
             lambda: self._call_all([server.pull.remote for server in self.servers]),
             begin + duration * self.computation.share,
         )
-        if self.before is not None and self.before[0] == clock:  # a call that is made again
+        if self.before is not None and self.before[0] == clock:  # a call that is repeated
             self.computation.state = self.before[1]
         self.before = clock, self.computation.state
         step = self.computation.step(clock, pulls)

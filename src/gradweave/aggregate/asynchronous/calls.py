@@ -1,7 +1,7 @@
 """Calls of Ray actors that are retried while Ray loses them.
 
-Where a connection breaks, Ray cannot know whether the actor received a call, and reports the actor
-as unavailable although it may be well. Calls made this way are idempotent.
+If a connection breaks, Ray cannot know whether the actor received a call, and reports the actor as
+unavailable even if it still runs. Calls made this way must be idempotent.
 """
 
 import time
@@ -9,27 +9,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 FIRST_PAUSE_S = 0.05
-"""Before the first retry; each pause is twice as long as the one before."""
+"""Pause before the first retry; each pause is twice as long as the preceding one."""
 MAX_PAUSE_S = 2.0
-"""No pause is longer: an actor that is there again is found that soon."""
+"""Longest pause, so that an actor that is available again is found within this time."""
 
 
 class RetriedCall:
-    """A call under way, which can be retried."""
+    """A pending call that can be retried."""
 
     def __init__(self, make: Callable[[], Any], timeout_s: float) -> None:
-        """Makes it.
+        """Makes the call.
 
         Args:
             make: makes the call and returns its reference.
-            timeout_s: how long it is retried.
+            timeout_s: how long to retry it.
         """
         self._make, self._timeout_s = make, timeout_s
         self._pause_s, self._deadline = FIRST_PAUSE_S, float("inf")
         self.reference = make()
 
     def retry(self) -> bool:
-        """Makes the call again after a pause; False once `timeout_s` is over."""
+        """Makes the call again after a pause; False once `timeout_s` has passed."""
         now = time.monotonic()
         self._deadline = min(self._deadline, now + self._timeout_s)
         if now + self._pause_s > self._deadline:
@@ -41,10 +41,10 @@ class RetriedCall:
 
 
 def results(calls: Sequence[RetriedCall], get: Callable[[list[Any]], list[Any]]) -> list[Any]:
-    """The results of calls; lost ones are retried.
+    """The results of calls; lost calls are retried.
 
     Args:
-        calls: under way.
+        calls: pending calls.
         get: references → their values, as `ray.get`.
 
     Raises:

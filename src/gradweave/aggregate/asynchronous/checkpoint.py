@@ -1,9 +1,9 @@
-"""A run in safetensors files: one for each server's shard, and one that says which belong together.
+"""A run in safetensors files: one per server's shard, and one that describes the snapshot.
 
-A shard's file has its number of updates in its name, and so has the file of a worker's state, where
-workers have any. The run's file is written when all the others of one number are: until then an
-earlier snapshot stays complete. Then those of earlier snapshots are removed, and no others: servers
-and workers may be writing those of the next ones already.
+The name of a shard's file contains its number of updates, and so does the file of a worker's state,
+if workers have any. The run's file is written once all files with the same number exist; until then
+an earlier snapshot is complete. Then the files of earlier snapshots are removed, but no others,
+since servers and workers may already be writing those of the next snapshot.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ _PART = re.compile(r"(?:server|worker)-\d+-update-(\d+)\.safetensors")
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A state to resume from: after one update, on every server."""
+    """A state to resume from: all servers after the same update."""
 
     updates: int
     clock: tuple[int, ...]
-    """Of each worker."""
+    """Clock of each worker."""
     history: History
     seconds: float
-    """Since the run began."""
+    """Time since the run began."""
 
 
 def shard_path(folder: str | Path, server: int, updates: int) -> Path:
@@ -53,41 +53,47 @@ def state_path(folder: str | Path, worker: int, updates: int) -> Path:
 
 
 def state_there(folder: str | Path, worker: int, updates: int) -> Path | None:
-    """The file of a worker's state that a replacement takes.
+    """The file with a worker's state for its replacement.
 
     Args:
-        folder: of the checkpoint.
-        worker: whose.
-        updates: of the checkpoint when the replacement was asked for, which may be long ago.
+        folder: folder of the checkpoint.
+        worker: number of the worker.
+        updates: updates of the checkpoint when the replacement was requested, possibly long ago.
 
     Returns:
-        That checkpoint's, or the newest one that took its place; None where there is none.
+        The file of that checkpoint, or of the checkpoint that replaced it; None if there is none.
     """
     path = state_path(folder, worker, updates)
     if path.exists():
         return path
     own = path.name.removesuffix(f"{updates}.safetensors")
     later = [(number, one) for one, number in parts(Path(folder)) if one.name.startswith(own)]
-    return max(later)[1] if later else None
+    # Those of earlier checkpoints are removed, and later ones are not committed yet.
+    return min(later)[1] if later else None
 
 
 def keep_states(folder: Path, workers: Iterable[int], before: int, updates: int) -> None:
-    """Has a checkpoint take the states of the one before it, of workers that are not there.
+    """Copies the states of absent workers from one checkpoint to the next.
+
+    A state of an absent worker in the later checkpoint is replaced or removed: a worker that was
+    killed during the loss of a server may have written it after `remove_others`, for other updates.
 
     Args:
-        folder: of both.
-        workers: which.
-        before: updates of the earlier one.
-        updates: of the later one.
+        folder: folder of both checkpoints.
+        workers: the absent workers.
+        before: updates of the earlier checkpoint.
+        updates: updates of the later checkpoint.
     """
     for worker in workers:
         source, target = (state_path(folder, worker, number) for number in (before, updates))
-        if source.exists() and not target.exists():
+        if source.exists():
             atomic_write(target, source.read_bytes())
+        else:
+            target.unlink(missing_ok=True)
 
 
 def save_state(path: Path, state: Any) -> None:
-    """Writes a worker's state, whole or not at all."""
+    """Writes a worker's state atomically."""
     pytrees.save(path, state, {"format": STATE_FORMAT, "version": VERSION})
 
 
@@ -99,14 +105,14 @@ def load_state(path: Path, like: Any) -> Any:
         like: a state of the same computation.
 
     Raises:
-        FileError: it cannot be read, is of another format, or of another computation.
+        FileError: it cannot be read, has another format, or belongs to another computation.
     """
     arrays.check_format(path, arrays.metadata(path), STATE_FORMAT, VERSION)
     return pytrees.load(path, like, "; was it written by another computation?")
 
 
 def save_shard(path: Path, shard: Shard) -> None:
-    """Writes a shard, whole or not at all."""
+    """Writes a shard atomically."""
     pytrees.save(path, shard, {"format": SHARD_FORMAT, "version": VERSION})
 
 
@@ -118,7 +124,7 @@ def load_shard(path: Path, like: Shard) -> Shard:
         like: a shard of the same range and optimizer.
 
     Raises:
-        FileError: it cannot be read, is of another format, or of another optimizer's state.
+        FileError: it cannot be read, has another format, or has the state of another optimizer.
     """
     arrays.check_format(path, arrays.metadata(path), SHARD_FORMAT, VERSION)
     read = pytrees.load(path, like, "; was it written with another optimizer?")
@@ -128,13 +134,13 @@ def load_shard(path: Path, like: Shard) -> Shard:
 def save_snapshot(
     folder: Path, snapshot: Snapshot, digest: str, about: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Makes a snapshot the one to resume from; its parts must have been written.
+    """Makes a snapshot the one to resume from; its files must have been written.
 
     Args:
-        folder: of the checkpoint.
-        snapshot: of the run.
-        digest: the task's fingerprint.
-        about: what it says of the training.
+        folder: folder of the checkpoint.
+        snapshot: the snapshot of the run.
+        digest: fingerprint of the task.
+        about: metadata of the training.
     """
     columns = {name: getattr(snapshot.history, name) for name in COLUMNS}
     run = {
@@ -157,13 +163,13 @@ def save_snapshot(
 
 
 def about(folder: Path) -> tuple[dict[str, Any], int] | None:
-    """What the snapshot to resume from says of its training, and how many gradients it has had.
+    """The metadata of the training in the current snapshot, and its number of gradients.
 
     Returns:
-        None where there is none.
+        None if there is no snapshot.
 
     Raises:
-        FileError: the file cannot be read, or is of another format.
+        FileError: the file cannot be read, or has another format.
     """
     path = folder / FILE
     if not path.exists():
@@ -174,14 +180,14 @@ def about(folder: Path) -> tuple[dict[str, Any], int] | None:
     try:
         return dict(run["about"]), int(run["gradients"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise FileError(f"{path}: does not say what training it is of: {error!r}") from error
+        raise FileError(f"{path}: does not say which training it belongs to: {error!r}") from error
 
 
 def remove_others(folder: Path, updates: int) -> None:
-    """Removes the parts that do not belong to the snapshot after `updates` updates.
+    """Removes all files that do not belong to the snapshot after `updates` updates.
 
-    Only while nothing runs: parts of a later snapshot that a killed run left, and files that killed
-    processes left unfinished.
+    Call it only while nothing runs. It removes files of a later snapshot that a killed run left
+    behind, and unfinished files of killed processes.
     """
     others = [path for path, number in parts(folder) if number != updates]
     for path in (*others, *unfinished(folder)):
@@ -189,7 +195,7 @@ def remove_others(folder: Path, updates: int) -> None:
 
 
 def parts(folder: Path) -> list[tuple[Path, int]]:
-    """The files of shards and states, and after how many updates each was written."""
+    """The files of shards and states, with the number of updates at which each was written."""
     matches = [(path, _PART.fullmatch(path.name)) for path in folder.iterdir()]
     return [(path, int(match[1])) for path, match in matches if match]
 
@@ -198,13 +204,13 @@ def load_snapshot(folder: Path, digest: str, workers: int) -> Snapshot | None:
     """The snapshot to resume from, if there is one.
 
     Args:
-        folder: of the checkpoint.
-        digest: the task's fingerprint.
-        workers: how many.
+        folder: folder of the checkpoint.
+        digest: fingerprint of the task.
+        workers: number of workers.
 
     Raises:
-        FileError: the file cannot be read, or is of another format.
-        OptionError: it is of another task.
+        FileError: the file cannot be read, or has another format.
+        OptionError: it belongs to another task.
     """
     path = folder / FILE
     if not path.exists():
@@ -214,12 +220,13 @@ def load_snapshot(folder: Path, digest: str, workers: int) -> Snapshot | None:
     columns = arrays.read(path)
     if metadata.get("digest") != digest:
         raise OptionError(
-            f"{path}: is of another task (other params, workers, servers, seed or consistency); "
+            f"{path}: belongs to another task (other params, workers, servers, seed or "
+            "consistency); "
             "give another folder, or remove this one"
         )
     run: Any = arrays.json_entry(path, metadata, "run")
     try:
-        if "finite" not in columns:  # of a version that did not leave gradients out
+        if "finite" not in columns:  # written by a version that did not skip gradients
             columns = {**columns, "finite": np.ones_like(columns["update"])}
         history = History(**{name: columns[name].astype(COLUMNS[name]) for name in COLUMNS})
         if {getattr(history, name).shape for name in COLUMNS} != {(len(history.update),)}:

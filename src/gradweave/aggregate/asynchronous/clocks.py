@@ -1,7 +1,8 @@
-"""The protocol as pure functions: who may start, what is applied, and how stale it is.
+"""The protocol as pure functions: which workers may start, which update applies, how stale it is.
 
-The run on Ray and the simulator both follow these and decide nothing themselves. Workers are
-numbered from 0; a version is the number of updates applied to the parameters that were pulled.
+The run on Ray and the simulator both use these functions and make no decisions themselves. Workers
+are numbered from 0. A version is the number of updates that had been applied to the parameters when
+they were pulled.
 """
 
 import dataclasses
@@ -19,23 +20,23 @@ class Gradient:
 
     worker: int
     clock: int
-    """Of the step that computed it."""
+    """Clock of the step that computed it."""
     version: int
-    """Of the parameters that it was computed from."""
+    """Version of the parameters that it was computed from."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """The mean of some gradients, applied."""
+    """An applied mean of gradients."""
 
     number: int
-    """From 1."""
+    """Number of the update, from 1."""
     gradients: tuple[Gradient, ...]
-    """By worker."""
+    """Gradients, ordered by worker."""
 
     @property
     def staleness(self) -> tuple[int, ...]:
-        """Updates applied between each gradient's pull and this one."""
+        """Number of updates applied between each gradient's pull and this update."""
         return tuple(self.number - 1 - gradient.version for gradient in self.gradients)
 
 
@@ -44,16 +45,16 @@ class Clocks:
     """The state of the protocol."""
 
     clock: tuple[int, ...]
-    """Step that each worker computes, or will compute next."""
+    """The step that each worker computes, or will compute next."""
     computing: tuple[bool, ...]
-    """Whether it computes that step."""
+    """Whether each worker is computing that step."""
     alive: tuple[bool, ...]
-    """Whether others wait for it; not before it is there, nor between its death and its
+    """Whether others wait for a worker: False until it is ready, and between its death and
     replacement."""
     waiting: tuple[Gradient, ...] = ()
     """Gradients that wait for those of the other workers, under `Sync`."""
     updates: int = 0
-    """Applied so far."""
+    """Number of updates applied so far."""
 
 
 def initial(workers: int) -> Clocks:
@@ -62,18 +63,18 @@ def initial(workers: int) -> Clocks:
 
 
 def between_steps(clock: Sequence[int], updates: int) -> Clocks:
-    """No worker computing, as after a checkpoint was read.
+    """Clocks while no worker computes, as after reading a checkpoint.
 
     Args:
-        clock: of each worker.
-        updates: applied so far.
+        clock: clock of each worker.
+        updates: number of updates applied so far.
     """
     workers = len(clock)
     return Clocks(tuple(clock), (False,) * workers, (True,) * workers, (), updates)
 
 
 def without(clocks: Clocks, absent: Collection[int]) -> Clocks:
-    """Some workers are still to come: nobody waits for them until they `rejoin`."""
+    """Clocks in which nobody waits for absent workers until they `rejoin`."""
     return dataclasses.replace(
         clocks,
         alive=tuple(alive and worker not in absent for worker, alive in enumerate(clocks.alive)),
@@ -93,20 +94,20 @@ def may_start(clocks: Clocks, consistency: Consistency) -> tuple[int, ...]:
 
 
 def start(clocks: Clocks, worker: int) -> Clocks:
-    """A worker begins its step."""
+    """The clocks after a worker starts its step."""
     return dataclasses.replace(clocks, computing=_with(clocks.computing, worker, True))
 
 
 def push(
     clocks: Clocks, consistency: Consistency, worker: int, version: int
 ) -> tuple[Clocks, Update | None]:
-    """A worker pushes its gradient.
+    """The clocks after a worker pushes its gradient.
 
     Args:
-        clocks: before.
-        consistency: the rule.
-        worker: which.
-        version: of the parameters that it computed with.
+        clocks: clocks before the push.
+        consistency: the consistency.
+        worker: number of the worker.
+        version: version of the parameters that it computed with.
 
     Returns:
         The clocks, and the update to apply now, if there is one.
@@ -126,10 +127,10 @@ def push(
 
 
 def remove(clocks: Clocks, consistency: Consistency, worker: int) -> tuple[Clocks, Update | None]:
-    """A worker died: nobody waits for it any longer, and its step is lost.
+    """The clocks after a worker's death: its step is lost, and nobody waits for it any longer.
 
     Returns:
-        The clocks, and the update that waited for this worker alone, if there is one.
+        The clocks, and the update that waited for this worker only, if there is one.
     """
     clocks = dataclasses.replace(
         clocks,
@@ -140,10 +141,10 @@ def remove(clocks: Clocks, consistency: Consistency, worker: int) -> tuple[Clock
 
 
 def rejoin(clocks: Clocks, worker: int) -> Clocks:
-    """A worker has come, or was replaced.
+    """The clocks after a worker becomes ready, for the first time or as a replacement.
 
-    It begins at its own next or lost step, or at the slowest worker's clock if that is later; at
-    the newest clock of all, where no worker is alive.
+    It starts at its next or lost step, or at the clock of the slowest worker if that is later. If
+    no worker is alive, it starts at the newest clock of all.
     """
     others = _slowest(clocks) if any(clocks.alive) else max(clocks.clock)
     clock = max(clocks.clock[worker], others)
@@ -155,7 +156,7 @@ def rejoin(clocks: Clocks, worker: int) -> Clocks:
 
 
 def resume_clocks(clocks: Clocks) -> tuple[int, ...]:
-    """The clocks at which workers would resume if the run ended now; their steps are repeated."""
+    """The clocks at which workers would resume if the run ended now; pending steps are repeated."""
     for worker, alive in enumerate(clocks.alive):
         if not alive:
             clocks = rejoin(clocks, worker)
@@ -163,7 +164,7 @@ def resume_clocks(clocks: Clocks) -> tuple[int, ...]:
 
 
 def _next_update(clocks: Clocks, consistency: Consistency) -> tuple[Clocks, Update | None]:
-    """Applies the waiting gradients, unless they wait for that of a worker alive."""
+    """Applies the waiting gradients, unless another worker that is alive still has to push."""
     newest = max((gradient.clock for gradient in clocks.waiting), default=0)
     waits = consistency.together and any(clocks.alive) and _slowest(clocks) <= newest
     if not clocks.waiting or waits:

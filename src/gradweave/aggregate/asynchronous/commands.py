@@ -1,8 +1,8 @@
-"""Commands of the driver to all servers: each is executed once and in order.
+"""Commands from the driver to all servers; each is executed once and in order.
 
-A call to a server carries all commands that are not known to be executed, up to its own: where Ray
-lost a call, the next one makes up for it. A server that receives a command again returns the result
-that it returned before.
+A call to a server carries all commands that are not known to have been executed, up to the newest.
+So if Ray loses a call, the next call makes up for it. A server that receives a command again
+returns its earlier result.
 """
 
 import collections
@@ -15,22 +15,22 @@ from gradweave.aggregate.asynchronous.actor_pool import ActorPool
 from gradweave.aggregate.asynchronous.calls import RetriedCall
 
 OnDone = Callable[[list[Any]], None]
-"""Called with the servers' results."""
+"""Receives the servers' results."""
 
 
 @dataclasses.dataclass
 class _Command:
     number: int
     method: str
-    """Of the server."""
+    """Name of the server's method."""
     arguments: tuple[Any, ...]
     on_done: OnDone
     calls: list[RetriedCall] = dataclasses.field(default_factory=list)
-    """Of each server."""
+    """The call to each server."""
 
 
 class Commands:
-    """Commands under way, the oldest first."""
+    """Pending commands, oldest first."""
 
     def __init__(self, pool: ActorPool) -> None:
         self._pool, self._number = pool, 0
@@ -42,12 +42,12 @@ class Commands:
         """Sends a command to all servers.
 
         Args:
-            method: of the server.
+            method: name of the server's method.
             arguments: its arguments.
             on_done: called with the results when all have arrived, after those of earlier commands.
 
         Returns:
-            A function that returns the references of the results, which a retry replaces.
+            A function that returns the references of the results; a retry replaces them.
         """
         self._number += 1
         command = _Command(self._number, method, arguments, on_done)
@@ -66,12 +66,12 @@ class Commands:
         return server.execute.remote(due)
 
     def collect(self, *, wait: bool) -> None:
-        """Takes the results that have arrived, or all, in order.
+        """Processes the results that have arrived in order, or waits for all of them.
 
         Raises:
             ServerLost: a server is gone.
-            GradweaveError: raised by a server.
-            RunError: a server raised another error, or Ray is gone.
+            GradweaveError: a server raised it.
+            RunError: a server raised another error, or Ray has ended.
         """
         while self._pending:
             command = self._pending[0]

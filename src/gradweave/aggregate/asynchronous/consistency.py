@@ -1,8 +1,8 @@
-"""How old the parameters may be that a worker computes with: `Sync`, `SSP` and `Async`.
+"""Rules for how old a worker's parameters may be: `Sync`, `SSP` and `Async`.
 
 A worker's clock is the number of the step that it computes, or will compute next. A worker may
-begin its step when its clock is at most the bound ahead of the slowest worker's. `clocks` has the
-protocol; here are only the rules and their options.
+start its step if its clock is at most the bound ahead of the slowest worker's. This module has the
+rules and their options; `clocks` has the protocol.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Sync:
 
 @dataclasses.dataclass(frozen=True)
 class Async:
-    """One update per gradient, and nobody waits; staleness has no bound."""
+    """One update per gradient without any waiting; staleness is unbounded."""
 
     bound: ClassVar[int | None] = None
     together: ClassVar[bool] = False
@@ -38,23 +38,24 @@ class Async:
 
 @dataclasses.dataclass(frozen=True)
 class SSP:
-    """One update per gradient, and a worker waits when it is too far ahead of the slowest one.
+    """One update per gradient; a worker waits while it is too far ahead of the slowest worker.
 
-    "Ahead" has two meanings here. Without `catch_up` a clock counts a worker's steps: in the long
-    run nobody is faster than the slowest worker. With it a worker that has pushed takes the newest
-    clock of all, so that it holds the others back for the step that it computes and never for those
-    that it missed, which nobody computes. Either way no gradient is applied that was computed from
-    parameters read more than `bound` clocks before the newest ones read, and its staleness is at
-    most `staleness_bound`.
+    "Ahead" has two meanings here. Without `catch_up`, a clock counts a worker's steps, so in the
+    long run nobody is faster than the slowest worker. With `catch_up`, a worker that has pushed
+    jumps to the newest clock of all: it holds the others back for the step that it computes, but
+    not for steps that it missed, which nobody computes. In both cases, a gradient that is applied
+    was computed from parameters read at most `bound` clocks before the newest parameters read, and
+    its staleness is at most `staleness_bound`.
 
     Source: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter
     Server (2013), section 2, without `catch_up`.
     """
 
     bound: int
-    """Clocks; with 0 everybody waits for everybody, yet each gradient is applied alone."""
+    """Bound in clocks. With 0 all workers wait for each other, yet each gradient is applied
+    separately."""
     catch_up: bool = False
-    """Whether a worker that has pushed takes the newest clock."""
+    """Whether a worker that has pushed jumps to the newest clock."""
     together: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -76,11 +77,11 @@ def from_spec(text: str | Consistency) -> Consistency:
 
     Args:
         text: ``sync``, ``async``, ``ssp:3``, ``ssp:bound=3,catch_up=true``; a consistency is
-            returned as it is.
+            returned unchanged.
 
     Raises:
-        SpecError: the text is not understood.
-        OptionError: it is understood, but the bound is below 0.
+        SpecError: the text cannot be parsed.
+        OptionError: the bound is below 0.
 
     >>> from_spec("ssp:3")
     SSP(bound=3, catch_up=False)
@@ -108,17 +109,17 @@ def from_spec(text: str | Consistency) -> Consistency:
 
 
 def staleness_bound(consistency: Consistency, workers: int) -> int | None:
-    """The most updates that can be applied between a gradient's pull and its own update.
+    """The maximum number of updates between a gradient's pull and its update.
 
-    While a worker computes at clock c, no other is below c − s, and none begins a step beyond
-    c + s: that is 2s + 1 steps of each.
+    While a worker computes at clock c with bound s, no other worker is below c − s, and none starts
+    a step beyond c + s: that is at most 2s + 1 steps per worker.
 
     Args:
-        consistency: the rule.
-        workers: how many.
+        consistency: the consistency.
+        workers: number of workers.
 
     Returns:
-        Updates; None where there is no bound.
+        The number of updates, or None if it is unbounded.
 
     >>> staleness_bound(SSP(3), workers=4)
     21

@@ -1,4 +1,4 @@
-"""The results of a run: parameters, a row for each gradient applied, and bytes."""
+"""The results of a run: parameters, one row per gradient, and bytes."""
 
 import dataclasses
 from typing import Any
@@ -21,31 +21,31 @@ COLUMNS: dict[str, type] = {
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """A row for each gradient that was applied or left out, in order."""
+    """One row per gradient that was applied or skipped, in order."""
 
     update: NDArray[np.int64]
-    """Number of the update that applied it, from 1."""
+    """Number of the update that includes the gradient, from 1."""
     worker: NDArray[np.int32]
-    """That computed it."""
+    """Number of the worker that computed it."""
     clock: NDArray[np.int64]
-    """Of the worker's step."""
+    """Clock of the worker's step."""
     staleness: NDArray[np.int32]
-    """Updates applied between its parameters' pull and its own update."""
+    """Number of updates applied between the pull of its parameters and its update."""
     loss: NDArray[np.float64]
-    """Computed together with it, before the update."""
+    """Loss, computed together with the gradient, before the update."""
     finite: NDArray[np.bool_]
     """Whether the gradient is finite; if not, the update is the mean of its other gradients."""
     seconds: NDArray[np.float64]
-    """When it was applied, since the run began; a resumed run continues the count."""
+    """Time of the update since the run began; a resumed run continues the count."""
 
     @property
     def gradients(self) -> int:
-        """How many, those that are not finite among them."""
+        """Number of gradients, including those that are not finite."""
         return len(self.update)
 
     @property
     def updates(self) -> int:
-        """How many were applied."""
+        """Number of updates applied."""
         return int(self.update[-1]) if self.gradients else 0
 
     def gradients_per_s(self, begin_s: float, end_s: float) -> float:
@@ -56,25 +56,25 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class RunTraffic:
-    """Bytes of arrays, of the steps whose gradients arrived.
+    """Bytes of arrays, for steps whose gradients arrived.
 
-    Counted by the workers as they pull and push, from the arrays themselves; Ray's own overhead is
-    not counted, and neither are steps that were lost or still under way at the end.
+    Workers count the bytes of the arrays that they pull and push. Ray's overhead is not counted,
+    and neither are steps that were lost or pending at the end.
     """
 
     pulled_bytes: NDArray[np.int64]
-    """[workers, servers] sent by each server and received by each worker."""
+    """[workers, servers] bytes sent by each server and received by each worker."""
     pushed_bytes: NDArray[np.int64]
-    """[workers, servers] sent by each worker and received by each server."""
+    """[workers, servers] bytes sent by each worker and received by each server."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """The parameters as they were after an update."""
+    """A copy of the parameters after an update."""
 
     update: int
     gradients: int
-    """Applied by then."""
+    """Number of gradients applied by then."""
     seconds: float
     params: Any
 
@@ -84,48 +84,48 @@ class Run:
     """The result of a run."""
 
     params: Any
-    """After the last update."""
+    """Parameters after the last update."""
     history: History
     traffic: RunTraffic
     kept: tuple[Kept, ...]
-    """Requested by `keep_every`."""
+    """The copies that `keep_every` requested."""
     replaced: int = 0
-    """Workers that died and were replaced."""
+    """Number of workers that died and were replaced."""
     recovered: int = 0
-    """How often a server was lost and all resumed from the checkpoint."""
+    """Number of times that a server was lost and the run resumed from its checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateReport:
-    """Reported after each update."""
+    """The report after each update."""
 
     update: int
     gradients: int
-    """Applied so far."""
+    """Number of gradients applied so far."""
     of: int
     loss: float
     """Mean of the gradients' losses."""
     staleness: int
-    """Of its stalest gradient."""
+    """Staleness of the stalest gradient."""
     seconds: float
     servers: tuple[int, ...] = ()
-    """Process ids, each on its machine; none where there are no processes."""
+    """Process ids of the servers, each on its machine; empty without processes."""
     workers: tuple[int, ...] = ()
-    """The same; 0 of one that is not there, not yet or no longer."""
+    """Process ids of the workers; 0 for a worker that is not running."""
     not_finite: tuple[int, ...] = ()
-    """Workers whose gradients were not finite, and left out of this update."""
+    """Workers whose gradients were not finite, and were skipped in this update."""
     stale: tuple[int, ...] = ()
     """Staleness of each gradient."""
     aux: tuple[Any, ...] = ()
-    """What computations report of the steps that made them, see `Stepped`."""
+    """The reports of the computations about their steps; see `Stepped`."""
     replaced: int = 0
-    """Workers that died so far, and were replaced."""
+    """Number of workers that have died and been replaced so far."""
     recovered: int = 0
-    """How often a server was lost so far, and all resumed from the checkpoint."""
+    """Number of times so far that a server was lost and the run resumed from its checkpoint."""
 
 
 class HistoryBuilder:
-    """A history, update by update."""
+    """Builds a history, update by update."""
 
     def __init__(self, history: History | None = None) -> None:
         self._columns: dict[str, list[Any]] = {
@@ -134,22 +134,22 @@ class HistoryBuilder:
 
     @property
     def gradients(self) -> int:
-        """Applied so far."""
+        """Number of gradients so far."""
         return len(self._columns["update"])
 
     @property
     def updates(self) -> int:
-        """Updates so far."""
+        """Number of updates so far."""
         return self._columns["update"][-1] if self.gradients else 0
 
     def add(self, update: Update, losses: list[float], finite: list[bool], seconds: float) -> None:
         """Adds an update's rows.
 
         Args:
-            update: that was applied.
-            losses: of its gradients.
-            finite: whether each gradient is.
-            seconds: when it was applied.
+            update: the update.
+            losses: losses of its gradients.
+            finite: whether each gradient is finite.
+            seconds: time of the update.
         """
         gradients = zip(update.gradients, update.staleness, losses, finite, strict=True)
         for gradient, staleness, *rest in gradients:
@@ -158,5 +158,5 @@ class HistoryBuilder:
                 column.append(value)
 
     def build(self) -> History:
-        """All rows so far."""
+        """The history of all rows so far."""
         return History(**{name: np.array(self._columns[name], COLUMNS[name]) for name in COLUMNS})

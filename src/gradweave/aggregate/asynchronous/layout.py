@@ -16,24 +16,24 @@ TYPES = ("float16", "float32")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a pytree lies in a vector: leaf after leaf, in the pytree's order, each row by row."""
+    """The layout of a pytree in a vector: its leaves in order, each flattened row by row."""
 
     template: Any
-    """The pytree, its arrays replaced by their shapes and types."""
+    """The pytree, with its arrays replaced by their shapes and types."""
 
     @property
     def shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """Of each leaf."""
+        """Shape of each leaf."""
         return jax.tree.leaves(self.template)
 
     @property
     def size(self) -> int:
-        """Elements of the vector."""
+        """Length of the vector."""
         return sum(shape.size for shape in self.shapes)
 
     @property
     def dtype(self) -> np.dtype:
-        """Of every element."""
+        """Type of every element."""
         return np.dtype(self.shapes[0].dtype)
 
     def flat(self, tree: Any) -> jax.Array:
@@ -58,7 +58,7 @@ def layout(params: Any) -> Layout:
     """The layout of parameters.
 
     Raises:
-        OptionError: where there are none, or not all are of one floating-point type.
+        OptionError: there are no parameters, or they do not all have the same floating-point type.
     """
     leaves = jax.tree.leaves(params)
     if not leaves:
@@ -67,7 +67,7 @@ def layout(params: Any) -> Layout:
     if len(kinds) > 1 or kinds[0] not in TYPES:
         raise OptionError(
             f"params: expected arrays of one type among {', '.join(TYPES)}, got "
-            f"{', '.join(kinds)}; convert them, or leave arrays that are not trained out of params"
+            f"{', '.join(kinds)}; convert them, or remove arrays that are not trained from params"
         )
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
     whole = Layout(template)
@@ -77,17 +77,17 @@ def layout(params: Any) -> Layout:
 
 
 def ranges(size: int, servers: int) -> tuple[tuple[int, int], ...]:
-    """Balanced contiguous ranges: their lengths differ by 1 at most, longer ones first.
+    """Balanced contiguous ranges, whose lengths differ by at most 1, longer ranges first.
 
     Args:
-        size: elements to divide.
+        size: number of elements to divide.
         servers: number of ranges.
 
     Returns:
-        Begin and end of each.
+        Begin and end of each range.
 
     Raises:
-        OptionError: where a range would have no element.
+        OptionError: a range would be empty.
 
     >>> ranges(10, 3)
     ((0, 4), (4, 7), (7, 10))

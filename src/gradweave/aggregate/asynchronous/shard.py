@@ -1,4 +1,4 @@
-"""A server's shard: its range of the parameters and the optimizer's state for it."""
+"""A server's shard: its range of the parameters, and the optimizer's state for it."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -14,18 +14,18 @@ from gradweave.aggregate.trial import updates_of
 from gradweave.errors import OptionError
 
 MAX_AXIS = 160
-"""Elements along an axis of the arrays that an optimizer is tried on."""
+"""Maximum length of an axis of the arrays on which an optimizer is tested."""
 _GRADIENT_SIZES = (1e-3, 1.0, 1e3, 0.1)
-"""Of successive gradients; thresholds of clipping lie between them, or are never reached."""
+"""Sizes of the four test gradients; clipping thresholds lie between them, or are never reached."""
 
 
 class Shard(NamedTuple):
     """One server's part of the parameters."""
 
     parameters: jax.Array
-    """[length of the range]."""
+    """Parameters, [length of the range]."""
     optimizer: Any
-    """Its state, for these parameters alone."""
+    """The optimizer's state for these parameters only."""
 
 
 Apply = Callable[[Shard, Sequence[Any | None], float], Shard]
@@ -35,7 +35,7 @@ def initial_shard(optimizer: optax.GradientTransformation, parameters: Any) -> S
     """A shard before its first update.
 
     Args:
-        optimizer: applied to each shard by itself.
+        optimizer: the optimizer, which is applied to each shard separately.
         parameters: [length] values.
     """
     values = jnp.asarray(parameters)
@@ -45,8 +45,8 @@ def initial_shard(optimizer: optax.GradientTransformation, parameters: Any) -> S
 def compiled_apply(optimizer: optax.GradientTransformation) -> Apply:
     """Makes the function (shard, gradients, scale) -> shard, compiled.
 
-    It applies the mean of the gradients, added up in their order, and multiplies the optimizer's
-    step by the scale. None stands for a gradient that is left out; if all are, nothing is applied.
+    It applies the mean of the gradients, added up in order, and multiplies the optimizer's step by
+    the scale. None represents a gradient that is skipped; if all are None, nothing is applied.
     """
 
     @jax.jit
@@ -64,19 +64,19 @@ def compiled_apply(optimizer: optax.GradientTransformation) -> Apply:
 
 
 def check_elementwise(optimizer: optax.GradientTransformation, params_layout: Layout) -> None:
-    """Refuses an optimizer whose updates of a shard differ from those of the whole pytree.
+    """Refuses an optimizer that updates a shard differently from the whole pytree.
 
-    It is tried: arrays of the parameters' ranks, whole and divided into two shards, get the same
-    four random gradients. That detects clipping by a global norm, trust ratios, factored moments
-    and whatever else depends on more than one element, but no threshold that none of the gradients
-    reaches (sizes 0.001 to 1000).
+    It is tested: arrays with the parameters' numbers of axes, both whole and divided into two
+    shards, get the same four random gradients. This detects clipping by a global norm, trust
+    ratios, factored moments and any other dependence on more than one element, unless it has a
+    threshold that none of the gradients reaches (their sizes are 0.001 to 1000).
 
     Args:
-        optimizer: to try.
-        params_layout: of the parameters that it is for; long axes are shortened.
+        optimizer: the optimizer to test.
+        params_layout: layout of the parameters; long axes are shortened.
 
     Raises:
-        OptionError: where results differ, or the optimizer does not take a vector.
+        OptionError: the results differ, or the optimizer does not accept a vector.
     """
     template = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(tuple(min(n, MAX_AXIS) for n in x.shape), jnp.float32),
@@ -95,15 +95,15 @@ def check_elementwise(optimizer: optax.GradientTransformation, params_layout: La
         whole, shards = _updates_whole_and_sharded(optimizer, small, start, gradients)
     except Exception as error:
         raise OptionError(
-            "optimizer: it does not work on a flat range of the parameters, which is what a "
-            f"server has ({type(error).__name__}: {str(error).splitlines()[0]:.200}); remove "
-            "what needs the pytree, such as masks"
+            "optimizer: it does not work on a flat range of the parameters, which is all that a "
+            f"server has ({type(error).__name__}: {str(error).splitlines()[0]:.200}); remove parts "
+            "that need the pytree, such as masks"
         ) from error
     if not all(map(_close, whole, shards)):
         raise OptionError(
-            "optimizer: it is not elementwise: divided into shards it makes other steps than on "
-            "the whole, as clipping by a global norm, trust ratios and factored moments do; clip "
-            "inside the gradient function, or take an elementwise optimizer: sgd, adam"
+            "optimizer: it is not elementwise: its steps on shards differ from those on the whole, "
+            "as with clipping by a global norm, trust ratios and factored moments; clip "
+            "inside the gradient function, or use an elementwise optimizer: sgd, adam"
         )
 
 
@@ -113,7 +113,7 @@ def _updates_whole_and_sharded(
     start: jax.Array,
     gradients: list[jax.Array],
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Flat updates of the pytree, and of its two shards."""
+    """Flat updates of the whole pytree, and of its two shards."""
     whole = updates_of(optimizer, layout.tree(start), [layout.tree(g) for g in gradients])
     shards = [
         updates_of(optimizer, start[begin:end], [g[begin:end] for g in gradients])
@@ -126,5 +126,5 @@ def _updates_whole_and_sharded(
 
 
 def _close(one: jax.Array, other: jax.Array) -> bool:
-    """Whether two updates are equal but for rounding, relative to their largest element."""
+    """Whether two updates are equal up to rounding, relative to their largest element."""
     return bool(jnp.abs(one - other).max() <= 1e-4 * jnp.abs(one).max())

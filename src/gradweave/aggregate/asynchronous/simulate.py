@@ -1,4 +1,4 @@
-"""The same protocol on a virtual clock: no Ray, no processes, the same result in every run.
+"""The same protocol on a virtual clock: no Ray, no processes, and the same result in every run.
 
 Clocks, staleness, shards and compiled functions are those of the run on Ray; only time is virtual.
 """
@@ -28,16 +28,16 @@ from gradweave.errors import OptionError
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """A worker that dies in the middle of a step, and is replaced."""
+    """The death of a worker in the middle of a step, and its replacement."""
 
     worker: int
     clock: int
-    """Of the step that is lost; the worker dies the first time that it computes it."""
+    """Clock of the step that is lost; the worker dies the first time it computes that step."""
     away_s: float
-    """From its death until its replacement is ready."""
+    """Time from the death until the replacement is ready."""
 
 
-def simulate(
+def simulate_training(
     task: Task,
     *,
     deaths: Iterable[Death] = (),
@@ -47,16 +47,16 @@ def simulate(
 ) -> Run:
     """Runs a task on a virtual clock.
 
-    A step takes as long as `task.stragglers` plans, plus `overhead_s`, or a second if both
-    are 0; pulls, updates and decisions take no time. Steps that end at the same time are taken in
-    the order of their workers' numbers. A step that pulls again does so after `Computation.share`
-    of its duration. A worker that is replaced begins with the state of its computation as at first.
+    A step takes the time that `task.stragglers` plans, plus `overhead_s`, or a second if both are
+    0; pulls, updates and decisions take no time. Steps that end at the same time are handled in the
+    order of their workers' numbers. A step that pulls again does so after `Computation.share` of
+    its duration. A replacement starts with the initial state of its computation.
 
     Args:
-        task: what to train.
-        deaths: workers that die.
-        overhead_s: added to every step, for its messages.
-        keep_every: updates after which the parameters are kept each time; 0 keeps none.
+        task: the task to train.
+        deaths: deaths of workers.
+        overhead_s: time added to every step for its messages.
+        keep_every: updates between copies of the parameters; 0 for no copies.
         report: called after each update.
 
     Returns:
@@ -68,7 +68,7 @@ def simulate(
     >>> import jax, jax.numpy as jnp, optax
     >>> gradient = jax.value_and_grad(lambda x, draw: jnp.sum(x**2))
     >>> task = Task(jnp.ones(3), gradient, optax.sgd(0.1), workers=2, steps=4)
-    >>> simulate(task).history.updates
+    >>> simulate_training(task).history.updates
     4
     """
     return _Simulation(task, tuple(deaths), overhead_s, keep_every, report).run()
@@ -104,9 +104,9 @@ class _Simulation:
         self.events: list[tuple[float, int, str]] = []
         self.read: dict[int, Pulled] = {}
         self.again: dict[int, Pulled] = {}
-        """Second pulls of steps."""
+        """Second pulls of steps, by worker."""
         self.pushed: dict[int, tuple[Stepped, bool]] = {}
-        """Of each worker, and whether its gradient is finite."""
+        """Result of each worker's step, and whether its gradient is finite."""
         self.steps = np.zeros(task.workers, np.int64)
 
     def run(self) -> Run:

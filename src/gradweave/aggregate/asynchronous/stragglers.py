@@ -1,6 +1,6 @@
-"""Planned durations of steps: slow workers, pauses and slow spells, the same for a seed.
+"""Planned durations of steps: slow workers, pauses and slow spells, reproducible by seed.
 
-On a machine with fewer cores than workers, slower computing cannot be emulated faithfully. So a
+On a machine with fewer cores than workers, slow computation cannot be emulated faithfully. So a
 step is given a duration instead: the worker computes its gradient and sleeps for the rest of it.
 """
 
@@ -16,24 +16,23 @@ from gradweave.errors import OptionError
 class Stragglers:
     """Planned durations of steps.
 
-    A step lasts `step_s`, times the worker's factor, plus a pause if it has one. A slow spell
-    depends on when the step runs; everything else on worker and clock alone. Durations are lower
+    A step lasts `step_s` times the worker's factor, plus its pause, if any. A slow spell depends on
+    when the step runs; everything else depends only on worker and clock. Durations are lower
     bounds: a step whose gradient takes longer lasts as long as that.
     """
 
     step_s: float = 0.0
-    """Duration of a step that nothing slows down; 0 plans none."""
+    """Duration of a step without slowdowns; 0 for no planned durations."""
     slow: tuple[tuple[int, float], ...] = ()
-    """Workers that are always slow, and by which factor."""
+    """Workers that are always slow, with their factors."""
     pause_rate: float = 0.0
     """Probability that a step has a pause."""
     pause_s: float = 0.0
     """Duration of each pause."""
     spell_s: float = 0.0
-    """Time is divided into spells of this length, in each of which a random worker is slow; 0: none
-    is."""
+    """Length of a spell, during which one random worker is slow; 0 for no spells."""
     spell_factor: float = 1.0
-    """How many times as long work takes the worker that is slow in the spell."""
+    """Factor by which the slow worker's computation takes longer during its spell."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,13 +54,13 @@ class Stragglers:
             raise OptionError("slow: expected each worker once")
 
     def duration_s(self, worker: int, clock: int, workers: int, start_s: float) -> float:
-        """How long a step lasts.
+        """The duration of a step.
 
         Args:
-            worker: whose step it is.
-            clock: of the step.
-            workers: how many there are.
-            start_s: when it begins, since the run began.
+            worker: number of the worker.
+            clock: clock of the step.
+            workers: number of workers.
+            start_s: start of the step since the run began.
         """
         duration = self.step_s * dict(self.slow).get(worker, 1.0)
         if self.pause_rate and self.pause_s:
@@ -72,11 +71,11 @@ class Stragglers:
         return duration
 
     def slow_in_spell(self, spell: int, workers: int) -> int:
-        """The worker that is slow in a spell, counted from 0."""
+        """The worker that is slow in a spell; spells are counted from 0."""
         return int(np.random.default_rng((self.seed, 2, spell)).integers(workers))
 
     def _through_spells(self, worker: int, work_s: float, workers: int, start_s: float) -> float:
-        """How long work of `work_s` takes, spell by spell."""
+        """The duration of work that takes `work_s` without spells, computed spell by spell."""
         spell, now_s = math.floor(start_s / self.spell_s), start_s
         while True:
             pace = self.spell_factor if self.slow_in_spell(spell, workers) == worker else 1.0

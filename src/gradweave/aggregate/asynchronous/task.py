@@ -1,4 +1,4 @@
-"""A training by a parameter server: parameters, gradient, optimizer and consistency."""
+"""A training with a parameter server: parameters, gradient, optimizer and consistency."""
 
 import dataclasses
 import functools
@@ -21,102 +21,100 @@ from gradweave.errors import OptionError
 
 
 class Draw(NamedTuple):
-    """Which data a gradient is of; the same worker and clock always have the same key."""
+    """Selects the data of a gradient; the same worker and clock always have the same key."""
 
     key: jax.Array
-    """Made of the seed, the worker and the clock."""
+    """Random key, derived from the seed, the worker and the clock."""
     worker: jax.Array
     clock: jax.Array
-    """Of the worker's step, from 0."""
+    """Clock of the worker's step, from 0."""
 
 
 Gradient = Callable[[Any, Draw], tuple[Any, Any]]
-"""(params, draw) -> (loss, gradient), as ``jax.value_and_grad(loss)`` makes it; compiled by the
-worker."""
+"""(params, draw) -> (loss, gradient), as by ``jax.value_and_grad(loss)``; workers compile it."""
 
 
 class Pulled(NamedTuple):
-    """Parameters as the servers had them."""
+    """Parameters as pulled from the servers."""
 
     version: int
-    """The fewest updates that any server had applied."""
+    """The smallest number of updates that any server had applied."""
     vector: NDArray[Any]
-    """[size]."""
+    """Parameters, [size]."""
 
 
 class Stepped(NamedTuple):
-    """What a worker's step came to."""
+    """The result of a worker's step."""
 
     loss: float
     gradient: NDArray[Any]
-    """[size], to be pushed."""
+    """Gradient to push, [size]."""
     aux: Any = None
-    """Of the step, for `UpdateReport.aux`."""
+    """Information about the step for `UpdateReport.aux`."""
 
 
 class Computation(Protocol):
-    """A worker's steps, where each depends on those before it; it lives in the worker's process."""
+    """A worker's sequence of steps, which may depend on earlier steps; runs in its process."""
 
     @property
     def state(self) -> Any:
-        """A pytree of arrays that the next step depends on; None if there is nothing."""
+        """A pytree of arrays that the next step depends on, or None if there is no such state."""
         ...
 
     @state.setter
     def state(self, state: Any) -> None: ...
 
     share: float
-    """Of a step's duration, that which comes before the parameters are pulled again."""
+    """Share of a step's duration before the parameters are pulled again."""
 
     def ready(self, vector: NDArray[Any]) -> None:
-        """Compiles what it needs, for parameters [size]; the state stays."""
+        """Compiles the step for parameters [size], without changing the state."""
         ...
 
     def step(self, clock: int, pull: Callable[[], Pulled]) -> Stepped:
-        """One step, which replaces the state and changes no array of it.
+        """One step, which replaces the state without modifying its arrays.
 
         Args:
-            clock: of the step.
-            pull: gets the parameters, at the beginning and, if need be, again.
+            clock: clock of the step.
+            pull: gets the parameters; called at the start of the step, and again if required.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A training by a parameter server."""
+    """A training with a parameter server."""
 
     params: Any
     """Initial parameters: a pytree of arrays of one floating-point type."""
     gradient: Gradient | None
-    """None where there is a `computation`."""
+    """The gradient function, or None if there is a `computation`."""
     optimizer: optax.GradientTransformation
-    """Elementwise: it is applied at each server to its range of the flattened parameters."""
+    """An elementwise optimizer: each server applies it to its range of the flattened parameters."""
     workers: int
     steps: int
-    """The run ends when `steps` × `workers` gradients were applied, whoever computed them."""
+    """The run ends when `steps` × `workers` gradients have been applied, from any workers."""
     consistency: Consistency | str = dataclasses.field(default_factory=Sync)
-    """`Sync`, `SSP`, `Async`, or a specification of one."""
+    """`Sync`, `SSP`, `Async`, or a specification."""
     servers: int = 1
     seed: int = 0
     scale_by_staleness: bool = False
-    """Whether an update by a gradient of staleness τ is divided by max(τ, 1). Source: Zhang et al.,
-    Staleness-aware Async-SGD (2016)."""
+    """Whether to divide the update with a gradient of staleness τ by max(τ, 1). Source: Zhang et
+    al., Staleness-aware Async-SGD (2016)."""
     elastic: bool = True
-    """Whether the others continue without a worker that died, until it is replaced. If not, they
-    wait for its replacement, which repeats the lost step: under `Sync` no bit of the result
-    changes."""
+    """Whether the other workers continue while one that died is replaced. If not, they wait for its
+    replacement, which repeats the lost step: under `Sync` the result is then bit-identical."""
     stragglers: Stragglers = dataclasses.field(default_factory=Stragglers)
     """Planned durations of steps."""
     computation: Callable[[int, int], Computation] | None = None
-    """(worker, clock) -> what the worker computes from that step on, in place of `gradient`."""
+    """(worker, clock) -> the worker's computation from that step on; replaces `gradient`."""
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What checkpoints say of the training, as JSON."""
+    """Metadata of the training for checkpoints, as JSON."""
 
     def __post_init__(self) -> None:
         check_at_least_one(self, "workers", "steps", "servers")
         if (self.gradient is None) == (self.computation is None):
-            raise OptionError("gradient: expected it, or a computation in place of it")
+            raise OptionError("gradient: expected either a gradient or a computation")
         if not 0 <= self.seed < 2**31:
             raise OptionError(f"seed: expected 0 to {2**31 - 1}, got {self.seed}")
         for worker, _ in self.stragglers.slow:
@@ -130,38 +128,38 @@ class Task:
 
     @property
     def rule(self) -> Consistency:
-        """The consistency."""
+        """The consistency, parsed."""
         return from_spec(self.consistency)
 
     @property
     def gradients(self) -> int:
-        """To be applied in the whole run."""
+        """Number of gradients in the whole run."""
         return self.steps * self.workers
 
     def layout(self) -> Layout:
-        """Of the parameters."""
+        """Layout of the parameters."""
         return layout(self.params)
 
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Of each server."""
+        """Range of each server."""
         return ranges(self.layout().size, self.servers)
 
     def scale(self, update: Update) -> float:
-        """By which the optimizer's step is multiplied."""
+        """Factor for the optimizer's step in an update."""
         return 1 / max(1, *update.staleness) if self.scale_by_staleness else 1.0
 
     @property
     def computations(self) -> Callable[[int, int], Computation]:
-        """(worker, clock) -> what the worker computes from that step on."""
+        """(worker, clock) -> the worker's computation from that step on."""
         if self.computation is not None:
             return self.computation
         assert self.gradient is not None
         return _OfGradients(self.gradient, self.layout(), self.seed)
 
     def digest(self) -> str:
-        """A fingerprint: a checkpoint of another training is not resumed.
+        """A fingerprint, so that a checkpoint of another training is not resumed.
 
-        The gradient function and the optimizer are not in it, and neither is the number of steps.
+        It does not cover the gradient function, the optimizer and the number of steps.
         """
         layout = self.layout()
         text = (
@@ -174,7 +172,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class _OfGradients:
-    """Makes the computations of a gradient function, which is compiled once for all."""
+    """Makes computations from a gradient function, which is compiled once for all workers."""
 
     gradient: Gradient
     layout: Layout
@@ -189,7 +187,7 @@ class _OfGradients:
 
 
 class _Gradients:
-    """The computation of a gradient function, which keeps nothing."""
+    """A computation from a gradient function, without state."""
 
     state: Any = None
     share = 1.0
@@ -208,12 +206,12 @@ class _Gradients:
 
 
 def flat_gradient(gradient: Gradient, layout: Layout, seed: int) -> Callable[..., Any]:
-    """Makes the compiled function (vector, worker, clock) -> (loss, gradient's vector).
+    """Makes the compiled function (vector, worker, clock) -> (loss, flat gradient).
 
     Args:
-        gradient: the user's.
-        layout: of the parameters.
-        seed: of the task.
+        gradient: the user's gradient function.
+        layout: layout of the parameters.
+        seed: seed of the task.
     """
 
     @jax.jit

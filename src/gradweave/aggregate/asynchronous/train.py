@@ -34,9 +34,9 @@ from gradweave.errors import OptionError, RunError
 from gradweave.processes.ray_cluster import Cluster, cluster
 
 MAX_DEATHS = 3
-"""Deaths of a worker, with no step in between, at which the run fails."""
+"""Number of deaths of a worker, without a step in between, after which the run fails."""
 MAX_RECOVERIES = 3
-"""Losses of servers, with no checkpoint written in between, from which a run recovers."""
+"""Number of losses of servers, without a checkpoint in between, that a run recovers from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Options:
         check_not_below_zero(self, "worker_cpus")
 
 
-def train(
+def train_on_ray(
     task: Task,
     *,
     address: str | None = None,
@@ -77,56 +77,55 @@ def train(
     worker_cpus: float = 0.0,
     min_workers: int | None = None,
 ) -> Run:
-    """Trains a task on Ray, resuming from the folder's checkpoint where there is one.
+    """Trains a task on Ray, resuming from the folder's checkpoint if there is one.
 
-    A gradient that is not finite is left out of the update, and its worker named in the report and
-    the history. A worker that dies is replaced, and its step is lost or repeated (`Task.elastic`).
-    When a server is lost, all resume from the last checkpoint, or start again where none was
-    written yet: a server is lost that died, or was silent or unavailable to Ray for `timeout_s`. A
-    call that Ray loses is retried. Under `Sync` a run that was killed and resumed ends with the
-    bits of one that was not.
+    A gradient that is not finite is skipped in the update, and its worker is named in the report
+    and the history. A worker that dies is replaced, and its step is lost or repeated
+    (`Task.elastic`). A server counts as lost if it died, or did not respond or was unavailable to
+    Ray for `timeout_s`. Then all servers and workers resume from the last checkpoint, or start
+    again if there is none yet. A call that Ray loses is retried. Under `Sync`, a run that was
+    killed and resumed gives the same bits as an uninterrupted run.
 
-    Where workers have a state of their own (`Task.computation`), a checkpoint has it too, as it was
-    before the steps that are repeated on resuming; one that is replaced takes its state of the last
-    checkpoint, and a checkpoint waits for those that are not there. On Ctrl-C a checkpoint is
-    written.
+    If workers have a state (`Task.computation`), checkpoints include it, as it was before the steps
+    that are repeated on resuming. A replacement takes the state in the last checkpoint, and a
+    checkpoint waits for workers that are not running. Ctrl-C writes a checkpoint.
 
-    With `worker_cpus` workers come and go with the cluster's machines: a worker whose machine is
-    taken away is replaced where there is room, or as soon as there is; Ray's autoscaler, where one
-    runs, adds machines for those that wait.
+    With `worker_cpus`, workers come and go with the cluster's machines: a worker whose machine is
+    removed is replaced as soon as another machine has room; Ray's autoscaler, if it runs, adds
+    machines for workers that wait.
 
     Args:
-        task: what to train.
-        address: of a Ray cluster that has Gradweave installed; this machine if not given.
-        folder: of checkpoints; on a cluster, one that all machines share. Without it none are
-            written, and the loss of a server ends the run.
-        checkpoint_every: updates between checkpoints; one more is written at the end.
-        checkpoint_minutes: least time between them.
-        keep_every: updates between parameters that are kept in memory; 0 keeps none.
+        task: the task to train.
+        address: address of a Ray cluster that has Gradweave installed; by default this machine.
+        folder: folder of checkpoints, shared by all machines of a cluster. Without it no
+            checkpoints are written, and the loss of a server ends the run.
+        checkpoint_every: updates between checkpoints; another is written at the end.
+        checkpoint_minutes: minimum time between checkpoints.
+        keep_every: updates between copies of the parameters kept in memory; 0 for no copies.
         report: called after each update.
-        timeout_s: how long nothing may happen before the run fails, and how long a server may be
-            silent, or an actor unavailable to Ray, before it counts as dead.
-        worker_cpus: that each worker requests of Ray, which starts no more than its machines have;
-            0: all are started at once, whatever the machines have.
-        min_workers: as many begin, and the others join when they are there; all, if not given. For
-            tasks that are `Task.elastic`.
+        timeout_s: time without any progress after which the run fails, and time after which a
+            server that does not respond, or an actor that is unavailable to Ray, counts as dead.
+        worker_cpus: CPUs that each worker requests from Ray, which starts only as many workers as
+            its machines have room for; with 0 all start at once, regardless of the machines.
+        min_workers: number of workers with which the run starts, while the others join when they
+            are ready; by default all workers. Only for tasks that are `Task.elastic`.
 
     Returns:
-        The parameters, the history of all gradients applied, and the bytes moved since the start or
-        the resumption.
+        The parameters, the history of all gradients applied, and the bytes moved since this call
+        started or resumed the run.
 
     Raises:
         OptionError: Ray is not installed, or the folder holds another task's checkpoint.
         FileError: a checkpoint cannot be read or written.
         RunError: a server was lost and there is no folder, servers are lost or workers die
-            repeatedly, the gradient function raised, nothing happened for `timeout_s`, or Ray
-            itself ended; then no process of the run is left.
-        KeyboardInterrupt: on Ctrl-C.
+            repeatedly, the gradient function raised, there was no progress for `timeout_s`, or Ray
+            itself ended; no process of the run is left then.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     place = None if folder is None else Path(folder)
     least = task.workers if min_workers is None else min_workers
     if not 1 <= least <= task.workers or not (task.elastic or least == task.workers):
-        allowed = f"1 to {task.workers}" if task.elastic else f"{task.workers}, not being elastic"
+        allowed = f"1 to {task.workers}" if task.elastic else f"{task.workers} (not elastic)"
         raise OptionError(f"min_workers: expected {allowed}, got {least}")
     options = _Options(
         place,
@@ -159,7 +158,7 @@ def train(
 
 
 def _reload(lost: ServerLost, task: Task, folder: Path | None) -> Snapshot | None:
-    """The snapshot to resume from now that a server is lost."""
+    """The snapshot to resume from after the loss of a server."""
     if folder is None:
         raise RunError(
             f"{lost}, and its part of the parameters with it; give a folder, and "
@@ -169,7 +168,7 @@ def _reload(lost: ServerLost, task: Task, folder: Path | None) -> Snapshot | Non
 
 
 def _load(task: Task, folder: Path | None) -> Snapshot | None:
-    """The snapshot to resume from; makes the folder."""
+    """The snapshot to resume from; creates the folder."""
     if folder is None:
         return None
     make_folder(folder)
@@ -177,7 +176,7 @@ def _load(task: Task, folder: Path | None) -> Snapshot | None:
 
 
 def _finished(task: Task, folder: Path | None, snapshot: Snapshot) -> Run:
-    """The result of a run that had ended already."""
+    """The result of a run that had already finished."""
     assert folder is not None
     layout, parts = task.layout(), []
     for server, (begin, end) in enumerate(task.ranges()):
@@ -191,7 +190,7 @@ def _finished(task: Task, folder: Path | None, snapshot: Snapshot) -> Run:
 
 @dataclasses.dataclass(frozen=True)
 class _PendingCall:
-    """A call of a worker."""
+    """A pending call of a worker."""
 
     call: RetriedCall
     on_done: Callable[[Any, int], None]
@@ -201,17 +200,17 @@ class _PendingCall:
 
 @dataclasses.dataclass(frozen=True)
 class _Saving:
-    """A checkpoint whose parts are being written."""
+    """A checkpoint whose files are being written."""
 
     snapshot: Snapshot
     states: list[RetriedCall]
-    """Calls of the workers that write theirs."""
+    """Calls of the workers that write their states."""
     absent: tuple[int, ...]
-    """Workers that were not there."""
+    """Workers that were not running."""
 
 
 class _Driver:
-    """Tells workers when to begin and servers what to apply, as the protocol decides."""
+    """Tells workers when to start and servers what to apply, as the protocol decides."""
 
     def __init__(self, cluster: Cluster, task: Task, options: _Options) -> None:
         self.cluster, self.ray, self.task, self.options = cluster, cluster.ray, task, options
@@ -229,7 +228,7 @@ class _Driver:
         folder = self.options.folder
         if folder is not None:
             checkpoint.remove_others(folder, updates)
-        # Absolute, as actors may have another working directory.
+        # An absolute path, as actors may have another working directory.
         absolute = None if folder is None else str(folder.absolute())
         self.pool = ActorPool(
             self.cluster,
@@ -250,7 +249,7 @@ class _Driver:
 
     @contextlib.contextmanager
     def _saved_on_interrupt(self) -> Iterator[None]:
-        """Writes a checkpoint where Ctrl-C ends the block, unless it came within a decision."""
+        """Writes a checkpoint if Ctrl-C ends the block, unless it interrupted a decision."""
         try:
             yield
         except KeyboardInterrupt:
@@ -284,13 +283,13 @@ class _Driver:
         self.clocks = protocol.without(self.clocks, to_come)
         for worker, call in to_come.items():
             self._await(call, self._take_replacement, worker)
-        if self.begin_s is None:  # else a server was lost, and the time that it has cost counts
+        if self.begin_s is None:  # otherwise a server was lost, and the lost time counts
             before_s = 0.0 if snapshot is None else snapshot.seconds
             self.begin_s = time.perf_counter() - before_s
             self.epoch_s = time.time() - before_s
 
     def _advance(self) -> None:
-        """Starts the steps that may start, and takes the next result."""
+        """Starts the steps that may start, and processes the next result."""
         for worker in protocol.may_start(self.clocks, self.task.rule):
             self._start(worker)
         done = self._next_done()
@@ -310,10 +309,10 @@ class _Driver:
         self._commit(wait=False)
 
     def _next_done(self) -> Any:
-        """The next call that is done, of all before any that is made meanwhile.
+        """The next finished call; handles a whole batch before calls that are made meanwhile.
 
-        Where several are done, `ray.wait` names those of some workers again and again, and the
-        others would never have their turn.
+        If several calls are done, `ray.wait` can return the same workers again and again, so that
+        the others would never have their turn.
         """
         if not self.done:
             asked = list(self.pending)
@@ -321,9 +320,8 @@ class _Driver:
             if not first:
                 busy = [str(call.worker) for call in self.pending.values()]
                 raise RunError(
-                    f"nothing came from workers {', '.join(busy)} for "
-                    f"{self.options.timeout_s:g} s; where a step takes that long give a larger "
-                    "timeout_s"
+                    f"no result from workers {', '.join(busy)} for {self.options.timeout_s:g} s; "
+                    "if a step takes that long, increase timeout_s"
                 )
             self.done.extend(self.cluster.wait(asked, 0, len(asked)) or first)
         return self.done.popleft()
@@ -332,8 +330,8 @@ class _Driver:
         self.pending[call.reference] = _PendingCall(call, on_done, worker)
 
     def _retry(self, pending: _PendingCall) -> None:
-        """Calls a worker again; of a step that is computed twice the second push counts."""
-        # Perhaps it was not the step that was lost, but a result that it waits for.
+        """Calls a worker again; if a step is computed twice, the second push counts."""
+        # Perhaps not the step was lost, but a result that it waits for.
         self.commands.collect(wait=True)
         if pending.call.retry():
             self._await(pending.call, pending.on_done, pending.worker)
@@ -346,7 +344,8 @@ class _Driver:
         self._await(self.pool.call(step), self._take_step, worker)
 
     def _step(self, worker: int, clock: int) -> Any:
-        # Ray begins the step once the servers have applied the update: the step pulls its result.
+        # Passing these results makes Ray start the step only after the servers have applied the
+        # update, which the step then pulls.
         return self.pool.workers[worker].step.remote(clock, self.epoch_s, *self.applied())
 
     def _take_step(self, step: StepResult | None, worker: int) -> None:
@@ -367,7 +366,7 @@ class _Driver:
         self._await(self._replacement(worker), self._take_replacement, worker)
 
     def _replacement(self, worker: int) -> RetriedCall:
-        """The start of another process in place of one that died, unless too many have."""
+        """Starts a process that replaces one that died, unless too many have died."""
         self.replaced += 1
         self.deaths[worker] += 1
         if self.deaths[worker] >= MAX_DEATHS:
@@ -386,7 +385,7 @@ class _Driver:
             self._start(worker)
 
     def _apply(self, decision: tuple[Clocks, Update | None]) -> None:
-        """Has the servers apply the update that the protocol decides on."""
+        """Requests the servers to apply the update that the protocol decided on."""
         self.clocks, update = decision
         if update is None:
             return
@@ -422,7 +421,7 @@ class _Driver:
         )
 
     def _seconds(self) -> float:
-        """Since the run began."""
+        """Time since the run began."""
         assert self.begin_s is not None
         return time.perf_counter() - self.begin_s
 
@@ -442,12 +441,13 @@ class _Driver:
         self.commands.send("pull", on_done=keep)
 
     def _save(self) -> None:
-        """Has servers write their shards after this update, and workers their states."""
+        """Requests servers to write their shards after this update, and workers their states."""
         self.saved, self.saved_at_s = self.clocks.updates, time.monotonic()
         seconds = self._seconds()
         clock = protocol.resume_clocks(self.clocks)
         snapshot = Snapshot(self.saved, clock, self.history.build(), seconds)
-        # What is not there may be long in coming: its state is that of the checkpoint before.
+        # An absent worker may not return for long, so its state is copied from the preceding
+        # checkpoint.
         there = self.clocks.alive if self.task.elastic else (True,) * self.task.workers
         saving = _Saving(
             snapshot,
@@ -457,12 +457,12 @@ class _Driver:
         self.commands.send("save", on_done=lambda _: self.saving.append(saving))
 
     def _save_last(self) -> None:
-        """Saves what no checkpoint has yet."""
+        """Writes a checkpoint if there were updates since the last."""
         if self.options.folder is not None and self.saved < self.clocks.updates:
             self._save()
 
     def _commit(self, *, wait: bool) -> None:
-        """Writes the snapshots whose parts have been written, in their order."""
+        """Writes the snapshots whose files have been written, in order."""
         folder = self.options.folder
         while self.saving and (wait or self.pool.all_done(self.saving[0].states)):
             assert folder is not None
@@ -476,7 +476,7 @@ class _Driver:
             self._announce_resumption(snapshot.updates)
 
     def _announce_resumption(self, updates: int) -> None:
-        """Notes how to resume should Ray end now, with a checkpoint of `updates` updates."""
+        """Records how to resume from the checkpoint of `updates` updates if Ray ends now."""
         folder = self.options.folder
         if folder is None:
             remedy = "nothing was saved: give a folder, and a run resumes from its checkpoint"

@@ -1,1 +1,1 @@
-"""Local updates: workers train alone for many steps, then exchange how far they have come."""
+"""Local updates: workers train separately for many steps, then average their progress."""

@@ -1,4 +1,4 @@
-"""What workers of local updates send each other inside `jax.shard_map`, with each byte counted."""
+"""Exchanges between workers of local updates inside `jax.shard_map`, with all bytes counted."""
 
 import dataclasses
 from typing import NamedTuple
@@ -15,27 +15,28 @@ from gradweave.aggregate.sequences import changing_matchings
 from gradweave.execute.axis import AxisName
 
 MATCHINGS = 16
-"""Matchings drawn of pairs, which then begin again: as many as a program has messages for."""
+"""Number of random matchings, after which they repeat; a program contains messages for each of
+them."""
 
 
 class Average(NamedTuple):
-    """What an exchange gives."""
+    """The result of an exchange."""
 
     change: jax.Array
-    """[size] mean of what was sent."""
+    """[size] mean of the vectors sent."""
     shared: jax.Array
-    """[size] mean of φ over a pair; where all exchange, every worker's φ is the same."""
+    """[size] mean of φ over a pair. If all workers exchange, φ is equal on all and is unchanged."""
     sent_bytes: jax.Array
-    """[] by this worker, float32."""
+    """[] bytes that this worker sent, float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AllReduceExchange:
     """The mean over all workers that are in time.
 
-    Compressed, a worker sends each other one its part of Δ; who has a part adds the parts up
-    uncompressed, and sends all others the mean, compressed again: two compressions, however many
-    workers there are, and the same bits at every worker.
+    With compression, a worker sends each other worker the compressed part of Δ that this worker
+    sums. Each worker adds up its part uncompressed, compresses the mean and sends it to all others:
+    two compressions for any number of workers, and the same bits at every worker.
     """
 
     compressor: Compressor
@@ -50,15 +51,15 @@ class AllReduceExchange:
         counted: jax.Array,
         number: jax.Array,
     ) -> Average:
-        """The mean of Δ [size] over the workers that are in time, of which there are `counted`.
+        """The mean of Δ [size] over the `counted` workers that are in time.
 
         Args:
-            key: of the compressor's random numbers.
+            key: key of the compressor's random numbers.
             change: [size] Δ.
             shared: [size] φ.
             mine: [] whether this worker is in time.
-            counted: [] workers that are, float32.
-            number: of the communication, from 1.
+            counted: [] number of workers in time, float32.
+            number: number of the communication, from 1.
         """
         change = jnp.where(mine, change, 0)
         workers = lax.axis_size(self.axis_name)
@@ -66,7 +67,7 @@ class AllReduceExchange:
             return Average(change, shared, jnp.zeros((), jnp.float32))
         if isinstance(self.compressor, Uncompressed):
             total = lax.psum(change, self.axis_name)
-            # As `aggregate.mean`, the bound of any all-reduce among equals.
+            # As in `aggregate.mean`: the lower bound of any all-reduce in which all send the same.
             sent = 2 * (workers - 1) / workers * num_bytes(change)
             return Average(total / jnp.maximum(counted, 1), shared, _if(mine, sent))
         total, sent = self._compressed(key, change, jnp.maximum(counted, 1))
@@ -93,7 +94,7 @@ class AllReduceExchange:
 
 @dataclasses.dataclass(frozen=True)
 class PairwiseExchange:
-    """The mean over pairs drawn at random; φ travels uncompressed."""
+    """The mean over random pairs; φ is sent uncompressed."""
 
     compressor: Compressor
     axis_name: AxisName
@@ -103,7 +104,7 @@ class PairwiseExchange:
     def drawn(
         cls, compressor: Compressor, axis_name: AxisName, workers: int, seed: int
     ) -> "PairwiseExchange":
-        """Pairs of so many workers, any two of which may meet."""
+        """Random pairs of workers; any two workers may meet."""
         if workers < 2:
             return cls(compressor, axis_name, MixingMatrix.complete(workers))
         graph = nx.complete_graph(workers)
@@ -120,7 +121,7 @@ class PairwiseExchange:
     ) -> Average:
         """The means of Δ and φ over this worker and its partner.
 
-        Arguments as `AllReduceExchange.average` has.
+        For the arguments see `AllReduceExchange.average`.
         """
         change = jnp.where(mine, change, 0)
         channels = [
@@ -144,5 +145,5 @@ class PairwiseExchange:
 
 
 def _if(mine: jax.Array, sent: float) -> jax.Array:
-    """The bytes that a worker sent: none where it was late."""
+    """The bytes that a worker sent: 0 if it was late."""
     return jnp.where(mine, jnp.float32(sent), jnp.float32(0))

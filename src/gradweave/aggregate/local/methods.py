@@ -1,7 +1,7 @@
 """The methods of local updates and their options; made and checked without JAX.
 
-θ are a worker's parameters, φ those that it last agreed on with others, Δ = θ − φ how far it has
-come alone since then.
+θ are a worker's parameters, φ those that it last agreed on with others, and Δ = θ − φ is its
+progress since then.
 """
 
 import dataclasses
@@ -12,17 +12,17 @@ from gradweave.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
 
 Vector = TypeVar("Vector", bound=Any)
-"""JAX's or PyTorch's array, or a number."""
+"""An array of JAX or PyTorch, or a number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DiLoCo:
-    """All workers average Δ every `local_steps` steps; a momentum method takes it for a gradient.
+    """All workers average Δ every `local_steps` steps, and apply it like a gradient with momentum.
 
     m ← μ·m + mean Δ, φ ← φ + η·(mean Δ + μ·m), θ ← φ.
 
-    Source: Douillard et al. 2023 (DiLoCo), algorithm 1; η and μ are the values that it recommends,
-    for trainings of many averages: `outer_settings` has others for few.
+    Source: Douillard et al. 2023 (DiLoCo), algorithm 1. η and μ are the recommended values for
+    trainings with many averages; `outer_settings` has others for few averages.
     """
 
     name: ClassVar[str] = "diloco"
@@ -35,16 +35,16 @@ class DiLoCo:
     outer_momentum: float = 0.9
     """μ, from 0 to below 1."""
     fragments: int = 1
-    """Parts of the parameters, averaged one after another at equal distances."""
+    """Number of parts of the parameters, which are averaged in turn at equal intervals."""
     delay: int = 0
-    """Steps that the workers go on for while an average is under way."""
+    """Number of steps that workers continue while an average is being computed."""
     keep: float = 0.0
-    """Share of its own θ that a worker keeps when an average arrives: θ ← keep·θ + (1 − keep)·φ."""
+    """Share of its θ that a worker keeps when an average arrives: θ ← keep·θ + (1 − keep)·φ."""
     quorum: int = 1
-    """Workers that must be in time; with fewer the round is left out."""
+    """Number of workers that must be in time; with fewer, the round is skipped."""
     in_time: float = 0.0
-    """Share of its steps since the last average that a worker must have made to be in time. One
-    that made none never is."""
+    """Share of the steps since the last average that a worker must have made to be in time. A
+    worker without any step never is."""
 
     def __post_init__(self) -> None:
         _check_local_steps(self.local_steps)
@@ -55,12 +55,12 @@ class DiLoCo:
         if self.local_steps % self.fragments:
             raise OptionError(
                 f"fragments: expected a divisor of local_steps, {self.local_steps}, so that they "
-                f"take turns at equal distances, got {self.fragments}"
+                f"take turns at equal intervals, got {self.fragments}"
             )
         if not 0 <= self.delay < self.interval:
             raise OptionError(
                 f"delay: expected 0 to {self.interval - 1}, so that an average arrives before the "
-                f"next one is under way, got {self.delay}"
+                f"next starts, got {self.delay}"
             )
 
     @property
@@ -69,16 +69,16 @@ class DiLoCo:
         return self.local_steps // self.fragments
 
     def check_workers(self, workers: int) -> None:
-        """Refuses a quorum of more workers than there are.
+        """Refuses a quorum larger than the number of workers.
 
         Raises:
-            OptionError: naming both numbers.
+            OptionError: the message has both numbers.
         """
         if self.quorum > workers:
             raise OptionError(f"quorum: expected 1 to {workers}, got {self.quorum}")
 
     def outer_step(self, shared: Vector, momentum: Vector, change: Vector) -> tuple[Vector, Vector]:
-        """φ and m after an average, new ones.
+        """New φ and m after an average.
 
         Args:
             shared: φ.
@@ -93,18 +93,19 @@ class DiLoCo:
 
 
 FEW_AVERAGES = 100
-"""Below which less momentum is better: measured with 30 averages, where it was, and 120."""
+"""Number of averages below which less momentum is better: it was with 30 averages, but not with
+120."""
 
 
 def outer_settings(averages: int) -> dict[str, float]:
-    """Outer rate and momentum of DiLoCo for a training of so many averages.
+    """Outer rate and momentum of DiLoCo for a training with a given number of averages.
 
-    A momentum of 0.9 needs tens of averages to have its effect and to lose what is outdated. With
-    fewer than `FEW_AVERAGES` it is 0.7 at a rate of 1, from then on what DiLoCo's authors
-    recommend, which is the default.
+    A momentum of 0.9 needs tens of averages to take effect and to forget outdated changes. With
+    fewer than `FEW_AVERAGES`, the momentum is 0.7 at a rate of 1; otherwise both are the values
+    that DiLoCo's authors recommend, which are the defaults.
 
     Args:
-        averages: steps of the training over `local_steps`.
+        averages: steps of the training divided by `local_steps`.
 
     Raises:
         OptionError: fewer than one.
@@ -123,13 +124,12 @@ def outer_settings(averages: int) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class StreamingDiLoCo(DiLoCo):
-    """DiLoCo in fragments, with averages under way while the workers go on.
+    """DiLoCo in fragments, with averages computed while the workers continue.
 
-    No communication has more than a fragment, so that the peak of what must be sent at once is as
-    much lower.
+    A communication has only one fragment, which lowers the peak bandwidth by that factor.
 
-    Source: Douillard et al. 2025 (Streaming DiLoCo), algorithm 2; `delay` and `keep` are its τ
-    and α.
+    Source: Douillard et al. 2025 (Streaming DiLoCo), algorithm 2; `delay` and `keep` are its τ and
+    α.
     """
 
     name: ClassVar[str] = "streaming_diloco"
@@ -141,10 +141,10 @@ class StreamingDiLoCo(DiLoCo):
 
 @dataclasses.dataclass(frozen=True)
 class NoLoCo:
-    """Pairs drawn at random exchange Δ and φ; nobody waits for more than one other worker.
+    """Random pairs exchange Δ and φ, so nobody waits for more than one other worker.
 
-    m ← μ·m + η·mean Δ − γ·(φ − mean φ), φ ← φ + m, θ ← φ, with the means over the pair. Workers'
-    φ differ, and γ draws them together.
+    m ← μ·m + η·mean Δ − γ·(φ − mean φ), φ ← φ + m, θ ← φ, with the means over the pair. Workers' φ
+    differ, and γ draws them together.
 
     Source: Kolehmainen et al. 2025 (NoLoCo), section 3, with n = 2.
     """
@@ -159,7 +159,7 @@ class NoLoCo:
     outer_momentum: float = 0.5
     """μ, from 0 to below 1."""
     consensus: float = 1.0
-    """γ, above μ and below 2 + μ: within these bounds differences between the workers fade."""
+    """γ, above μ and below 2 + μ: within these bounds differences between the workers decay."""
 
     def __post_init__(self) -> None:
         _check_local_steps(self.local_steps)
@@ -173,14 +173,14 @@ class NoLoCo:
             )
 
     def check_workers(self, workers: int) -> None:
-        """Takes any number of workers; of an odd one a worker is alone in each exchange."""
+        """Accepts any number of workers; if it is odd, one has no partner in each exchange."""
 
 
 LocalMethod = DiLoCo | NoLoCo
 LOCAL: dict[str, type[LocalMethod]] = {
     method.name: method for method in (DiLoCo, StreamingDiLoCo, NoLoCo)
 }
-"""Every method of local updates by its name."""
+"""The methods of local updates by name."""
 
 
 def _check_local_steps(steps: int) -> None:

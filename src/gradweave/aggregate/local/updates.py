@@ -1,13 +1,13 @@
-"""Optimizers whose workers train alone for many steps, then exchange how far they have come.
+"""Optimizers whose workers train separately for many steps, then average their progress.
 
-Each wraps an optimizer that says what one worker alone would do, and is itself an
+Each wraps an optimizer that defines a worker's local steps, and is an
 `optax.GradientTransformation` for use inside `jax.shard_map`; `update` needs the parameters. The
-notation is that of `gradweave.aggregate.local.methods`; φ and m are float32 at least.
+notation is that of `gradweave.aggregate.local.methods`; φ and m are at least float32.
 
-A worker that makes no step, since it is slow or gone, calls `update` with ``active=False`` and
-stands still. At a communication those that made too few steps are late: they are left out of the
-average, send nothing, and catch up by taking φ. So the loss of a training with a quorum can be
-known without waiting for anybody, and where processes really are late, as in
+A worker that makes no step, because it is slow or gone, calls `update` with ``active=False``, and
+its parameters do not change. At a communication, workers with too few steps are late: they are
+excluded from the average, send nothing, and catch up by taking φ. This simulates the loss of a
+training with a quorum without real waiting. In a run with processes that really are late, as in
 `gradweave.execute.torch_distributed`, the same happens to them.
 """
 
@@ -40,7 +40,7 @@ Vectors = tuple[jax.Array, ...]
 
 
 class Arriving(NamedTuple):
-    """Averages of a fragment, a vector for each type of its leaves."""
+    """Averages of a fragment, one vector per type of its leaves."""
 
     change: Vectors
     """Mean of Δ."""
@@ -49,28 +49,29 @@ class Arriving(NamedTuple):
 
 
 class LocalState(NamedTuple):
-    """What a worker remembers between updates; checkpoints have these names."""
+    """What a worker remembers between updates; checkpoints use these names."""
 
     inner: optax.OptState
-    """Of the wrapped optimizer."""
+    """State of the wrapped optimizer."""
     step: jax.Array
-    """Updates so far, int32."""
+    """Number of updates so far, int32."""
     shared: PyTree
     """φ."""
     momentum: PyTree
     """m."""
     arriving: PyTree
-    """The average that is under way, `Arriving`; None where nothing is delayed."""
+    """The average that is being computed, `Arriving`, or None without delay."""
     taken: jax.Array
-    """Steps that this worker has made since the last communication, int32."""
+    """Number of steps that this worker has made since the last communication, int32."""
     in_time: jax.Array
-    """[] Whether this worker was in time for the last communication."""
+    """[] whether this worker was in time for the last communication."""
     counted: jax.Array
-    """Workers that were in time for the last communication, float32."""
+    """Number of workers that were in time for the last communication, float32."""
     sent_bytes: jax.Array
     """Bytes that this worker sent in the last update, float32."""
     not_finite: jax.Array
-    """Updates so far in which this worker's gradients were not finite, and so left out; int32."""
+    """Number of updates so far in which this worker's gradients were not finite and therefore
+    skipped; int32."""
 
 
 def local_updates(
@@ -82,18 +83,18 @@ def local_updates(
     *,
     seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """A method of local updates around an optimizer; all workers begin with the same parameters.
+    """Wraps an optimizer in a method of local updates; all workers start with the same parameters.
 
     Args:
-        method: what workers exchange, when, and what they make of it.
-        optimizer: what a worker alone would do.
-        workers: N, of which the axis has as many devices.
-        compressor: of Δ; nothing is compressed if not given.
-        axis_name: of the workers' axis.
-        seed: of the compressor's random numbers and of random pairs.
+        method: what workers exchange and when, and how they apply it.
+        optimizer: optimizer of a worker's local steps.
+        workers: N, which is also the number of devices along the axis.
+        compressor: compressor of Δ; by default no compression.
+        axis_name: name of the workers' axis.
+        seed: seed of the compressor's random numbers and of random pairs.
 
     Raises:
-        OptionError: the method is not for so many workers.
+        OptionError: the method does not support that number of workers.
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
@@ -152,7 +153,7 @@ def noloco(
 
 
 class _Worker(NamedTuple):
-    """One worker's vectors, of one type of leaves."""
+    """One worker's vectors, for one type of leaves."""
 
     x: jax.Array
     """[size] θ."""
@@ -237,7 +238,7 @@ class _LocalUpdates:
         active: jax.Array | bool,
         extra: dict[str, Any],
     ) -> tuple[PyTree, optax.OptState, jax.Array]:
-        """U, the optimizer's state, and [] whether all is finite; 0 where it is not, or stands."""
+        """U, the optimizer's state, and [] whether all is finite; U is 0 if not, or if inactive."""
         u, after = self.optimizer.update(gradients, state, params, **extra)
         finite = is_finite((gradients, u))
         moves = finite & active
@@ -245,7 +246,7 @@ class _LocalUpdates:
         return u, jax.tree.map(partial(jnp.where, moves), after, state), finite
 
     def _communicate(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
-        """What the step's turn asks for: sends a fragment, or takes one that has arrived."""
+        """The communication due after the step: sends a fragment, or takes an arrived one."""
         phase = state.step % self._interval
         if not self._delay:
             return lax.cond(phase == 0, self._send_and_take, _stay, x, state)
@@ -259,7 +260,7 @@ class _LocalUpdates:
         return after, taken._replace(arriving=None)
 
     def _send(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
-        """Averages the fragment whose turn it is."""
+        """Averages the fragment that is due."""
         number = state.step // self._interval
         mine = state.taken > 0
         if isinstance(self.method, DiLoCo):
@@ -287,7 +288,7 @@ class _LocalUpdates:
         )
 
     def _take(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
-        """Moves φ by an average, and θ to it."""
+        """Moves φ by an average, and θ towards it."""
         number = state.step // self._interval
         workers = self._vectors(x, state)
         assert state.arriving is not None
@@ -309,7 +310,7 @@ class _LocalUpdates:
     def _moved(
         self, worker: _Worker, change: jax.Array, shared: jax.Array, state: LocalState
     ) -> _Worker:
-        """The fragment of a worker after an average."""
+        """A worker's fragment after an average."""
         method = self.method
         if isinstance(method, NoLoCo):
             apart = worker.shared - shared
@@ -335,7 +336,7 @@ class _LocalUpdates:
         return self._rows(vector)[(number - 1) % self._fragments]
 
     def _with_fragment(self, vector: jax.Array, part: jax.Array, number: jax.Array) -> jax.Array:
-        """The vector with another fragment in its place."""
+        """The vector with one fragment replaced."""
         if self._fragments == 1:
             return part
         rows = self._rows(vector).at[(number - 1) % self._fragments].set(part)
@@ -347,7 +348,7 @@ class _LocalUpdates:
         return padded.reshape(self._fragments, size)
 
     def _nothing(self, params: PyTree) -> Arriving:
-        """An average of the right shapes before any has been sent."""
+        """An average of the right shapes, before any has been sent."""
         vectors = to_vectors(jax.tree.map(widened, params))
         empty = tuple(jnp.zeros(-(-one.size // self._fragments), one.dtype) for one in vectors)
         return Arriving(empty, empty)
@@ -358,7 +359,7 @@ def _stay(x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
 
 
 def counted(state: optax.OptState) -> jax.Array:
-    """Workers that were in time for the last communication of an optimizer with local updates."""
+    """Number of workers in time for the last communication of an optimizer with local updates."""
     found = [value for _, value in optax.tree_utils.tree_get_all_with_path(state, "counted")]
     if len(found) != 1:
         raise OptionError(

@@ -1,11 +1,11 @@
-"""Schedules inside JAX programs: an all-reduce in place of `jax.lax.psum` within `jax.shard_map`.
+"""How a schedule runs inside a JAX program.
 
-Each round becomes the fewest `jax.lax.ppermute` that carry its transfers. Device i along the axis
-is the server of rank i. Additions are made in the schedule's order, so the bits are those of
+Each round becomes the fewest `jax.lax.ppermute` calls that carry its transfers. Device i along the
+axis is the server of rank i. Additions are made in the schedule's order, so the bits are those of
 `gradweave.execute.play`, on any number of processes and in every run.
 
-XLA decides how a `ppermute` is carried out: it need not keep to the schedule's routes, nor end a
-round before the next one begins. On devices that share memory `jax.lax.psum` is faster.
+XLA decides how to carry out a `ppermute`: it may use other routes than the schedule, and may begin
+a round before the previous one ends. On devices that share memory, `jax.lax.psum` is faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,96 +22,36 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, from_rows, joined, to_rows
 from gradweave.execute.jax_mesh.permutations import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
-from gradweave.execute.program import check_all_reduce, check_runs, check_servers
 from gradweave.execute.reduction import Reduction, check_reduction
-from gradweave.schedule.schedule import COPY, REDUCE, Schedule
+from gradweave.schedules.schedule import COPY, REDUCE, Schedule
 
 COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
 _BRANCHES = 16
-"""Branches of a conditional. XLA's compile time grows with their cube: 9 s for 512 in one
-conditional, 0.6 s for as many in a tree of conditionals."""
+"""Branches per conditional. XLA's compile time grows with the cube of this number: 512 branches
+take 9 s in one conditional, and 0.6 s in a tree of conditionals."""
 
 
-def all_reduce(
-    schedule: Schedule, axis_name: AxisName = AXIS, *, reduction: Reduction = "sum"
-) -> Callable[[PyTree], PyTree]:
-    """An all-reduce that follows a schedule.
-
-    Use the returned function inside `jax.shard_map`, in place of `jax.lax.psum` or
-    `jax.lax.pmean`. It can be compiled, differentiated in both modes, batched with `jax.vmap` and
-    put into loops. The derivative of a sum, being a sum, runs by the same schedule.
-    `jax.shard_map` cannot know that all servers end with the same values: give it
-    ``check_vma=False``, or out_specs that name the axis.
-
-    Args:
-        schedule: an all-reduce for as many servers as the axis has devices; verified here.
-        axis_name: of the mesh axis; device i along it is the server of rank i.
-        reduction: how contributions are combined. Floating-point and complex numbers have the
-            mean, all numbers the sum; booleans have maximum (any) and minimum (all).
-
-    Returns:
-        A function from a gradient, a pytree of arrays, to the reduced one. Arrays of each type are
-        concatenated and cut into the schedule's pieces; types are never mixed or converted.
-
-    Raises:
-        ScheduleError: the schedule is for one stage alone, or, when the function is traced, for
-            another number of servers.
-        InvalidScheduleError: the verifier rejects the schedule.
-        OptionError: the reduction is unknown, or, when the function is traced, not for a type.
-
-    Here `jax.vmap` replaces four devices, as it can where all servers send in every round:
-
-    >>> import gradweave as gw
-    >>> schedule = gw.schedulers.Ring().schedule(gw.topology.ring(4))
-    >>> mean = gw.execute.jax_mesh.all_reduce(schedule, reduction="mean")
-    >>> jax.vmap(mean, axis_name="server")(jnp.arange(8.0).reshape(4, 2))
-    Array([[3., 4.],
-           [3., 4.],
-           [3., 4.],
-           [3., 4.]], dtype=float32)
-    """
-    check_all_reduce(schedule)
-    return collective(schedule, axis_name, reduction=reduction)
-
-
-def collective(
-    schedule: Schedule, axis_name: AxisName = AXIS, *, reduction: Reduction = "sum"
-) -> Callable[[PyTree], PyTree]:
-    """The collective of a schedule of any collective.
-
-    As `all_reduce`, except that after a reduce-scatter only the pieces at their roots mean
-    anything (`Schedule.piece_offsets` gives the elements of a piece), and that an
-    all-gather reads only those and does not reduce.
-
-    Raises:
-        ScheduleError: when the function is traced: the schedule is for another number of servers.
-        InvalidScheduleError: the verifier rejects the schedule.
-        OptionError: the reduction is unknown, or, when the function is traced, not for a type.
-    """
-    check_reduction(reduction, floating=True, dtype=None)
-    check_runs(schedule)
-
-    def run(gradient: PyTree) -> PyTree:
-        check_servers(schedule, lax.axis_size(axis_name), what=f"devices along axis {axis_name!r}")
-        leaves, structure = jax.tree.flatten(gradient)
-        leaves = [jnp.asarray(leaf) for leaf in leaves]
-        reduced = list(leaves)
-        for dtype, numbers in by_dtype(leaves).items():
-            check_dtype(reduction, dtype)
-            some = [leaves[number] for number in numbers]
-            whole = _reduced(schedule, axis_name, reduction, joined(some))
-            for number, leaf in zip(numbers, divided(whole, some), strict=True):
-                reduced[number] = leaf
-        return structure.unflatten(reduced)
-
-    return run
+def reduced(
+    schedule: Schedule, axis_name: AxisName, reduction: Reduction, gradient: PyTree
+) -> PyTree:
+    """Runs the schedule's collective on a pytree; arrays of each type are concatenated."""
+    leaves, structure = jax.tree.flatten(gradient)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    results = list(leaves)
+    for dtype, numbers in by_dtype(leaves).items():
+        check_dtype(reduction, dtype)
+        some = [leaves[number] for number in numbers]
+        whole = _reduced(schedule, axis_name, reduction, joined(some))
+        for number, leaf in zip(numbers, divided(whole, some), strict=True):
+            results[number] = leaf
+    return structure.unflatten(results)
 
 
 def sent_bytes(schedule: Schedule, gradient: PyTree) -> NDArray[np.int64]:
     """Bytes that each device sends in the schedule's collective.
 
-    A device sends rows, all as long as the longest piece: one element more than the others where
-    the pieces are equal. Where they are not, a schedule with its large pieces cut moves less.
+    A device sends rows that are all as long as the longest piece. If pieces are equal, that is at
+    most one element more than each piece; if not, a schedule whose large pieces are cut moves less.
 
     Args:
         schedule: the schedule.
@@ -131,7 +71,7 @@ def sent_bytes(schedule: Schedule, gradient: PyTree) -> NDArray[np.int64]:
 
 
 def row_length(schedule: Schedule, elements: int) -> int:
-    """Elements of a row, which is as long as the longest piece.
+    """Number of elements in a row, which is as long as the longest piece.
 
     Args:
         schedule: the schedule.
@@ -140,13 +80,13 @@ def row_length(schedule: Schedule, elements: int) -> int:
     return int(np.diff(schedule.piece_offsets(elements)).max())
 
 
-def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+def server_mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
     """A mesh with one axis, ``"server"``, on which a schedule can run.
 
     Args:
         schedule: the schedule.
-        devices: at least as many as the schedule has servers; the first ones are taken, in the
-            order of the ranks. All devices of all processes if not given.
+        devices: at least as many as the schedule has servers; the first of them are used, in rank
+            order. If not given, all devices of all processes.
 
     Raises:
         ScheduleError: there are too few devices.
@@ -163,7 +103,7 @@ def mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.shardi
 
 
 def check_dtype(reduction: Reduction, dtype: jnp.dtype) -> None:
-    """Refuses a reduction that a type does not have."""
+    """Refuses a reduction that does not apply to a type."""
     check_reduction(reduction, floating=jnp.issubdtype(dtype, jnp.inexact), dtype=dtype)
     if dtype == jnp.bool_ and reduction == "sum":
         raise OptionError(
@@ -183,8 +123,8 @@ def _reduced(
     run = partial(play, steps(schedule), axis_name, COMBINE[reduction])
     adds = reduction in ("sum", "mean") and jnp.issubdtype(elements.dtype, jnp.inexact)
     if adds and schedule.collective == "all_reduce":
-        # An all-reduced sum is its own transpose. Nothing is solved: of JAX's ways to state that,
-        # this alone also has batching and forward mode.
+        # An all-reduced sum is its own transpose. This solves nothing: among JAX's ways to state a
+        # transpose, only this one also supports batching and forward mode.
         rows = lax.custom_linear_solve(lambda x: x, rows, lambda _, x: run(x), symmetric=True)
     else:
         rows = run(rows)
@@ -195,26 +135,26 @@ def _reduced(
 
 
 def mean_of(total: jax.Array, servers: int | jax.Array) -> jax.Array:
-    """A mean from its total, rounded as NumPy does it.
+    """A mean from its total, with NumPy's rounding.
 
     Args:
-        total: sums.
-        servers: how many contributed, to all or to each element.
+        total: the sums.
+        servers: number of contributors, for all elements or for each element.
     """
     if jnp.issubdtype(total.dtype, jnp.complexfloating):
         return total * (1 / servers)
     # XLA turns one divisor for all elements into a factor, which rounds differently. So each
-    # element has its own; a NaN may be divided by anything.
+    # element gets a separate divisor; for a NaN, any divisor will do.
     divisor = jnp.where(jnp.isnan(total), 1, jnp.asarray(servers, total.dtype))
     return total / divisor
 
 
 def varying(rows: jax.Array, axis_name: AxisName) -> jax.Array:
-    """The same rows, known to JAX to differ between servers.
+    """The same rows, marked for JAX as differing between servers.
 
-    A loop must know so from its first round on, where `jax.shard_map` checks it. The means is a
-    slice, which is all of the rows whatever its start, and which XLA removes. `jax.lax.pcast` is
-    not in all versions, nor for a map without checks.
+    If `jax.shard_map` checks this, a loop needs the mark before its first round. The mark is a
+    slice that covers all rows whatever its start, and that XLA removes. `jax.lax.pcast` is missing
+    from some versions of JAX, and does not work in a map without checks.
     """
     return lax.dynamic_slice_in_dim(rows, lax.axis_index(axis_name), len(rows))
 
@@ -247,11 +187,11 @@ def _play_round(
     """The pieces after one more round.
 
     Args:
-        loop: of the round.
-        axis_name: of the servers' axis.
+        loop: the loop that the round belongs to.
+        axis_name: name of the servers' axis.
         combine: adds, maximises or minimises.
         rows: [P, L] the pieces.
-        instruction: this server's part of the table [4, slots], and the round's form.
+        instruction: this server's part of the table [4, slots], and the form of the round.
     """
     table, form = instruction
     sent = [_row(rows, table[SEND, slot]) for slot in range(loop.slots)]
@@ -259,8 +199,8 @@ def _play_round(
     received = _switch(form, branches, sent)
     if loop.slots > 1:
         # All writes wait for all sends, since each takes its piece from this one array. Otherwise
-        # XLA could not tell that nothing reads the buffer any more, and would copy all of it.
-        together = jnp.stack(received)
+        # XLA could not tell that the buffer is no longer read, and would copy all of it.
+        together = jnp.stack(received + sent if loop.takes_own else received)
         received = [_row(together, table[TAKE, write]) for write in range(loop.slots)]
     for write, (piece, ops) in enumerate(zip(received, loop.ops, strict=True)):
         rows = _written(rows, piece, table[WRITE, write], table[OP, write], ops, combine)
@@ -281,7 +221,7 @@ def _exchange(
 def _switch(
     number: jax.Array, branches: Sequence[Callable[[list[jax.Array]], list]], operand: list
 ) -> list[jax.Array]:
-    """As `jax.lax.switch`, as a tree of conditionals of few branches."""
+    """Works like `jax.lax.switch`, by a tree of conditionals with few branches."""
     if len(branches) == 1:
         return branches[0](operand)
     width = 1
@@ -304,14 +244,14 @@ def _written(
     ops: frozenset[int],
     combine: Combine,
 ) -> jax.Array:
-    """The pieces after a received one is written.
+    """The pieces after a received piece is written.
 
     Args:
         rows: [P, L] the pieces.
-        piece: [L] the received one.
-        number: of the piece.
-        op: of this server: `REDUCE`, `COPY` or `IDLE`.
-        ops: of all servers; what none of them needs is not computed.
+        piece: [L] the received piece.
+        number: number of the piece.
+        op: this server's op: `REDUCE`, `COPY` or `IDLE`.
+        ops: the ops of all servers; only the values that some server needs are computed.
         combine: adds, maximises or minimises.
     """
     if ops != {COPY}:

@@ -1,4 +1,4 @@
-"""Pytrees of arrays as buffers of rows of one length, one row per piece, and back."""
+"""Packs pytrees of arrays into buffers with one row per piece, and unpacks them again."""
 
 import itertools
 from typing import Any
@@ -9,16 +9,16 @@ import jax.numpy as jnp
 from gradweave.errors import OptionError
 
 PyTree = Any
-"""Arrays in any nesting of containers that JAX knows."""
+"""Arrays in any nesting of containers that JAX supports."""
 Groups = list[list[int]]
-"""Numbers of a tree's leaves, group by group."""
+"""Numbers of a tree's leaves, for each group."""
 
 
 def by_dtype(leaves: list[jax.Array]) -> dict[jnp.dtype, list[int]]:
     """Numbers of the leaves of each type; elements of different types are never concatenated.
 
     Raises:
-        OptionError: a leaf is not of numbers, but of random keys or the like.
+        OptionError: a leaf has no numbers, but random keys, for example.
     """
     numbers: dict[jnp.dtype, list[int]] = {}
     for number, leaf in enumerate(leaves):
@@ -51,11 +51,11 @@ def divided(elements: jax.Array, like: list[jax.Array]) -> list[jax.Array]:
 
 
 def to_vectors(tree: PyTree, groups: Groups | None = None) -> list[jax.Array]:
-    """All elements of a tree, a vector for each group of leaves.
+    """All elements of a tree, as one vector per group of leaves.
 
     Args:
-        tree: of arrays.
-        groups: numbers of the leaves of each; those of one type if not given.
+        tree: a tree of arrays.
+        groups: numbers of the leaves in each group; if not given, one group per type.
     """
     leaves = jax.tree.leaves(tree)
     groups = list(by_dtype(leaves).values()) if groups is None else groups
@@ -107,5 +107,5 @@ def from_rows(rows: jax.Array, sizes: list[int]) -> jax.Array:
 
 
 def _runs(sizes: list[int]) -> list[tuple[int, int]]:
-    """Sizes of pieces that follow each other, and how many of each: one or two if all are equal."""
+    """Runs of equal sizes, as pairs of size and count; there are few if the sizes are even."""
     return [(size, len(list(run))) for size, run in itertools.groupby(sizes)]

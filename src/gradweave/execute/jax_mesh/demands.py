@@ -1,13 +1,12 @@
 """Demands inside JAX programs: any collectives of any groups as one call within `jax.shard_map`.
 
-A device's memory has a row for each piece that its server contributes to, gets or passes on, so
-that it grows with what is the server's own, not with the demand.
+A device's memory has a row only for each piece that its server contributes to, receives or passes
+on. So it grows with the server's part of the demand, not with the whole demand.
 """
 
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,86 +15,45 @@ from jax import lax
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.execute.axis import AXIS, AxisName
+from gradweave.execute.axis import AxisName
 from gradweave.execute.jax_mesh.backend import COMBINE, check_dtype, mean_of, play, varying
 from gradweave.execute.jax_mesh.permutations import SEND, WRITE, Steps, steps
 from gradweave.execute.layout import Layout
-from gradweave.execute.program import check_runs, check_servers
-from gradweave.execute.reduction import Reduction, check_reduction
-from gradweave.schedule.schedule import Schedule
+from gradweave.execute.reduction import Reduction
+from gradweave.schedules.schedule import Schedule
 
 
-def exchange(
-    schedule: Schedule, axis_name: AxisName = AXIS, *, reduction: Reduction = "sum"
-) -> Callable[[jax.Array], jax.Array]:
-    """Does what a demand asks for: any collectives of any groups, such as an all-to-all.
-
-    Use the returned function inside `jax.shard_map`. It can be compiled, differentiated and batched
-    with `jax.vmap`. Of a mesh of several axes, name them all: one call is then that of all groups
-    along each axis.
-
-    Args:
-        schedule: of a demand, for as many servers as the axes have devices; verified here.
-        axis_name: of the mesh axis, or of several; device i along them, the last one running
-            fastest, is the server of rank i.
-        reduction: sum, mean, max or min, for blocks of several contributors.
-
-    Returns:
-        A function from an array of the blocks that a server contributes to, in the demand's order,
-        to one of those that it is to get. Devices have arrays of one length: that of the server
-        with the most, the others' filled up; with zeros, where they are results.
-
-    Raises:
-        ScheduleError: the schedule has no demand, or, when the function is traced, is for another
-            number of servers.
-        InvalidScheduleError: the verifier rejects the schedule.
-        OptionError: the reduction is unknown, or, when the function is traced, not for a type, or
-            the array has another length or a type whose elements do not fill the blocks.
-
-    >>> import gradweave as gw
-    >>> net = gw.topology.ring(3)
-    >>> demand = gw.schedule.demand_of(net, [gw.schedule.Job("all_to_all", 24)])  # 2 of 3 × 8 bytes
-    >>> found = gw.solve(net, jobs=demand, time_limit=1).schedule
-    >>> swap = gw.execute.jax_mesh.exchange(found)
-    >>> jax.vmap(swap, axis_name="server")(jnp.arange(12.0).reshape(3, 4))
-    Array([[ 4.,  5.,  8.,  9.],
-           [ 0.,  1., 10., 11.],
-           [ 2.,  3.,  6.,  7.]], dtype=float32)
-    """
-    schedule.demanded  # noqa: B018  # refuses a schedule without one
-    check_reduction(reduction, floating=True, dtype=None)
-    check_runs(schedule)
-
-    def run(send: jax.Array) -> jax.Array:
-        check_servers(schedule, lax.axis_size(axis_name), what=f"devices along axis {axis_name!r}")
-        send = jnp.asarray(send)
-        check_dtype(reduction, send.dtype)
-        table = _table(schedule, send.dtype.itemsize)
-        if send.shape != (table.longest_given,):
-            raise OptionError(
-                f"send: expected a vector of {table.longest_given:,} elements of {send.dtype}, as "
-                f"the server with the most contributes, got shape {send.shape}"
-            )
-        return _exchanged(table, axis_name, reduction, send)
-
-    return run
+def exchanged(
+    schedule: Schedule, axis_name: AxisName, reduction: Reduction, send: jax.Array
+) -> jax.Array:
+    """Runs the schedule of a demand on the blocks that this server contributes to."""
+    send = jnp.asarray(send)
+    check_dtype(reduction, send.dtype)
+    table = _table(schedule, send.dtype.itemsize)
+    if send.shape != (table.longest_given,):
+        raise OptionError(
+            f"send: expected a vector of {table.longest_given:,} elements of {send.dtype}, "
+            f"for the server that contributes most, got shape {send.shape}"
+        )
+    return _exchanged(table, axis_name, reduction, send)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Table:
-    """What each device does, its pieces numbered by the R rows of its memory."""
+    """The steps of each device, with its pieces numbered by the R rows of its memory."""
 
     steps: Steps
     given_at: NDArray[np.int32]
-    """[N, R] where each row begins in what a server contributes; its end where it does not."""
+    """[N, R] start of each row in a server's input, or the end of the input if it does not give
+    it."""
     wanted_row: NDArray[np.int32]
-    """[N, W] rows that a server is to get, in order, then any."""
+    """[N, W] rows that a server receives as results, in order; padded with any rows."""
     wanted_at: NDArray[np.int32]
-    """[N, W] where they begin in what it gets; its end for those after them."""
+    """[N, W] start of those rows in a server's result, or the end of the result for the padding."""
     wanted_count: NDArray[np.int32]
-    """[N] elements that it gets."""
+    """[N] number of elements in a server's result."""
     contributors: NDArray[np.int32]
-    """[N, R] of each row."""
+    """[N, R] number of contributors of each row."""
     row_length: int
     longest_given: int
     longest_wanted: int
@@ -105,7 +63,7 @@ _tables: weakref.WeakKeyDictionary[Schedule, dict[int, _Table]] = weakref.WeakKe
 
 
 def _table(schedule: Schedule, itemsize: int) -> _Table:
-    """The table of a schedule and a size of elements; derived once."""
+    """The table of a schedule and a size of elements; derived only once."""
     made = _tables.setdefault(schedule, {})
     if itemsize not in made:
         made[itemsize] = _made_table(schedule, itemsize)
@@ -135,7 +93,7 @@ def _made_table(schedule: Schedule, itemsize: int) -> _Table:
         contributors[rank, row[rank, layout.wanted]] = counts
     plan = steps(schedule)
     table = plan.table.copy()
-    for column in (SEND, WRITE):  # the idle ones name piece 0, which may be no piece of theirs
+    for column in (SEND, WRITE):  # idle entries name piece 0, which the server may not have
         table[:, column] = np.take_along_axis(row, plan.table[:, column], axis=1)
     return _Table(
         dataclasses.replace(plan, table=table),
@@ -153,13 +111,13 @@ def _made_table(schedule: Schedule, itemsize: int) -> _Table:
 def _exchanged(
     table: _Table, axis_name: AxisName, reduction: Reduction, send: jax.Array
 ) -> jax.Array:
-    """[most elements that a server gets] what a server gets."""
+    """[longest result] the result of a server."""
 
     def mine(column: NDArray) -> jax.Array:
         return lax.dynamic_index_in_dim(column, lax.axis_index(axis_name), keepdims=False)
 
     length = table.row_length
-    # Past the end there are zeros, for rows that the server does not contribute to.
+    # Zeros past the end serve for the rows that the server does not contribute to.
     padded = jnp.concatenate([send, jnp.zeros(length, send.dtype)])
     cut = functools.partial(lax.dynamic_slice_in_dim, padded, slice_size=length)
     rows = varying(jax.vmap(cut)(mine(table.given_at)), axis_name)
@@ -172,7 +130,7 @@ def _exchanged(
         piece = lax.dynamic_index_in_dim(rows, row, keepdims=False)
         return lax.dynamic_update_slice_in_dim(whole, piece, at, 0), None
 
-    # In order, so that the end of a row that is not full is overwritten by the next one.
+    # In order, so that each row overwrites the padding of the row before it.
     whole = varying(jnp.zeros(table.longest_wanted + length, send.dtype), axis_name)
     whole, _ = lax.scan(put, whole, (mine(table.wanted_row), mine(table.wanted_at)))
     whole = whole[: table.longest_wanted]

@@ -1,11 +1,11 @@
 """A schedule as static steps: the permutations of each round, and each server's part in them.
 
-Plain NumPy; `jax_mesh` turns the steps into a JAX program.
+This module is plain NumPy; `jax_mesh` turns the steps into a JAX program.
 
-A round has slots, as many as one of its servers sends or receives at most. In a slot every server
-sends one piece at most, along one permutation; all slots read before anything is written. As many
-writes follow. In write j every server combines the piece that its j-th transfer of the round
-received into its buffer. That keeps the schedule's order of additions.
+A round has as many slots as the busiest of its servers has sends or receives. In a slot, every
+server sends at most one piece, along one permutation; all slots read before anything is written.
+The same number of writes follows. In write j, every server combines a piece that it received or
+sent into its buffer, in the order of `gradweave.execute.exchanges.writes`.
 """
 
 import dataclasses
@@ -15,29 +15,34 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.execute.exchanges import OWN, exchanged, writes
 from gradweave.execute.matchings import matchings
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 IDLE = 2
-"""The op of a server that has nothing in a write; beside `REDUCE` and `COPY`."""
+"""The op of a server without a part in a write; a third op next to `REDUCE` and `COPY`."""
 SEND, WRITE, OP, TAKE = range(4)
 """Rows of `Steps.table`."""
+_SENT = -1
+"""Until the number of slots is known, `TAKE` has this minus s for the piece sent in slot s."""
 MOST_UNROLLED = 32
-"""With more permutations than this, all rounds become one loop with a branch per form, so that the
-code that reads and writes is compiled once for all of them."""
+"""If there are more permutations than this, all rounds become one loop with a branch per form, so
+that the code for reading and writing is compiled only once."""
 
 Permutation = tuple[tuple[int, int], ...]
-"""Pairs of ranks, source and target."""
+"""Pairs of ranks: source and target."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What rounds must share to run by the same code."""
+    """The properties that rounds must share to run by the same code."""
 
     permutations: tuple[Permutation, ...]
-    """One per slot."""
+    """One permutation per slot."""
     ops: tuple[frozenset[int], ...]
-    """Ops that occur in each write, `IDLE` among them."""
+    """Ops that occur in each write, including `IDLE`."""
+    takes_own: bool = False
+    """Whether some write takes a piece that its server sent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +51,16 @@ class Loop:
 
     forms: tuple[Form, ...]
     form: tuple[int, ...]
-    """Form of each round."""
+    """The form of each round."""
     slots: int
-    """Columns of the table per round: the slots of the widest form."""
+    """Columns of the table per round: the slots, or the writes, of the widest form."""
     start: int
-    """Column at which the first round begins."""
+    """Column of the table at which the first round begins."""
+
+    @property
+    def takes_own(self) -> bool:
+        """Whether entries of `TAKE` past the last slot refer to pieces that were sent."""
+        return any(form.takes_own for form in self.forms)
 
     @property
     def ops(self) -> tuple[frozenset[int], ...]:
@@ -67,7 +77,7 @@ class Steps:
     loops: tuple[Loop, ...]
     table: NDArray[np.int32]
     """[N, 4, slots of all rounds] by rank: piece to send, piece to write to, op of the write, and
-    slot of the piece that is written."""
+    slot of the piece that is written; for a piece that was sent, its slot plus the loop's slots."""
 
 
 _steps: weakref.WeakKeyDictionary[Schedule, Steps] = weakref.WeakKeyDictionary()
@@ -95,34 +105,54 @@ class _Round:
 
 def _rounds(schedule: Schedule) -> list[_Round]:
     """The rounds that have transfers."""
+    parts = itertools.starmap(range, itertools.pairwise(schedule.round_offsets.tolist()))
+    return [_round(schedule, rows) for rows in parts if len(rows)]
+
+
+def _round(schedule: Schedule, rows: range) -> _Round:
+    """The transfers of one round."""
     rank, servers = schedule.topology.rank, schedule.topology.num_servers
-    source, target = rank[schedule.source], rank[schedule.target]
-    parts = itertools.starmap(slice, itertools.pairwise(schedule.round_offsets))
-    return [
-        _round(source[rows], target[rows], schedule.piece[rows], schedule.op[rows], servers)
-        for rows in parts
-        if rows.start < rows.stop
-    ]
-
-
-def _round(source: NDArray, target: NDArray, piece: NDArray, op: NDArray, servers: int) -> _Round:
-    """The transfers of one round, in the schedule's order."""
-    slot, write = matchings(source, target, servers), _count_before(target)
+    part = slice(rows.start, rows.stop)
+    source, target = rank[schedule.source[part]], rank[schedule.target[part]]
+    piece = schedule.piece[part]
+    slot = matchings(source, target, servers)
     slots = int(slot.max()) + 1
-    table = np.zeros((servers, 4, slots), np.int32)
-    table[:, OP] = IDLE
-    table[source, SEND, slot] = piece
-    table[target, WRITE, write] = piece
-    table[target, OP, write] = op
-    table[target, TAKE, write] = slot
     pairs: list[list[tuple[int, int]]] = [[] for _ in range(slots)]
     order = np.argsort(source, kind="stable")
     for c, *pair in zip(
         *(column[order].tolist() for column in (slot, source, target)), strict=True
     ):
         pairs[c].append((pair[0], pair[1]))
+    server, place, row, op = _written(schedule, part, target)
+    own = row == OWN
+    # The server's value at the start of the round goes to the same piece as the preceding write.
+    row = np.where(own, np.roll(row, 1), row) - rows.start
+    table = np.zeros((servers, 4, max(slots, int(place.max()) + 1)), np.int32)
+    table[:, OP] = IDLE
+    table[source, SEND, slot] = piece
+    table[server, WRITE, place] = piece[row]
+    table[server, OP, place] = op
+    table[server, TAKE, place] = slot[row]
+    for number in np.flatnonzero(own):
+        sent = (source == server[number]) & (piece == piece[row[number]])
+        table[server[number], TAKE, place[number]] = _SENT - slot[np.argmax(sent)]
     ops = tuple(frozenset(np.unique(column).tolist()) for column in table[:, OP].T)
-    return _Round(Form(tuple(map(tuple, pairs)), ops), table)
+    return _Round(Form(tuple(map(tuple, pairs)), ops, bool(own.any())), table)
+
+
+def _written(schedule: Schedule, part: slice, target: NDArray) -> list[NDArray[np.int64]]:
+    """Server, index of the write at that server, row and op of all writes in a round."""
+    if not exchanged(schedule)[part].any():
+        place, row = _count_before(target), np.arange(part.start, part.stop)
+        return [target.astype(np.int64), place, row, schedule.op[part].astype(np.int64)]
+    found = [
+        (server, place, write.row, write.op)
+        for server in np.unique(target).tolist()
+        for place, write in enumerate(
+            writes(schedule, (part.start + np.flatnonzero(target == server)).tolist())
+        )
+    ]
+    return list(np.array(found, np.int64).T)
 
 
 def _count_before(values: NDArray) -> NDArray[np.int64]:
@@ -136,14 +166,14 @@ def _count_before(values: NDArray) -> NDArray[np.int64]:
 
 
 def _joined(rounds: list[_Round], servers: int) -> Steps:
-    """Successive rounds of one form become a loop; where that is too much code, all rounds do."""
+    """Turns consecutive rounds of one form into a loop, or all rounds if that is too much code."""
     runs = [list(run) for _, run in itertools.groupby(rounds, key=lambda each: each.form)]
     if sum(len(run[0].form.permutations) for run in runs) > MOST_UNROLLED:
         runs = [rounds]
     loops, tables, start = [], [np.zeros((servers, 4, 0), np.int32)], 0
     for run in runs:
         number = {form: i for i, form in enumerate(dict.fromkeys(each.form for each in run))}
-        slots = max(len(form.permutations) for form in number)
+        slots = max(len(form.ops) for form in number)
         form = tuple(number[each.form] for each in run)
         loops.append(Loop(tuple(number), form, slots, start))
         tables += [_widened(each.table, slots) for each in run]
@@ -156,4 +186,6 @@ def _widened(table: NDArray, slots: int) -> NDArray:
     wider = np.zeros((*table.shape[:2], slots), table.dtype)
     wider[:, OP] = IDLE
     wider[:, :, : table.shape[2]] = table
+    take = wider[:, TAKE]
+    take[take <= _SENT] = slots + _SENT - take[take <= _SENT]
     return wider

@@ -1,1 +1,1 @@
-"""Collectives on real processes that are started, checked, timed and supervised."""
+"""Runs collectives on real processes: starts, checks, times and supervises them."""

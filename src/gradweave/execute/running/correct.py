@@ -1,4 +1,4 @@
-"""Whether the servers' results are right, and where the first error is."""
+"""Checks the servers' results, and finds the first error."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,27 +10,28 @@ from gradweave.errors import RunError
 from gradweave.execute.pattern import contribution, expected
 from gradweave.execute.reference import play
 from gradweave.execute.running.trial import Trial
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 _HOLDS = {"bfloat16": 1 << 8, "float16": 1 << 11}
-"""Up to here these types hold all integers; the other floating-point types go far beyond."""
+"""These types hold all integers up to these limits; the limits of the other types are far
+higher."""
 _LARGEST = 4
-"""Of the numbers that `contribution` makes."""
+"""The largest number that `contribution` makes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ResultCheck:
-    """Contributions of all servers, and the results that are right for them."""
+    """Contributions of all servers, and a check of the results against the expected ones."""
 
     schedule: Schedule
     trial: Trial
     elements: int
     kind: str
-    """``oracle``: random numbers, to be reduced in the schedule's order, rounding included;
-    ``pattern``: integers, which every process can add up in any order."""
+    """``oracle``: random numbers, reduced in the schedule's order, rounding included;
+    ``pattern``: integers, whose sum is the same in every order."""
 
     def contribution(self, rank: int) -> NDArray:
-        """[elements] A server's contribution."""
+        """[elements] The contribution of a server."""
         if self.kind == "pattern":
             return contribution(rank, self.elements, self.trial.numpy_dtype)
         rng = np.random.default_rng((20, rank))
@@ -39,10 +40,10 @@ class ResultCheck:
         return rng.standard_normal(self.elements).astype(self.trial.numpy_dtype)
 
     def first_error(self, results: dict[int, NDArray]) -> NDArray[np.float64]:
-        """[4] The first error: rank, element, expected value, actual value; rank −1: none.
+        """[4] The first error: rank, element, expected value, actual value; the rank is −1 if none.
 
         Args:
-            results: of some of the servers, by rank.
+            results: results of some servers, by rank.
         """
         expected = self._expected()
         for rank, result in results.items():
@@ -56,7 +57,7 @@ class ResultCheck:
         return np.array([-1, 0, 0, 0], np.float64)
 
     def explained(self, error: NDArray[np.float64]) -> RunError:
-        """A `first_error` in words."""
+        """The error to raise for a `first_error`."""
         rank, element = int(error[0]), int(error[1])
         at = self.schedule.piece_offsets(self.elements)
         piece = int(np.searchsorted(at, element, side="right")) - 1
@@ -69,7 +70,7 @@ class ResultCheck:
         )
 
     def _meaningful(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Start and end of the parts that mean anything at a server after the schedule."""
+        """Start and end of each part of the buffer that is meaningful at a server at the end."""
         at = self.schedule.piece_offsets(self.elements).tolist()
         server = self.schedule.topology.servers[rank]
         for piece, root in enumerate(self.schedule.root):
@@ -77,7 +78,7 @@ class ResultCheck:
                 yield at[piece], at[piece + 1]
 
     def _expected(self) -> NDArray:
-        """[N, elements] The right results, where they mean anything."""
+        """[N, elements] The expected results; only meaningful parts are compared."""
         servers, dtype = self.schedule.topology.num_servers, self.trial.numpy_dtype
         if self.kind == "oracle":
             contributions = np.stack([self.contribution(rank) for rank in range(servers)])
@@ -89,7 +90,7 @@ class ResultCheck:
         return np.broadcast_to(whole, (servers, self.elements))
 
     def _gathered(self) -> NDArray:
-        """[elements] Each piece from its root's contribution."""
+        """[elements] Each piece as its root contributes it."""
         schedule = self.schedule
         at = schedule.piece_offsets(self.elements)
         roots = schedule.topology.rank[schedule.root]
@@ -102,11 +103,11 @@ class ResultCheck:
 
 
 def sums_are_exact(schedule: Schedule, trial: Trial) -> bool:
-    """Whether the type holds every sum of the pattern; integers wrap around, alike in all."""
+    """Whether the type holds every sum of the pattern; integers wrap around the same everywhere."""
     largest = _LARGEST * schedule.topology.num_servers
     return trial.reduction in ("max", "min") or largest <= _HOLDS.get(trial.dtype, largest)
 
 
 def _bits(numbers: NDArray) -> NDArray:
-    """The numbers as unsigned ones of the same bits."""
+    """The numbers as unsigned integers with the same bits."""
     return np.ascontiguousarray(numbers).view(f"u{numbers.dtype.itemsize}")

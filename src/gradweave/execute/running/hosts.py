@@ -1,4 +1,4 @@
-"""Which server is which of a launcher's processes, by the hosts that servers are named after."""
+"""Assigns servers to a launcher's processes, by the hosts that the servers are named after."""
 
 import re
 import socket
@@ -10,27 +10,27 @@ import numpy as np
 
 from gradweave.errors import InputWarning, OptionError
 from gradweave.execute.running.timing import Runner
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 _HOST_BYTES = 64
-"""Longest host name that Linux has."""
+"""Length of the longest host name in Linux."""
 _GENERIC = re.compile(
     r"(a?rank|server|worker|process|device|accelerator|chip|[cgntx]pu|[hs])[-_.]?[0-9]+"
 )
-"""Names of what every machine has; they are no hosts'."""
+"""Names for parts of any machine, which are not names of hosts."""
 _NUMBERED = re.compile(r"[a-z][a-z0-9.-]*[0-9][a-z0-9.-]*")
-"""Names that hosts usually have: lower case, with a number."""
+"""The usual form of host names: lower case, with a number."""
 
 
 def placed_by_hosts(runner: Runner, schedule: Schedule) -> Schedule:
-    """The schedule whose servers, by rank, are those that the ranks' hosts are named after.
+    """Reorders a schedule's servers to match hosts: each rank gets a server named after its host.
 
-    Where no order of the servers does that, the schedule as it is, and the process of rank 0 warns.
-    All processes have to call this together.
+    If no order of the servers does that, returns the schedule unchanged, and rank 0 warns.
+    Collective: all processes must call it.
 
     Args:
-        runner: by which the processes tell each other their hosts.
+        runner: exchanges the names of the processes' hosts.
         schedule: the schedule.
     """
     own = socket.gethostname().encode()[:_HOST_BYTES]
@@ -50,24 +50,24 @@ def placed_by_hosts(runner: Runner, schedule: Schedule) -> Schedule:
 
 
 def server_names(topology: Topology) -> list[str]:
-    """[N] the servers' names, in order of id."""
+    """[N] names of the servers, in order of id."""
     return [topology.label(server) for server in topology.servers.tolist()]
 
 
 def order_by_hosts(names: Sequence[str], hosts: Sequence[str]) -> list[int] | None:
-    """Which server each rank is to be, if servers are named after the hosts that the ranks run on.
+    """The server for each rank, if servers are named after the hosts on which ranks run.
 
-    Servers of one host go to its ranks in order. None where they are in this order already, where
-    there are no more servers than ranks and all ranks share one host, or where names are not those
-    of hosts: they are where one of them is that of a host here, or all look like host names that
-    are not generic.
+    Servers of one host go to its ranks in order. The names count as hosts if one of them is the
+    name of a host here, or if all of them look like names of hosts and none is generic. Returns
+    None if the names are not hosts, if the servers are in this order already, or if all ranks share
+    one host and there are no more servers than ranks.
 
     Args:
-        names: [N] of the servers, in order of id.
-        hosts: [R] on which each rank runs; R <= N.
+        names: [N] names of the servers, in order of id.
+        hosts: [R] host of each rank; R <= N.
 
     Raises:
-        OptionError: some rank's host has no server left for it.
+        OptionError: no server is left for the host of some rank.
 
     >>> order_by_hosts(["node1", "node2"], ["node2", "node1"])
     [1, 0]
@@ -93,12 +93,12 @@ def order_by_hosts(names: Sequence[str], hosts: Sequence[str]) -> list[int] | No
 
 
 def _short(host: str) -> str:
-    """A host without its domain."""
+    """The name of a host without its domain."""
     return host.strip().lower().partition(".")[0]
 
 
 def _host_of(name: str, known: set[str]) -> str:
-    """The host that a name means: several servers of one host are numbered, as in ``node1:2``."""
+    """The host in a server's name; servers of one host may be numbered, as in ``node1:2``."""
     short = _short(name)
     without = re.sub(r"[ :._-][0-9]+$", "", name.strip().lower())
     return short if short in known or _short(without) not in known else _short(without)

@@ -1,4 +1,4 @@
-"""A run's process in JAX, with some or all of the devices; each device is a server."""
+"""Runs a trial in one JAX process with some or all of the devices; each device is a server."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,23 +10,24 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 from gradweave.execute.axis import AXIS
-from gradweave.execute.jax_mesh.backend import collective, mesh, row_length
+from gradweave.execute.jax_mesh.backend import row_length, server_mesh
+from gradweave.execute.jax_mesh.collective import Collective
 from gradweave.execute.jax_mesh.permutations import steps
 from gradweave.execute.running.trial import Trial, itemsize
 from gradweave.processes.jax_start import bind_address
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 _NATIVE = {"sum": lax.psum, "mean": lax.pmean, "max": lax.pmax, "min": lax.pmin}
 
 
 def connect(address: str, processes: int, number: int, timeout_s: float) -> None:
-    """Joins processes by `jax.distributed`.
+    """Connects the processes by `jax.distributed`.
 
     Args:
-        address: host and port at which process 0 listens.
-        processes: how many there are.
-        number: of this one.
-        timeout_s: how long to wait for the others.
+        address: host and port on which process 0 listens.
+        processes: number of processes.
+        number: number of this process.
+        timeout_s: how long to wait for the other processes.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -36,22 +37,22 @@ def connect(address: str, processes: int, number: int, timeout_s: float) -> None
         initialization_timeout=max(int(timeout_s), 1),
         coordinator_bind_address=bind_address(address),
     )
-    jax.devices()  # which all processes do together
+    jax.devices()  # all processes must do this together
 
 
 class JaxRunner:
-    """`gradweave.execute.jax_mesh.collective` beside ``jax.lax.psum``; see `measure.Runner`.
+    """`gradweave.jax.Collective` next to ``jax.lax.psum``; see `timing.Runner`.
 
     Args:
-        schedule: for at most as many servers as there are devices.
-        trial: what to run.
+        schedule: the schedule, for at most as many servers as there are devices.
+        trial: the trial to run.
         spare: whether process 0 has no servers.
     """
 
     def __init__(self, schedule: Schedule, trial: Trial, *, spare: bool) -> None:
         self._schedule, self._trial = schedule, trial
         devices = [each for each in jax.devices() if not (spare and each.process_index == 0)]
-        devices_mesh = mesh(schedule, devices)
+        devices_mesh = server_mesh(schedule, devices)
         used = devices[: schedule.topology.num_servers]
         kinds = sorted({each.device_kind for each in used})
         self.library = f"JAX {jax.__version__} on {', '.join(kinds)}"
@@ -63,16 +64,16 @@ class JaxRunner:
         self._mesh = devices_mesh
         self._sharding = NamedSharding(devices_mesh, P(AXIS))
         native, axis = _NATIVE[trial.reduction], AXIS
-        self._run = self._compiled(collective(schedule, reduction=trial.reduction))
+        self._run = self._compiled(Collective(schedule, reduction=trial.reduction))
         self._native = self._compiled(lambda row: native(row, axis))
         self._gather = self._compiled(lambda row: lax.all_gather(row, axis))
         self._placed = self._result = jax.numpy.empty(0)
         self._runs: dict[int, int] = {}
 
     def use(self, schedule: Schedule) -> None:
-        """Another program on the same devices; those of other sizes are let go."""
+        """Compiles another schedule for the same devices; programs for other sizes are dropped."""
         self._schedule = schedule
-        self._run = self._compiled(collective(schedule, reduction=self._trial.reduction))
+        self._run = self._compiled(Collective(schedule, reduction=self._trial.reduction))
 
     def place(self, contributions: Sequence[NDArray]) -> None:
         """Puts one row on each device."""
@@ -88,15 +89,15 @@ class JaxRunner:
         self._runs[length] = self._runs.get(length, 0) + 1
 
     def run_native(self) -> None:
-        """Runs ``jax.lax.psum`` or its like."""
+        """Runs ``jax.lax.psum`` or its counterpart for the reduction."""
         self._native(self._placed).block_until_ready()
 
     def results(self) -> Sequence[NDArray]:
-        """A row from each device."""
+        """The row of each of this process's devices."""
         return self._rows(self._result)
 
     def sent_bytes(self) -> NDArray[np.int64]:
-        """Counted from the ppermutes of the program; pieces are padded to equal length there."""
+        """Bytes of the program's ppermutes, in which all pieces are padded to equal length."""
         sent = np.zeros(self._schedule.topology.num_servers, np.int64)
         for length, runs in self._runs.items():
             sent += runs * permuted_bytes(self._schedule, length, itemsize(self._trial.dtype))
@@ -105,12 +106,12 @@ class JaxRunner:
         return sent
 
     def barrier(self) -> None:
-        """An all-gather of one number, where there are other processes."""
+        """All-gathers one number, unless this is the only process."""
         if not self._alone:
             self.gathered(np.zeros(1))
 
     def gathered(self, numbers: NDArray) -> NDArray:
-        """An all-gather over the devices, of bytes; JAX would round 64-bit numbers to 32."""
+        """All-gathers over the devices as bytes; JAX would round 64-bit numbers to 32 bits."""
         if self._alone:
             return numbers[None]
         mine = np.frombuffer(np.ascontiguousarray(numbers).tobytes(), np.uint8)
@@ -121,7 +122,7 @@ class JaxRunner:
         ).reshape(-1, *numbers.shape)
 
     def _on_devices(self, rows: Sequence[NDArray]) -> jax.Array:
-        """One array whose row r is on device r; this process has some of the rows."""
+        """An array whose row r is on device r; this process provides some of the rows."""
         row = dict(zip(self.ranks, rows, strict=True))
         shape = (self._schedule.topology.num_servers, len(rows[0]))
         return jax.make_array_from_callback(
@@ -130,13 +131,13 @@ class JaxRunner:
 
     def _rows(self, array: jax.Array) -> list[NDArray]:
         """The rows on this process's devices, by rank."""
-        if not array.size:  # JAX does not divide what is empty
+        if not array.size:  # JAX cannot shard an empty array
             return [np.empty(0, array.dtype) for _ in self.ranks]
         held = {_first(shard.index): shard for shard in array.addressable_shards}
         return [np.asarray(held[rank].data)[0] for rank in self.ranks]
 
     def _compiled(self, run: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-        """A function of one server's row, on all of them."""
+        """Compiles a function of one server's row to run on all servers."""
         mapped = jax.shard_map(
             lambda rows: run(rows[0])[None],
             mesh=self._mesh,
@@ -148,17 +149,17 @@ class JaxRunner:
 
 
 def _first(index: tuple[slice, ...] | None) -> int:
-    """First row of a part of an array."""
+    """Index of the first row of a part of an array."""
     return index[0].start or 0 if index else 0
 
 
 def permuted_bytes(schedule: Schedule, elements: int, itemsize: int) -> NDArray[np.int64]:
-    """[N] bytes that each server sends in the ppermutes of `jax_mesh.collective`.
+    """[N] bytes that each server sends in the ppermutes of a `Collective`.
 
     Args:
         schedule: the schedule.
         elements: length of the gradient.
-        itemsize: bytes of an element.
+        itemsize: bytes per element.
     """
     row_bytes = row_length(schedule, elements) * itemsize
     sent = np.zeros(schedule.topology.num_servers, np.int64)

@@ -1,4 +1,4 @@
-"""A run in a process that a launcher has started: ``mpirun`` or ``torchrun``."""
+"""Runs a trial in a process that a launcher has started: ``mpirun`` or ``torchrun``."""
 
 import contextlib
 import sys
@@ -15,10 +15,10 @@ from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_of_any
 from gradweave.processes.mpirun import abort_job
 from gradweave.processes.watch import Watch
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 _LINGER_S = 2.0
-"""A launcher ends all its processes as soon as one fails: how long the others have to say why."""
+"""A launcher ends all processes as soon as one fails; in this time, the others can say why."""
 Say = Callable[[str], None]
 """Writes a line to standard error."""
 
@@ -32,19 +32,19 @@ def join(
 ) -> RunReport:
     """Runs a trial together with the processes that were started with this one.
 
-    Where nothing moves for too long, this process ends.
+    If nothing moves for too long, this process ends.
 
     Args:
-        schedule: for as many servers as there are processes.
-        task: what to run.
-        tell: called with the step under way.
+        schedule: the schedule, for as many servers as there are processes.
+        task: the task to run.
+        tell: called with the current step.
         say: writes a line to standard error.
         calibrating: see `timing.measure`.
 
     Raises:
         ScheduleError: the schedule is for another number of servers.
         LostServerError: a server went away.
-        RunError: a wrong result.
+        RunError: a result was wrong.
     """
     watch = Watch(
         task.timeout_s,
@@ -58,22 +58,22 @@ def join(
 
     try:
         runner = open_runner(task, schedule)
-        assert runner is not None  # only jax has processes without servers
+        assert runner is not None  # only the jax backend has processes without servers
         placed = placed_by_hosts(runner, schedule)
         if placed is not schedule:
             runner.use(placed)
         return measure(runner, placed, task.trial, moved, calibrating)
     except GradweaveError:
         raise
-    except Exception as error:  # the others wait for this process, whatever is wrong with it
+    except Exception as error:  # of any kind: the other processes wait for this one
         raise RunError(f"{type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
 def ended_at_once(say: Say) -> Iterator[None]:
-    """Ends this process where the block raises an error, if a launcher started it.
+    """Ends this process if the block raises an error and a launcher started the process.
 
-    At the usual end of a process MPI waits for all others, the lost one too.
+    An ordinary exit would hang: MPI waits for all other processes then, including the lost one.
     """
     try:
         yield
@@ -85,7 +85,7 @@ def ended_at_once(say: Say) -> Iterator[None]:
 
 
 def _leave(error: GradweaveError, rank: int, say: Say) -> NoReturn:
-    """Ends this process; of bad input, which is that of all, the first alone speaks."""
+    """Ends this process; only rank 0 reports bad input, which is the same at all ranks."""
     negative = isinstance(error, Negative)
 
     def last_word() -> None:
@@ -95,6 +95,6 @@ def _leave(error: GradweaveError, rank: int, say: Say) -> NoReturn:
         sys.stderr.flush()
         time.sleep(_LINGER_S)
         if negative and not isinstance(error, LostServerError):
-            abort_job()  # MPI would not tell the others; torchrun does
+            abort_job()  # MPI would not tell the other ranks; torchrun does
 
     end_at_once(exit_status(error), last_word)

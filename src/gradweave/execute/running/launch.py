@@ -16,28 +16,29 @@ from gradweave.execute.running.trial import RunReport, Trial, itemsize
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.mpirun import mpirun_command, mpirun_environment
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 _MEMORY = Path("/dev/shm")
-"""Where temporary files cost no disk; Open MPI's shared memory is among them."""
+"""A folder in memory for temporary files, among them Open MPI's shared memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where and how to start a run's processes."""
+    """How to start a run's processes."""
 
     processes: int = 1
-    """jax: among which the servers' devices are divided."""
+    """jax: number of processes, among which the servers' devices are divided."""
     pretend_devices: bool = True
-    """jax: make as many devices of the processor as needed, rather than take those there are."""
+    """jax: emulate as many devices as needed on the processor, instead of using those that
+    exist."""
     logs: Path | None = None
-    """Directory for the processes' logs; None: they are not kept."""
+    """Directory for the processes' logs; if None, they are not kept."""
     timeout_s: float = 300.0
-    """How long nothing may move."""
+    """Maximum time without progress, in seconds."""
 
     def __post_init__(self) -> None:
         if self.processes > 1 and not self.pretend_devices:
-            raise OptionError("devices that JAX finds: expected one process, so that it has all")
+            raise OptionError("devices that JAX finds: expected one process, which then has all")
 
 
 def launch(
@@ -48,23 +49,23 @@ def launch(
     progress: Callable[[str], None],
     calibrating: Sequence[Schedule] = (),
 ) -> RunReport:
-    """Runs a trial on processes of this machine; none of them is left, however this ends.
+    """Runs a trial on processes of this machine, and ends all of them in every case.
 
     Args:
         schedule: the schedule.
-        file: where the processes find it.
-        trial: what to run.
-        place: where and how.
-        progress: called with the step under way.
+        file: the file from which the processes read the schedule.
+        trial: the trial to run.
+        place: how to start the processes.
+        progress: called with the current step.
         calibrating: see `timing.measure`.
 
     Raises:
-        LostServerError: a server's process ended; the others have ended too, each naming it.
-        RunError: a wrong result, or a run that did not come to its end.
-        OptionError: something needed to start the processes is missing, memory for one.
+        LostServerError: a server's process ended; the others have ended as well, each naming it.
+        RunError: a result was wrong, or the run did not finish.
+        OptionError: something needed to start the processes is missing, such as memory.
     """
     servers = schedule.topology.num_servers
-    if place.pretend_devices:  # devices that JAX finds have memory of their own
+    if place.pretend_devices:  # real devices have separate memory
         processes = place.processes if trial.backend == "jax" else servers
         check_machine(servers, processes, trial.gradient_bytes)
     memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
@@ -98,7 +99,7 @@ def _torch(schedule: Schedule, task: WorkerTask, temporary: Path) -> Launch:
     ranks = range(schedule.topology.num_servers)
     store = str(temporary / "store")
     loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
-    # Otherwise gloo looks up the machine's own name, which not every machine knows.
+    # Otherwise gloo resolves the machine's host name, which does not work on every machine.
     variables = {"GLOO_SOCKET_IFNAME": min(loopback)} if loopback else {}
     starts = [
         (_worker(dataclasses.replace(task, number=rank, store=store)), {**os.environ, **variables})
@@ -133,8 +134,8 @@ def _jax_variables(trial: Trial, devices: int | None) -> dict[str, str]:
     """Environment variables of a JAX process.
 
     Args:
-        trial: what to run.
-        devices: how many to make of the processor; None: take those that JAX finds.
+        trial: the trial to run.
+        devices: number of devices to emulate on the processor; None: use the devices that exist.
     """
     variables = {"JAX_ENABLE_X64": "1"} if itemsize(trial.dtype) == 8 else {}
     if devices is not None:

@@ -1,4 +1,4 @@
-"""Whether this machine has cores and memory enough for a run, asked before anything is started."""
+"""Checks whether this machine has enough cores and memory for a run, before anything is started."""
 
 import os
 import warnings
@@ -9,25 +9,25 @@ from gradweave.topology.units import format_size
 from gradweave.wording import counted
 
 KEPT, PEAK = 4, 8
-"""Gradients that each server keeps all the time (its part, the working copy, the library's own, the
-right answer) and has for moments while results are checked: 8.3 were measured with MPI and PyTorch,
-5.9 with JAX."""
+"""Copies of a gradient per server: permanent ones (the server's part, the working copy, the
+library's copy, the expected result), and the peak while results are checked, measured as 8.3 with
+MPI and PyTorch and 5.9 with JAX."""
 PROCESS_BYTES = 100_000_000
-"""Of a process without any gradient, at least."""
+"""Minimum memory of a process, without any gradient."""
 SERVERS_PER_CORE = 8
-"""Beyond this, times say nothing about the schedule."""
+"""With more servers per core, times say nothing about the schedule."""
 
 
 def check_machine(servers: int, processes: int, gradient_bytes: int) -> None:
-    """Refuses a run that this machine has not the memory for; warns of one that strains it.
+    """Refuses a run that needs more memory than this machine has; warns of too many servers.
 
     Args:
-        servers: each has a gradient of its own.
-        processes: among which the servers are divided.
+        servers: number of servers, each with one gradient.
+        processes: number of processes, among which the servers are divided.
         gradient_bytes: size of the gradient.
 
     Raises:
-        OptionError: as `check_memory`.
+        OptionError: see `check_memory`.
     """
     cores = os.cpu_count() or 1
     if servers > SERVERS_PER_CORE * cores:
@@ -41,24 +41,24 @@ def _warn(warning: str) -> None:
 
 
 def available_bytes() -> int | None:
-    """Memory that new processes can have without swapping; None where the system does not say."""
+    """Memory that new processes can use without swapping, or None if the system does not tell."""
     each = [_available_to_machine(), *(_left_of(*names) for names in _LIMITS)]
     return min((size for size in each if size is not None), default=None)
 
 
 def check_memory(servers: int, processes: int, gradient_bytes: int) -> str | None:
-    """Refuses a run that this machine has not the memory for.
+    """Refuses a run that needs more memory than this machine has.
 
     Args:
-        servers: each has a gradient of its own.
-        processes: among which the servers are divided.
+        servers: number of servers, each with one gradient.
+        processes: number of processes, among which the servers are divided.
         gradient_bytes: size of the gradient.
 
     Returns:
-        A warning, where it may not be enough while results are checked.
+        A warning if the memory may not suffice while results are checked.
 
     Raises:
-        OptionError: it is not enough, with what is needed and what there is.
+        OptionError: the memory does not suffice; the message gives both sizes.
     """
     available = available_bytes()
     if available is None:
@@ -85,7 +85,7 @@ _LIMITS = (
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
-"""Files with a container's limit and what is used of it, in both versions of control groups."""
+"""Files with a container's memory limit and use, for both versions of control groups."""
 
 
 def _available_to_machine() -> int | None:

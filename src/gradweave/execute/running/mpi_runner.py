@@ -1,4 +1,4 @@
-"""A run's process under MPI."""
+"""Runs a trial in one process under MPI."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,20 +14,20 @@ from gradweave.execute import mpi
 from gradweave.execute.lost import lost_server
 from gradweave.execute.program import check_servers
 from gradweave.execute.running.trial import Trial
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 NEWS_S = 5.0
-"""How long it may take until a process knows which other one failed."""
+"""Timeout for finding out which process failed."""
 _POLL_S = 0.01
-"""Between two questions who failed; only after a failure, so it delays nothing that is timed."""
+"""Time between two checks of which process failed; only after a failure, so not in timed runs."""
 
 
 class MpiRunner:
-    """`gradweave.execute.mpi.Plan` beside ``MPI_Allreduce``; see `measure.Runner`.
+    """`gradweave.mpi.Collective` next to ``MPI_Allreduce``; see `timing.Runner`.
 
     Args:
-        schedule: for as many servers as there are processes.
-        trial: what to run.
+        schedule: the schedule, for as many servers as there are processes.
+        trial: the trial to run.
     """
 
     def __init__(self, schedule: Schedule, trial: Trial) -> None:
@@ -36,16 +36,17 @@ class MpiRunner:
         first = MPI.Get_library_version().strip("\0").splitlines()[0].split(",")[0]
         self.library = f"{first}, mpi4py {mpi4py.__version__}"
         self.ranks = [MPI.COMM_WORLD.rank]
-        # Both all-reduces use this one, so that revoking it wakes whoever waits in either.
+        # Both all-reduces use this communicator, so revoking it wakes every process waiting in
+        # either.
         self._comm = mpi.duplicate(MPI.COMM_WORLD)
         self._operation = mpi.OPERATIONS[trial.reduction]
         self.has_native = schedule.collective == "all_reduce" and mpi.has_type(trial.numpy_dtype)
         self._placed = self._buffer = np.empty(0, trial.numpy_dtype)
-        self._plan: mpi.Plan | None = None
+        self._collective: mpi.Collective | None = None
         self._sent = np.zeros(self._comm.size, np.int64)
 
     def use(self, schedule: Schedule) -> None:
-        """The next plan is another schedule's."""
+        """Makes the next plan use another schedule."""
         self._schedule = schedule
 
     def place(self, contributions: Sequence[NDArray]) -> None:
@@ -54,19 +55,19 @@ class MpiRunner:
         (self._placed,) = contributions
         self._buffer = self._placed.copy()
         with self._named():
-            self._plan = mpi.Plan(
+            self._collective = mpi.Collective(
                 self._schedule, self._buffer, MPI.COMM_WORLD, reduction=self._trial.reduction
             )
 
     def restore(self) -> None:
-        """Copies the contribution."""
+        """Copies the contribution into the buffer."""
         self._buffer[:] = self._placed
 
     def run(self) -> None:
         """Runs the plan."""
-        assert self._plan is not None
+        assert self._collective is not None
         with self._named():
-            self._plan.run()
+            self._collective.run()
 
     def run_native(self) -> None:
         """Runs ``MPI_Allreduce``."""
@@ -76,35 +77,35 @@ class MpiRunner:
             self._buffer /= self._buffer.dtype.type(self._comm.size)
 
     def results(self) -> Sequence[NDArray]:
-        """The buffer."""
+        """The content of the buffer."""
         return [self._buffer]
 
     def sent_bytes(self) -> NDArray[np.int64]:
-        """Counted by the plans."""
+        """Bytes counted by the plans."""
         self._count()
         return self._sent.copy()
 
     def barrier(self) -> None:
-        """The communicator's."""
+        """The barrier of the communicator."""
         with self._named():
             self._comm.Barrier()
 
     def gathered(self, numbers: NDArray) -> NDArray:
-        """The communicator's allgather."""
+        """The allgather of the communicator."""
         every = np.empty((self._comm.size, *numbers.shape), numbers.dtype)
         with self._named():
             self._comm.Allgather(np.ascontiguousarray(numbers), every)
         return every
 
     def _count(self) -> None:
-        """Adds the bytes that the present plan has sent."""
-        if self._plan is not None:
-            self._sent[self._comm.rank] += self._plan.sent_bytes.sum()
-            self._plan.sent_bytes[:] = 0
+        """Adds the bytes that the current collective has sent."""
+        if self._collective is not None:
+            self._sent[self._comm.rank] += self._collective.sent_bytes.sum()
+            self._collective.sent_bytes[:] = 0
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Names the server that was lost when MPI fails; all that are left do so together."""
+        """Names the lost server if MPI fails; all remaining processes do so together."""
         try:
             yield
         except (MPI.Exception, RunError) as error:
@@ -113,10 +114,10 @@ class MpiRunner:
             raise error if isinstance(error, RunError) else RunError(f"MPI: {error}") from error
 
     def _lost(self) -> LostServerError | None:
-        """The server that was lost; None where no process failed, or MPI cannot tell.
+        """The lost server, or None if no process failed or MPI cannot tell.
 
-        By user-level failure mitigation: revoking wakes those who wait for processes that are
-        alive; all then learn from MPI's runtime which one failed.
+        This uses user-level failure mitigation: revoking the communicator wakes the processes that
+        wait for live ones, and all of them then learn from MPI's runtime which process failed.
         """
         _tried(self._comm.Revoke)
         until = time.monotonic() + NEWS_S
@@ -133,7 +134,7 @@ class MpiRunner:
 
 
 def _tried(step: Callable[[], object]) -> object:
-    """What a call returns; None where it fails or this MPI does not have it."""
+    """The result of a call, or None if it fails or this MPI does not support it."""
     try:
         return step()
     except (MPI.Exception, NotImplementedError):

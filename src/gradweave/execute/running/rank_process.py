@@ -2,9 +2,9 @@
 
     python -m gradweave.execute.running.rank_process TASK
 
-It sends its parent ``doing``, the step under way; ``error``; ``done``; and from the process with
-the first server, ``report``. It receives one message at most: the server that was lost. Standard
-error goes to the process's log.
+It sends its parent these messages: ``doing``, the current step; ``error``; ``done``; and, from the
+process with the first server, ``report``. It receives at most one message, which names a lost
+server. Standard error goes to the process's log.
 """
 
 import dataclasses
@@ -24,54 +24,54 @@ from gradweave.processes.ending import end_at_once
 from gradweave.processes.launchers import rank_given
 from gradweave.processes.parent import Parent
 from gradweave.processes.watch import Watch
-from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.file import load
+from gradweave.schedules.schedule import Schedule
 from gradweave.wording import first_line, listed, noun_of
 
 WORD_S = 3.0
-"""How long a process in which something broke waits to hear that a server was lost."""
+"""How long a process with a failure waits to hear that a server was lost."""
 _SEND_EVERY_S = 0.2
-"""Least time between two reports to the parent, which shows the last one."""
+"""Minimum time between two progress messages to the parent, which shows the latest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerTask:
-    """What one process is to do."""
+    """The task of one process."""
 
     file: str
     """Path of the schedule."""
     trial: Trial
     timeout_s: float
-    """How long nothing may move."""
+    """Maximum time without progress, in seconds."""
     launcher: int | None = None
     """Id of the process that launched this one."""
     logs: str = ""
     """Directory for its log."""
     number: int | None = None
-    """Of the process; None under MPI, which knows it."""
+    """Number of the process; not given under MPI, which assigns it."""
     store: str | None = None
-    """torch: path of the file by which processes find each other."""
+    """torch: path of the file through which processes find each other."""
     address: str | None = None
-    """jax: where process 0, which has no servers, listens for the others; None: one process."""
+    """jax: address of process 0, which has no servers, or None for a single process."""
     processes: int = 1
-    """jax: how many there are, process 0 included."""
+    """jax: number of processes, including process 0."""
     calibrating: tuple[str, ...] = ()
     """Paths of further schedules, see `timing.measure`."""
 
     @staticmethod
     def read(text: str) -> "WorkerTask":
-        """The task from what `json.dumps` made of `dataclasses.asdict`."""
+        """Parses the task from the JSON of its fields."""
         fields = json.loads(text)
         return WorkerTask(**{**fields, "trial": Trial(**fields["trial"])})
 
 
 def agree_s(backend: str) -> float:
-    """How much longer than the timeout the processes may take to agree on who is silent."""
+    """How long after the timeout the processes may take to agree on which rank is silent."""
     return 12.0 if backend == "torch" else 0.0
 
 
 def open_runner(task: WorkerTask, schedule: Schedule) -> Runner | None:
-    """Joins the other processes; None for the one that has no servers."""
+    """Connects to the other processes; returns None in the process without servers."""
     if task.trial.backend == "mpi":
         from gradweave.execute.running.mpi_runner import MpiRunner
 
@@ -91,7 +91,7 @@ def open_runner(task: WorkerTask, schedule: Schedule) -> Runner | None:
 
 
 class RunWorker:
-    """This process, with its parent and its watch."""
+    """The state of this process: its task, its parent and its watch."""
 
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
@@ -109,12 +109,12 @@ class RunWorker:
             self._parent.listen(self._lost)
 
     def work(self) -> RunReport | None:
-        """Does the task; returns the report where there is one."""
+        """Carries out the task. Returns the report in the process that makes it, None in others."""
         schedule = load(self._task.file)
         runner = open_runner(self._task, schedule)
         if runner is None:
             while True:
-                self._watch.moved()  # the others have watches of their own
+                self._watch.moved()  # every other process has a watch
                 time.sleep(1)
         topology = schedule.topology
         servers = [topology.id_name(int(topology.servers[rank])) for rank in runner.ranks]
@@ -125,7 +125,7 @@ class RunWorker:
         return report if self._speaks else None
 
     def finish(self, report: RunReport | None) -> None:
-        """Reports that it is done, and waits until the parent ends it."""
+        """Reports completion, and waits until the parent ends the process."""
         if report is not None:
             self._parent.send(report=dataclasses.asdict(report))
         if not self._under_mpi:
@@ -134,7 +134,7 @@ class RunWorker:
             os._exit(1)
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Reports an error and ends; first the parent may say that a server was lost."""
+        """Reports an error and ends; before that, the parent may report that a server was lost."""
         traceback.print_exception(error, file=sys.stderr)
         bad_input = isinstance(error, GradweaveError) and not isinstance(error, Negative)
         if not self._under_mpi and not bad_input:
@@ -145,15 +145,16 @@ class RunWorker:
         self._end(text, kind, getattr(error, "rank", None))
 
     def _end(self, text: str, kind: str = "RunError", lost: int | None = None) -> NoReturn:
-        """Ends the process at once: other threads may wait for messages that never come."""
+        """Ends the process immediately: other threads may wait for messages that never arrive."""
 
         def say() -> None:
             print(f"{self.name}: {text}", file=sys.stderr, flush=True)
             self._parent.send(error=text, kind=kind, lost=lost)
             if self._under_mpi and kind != "LostServerError":
-                os.kill(os.getpid(), signal.SIGKILL)  # MPI tells the others of no other end
+                os.kill(os.getpid(), signal.SIGKILL)  # any other end MPI keeps from the other ranks
 
-        # mpirun may end all others as soon as one fails, before they have said what they know.
+        # mpirun may end all other ranks as soon as one fails, before they have reported their
+        # errors.
         end_at_once(0 if self._under_mpi else 1, say)
 
     def _tell(self, doing: str) -> None:
@@ -174,11 +175,11 @@ class RunWorker:
 
 
 def main(text: str) -> None:
-    """Does a task."""
+    """Carries out one task."""
     worker = RunWorker(WorkerTask.read(text))
     try:
         report = worker.work()
-    except BaseException as error:  # whatever it is, the one that launched this must hear of it
+    except BaseException as error:  # whatever it is, the parent must hear of it
         worker.fail(error)
     worker.finish(report)
 

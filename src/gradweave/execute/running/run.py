@@ -1,4 +1,4 @@
-"""A schedule's file, run: by the processes that a launcher started, or by new ones."""
+"""Runs a schedule's file in the processes that a launcher started, or in new processes."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.trial import RunReport, Trial
 from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
-from gradweave.schedule.file import load
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.file import load
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 _PACKAGES = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
@@ -29,10 +29,10 @@ def run(
     """Runs a trial; under the backend's launcher, all its processes call this.
 
     Args:
-        file: of the schedule.
-        trial: what to run.
-        place: where, unless a launcher started this process.
-        progress: called with the step under way.
+        file: the file of the schedule.
+        trial: the trial to run.
+        place: how to start processes, unless a launcher started this process.
+        progress: called with the current step.
         say: writes a line to standard error.
         calibrating: further schedules for the network, see `timing.measure`.
 
@@ -41,8 +41,8 @@ def run(
 
     Raises:
         MissingExtraError: the backend's package is missing.
-        OptionError: another backend's launcher started this process.
-        GradweaveError: as for `join` and `launch`; or the file holds no schedule that can run.
+        OptionError: the launcher of another backend started this process.
+        GradweaveError: as for `join` and `launch`, or the file holds no schedule that can run.
     """
     _check_backend(trial.backend)
     schedule = load(file)

@@ -1,4 +1,4 @@
-"""Processes that carry out tasks, one per server."""
+"""Processes that carry out tasks, one process per server."""
 
 import contextlib
 import subprocess
@@ -20,26 +20,26 @@ from gradweave.topology.topology import Topology
 from gradweave.wording import listed, noun_of
 
 ANSWER_S = 300.0
-"""How long a task may take."""
+"""Timeout of a task."""
 SHUTDOWN_GRACE_S = 30.0
-"""How long processes have to notice that something went wrong, before they are killed."""
+"""How long processes have to notice a failure before they are killed."""
 DEATH_S = 3.0
-"""The same once it is known which one died: what they would say is known, too. Where they wait for
-it at a file by which they find each other, they notice nothing."""
+"""The same once it is known which process died: the others have nothing to add, and while they
+wait for it at the file through which they find each other, they notice nothing."""
 _LOOK_S = 1.0
-"""Time between two looks at whether what they run on is whole."""
+"""Time between two checks of the environment in which the processes run."""
 _Answers = dict[int, dict[str, Any]]
-"""By rank."""
+"""Answers by rank."""
 
 
 class ServerProcesses:
-    """One process per server; ends with the block that it is used in.
+    """One process per server; they end with the block in which this is used.
 
     Args:
-        topology: whose servers they are.
-        starts: of each, by rank, its command and its environment.
+        topology: the network of the servers.
+        starts: command and environment of each process, by rank.
         log: file for the processes' standard error.
-        check: called now and then; raises an error where what they run on is broken.
+        check: called regularly; raises an error if the environment of the processes is broken.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ServerProcesses:
         self._servers = topology.servers.tolist()
         self._children = Children(starts, log)
         self.processes = self._children.processes
-        """By rank."""
+        """Processes by rank."""
 
     def __enter__(self) -> "ServerProcesses":
         return self
@@ -65,11 +65,11 @@ class ServerProcesses:
         """Gives each process its task; returns their answers, by rank.
 
         Args:
-            task: from the rank.
+            task: returns the task of a rank.
 
         Raises:
             LostServerError: a process died.
-            RunError: a process failed, or what they run on did.
+            RunError: a process failed, or the environment in which they run.
         """
         for rank in range(len(self._servers)):
             self._children.send(rank, task(rank))
@@ -94,10 +94,10 @@ class ServerProcesses:
         return [answers[rank] for rank in range(len(self._servers))]
 
     def check_alive(self) -> None:
-        """Raises an error where a process has ended; for when none has a task.
+        """Raises an error if a process has ended; called while no process has a task.
 
         Raises:
-            LostServerError: one has.
+            LostServerError: a process has ended.
         """
         for rank, process in enumerate(self.processes):
             if process.poll() is not None:
@@ -107,7 +107,7 @@ class ServerProcesses:
         return how_stopped([self._topology.id_name(self._servers[rank]) for rank in others])
 
     def _failure(self, answers: _Answers) -> RunError:
-        """The first error, once the other processes have answered too or their time is over."""
+        """The first error, once the other processes have answered or timed out."""
         until = time.monotonic() + SHUTDOWN_GRACE_S
         while len(answers) < len(self._servers):
             if any("died" in answer for answer in answers.values()):
@@ -116,10 +116,10 @@ class ServerProcesses:
             if received is None:
                 break
             rank, answer = received
-            if rank not in answers:  # and not the end of one that has answered
+            if rank not in answers:  # ignores the end of a process that has answered
                 answers[rank] = self._died(rank) if answer is None else answer
         errors = {rank: answers[rank] for rank in sorted(answers) if "error" in answers[rank]}
-        for rank in errors:  # such a process ends by itself
+        for rank in errors:  # a process that reported an error ends by itself
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.processes[rank].wait(max(until - time.monotonic(), 0))
         for rank, answer in errors.items():

@@ -1,4 +1,4 @@
-"""Supervises the processes of a run until there is a report, or one of them is lost."""
+"""Supervises the processes of a run until a report arrives or a process is lost."""
 
 import dataclasses
 import time
@@ -18,26 +18,26 @@ from gradweave.processes.children import (
     last_line,
 )
 from gradweave.processes.mpirun import status_of
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 SHUTDOWN_GRACE_S = 10.0
-"""How long processes have to name the server that was lost, before they are killed."""
+"""How long processes have to name the lost server before they are killed."""
 _SLACK_S = 20.0
-"""Processes report themselves that nothing moves; after this much longer they are given up."""
+"""Processes report stalls by themselves; this long after that, they are given up."""
 _POLL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """Processes to be started."""
+    """The processes to start."""
 
     starts: list[tuple[list[str], dict[str, str]]]
-    """Command and environment of each."""
+    """Command and environment of each process."""
     ranks: list[list[int]]
-    """By process: the servers in it. mpirun is one process that has all of them."""
+    """The servers in each process; mpirun is one process that has all of them."""
     statuses: Path | None = None
-    """mpirun: directory in which each server's process leaves its exit status."""
+    """mpirun: directory in which each server's process writes its exit status."""
 
 
 def supervise(
@@ -47,18 +47,18 @@ def supervise(
     timeout_s: float,
     progress: Callable[[str], None],
 ) -> RunReport:
-    """Starts the processes, and ends them.
+    """Starts the processes, waits for the report, and ends the processes.
 
     Args:
         schedule: the schedule.
-        group: what to start.
+        group: the processes to start.
         logs: directory for their standard error.
-        timeout_s: how long no process may send anything.
-        progress: called with the step under way.
+        timeout_s: how long all processes may be silent.
+        progress: called with the current step.
 
     Raises:
-        LostServerError: a server's process ended; the others have ended too, each naming it.
-        GradweaveError: that a process reported.
+        LostServerError: a server's process ended; the others have ended as well, each naming it.
+        GradweaveError: an error that a process reported.
     """
     log = logs / "launcher.log"
     with Children(group.starts, log) as children:
@@ -84,7 +84,7 @@ class _Supervisor:
         self._stopped: list[int] = []
 
     def report(self, timeout_s: float) -> RunReport:
-        """Listens until all are done."""
+        """Processes messages until all processes are done."""
         silent_since = time.monotonic()
         while True:
             received = self._children.receive(_POLL_S)
@@ -104,7 +104,7 @@ class _Supervisor:
                 raise self._failure_under_mpirun()
             elif silent_s > timeout_s + _SLACK_S:
                 self._look_for_stopped()
-                silence = RunError(f"no process said anything for {timeout_s + _SLACK_S:g} s")
+                silence = RunError(f"no process reported anything for {timeout_s + _SLACK_S:g} s")
                 raise self._halted() or silence
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
@@ -119,18 +119,18 @@ class _Supervisor:
             self._working.discard(number)
 
     def _failure(self, number: int) -> GradweaveError:
-        """The error to raise because a process ended; waits until all others have ended too."""
+        """The error to raise because a process ended; waits until all others have ended."""
         if self._group.statuses is not None:
             return self._failure_under_mpirun()
         ranks, how = self._group.ranks[number], how_ended(self._children.status(number))
         if not ranks:
-            self._look_for_stopped()  # for which it may have waited in vain
+            self._look_for_stopped()  # this process may have waited for them
             return self._halted() or RunError(
-                f"the process by which the others find each other: {how}"
+                f"the process through which the others find each other: {how}"
             )
         if len(ranks) > 1:
             others = ", ".join(self._name(rank) for rank in ranks[1:])
-            how += f", which was also that of {others}"
+            how += f", which also ran {others}"
         lost = lost_server(self._topology, ranks[0], how)
         message = {"server": lost.server, "rank": lost.rank, "how": how, "label": lost.label}
         self._tell_others(number, message)
@@ -140,10 +140,11 @@ class _Supervisor:
         return _error(reported[0], self._topology) if reported else lost
 
     def _tell_others(self, number: int, message: dict[str, Any]) -> None:
-        """Tells all but one process what was lost, and waits until they have ended."""
+        """Tells all processes but one which server was lost, and waits until they have ended."""
         until = time.monotonic() + SHUTDOWN_GRACE_S
         left = set(range(len(self._children))) - {number}
-        # JAX ends a process whose coordinator is gone, before it has said what it knows.
+        # The process with JAX's coordinator is told last: when it goes, JAX ends the others, even
+        # if they have not reported their error yet.
         for group in (left & self._with_servers, left - self._with_servers):
             for other in group:
                 self._children.send(other, message)
@@ -158,7 +159,7 @@ class _Supervisor:
         if self._group.statuses is None:
             ids = [process.pid for process in self._children.processes]
             owners = zip(ids, self._group.ranks, strict=True)
-        else:  # mpirun's, which write their ids first of all
+        else:  # the processes of mpirun write their ids to their logs first of all
             owners = ((_id_in(log), [rank]) for rank, log in self._logs())
         self._stopped = sorted(rank for pid, ranks in owners if is_stopped(pid) for rank in ranks)
 
@@ -167,7 +168,7 @@ class _Supervisor:
         return [(rank, self._log.with_name(f"process-{rank}.log")) for rank in ranks]
 
     def _halted(self) -> LostServerError | None:
-        """The error where servers' processes are stopped: the others only wait for these."""
+        """The error if servers' processes are stopped: the other processes only wait for these."""
         if not self._stopped:
             return None
         first, *others = self._stopped
@@ -177,7 +178,7 @@ class _Supervisor:
         return self._topology.id_name(int(self._topology.servers[rank]))
 
     def _lost_under_mpirun(self) -> list[int]:
-        """Ranks whose processes did not end well."""
+        """Ranks whose processes exited with an error."""
         statuses = self._group.statuses
         if statuses is None:
             return []
@@ -197,7 +198,7 @@ class _Supervisor:
 
 
 def _id_in(log: Path) -> int:
-    """The id of a process, from the first line of its log; -1 where it has not written it."""
+    """The id of a process, from the first line of its log, or -1 if that is missing."""
     try:
         words = log.read_text(errors="replace").split(maxsplit=2)
     except OSError:
@@ -206,7 +207,7 @@ def _id_in(log: Path) -> int:
 
 
 def _error(message: dict[str, Any], topology: Topology) -> GradweaveError:
-    """The error that a process reported."""
+    """The error that a process reported, as an exception."""
     text, lost = message["error"], message["lost"]
     if message["kind"] == "LostServerError" and lost is not None:
         return lost_server(topology, lost, "its connection broke")

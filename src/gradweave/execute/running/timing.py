@@ -1,4 +1,4 @@
-"""A schedule checked, and timed alternately with the backend's native all-reduce."""
+"""Checks a schedule, and times it alternately with the backend's native all-reduce."""
 
 import dataclasses
 import time
@@ -21,40 +21,40 @@ from gradweave.execute.running.trial import (
     Trial,
     itemsize,
 )
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.wording import counted
 
 ORACLE_ELEMENTS = 1 << 20
-"""Elements of all servers together that are compared with the oracle's, which holds them all."""
+"""Total elements of all servers compared with the oracle, which holds all of them in memory."""
 
 Tell = Callable[[str], None]
-"""Called with the step under way, often enough to show that the run moves."""
+"""Called with the current step, often enough to show that the run makes progress."""
 
 
 class Runner(Protocol):
-    """One process of those that run a schedule; all call the same methods in the same order."""
+    """One of the processes that run a schedule; all call the same methods in the same order."""
 
     library: str
     """Name and version of the communication library."""
     ranks: list[int]
-    """The servers in this process."""
+    """Ranks of the servers in this process."""
     has_native: bool
-    """Whether the backend has a native all-reduce for this type, and the schedule is one."""
+    """Whether the schedule is an all-reduce, and the backend has a native one for this type."""
 
     def use(self, schedule: Schedule) -> None:
-        """Runs another schedule of the same servers from now on, after the next `place`."""
+        """Switches to another schedule of the same servers, from the next `place` on."""
         ...
 
     def place(self, contributions: Sequence[NDArray]) -> None:
-        """Sets the contributions of this process's servers; a new length is prepared for."""
+        """Sets the contributions of this process's servers, and prepares for their length."""
         ...
 
     def restore(self) -> None:
-        """Sets the last contributions again, where a run has overwritten them."""
+        """Restores the last contributions if a run has overwritten them."""
         ...
 
     def run(self) -> None:
-        """Runs the schedule and returns when it is complete here."""
+        """Runs the schedule, and returns when it is complete in this process."""
         ...
 
     def run_native(self) -> None:
@@ -74,7 +74,7 @@ class Runner(Protocol):
         ...
 
     def gathered(self, numbers: NDArray) -> NDArray:
-        """All-gather: [processes, …] the numbers of all processes, exactly, in each of them."""
+        """All-gather: [processes, …] the numbers of all processes, unrounded, in each of them."""
         ...
 
 
@@ -90,20 +90,20 @@ def measure(
     Args:
         runner: this process.
         schedule: the schedule.
-        trial: what to run.
-        tell: called with the step under way.
-        calibrating: further schedules to be timed with messages of several sizes.
+        trial: the trial to run.
+        tell: called with the current step.
+        calibrating: further schedules to time with messages of several sizes.
 
     Returns:
-        The same in every process.
+        The report, which is the same in every process.
 
     Raises:
-        RunError: a server ended with a wrong result; it is the same error in every process.
+        RunError: a server ended with a wrong result; the error is the same in every process.
         LostServerError: a server went away.
     """
     sample = min(trial.elements, ORACLE_ELEMENTS // schedule.topology.num_servers)
     if is_own(schedule, RUNTIMES[trial.backend]):
-        sample = 0  # in which order it adds is the runtime's affair
+        sample = 0  # the runtime chooses the order of its additions
     else:
         _check(runner, ResultCheck(schedule, trial, sample, "oracle"), tell)
     check = ResultCheck(schedule, trial, trial.elements, "pattern")
@@ -127,7 +127,7 @@ def measure(
 
 
 def _of_size(runner: Runner, trial: Trial, elements: int, tell: Tell) -> SizeTimes:
-    """One length of a sweep, timed as the others."""
+    """Times one length of a sweep."""
     tell(f"{counted(elements, 'element')}")
     runner.place([np.ones(elements, trial.numpy_dtype) for _ in runner.ranks])
     times, sent = _times(runner, dataclasses.replace(trial, elements=elements), tell)
@@ -136,11 +136,11 @@ def _of_size(runner: Runner, trial: Trial, elements: int, tell: Tell) -> SizeTim
 
 
 CALIBRATION_BYTES = (64, 1 << 12, 1 << 16, 1 << 20, 1 << 23)
-"""Sizes of the messages by which a runtime is calibrated."""
+"""Sizes of the messages used to calibrate a runtime."""
 _LARGEST_CALIBRATION = 1 << 26
-"""Bytes of a gradient with which it is: eight messages of the largest size."""
+"""Maximum bytes of a gradient in the calibration: eight messages of the largest size."""
 _CALIBRATION_S = 1.0
-"""How long one schedule at one size is timed, but at least three times."""
+"""Total time for one schedule at one size; it is run at least three times."""
 _CALIBRATION_RUNS = (3, 15)
 
 
@@ -170,7 +170,7 @@ def _calibration(
 
 
 def _check(runner: Runner, check: ResultCheck, tell: Tell) -> None:
-    """Runs once, and raises the same error in all processes if any of them has one."""
+    """Checks one run, and raises the same error in all processes if any of them has an error."""
     tell(f"checking {counted(check.elements, 'element')}")
     runner.place([check.contribution(rank) for rank in runner.ranks])
     tell(f"checking {counted(check.elements, 'element')}")
@@ -185,13 +185,14 @@ def _check(runner: Runner, check: ResultCheck, tell: Tell) -> None:
 def _times(
     runner: Runner, trial: Trial, tell: Tell
 ) -> tuple[dict[str, tuple[float, ...]], tuple[int, ...]]:
-    """Seconds of each timed run, of the schedule and the native all-reduce; bytes sent by rank."""
+    """Seconds of each timed run, for the schedule and the native all-reduce; bytes sent by rank."""
     both = {"schedule": runner.run} | ({"native": runner.run_native} if runner.has_native else {})
     before, runs = runner.sent_bytes(), trial.warm_up + trial.repetitions
     seconds = np.empty((len(both), runs))
     for number in range(runs):
         tell(f"run {number + 1} of {runs}")
-        # In turns, each first every other time: what comes first finds the processes less awake.
+        # Alternately, with each of them first in every other run: the first finds processes less
+        # awake.
         for row, run in list(enumerate(both.values()))[:: -1 if number % 2 else 1]:
             seconds[row, number] = _timed(runner, run)
     sent = _per_run(runner.sent_bytes() - before, runs)
@@ -201,7 +202,7 @@ def _times(
 
 
 def _timed(runner: Runner, run: Callable[[], None]) -> float:
-    """Seconds that one run takes here, after a barrier."""
+    """Seconds of one run in this process, after a barrier."""
     runner.restore()
     runner.barrier()
     started = time.perf_counter()
@@ -210,7 +211,7 @@ def _timed(runner: Runner, run: Callable[[], None]) -> float:
 
 
 def _per_run(total: NDArray[np.int64], runs: int) -> NDArray[np.int64]:
-    """Bytes of one of several equal runs."""
+    """Bytes per run, for several equal runs."""
     if (total % runs).any():
         raise RunError(f"{runs} equal runs sent different amounts: {total.tolist()} bytes together")
     return total // runs

@@ -1,4 +1,4 @@
-"""A run's process under torch.distributed, on gloo."""
+"""Runs a trial in one process under torch.distributed, on gloo."""
 
 import datetime
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from gradweave.execute.running.trial import Trial
 from gradweave.execute.torch_distributed.backend import OPERATIONS, Collective
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 
 class TorchRunner:
-    """`gradweave.execute.torch_distributed.Collective` beside ``dist.all_reduce``.
+    """`gradweave.torch.Collective` next to ``dist.all_reduce``.
 
-    See `measure.Runner`.
+    See `timing.Runner`.
 
     Args:
-        schedule: for as many servers as there are processes.
-        trial: what to run.
-        store: path of the file by which the processes find each other, and this one's rank; None
-            under torchrun, which sets the environment.
-        timeout_s: of gloo.
+        schedule: the schedule, for as many servers as there are processes.
+        trial: the trial to run.
+        store: path of the file through which the processes find each other, and this process's
+            rank; None under torchrun, which sets the environment.
+        timeout_s: timeout of gloo.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class TorchRunner:
             dist.init_process_group("gloo", timeout=timeout)
         else:
             size, (path, rank) = schedule.topology.num_servers, store
-            torch.set_num_threads(1)  # as many processes as servers share the cores
+            torch.set_num_threads(1)  # as many processes as there are servers share the cores
             dist.init_process_group(
                 "gloo", init_method=f"file://{path}", rank=rank, world_size=size, timeout=timeout
             )
@@ -47,16 +47,16 @@ class TorchRunner:
         self._placed = self._tensor = torch.empty(0)
 
     def use(self, schedule: Schedule) -> None:
-        """Another collective on the same process group."""
+        """Prepares another collective on the same process group."""
         self._collective = Collective(schedule)
 
     def place(self, contributions: Sequence[NDArray]) -> None:
-        """Makes a tensor of this server's."""
+        """Makes a tensor of this server's contribution."""
         self._placed = _tensor(contributions[0])
         self._tensor = self._placed.clone()
 
     def restore(self) -> None:
-        """Copies the contribution."""
+        """Copies the contribution into the tensor."""
         self._tensor.copy_(self._placed)
 
     def run(self) -> None:
@@ -70,23 +70,23 @@ class TorchRunner:
             self._tensor /= dist.get_world_size()
 
     def results(self) -> Sequence[NDArray]:
-        """The tensor's memory."""
+        """The content of the tensor."""
         if self._tensor.dtype == torch.bfloat16:
             return [self._tensor.view(torch.int16).numpy().view(self._trial.numpy_dtype)]
         return [self._tensor.numpy()]
 
     def sent_bytes(self) -> NDArray[np.int64]:
-        """Counted by the collective."""
+        """Bytes counted by the collective."""
         sent = np.zeros(dist.get_world_size(), np.int64)
         sent[dist.get_rank()] = self._collective.sent_bytes.sum()
         return sent
 
     def barrier(self) -> None:
-        """The process group's."""
+        """The barrier of the process group."""
         self._collective.guarded(dist.barrier)
 
     def gathered(self, numbers: NDArray) -> NDArray:
-        """The process group's allgather."""
+        """The all-gather of the process group."""
         mine = torch.from_numpy(np.ascontiguousarray(numbers))
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         self._collective.guarded(lambda: dist.all_gather(every, mine))
@@ -94,7 +94,7 @@ class TorchRunner:
 
 
 def _tensor(numbers: NDArray) -> torch.Tensor:
-    """A tensor of the same memory; PyTorch does not know NumPy's bfloat16."""
+    """A tensor that shares the memory; PyTorch does not know NumPy's bfloat16."""
     if numbers.dtype.kind == "V":
         return torch.from_numpy(numbers.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(numbers)

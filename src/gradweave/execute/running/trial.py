@@ -11,8 +11,8 @@ import numpy as np
 from gradweave.errors import OptionError
 from gradweave.execute.program import is_own
 from gradweave.execute.reduction import Reduction, check_reduction
-from gradweave.schedule.schedule import Schedule
-from gradweave.simulate.bandwidths import bus_bandwidth
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.bandwidths import bus_bandwidth
 
 DTYPES = {
     "mpi": ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"),
@@ -21,16 +21,16 @@ DTYPES = {
     "jax": ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64",
             "uint8"),
 }  # fmt: skip
-"""By backend: the types that a gradient can have."""
+"""For each backend, the types that a gradient can have."""
 RUNTIMES = {"torch": "gloo", "mpi": "mpi", "jax": "jax"}
-"""By backend: the runtime whose messages carry a schedule."""
+"""For each backend, the runtime whose messages carry a schedule."""
 _NATIVE = {"mpi": "MPI_Allreduce", "torch": "dist.all_reduce", "jax": "jax.lax.psum"}
 _BFLOAT16_BYTES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A collective to be checked and timed.
+    """A collective to check and time.
 
     Raises:
         OptionError: a value is out of range, or the reduction is the mean of integers.
@@ -45,11 +45,11 @@ class Trial:
     reduction: Reduction = "sum"
     """How contributions are combined."""
     repetitions: int = 20
-    """Timed runs."""
+    """Number of timed runs."""
     warm_up: int = 3
-    """Runs before those."""
+    """Number of runs before the timed runs."""
     sweep: tuple[int, ...] = ()
-    """Further lengths of the gradient with which it is timed, none checked."""
+    """Further lengths of the gradient to time; their results are not checked."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sweep", tuple(self.sweep))  # a list in JSON
@@ -70,7 +70,7 @@ class Trial:
 
     @property
     def numpy_dtype(self) -> np.dtype:
-        """The type in NumPy; bfloat16 is that of the package ml_dtypes."""
+        """The type in NumPy; bfloat16 comes from the package ml_dtypes."""
         if self.dtype != "bfloat16":
             return np.dtype(self.dtype)
         try:
@@ -81,26 +81,26 @@ class Trial:
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of an element of a type, by its name."""
+    """Bytes per element of a type, by its name."""
     return _BFLOAT16_BYTES if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
 class RunTimes:
-    """How long runs took.
+    """The times of several runs.
 
-    All servers start together, behind a barrier, and each takes the time of its part; a run's time
-    is that of the slowest server.
+    All servers start together, after a barrier, and each measures the time of its part. The time of
+    a run is that of the slowest server.
     """
 
     seconds: tuple[float, ...]
-    """One a repetition."""
+    """The time of each repetition."""
     sent_bytes: tuple[int, ...] | None
-    """Bytes that each server sends in one run, by rank; None where they are not counted."""
+    """Bytes that each server sends in one run, by rank; None if they are not counted."""
 
     @property
     def median(self) -> float:
-        """Median of the times."""
+        """The median time."""
         return statistics.median(self.seconds)
 
     @property
@@ -115,15 +115,15 @@ class RunTimes:
 
 
 NATIVE = -1
-"""In place of a schedule's number: the backend's native all-reduce."""
+"""Stands for the backend's native all-reduce instead of a schedule's number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationTime:
-    """What one of the schedules of a calibration took, or the backend's native all-reduce."""
+    """The time of one schedule of a calibration, or of the backend's native all-reduce."""
 
     schedule: int
-    """Its number, or `NATIVE`."""
+    """Number of the schedule, or `NATIVE`."""
     gradient_bytes: int
     seconds: float
     """Median over runs of the slowest server's time."""
@@ -131,7 +131,7 @@ class CalibrationTime:
 
 @dataclasses.dataclass(frozen=True)
 class SizeTimes:
-    """What one length of a sweep took."""
+    """The times for one length of a sweep."""
 
     elements: int
     schedule: RunTimes
@@ -140,23 +140,23 @@ class SizeTimes:
 
 @dataclasses.dataclass(frozen=True)
 class RunReport:
-    """A run's measurements; there is one only where every result was right."""
+    """A run's measurements; they exist only if every result was right."""
 
     library: str
     """Name and version of the communication library."""
     processes: int
     oracle_elements: int
-    """Length of the random gradients whose result was bit for bit the oracle's."""
+    """Length of the random gradients whose result matched the oracle's bit for bit."""
     pattern_elements: int
-    """Length of the gradients of integers whose result was exact; 0 where the type does not hold
-    their sum."""
+    """Length of the integer gradients whose result was exact; 0 if the type cannot hold their
+    sum."""
     schedule: RunTimes
     native: RunTimes | None
-    """Of the backend's native all-reduce; None where it has none for this run."""
+    """Times of the backend's native all-reduce, or None if it has none for this run."""
     calibration: tuple[CalibrationTime, ...] = ()
-    """Where one was asked for."""
+    """The calibration, if requested."""
     sweep: tuple[SizeTimes, ...] = ()
-    """Of each length of the trial's sweep."""
+    """The times for each length of the trial's sweep."""
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "RunReport":
@@ -177,7 +177,7 @@ def _times(fields: Mapping[str, Any]) -> RunTimes:
 
 
 def description(schedule: Schedule, report: RunReport, trial: Trial) -> dict[str, Any]:
-    """What was run on this machine, and what was measured, as JSON."""
+    """The run on this machine and its measurements, as JSON."""
     sent = report.schedule.sent_bytes or ()
     return {
         "topology": schedule.topology.name,
@@ -195,7 +195,7 @@ def description(schedule: Schedule, report: RunReport, trial: Trial) -> dict[str
         "warm_up": trial.warm_up,
         "repetitions": trial.repetitions,
         "runs_own": is_own(schedule, RUNTIMES[trial.backend]),
-        "correct": True,  # A wrong result is an error.
+        "correct": True,  # a wrong result raises an error instead
         "oracle_elements": report.oracle_elements,
         "pattern_elements": report.pattern_elements,
         "schedule": _numbers(report.schedule, trial)

@@ -1,12 +1,12 @@
 """Schedules on torch.distributed: an all-reduce on any process group, and a hook for DDP.
 
-    gradweave.execute.torch_distributed.all_reduce(gradient, schedule)
+    gradweave.torch.all_reduce(gradient, schedule)
 
-    ddp_model.register_comm_hook(state=state(schedule), hook=hook)
+    gradweave.torch.ddp_hook(ddp_model, schedule)
 
-On gloo each message is sent as soon as its data is there; tensors on GPUs, which its messages do
-not take, go by way of the host's memory. Other backends, whose messages between two processes must
-be queued in the same order at both, run the schedule round by round.
+On gloo, each message is sent as soon as its data is ready. gloo does not take tensors on GPUs, so
+they go through host memory. Other backends require both ends to queue their messages in the same
+order, so they run the schedule round by round.
 """
 
 import itertools
@@ -25,6 +25,7 @@ from gradweave.execute.layout import Layout
 from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
+from gradweave.execute.torch_distributed.completions import Completions
 from gradweave.execute.torch_distributed.gloo_messages import (
     Channels,
     Cuts,
@@ -33,9 +34,11 @@ from gradweave.execute.torch_distributed.gloo_messages import (
     pair,
 )
 from gradweave.execute.torch_distributed.groups import Group, copy_of, default_group, member_of
+from gradweave.execute.torch_distributed.memory import plain, read
 from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.execute.torch_distributed.watchdog import Watchdog
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike, as_schedule
+from gradweave.schedules.schedule import Schedule
 
 OPERATIONS = {
     "sum": dist.ReduceOp.SUM,
@@ -46,7 +49,7 @@ OPERATIONS = {
 
 
 def reduction_of(operation: dist.ReduceOp | dist.ReduceOp.RedOpType) -> Reduction | None:
-    """How one of PyTorch's operations combines; None for those that schedules do not run."""
+    """How one of PyTorch's operations combines values; None for those that schedules cannot run."""
     if operation == dist.ReduceOp.AVG:
         return "mean"
     reductions: tuple[Reduction, ...] = ("sum", "max", "min")
@@ -55,35 +58,36 @@ def reduction_of(operation: dist.ReduceOp | dist.ReduceOp.RedOpType) -> Reductio
 
 def all_reduce(
     tensor: torch.Tensor,
-    schedule: Schedule,
+    schedule: ScheduleLike,
     group: Group | None = None,
     *,
     reduction: Reduction = "sum",
 ) -> None:
-    """Replaces each process's tensor by the reduction of all, in place.
+    """Replaces each process's tensor by the reduction of all tensors, in place.
 
-    All processes of the group call it, with tensors of the same number of elements and type, which
-    is checked first. For many calls a `Collective` is cheaper.
+    All processes of the group call it, with tensors of the same type and number of elements; this
+    is checked first. For many calls, a `Collective` is cheaper.
 
     Args:
-        tensor: of any shape and strides.
+        tensor: a tensor of any shape and strides.
         schedule: an all-reduce for as many servers as the group has processes; rank r is the r-th
             server in order of id.
-        group: the process group; the default one if not given.
+        group: the process group; the default group if not given.
         reduction: sum, mean, max or min.
 
     Raises:
         ScheduleError: the schedule is for another number of servers, or another collective.
         OptionError: the tensor's type has no such reduction.
         RunError: the processes disagree on schedule, length, type or reduction.
-        LostServerError: a process went away, or was silent for as long as the group's timeout.
+        LostServerError: a process went away, or was silent for longer than the group's timeout.
     """
+    schedule = as_schedule(schedule)
     check_all_reduce(schedule)
     collective_of(schedule, group)(tensor, reduction=reduction, compare=True)
 
 
 def collective_of(schedule: Schedule, group: Group | None) -> "Collective":
-    """A schedule on a group: made by the first call with both, which is collective."""
+    """The `Collective` of a schedule on a group; making it, on first use, is collective."""
     made = _collectives.setdefault(group or default_group(), {})
     key = digest(schedule)
     if key not in made:
@@ -93,23 +97,24 @@ def collective_of(schedule: Schedule, group: Group | None) -> "Collective":
 
 _collectives: weakref.WeakKeyDictionary[Group, dict[int, "Collective"]]
 _collectives = weakref.WeakKeyDictionary()
-"""By group and digest of the schedule, so that a file read twice is one schedule."""
+"""By group and digest of the schedule, so that reading a file twice gives the same collective."""
 
 
 class Collective:
     """A schedule on a process group, for many calls.
 
-    Schedules of any collective: a reduce-scatter leaves each piece at its root, and undefined
-    values elsewhere; an all-gather reads each piece at its root. Of a demand it takes this
-    process's workspace: see `gradweave.execute.layout.Layout`, and `exchange`.
+    Schedules of any collective are accepted: a reduce-scatter leaves each piece at its root, and
+    undefined values elsewhere; an all-gather reads each piece at its root. For a demand, the tensor
+    is this process's workspace: see `gradweave.execute.layout.Layout`, and `exchange`.
 
     Args:
         schedule: the schedule.
-        group: the process group; the default one if not given.
-        channels: instead of the group's own connections, those of pairs of gloo groups of the same
-            processes, which may take different routes, and for each transfer which carries it.
-        watchdog: ends collectives that stand still; if not given, lost servers are named. Needed
-            for a group that PyTorch does not know, such as one of the channels.
+        group: the process group; the default group if not given.
+        channels: connections to use instead of the group's, if transfers should take different
+            routes: pairs of gloo groups of the same processes, and for each transfer the pair that
+            carries it.
+        watchdog: ends collectives that do not progress. If not given, lost servers are named. It is
+            needed for a group that PyTorch does not know, such as one of the channels.
 
     Raises:
         OptionError: torch.distributed has not been initialised, or this process is not in the
@@ -119,21 +124,23 @@ class Collective:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: ScheduleLike,
         group: Group | dist.ProcessGroupGloo | None = None,
         *,
         channels: Channels | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
+        schedule = as_schedule(schedule)
         first = channels[0][0][0] if channels else None
         self.group: Any = member_of(group or (first if isinstance(first, Group) else None))
         self.rank, self.size = self.group.rank(), self.group.size()
-        """Of this process, and of the group."""
+        """Rank of this process, and size of the group."""
         check_servers(schedule, self.size, what="processes in the group")
         self.schedule = schedule
         self._layouts: dict[tuple[int, bool], Layout] = {}
         self.is_own = watchdog is None and is_own(schedule, dist.get_backend(self.group))
-        """Whether the backend's own all-reduce is called, see `is_own`; it counts no bytes."""
+        """Whether to call the backend's all-reduce instead, see `is_own`; its bytes are not
+        counted."""
         self._compared: set[tuple[int, torch.dtype, str]] = set()
         if not isinstance(first, dist.ProcessGroupGloo):
             if dist.get_backend(first or self.group) == "gloo":
@@ -163,14 +170,14 @@ class Collective:
         """Runs the collective on a tensor, in place; all processes of the group call it.
 
         Args:
-            tensor: of any shape and strides.
+            tensor: a tensor of any shape and strides.
             reduction: sum, mean, max or min.
             compare: whether to check that all processes have the same length, type and reduction;
-                if not given, only where these are new.
-            at: [P+1] where the pieces start, the same at all processes; as their shares are if not
-                given.
-            layout: of a demand, where the tensor has its pieces; for blocks of the size that was
-                planned for, if not given.
+                if not given, they are checked when they are new.
+            at: [P+1] start of each piece, the same at all processes; follows from the pieces'
+                shares if not given.
+            layout: the tensor's layout for a demand; if not given, that of blocks of the planned
+                size.
         """
         if layout is None and self.schedule.demand is not None:
             layout = self.layout(tensor.element_size())
@@ -179,12 +186,14 @@ class Collective:
             floating=tensor.dtype.is_floating_point or tensor.dtype.is_complex,
             dtype=str(tensor.dtype).removeprefix("torch."),
         )
-        key = (tensor.numel(), tensor.dtype, reduction)
+        # Workspaces differ among processes, but their shared settings do not.
+        elements = tensor.numel() if layout is None else layout.elements
+        key = (elements, tensor.dtype, reduction)
         if compare or (compare is None and key not in self._compared):
-            self._compare(tensor, reduction, layout)
+            self._compare(tensor, reduction, elements)
             self._compared.add(key)
         with torch.no_grad():
-            flat = self._within_reach(tensor.detach().reshape(-1))
+            flat = self._within_reach(read(tensor))
             cuts = self._cuts(flat, at, layout)
             if self.is_own:
                 self.guarded(lambda: dist.all_reduce(flat, OPERATIONS[reduction], self.group))
@@ -194,26 +203,26 @@ class Collective:
                 for part, contributors in self._reduced(flat, cuts, layout):
                     part /= contributors
             if flat.data_ptr() != tensor.data_ptr():
-                tensor.copy_(flat.view(tensor.shape))
+                plain(tensor).copy_(flat.view(tensor.shape))
 
     def _within_reach(self, flat: torch.Tensor) -> torch.Tensor:
-        """The same values, contiguous, where the run can send them from."""
+        """The same values in memory from which the run can send."""
         if self.is_own or not self._on_host or flat.device.type == "cpu":
-            return flat.contiguous()
+            return flat
         return torch.empty(
             flat.shape, dtype=flat.dtype, pin_memory=torch.cuda.is_available()
         ).copy_(flat)
 
     def layout(self, itemsize: int, elements: int | None = None) -> Layout:
-        """Of a demand, where this process's workspace has its pieces.
+        """The layout of this process's workspace for a demand.
 
         Args:
-            itemsize: bytes of an element.
-            elements: of every block, where it has another size than was planned for.
+            itemsize: bytes per element.
+            elements: number of elements in every block, if it differs from the planned size.
 
         Raises:
-            OptionError: blocks that elements of that size do not fill.
-            ScheduleError: a schedule without a demand.
+            OptionError: the blocks are not multiples of the element size.
+            ScheduleError: the schedule has no demand.
         """
         resized = elements is not None
         key = (elements if resized else itemsize, resized)
@@ -223,7 +232,7 @@ class Collective:
         return self._layouts[key]
 
     def _cuts(self, flat: torch.Tensor, at: Sequence[int] | None, layout: Layout | None) -> Cuts:
-        """Where the pieces of a flat tensor are."""
+        """Start and end of each piece in a flat tensor."""
         if layout is None:
             starts = self.schedule.piece_offsets(flat.numel()).tolist() if at is None else at
             return tuple(itertools.pairwise(starts))
@@ -236,7 +245,7 @@ class Collective:
     def _reduced(
         self, flat: torch.Tensor, cuts: Cuts, layout: Layout | None
     ) -> list[tuple[torch.Tensor, int]]:
-        """The parts of a tensor that hold reductions at this process, and of how many."""
+        """The parts of a tensor that hold reductions here, with their contributor counts."""
         if layout is not None:
             summed = layout.summed(self.schedule)
             return [(flat[slice(*cuts[piece])], count) for piece, count in summed]
@@ -248,17 +257,23 @@ class Collective:
         return [(flat[slice(*cuts[piece])], self.size) for piece in np.flatnonzero(here).tolist()]
 
     def guarded(self, call: Callable[[], object]) -> None:
-        """Calls one of torch.distributed's collectives; on gloo, names the server it fails for."""
+        """Calls one of torch.distributed's collectives; on gloo, an error names the lost server."""
         self._run.guarded(call)
 
-    def _compare(self, tensor: torch.Tensor, reduction: Reduction, layout: Layout | None) -> None:
+    def attended(self, call: Callable[[], object]) -> None:
+        """Calls a collective of the same processes in another gloo group.
+
+        Raises:
+            LostServerError: a server has gone away, or was silent for longer than the timeout.
+        """
+        self._run.attended(call)
+
+    def _compare(self, tensor: torch.Tensor, reduction: Reduction, elements: int) -> None:
         name = str(tensor.dtype).removeprefix("torch.")
-        try:  # now, since in the middle of a run it would leave the others waiting
+        try:  # checked now, since an error in the middle of a run would leave other ranks waiting
             combine(reduction, *tensor.new_zeros((2, 1)))
         except RuntimeError as error:
             raise OptionError(f"tensor: there is no {reduction} of {name}") from error
-        # Workspaces differ among processes.
-        elements = tensor.numel() if layout is None else int(layout.size.sum())
         mine = torch.from_numpy(signature(self.schedule, elements, name, reduction))
         every = torch.stack(self._run.gather(mine if self._on_host else mine.to(tensor.device)))
         if error := mismatch(every.cpu().numpy()):
@@ -266,62 +281,65 @@ class Collective:
 
 
 class State:
-    """State of `hook`: the schedule on a process group of its own."""
+    """State of the hook of `ddp_hook`: the schedule on a separate process group."""
 
     def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
         check_all_reduce(schedule)
         parent = member_of(group)
         check_servers(schedule, dist.get_world_size(parent), what="processes in the group")
         self._backend = dist.get_backend(parent)
-        # A group of its own, so that its messages never meet those that DDP sends meanwhile.
+        # A separate group, so that its messages never meet those that DDP sends meanwhile.
         self._apart = copy_of(parent)
         self.collective = Collective(schedule, self._apart)
-        """Counts the bytes sent."""
+        """The collective, which counts the bytes sent."""
         self._is_own = self.collective.is_own
-        self._queue = ThreadPoolExecutor(1, "gradweave")
+        self._queue, self._completions = ThreadPoolExecutor(1, "gradweave"), Completions()
 
     def submit(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Starts the mean of a tensor; buckets run one after the other, in the order of DDP."""
         if self._is_own:
             return self._own(tensor)
-        done = torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else None)
+        devices = [tensor.device] if tensor.is_cuda else None
         if self._backend != "gloo":
             self.collective(tensor, reduction="mean")
+            done = torch.futures.Future(devices=devices)  # pyright: ignore[reportArgumentType]
             done.set_result(tensor)
             return done
         written = (
             torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
         )
-        run = self._queue.submit(self._run, tensor, written, done)
+        done, complete = self._completions.future(lambda: tensor, devices)
+        run = self._queue.submit(self._run, tensor, written, complete)
         _raise_in_backward(run)
         return done
 
     def _own(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """The backend's own, as DDP calls it without a hook; errors are the backend's, too."""
+        """The backend's all-reduce, called as in DDP without a hook; errors are the backend's."""
         tensor /= self._apart.size()
         work = dist.all_reduce(tensor, group=self._apart, async_op=True)
         assert work is not None
         return work.get_future().then(lambda done: done.value()[0])
 
-    def _run(self, tensor: torch.Tensor, written: Any, done: torch.futures.Future) -> None:
+    def _run(self, tensor: torch.Tensor, written: Any, complete: Callable[[], None]) -> None:
         try:
-            if written is not None:  # an event of backward's stream, which is not this thread's
+            if written is not None:  # an event of the stream of backward's thread
                 written.wait(torch.cuda.current_stream(tensor.device))
             self.collective(tensor, reduction="mean")
         except BaseException:
-            # DDP takes nothing but a tensor, on a static graph before backward raises the error;
-            # and the parameters' gradients may be views of this one.
-            done.set_result(tensor.fill_(torch.nan))
+            # DDP accepts only tensors here. On a static graph it reads the result before backward
+            # raises the error, and the parameters' gradients may be views of this tensor.
+            tensor.fill_(torch.nan)
             raise
-        done.set_result(tensor)
+        finally:
+            complete()
 
 
 def _raise_in_backward(run: Future[None]) -> None:
-    """Has the running ``backward`` wait for a run, and raise the error that it ends with.
+    """Makes the running ``backward`` wait for a run, and raise the run's error.
 
-    DDP takes the error of a `torch.futures.Future` for its result, and cannot cast it to a tensor.
-    A callback of autograd at the end of backward may raise anything; DDP's own callback comes after
-    it.
+    DDP would take the error of a `torch.futures.Future` for its result and fail to cast it to a
+    tensor. A callback of autograd at the end of backward may raise any error, and DDP's callback
+    runs after it.
     """
     try:
         Variable._execution_engine.queue_callback(run.result)
@@ -329,31 +347,35 @@ def _raise_in_backward(run: Future[None]) -> None:
         run.result()
 
 
-def state(schedule: Schedule, group: Group | None = None) -> State:
-    """What to register together with `hook`; collective, since it makes a process group.
+def ddp_hook(model: Any, schedule: ScheduleLike, group: Group | None = None) -> State:
+    """Has DDP take the mean of each bucket of gradients by a schedule.
+
+    All processes call it, since it makes a process group. ``loss.backward()`` raises the errors:
+    LostServerError if a process went away, or was silent for longer than the process group's
+    timeout. After that, the DDP model is unusable; its module can be used in a new DDP model on a
+    new process group.
 
     Args:
-        schedule: an all-reduce for as many servers as the group has processes.
-        group: DDP's process group; the default one if not given. Its timeout holds for the hook.
+        model: a `torch.nn.parallel.DistributedDataParallel`.
+        schedule: an all-reduce for as many servers as the group has processes; rank r is the r-th
+            server in order of id.
+        group: DDP's process group; the default group if not given. Its timeout applies to the hook.
+
+    Returns:
+        The hook's state, whose ``collective`` counts the bytes sent.
 
     Raises:
         ScheduleError: the schedule is for another number of servers, or another collective.
-    """
-    return State(schedule, group)
-
-
-def hook(
-    state: State,
-    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
-) -> torch.futures.Future[torch.Tensor]:
-    """Communication hook for DDP: the mean of each bucket, by the schedule.
-
-    ``ddp_model.register_comm_hook(state=state(schedule), hook=hook)``
-
-    Errors are raised by ``loss.backward()``: LostServerError where a process went away, or was
-    silent for as long as the process group's timeout. The DDP model cannot be used any more then;
-    its module can, in a new DDP model on a new process group.
 
     Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
     """
+    state = State(as_schedule(schedule), group)
+    model.register_comm_hook(state=state, hook=_hook)
+    return state
+
+
+def _hook(
+    state: State,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+) -> torch.futures.Future[torch.Tensor]:
     return state.submit(bucket.buffer())

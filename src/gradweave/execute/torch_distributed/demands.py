@@ -1,4 +1,4 @@
-"""Demands on torch.distributed: any collectives of any groups, as one call of all processes."""
+"""Runs demands on torch.distributed: any collectives of any groups in one call of all processes."""
 
 import weakref
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from gradweave.execute.layout import Layout
 from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed.backend import Collective, collective_of
 from gradweave.execute.torch_distributed.groups import Group
-from gradweave.schedule.schedule import Schedule
+from gradweave.execute.torch_distributed.memory import plain
+from gradweave.schedules.schedule import Schedule
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
-"""One tensor, or several that follow each other."""
+"""One tensor, or several consecutive tensors."""
 
 
 def exchange(
@@ -24,27 +25,27 @@ def exchange(
     *,
     reduction: Reduction = "sum",
 ) -> None:
-    """Does what a demand asks for: any collectives of any groups, such as an all-to-all.
+    """Carries out a demand: any collectives among any groups, such as an all-to-all.
 
-    All processes of the group call it, those without a part in it with empty tensors. The first
-    call with a schedule connects the processes for it.
+    All processes of the group call it; processes without a part in the demand pass empty tensors.
+    The first call with a schedule connects the processes for it.
 
     Args:
-        send: contiguous, with the blocks that this process contributes to, in the demand's order:
-            for an all-to-all what goes to each other process, by rank. May be several tensors, such
-            as one for each job. It is not changed.
-        receive: contiguous and of the same type, for the blocks that it is to get; may be the
-            tensors of `send`, where these are as long.
-        schedule: of a demand, for as many servers as the group has processes; rank r is the r-th
-            server in order of id.
-        group: the process group; the default one if not given.
-        reduction: sum, mean, max or min, for blocks of several contributors.
+        send: contiguous, with the blocks that this process contributes to, in the demand's order.
+            For an all-to-all, these are the blocks for all other processes, by rank. It may be
+            several tensors, such as one for each job. It is not changed.
+        receive: contiguous and of the same type, for the blocks that this process receives. It may
+            be the tensors of `send` if the lengths agree.
+        schedule: a schedule of a demand for as many servers as the group has processes; rank r is
+            the r-th server in order of id.
+        group: the process group; the default group if not given.
+        reduction: sum, mean, max or min, for blocks with several contributors.
 
     Raises:
         ScheduleError: the schedule has no demand, or is for another number of servers.
-        OptionError: a tensor of another length or type, or that is not contiguous.
+        OptionError: a tensor has a wrong length or type, or is not contiguous.
         RunError: the processes disagree on schedule, type or reduction.
-        LostServerError: a process went away, or was silent for as long as the group's timeout.
+        LostServerError: a process went away, or was silent for longer than the group's timeout.
     """
     exchange_by(collective_of(schedule, group), send, receive, reduction)
 
@@ -57,20 +58,20 @@ def exchange_by(
     *,
     block_elements: int | None = None,
 ) -> None:
-    """The same by a collective that is kept, for many calls.
+    """Does the same as `exchange` by a collective that is kept for many calls.
 
     Args:
-        collective: of a demand.
+        collective: the collective of a demand.
         send: as for `exchange`.
         receive: as for `exchange`.
         reduction: as for `exchange`.
-        block_elements: of every block, where it has another size than was planned for.
+        block_elements: number of elements in every block, if it differs from the planned size.
 
     Raises:
-        ScheduleError, OptionError, RunError, LostServerError: as `exchange` raises them.
+        ScheduleError, OptionError, RunError, LostServerError: as for `exchange`.
     """
     given, wanted = _several(send), _several(receive)
-    collective.schedule.demanded  # noqa: B018  # refuses a schedule without one
+    collective.schedule.demanded  # noqa: B018  # refuses a schedule without a demand
     types = {(each.dtype, each.device) for each in (*given, *wanted)}
     if len(types) != 1:
         raise OptionError(
@@ -89,7 +90,7 @@ def exchange_by(
 
 
 _kept: weakref.WeakKeyDictionary[Collective, torch.Tensor] = weakref.WeakKeyDictionary()
-"""Workspaces, since memory that is new takes longer to write."""
+"""Workspaces for reuse, since writing to fresh memory is slower."""
 
 
 def _workspace(
@@ -108,7 +109,7 @@ def _several(tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _check(name: str, tensors: list[torch.Tensor], expected: int) -> None:
-    """Refuses tensors of another length in all, or that are not contiguous."""
+    """Refuses tensors with a wrong total length, or that are not contiguous."""
     elements = sum(each.numel() for each in tensors)
     if elements != expected or not all(each.is_contiguous() for each in tensors):
         raise OptionError(
@@ -125,16 +126,16 @@ def _copy(
     *,
     gather: bool,
 ) -> None:
-    """Copies between a workspace and tensors that follow each other.
+    """Copies between a workspace and consecutive tensors.
 
     Args:
-        tensors: flattened here.
-        workspace: of the server.
-        copies: where the same elements are, in the workspace and in the tensors.
-        gather: into the tensors; else from them.
+        tensors: the tensors; they are flattened here.
+        workspace: the workspace of the server.
+        copies: pairs of slices with the same elements, in the workspace and in the tensors.
+        gather: whether to copy into the tensors; otherwise from them.
     """
     begin, at = 0, 0
-    for flat in (each.detach().view(-1) for each in tensors):
+    for flat in (plain(each).view(-1) for each in tensors):
         end = begin + flat.numel()
         while at < len(copies):
             there, here = copies[at]

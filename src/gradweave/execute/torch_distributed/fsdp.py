@@ -1,15 +1,15 @@
-"""FSDP2's communication by schedules: all-gathers, reduce-scatters, all-reduces between replicas.
+"""FSDP2's communication by schedules: all-gathers, reduce-scatters and all-reduces of replicas.
 
     model = fully_shard(model, mesh=mesh)
-    register(model, all_gather=…, reduce_scatter=…, group=mesh.get_group())
+    fsdp_hooks(model, all_gather=…, reduce_scatter=…, group=mesh.get_group())
 
-`register` calls PyTorch's own hooks, which take the classes of this file, too:
+`fsdp_hooks` calls PyTorch's hooks. They also accept the classes of this file directly:
 
     model.set_custom_all_gather(AllGather(…, mesh.get_group()))
     model.set_custom_reduce_scatter(ReduceScatter(…, mesh.get_group()))
     model.set_all_reduce_hook(AllReduce(…, replicas.get_group()))
 
-Each call is complete when it returns, also where FSDP asks for one that is not; errors are raised
+Each call is complete when it returns, even if FSDP asks for an asynchronous one. Errors are raised
 by the model's forward or by ``backward``.
 
 Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
@@ -32,10 +32,10 @@ from gradweave.execute.torch_distributed.shards import (
     reduce_scatter_into,
     sharded,
 )
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 
-def register(
+def fsdp_hooks(
     model: torch.nn.Module,
     *,
     all_gather: Schedule | None = None,
@@ -44,26 +44,26 @@ def register(
     all_reduce: Schedule | None = None,
     replicas: Group | None = None,
 ) -> "Registered":
-    """Has all of a model that `fully_shard` was applied to communicate by schedules.
+    """Makes all sharded parts of a model (see `fully_shard`) communicate by schedules.
 
-    What is not given, PyTorch does as before. An all-reduce makes a hybrid of a model that is
-    sharded over the processes of `group` alone: the mean of its reduced gradients over `replicas`.
+    Collectives without a schedule remain PyTorch's. If the model is sharded only over the processes
+    of `group`, an all-reduce makes it a hybrid: the reduced gradients are averaged over `replicas`.
 
     Args:
-        model: a model, parts of which are sharded.
-        all_gather: of parameters; each server roots 1/N.
-        reduce_scatter: of gradients; each server roots 1/N.
-        group: over which the model is sharded; the default one if not given. Rank r is the r-th
-            server of both schedules in order of id.
-        all_reduce: of gradients between replicas of the model.
+        model: a model with sharded parts.
+        all_gather: schedule for gathering parameters; each server roots 1/N.
+        reduce_scatter: schedule for reducing gradients; each server roots 1/N.
+        group: the processes over which the model is sharded; the default group if not given. Rank r
+            is the r-th server of both schedules in order of id.
+        all_reduce: schedule for reducing gradients between replicas of the model.
         replicas: the processes that hold the same shards, as many as `all_reduce` has servers.
 
     Returns:
-        What was registered, which counts bytes.
+        The registered collectives, which count bytes.
 
     Raises:
-        OptionError: nothing is sharded; the model is a hybrid of PyTorch's own, and `all_reduce` is
-            given; or `all_reduce` or `replicas` is given alone.
+        OptionError: nothing is sharded; PyTorch has made the model a hybrid already, but
+            `all_reduce` is given; or only one of `all_reduce` and `replicas` is given.
         ScheduleError: a schedule is for another number of servers or another collective, or its
             servers root unequal shares.
     """
@@ -74,11 +74,11 @@ def register(
             f"that has it (this is {torch.__version__})"
         )
     if (all_reduce is None) != (replicas is None):
-        raise OptionError("all_reduce: expected together with replicas, and not one alone")
+        raise OptionError("all_reduce: expected all_reduce and replicas together")
     if all_reduce is not None and any(map(_is_hybrid, model.parameters())):
         raise OptionError(
-            "model: it is sharded over a mesh of two dimensions, so that FSDP all-reduces by "
-            "itself; give fully_shard the dimension of shards alone"
+            "model: it is sharded over a mesh of two dimensions, so FSDP itself does the "
+            "all-reduce; give fully_shard only the dimension of shards"
         )
     made = Registered(
         AllGather(all_gather, group) if all_gather is not None else None,
@@ -96,11 +96,11 @@ def register(
 
 
 class _OfShards:
-    """A collective of shards, as FSDP calls it.
+    """A collective of shards, in the form in which FSDP calls it.
 
     Args:
-        schedule: in which each server roots 1/N.
-        group: over which the model is sharded; the default one if not given.
+        schedule: a schedule in which each server roots 1/N.
+        group: the processes over which the model is sharded; the default group if not given.
 
     Raises:
         ScheduleError: the schedule is for another number of servers or another collective, or its
@@ -112,16 +112,16 @@ class _OfShards:
     def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
         check_collective(schedule, self._kind)
         self.collective = Collective(sharded(schedule), group)
-        """Counts the bytes sent."""
+        """The collective, which counts the bytes sent."""
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Memory for its tensors."""
+        """Allocates memory for FSDP's tensors."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def _is_for(self, group: Group) -> bool:
-        """Whether these are its processes; not where FSDP gathers among some of them."""
+        """Whether the group has the schedule's processes; not so if FSDP gathers among a subset."""
         mine, asked = (dist.get_process_group_ranks(one) for one in (self.collective.group, group))
         if not set(asked) <= set(mine):
             raise OptionError(
@@ -131,7 +131,7 @@ class _OfShards:
 
 
 class AllGather(_OfShards):
-    """What `FSDPModule.set_custom_all_gather` takes."""
+    """An all-gather for `FSDPModule.set_custom_all_gather`."""
 
     _kind = "all_gather"
 
@@ -142,7 +142,7 @@ class AllGather(_OfShards):
         group: Group,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """Gathers; by the backend's own among some of the processes (`reshard_after_forward=2`)."""
+        """Gathers; the backend does so among a subset of processes (`reshard_after_forward=2`)."""
         if not self._is_for(group):
             return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
         all_gather_into(self.collective, output_tensor, input_tensor)
@@ -150,7 +150,7 @@ class AllGather(_OfShards):
 
 
 class ReduceScatter(_OfShards):
-    """What `FSDPModule.set_custom_reduce_scatter` takes."""
+    """A reduce-scatter for `FSDPModule.set_custom_reduce_scatter`."""
 
     _kind = "reduce_scatter"
 
@@ -162,11 +162,11 @@ class ReduceScatter(_OfShards):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Reduces; the input, which FSDP has no more use for, is overwritten."""
+        """Reduces, and overwrites the input, which FSDP no longer needs."""
         reduction = reduction_of(op)
         if reduction is None:
             raise OptionError(
-                f"op: expected a sum, mean, maximum or minimum, got {op}; where a divide factor is "
+                f"op: expected a sum, mean, maximum or minimum, got {op}; if a divide factor is "
                 "set, call set_force_sum_reduction_for_comms(True)"
             )
         if not self._is_for(group):
@@ -177,12 +177,12 @@ class ReduceScatter(_OfShards):
 
 
 class AllReduce:
-    """What `FSDPModule.set_all_reduce_hook` takes, for shards that several processes hold.
+    """An all-reduce for `FSDPModule.set_all_reduce_hook`, of shards that several processes hold.
 
     Args:
         schedule: an all-reduce.
         group: the processes that hold the same shards; the default group if not given.
-        reduction: of the gradients, which FSDP has reduced over the shards before.
+        reduction: how to reduce the gradients, which FSDP has already reduced over the shards.
 
     Raises:
         ScheduleError: the schedule is for another number of servers or another collective.
@@ -193,7 +193,7 @@ class AllReduce:
     ) -> None:
         check_all_reduce(schedule)
         self.collective = Collective(schedule, group)
-        """Counts the bytes sent."""
+        """The collective, which counts the bytes sent."""
         self._reduction: Reduction = reduction
 
     def __call__(self, reduce_output: torch.Tensor) -> None:
@@ -203,7 +203,7 @@ class AllReduce:
 
 @dataclasses.dataclass(frozen=True)
 class Registered:
-    """What `register` has given to a model; None where PyTorch does it."""
+    """The collectives that `fsdp_hooks` has given to a model; None for those left to PyTorch."""
 
     all_gather: AllGather | None
     reduce_scatter: ReduceScatter | None
@@ -211,5 +211,5 @@ class Registered:
 
 
 def _is_hybrid(parameter: torch.nn.Parameter) -> bool:
-    """Whether FSDP holds it in replicas of shards."""
+    """Whether FSDP holds the parameter as replicas of shards."""
     return isinstance(parameter, DTensor) and isinstance(parameter.placements[0], Replicate)

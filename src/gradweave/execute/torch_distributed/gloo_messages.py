@@ -1,4 +1,4 @@
-"""A program's messages over gloo: one thread for each message under way."""
+"""Sends a program's messages over gloo, with one thread for each message in flight."""
 
 import functools
 import itertools
@@ -20,33 +20,35 @@ from gradweave.errors import RunError
 from gradweave.execute.program import Action, Program
 from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed import threads
-from gradweave.execute.torch_distributed.lost import LossDetector
+from gradweave.execute.torch_distributed.lost import LossDetector, of_connections
 from gradweave.execute.torch_distributed.pending import PendingCollective
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
 from gradweave.execute.torch_distributed.watchdog import Watchdog
 from gradweave.execute.tracker import Tracker
-from gradweave.schedule.schedule import Schedule
+from gradweave.processes.owned import owned
+from gradweave.schedules.schedule import Schedule
+from gradweave.wording import first_line
 
 Pair = tuple[dist.ProcessGroup | dist.ProcessGroupGloo, dist.ProcessGroupGloo]
-"""Two groups of the same processes: for messages to higher ranks, and to lower ones.
+"""Two groups of the same processes: one for messages to higher ranks, and one for lower ranks.
 
-gloo sends the announcement "ready to receive" behind the data that already goes the same way over
-the same connection, so that two servers would exchange pieces one after the other. Over two
-connections they exchange them at the same time.
+gloo sends the announcement "ready to receive" behind data that already goes the same way over the
+same connection. So over one connection, two servers would exchange pieces one after the other; over
+two connections, they exchange them simultaneously.
 """
 Channels = tuple[Sequence[Pair], NDArray[np.int64] | None]
-"""Pairs of groups, and [T] which of them carries each transfer; None: the first."""
+"""Pairs of groups, and [T] the pair that carries each transfer; None: the first pair."""
 Cuts = tuple[tuple[int, int], ...]
-"""[P] where each piece begins and ends in a flat tensor; nothing of those that are not there."""
+"""[P] start and end of each piece in a flat tensor; empty for pieces that are not there."""
 
 
 def pair(group: dist.ProcessGroup) -> Pair:
     """A group and its twin; collective.
 
     Raises:
-        RunError: processes went away, or did not reach each other.
+        RunError: processes went away, or could not connect.
     """
-    # dist.new_group would name it by how many groups a process is in, which differs among them.
+    # dist.new_group would name it by the number of a process's groups, which differs among them.
     store, timeout = group_store(group), group_timeout(group)
     number = store.add(f"gradweave twins of {group.rank()}", 1)
     return group, connected(store, f"gradweave twin {number}", group.rank(), group.size(), timeout)
@@ -55,21 +57,21 @@ def pair(group: dist.ProcessGroup) -> Pair:
 def connected(
     store: distributed_c10d.Store, name: str, rank: int, size: int, timeout: timedelta
 ) -> dist.ProcessGroupGloo:
-    """A gloo group of so many processes; collective.
+    """A gloo group of that size; collective.
 
-    On a busy machine gloo may give a connection up and make another, and the other end takes the
-    first one for broken. So all report whether they are connected, and if one is not, all try
-    again.
+    On a busy machine, gloo may give a connection up and make another, while the other end takes the
+    first connection for broken. So all processes report whether they are connected, and if one of
+    them is not, all try again.
 
     Args:
-        store: by which they find each other.
-        name: of the group in it.
-        rank: of this process.
-        size: how many there are.
-        timeout: of the group.
+        store: the store through which the processes find each other.
+        name: name of the group in the store.
+        rank: rank of this process.
+        size: number of processes.
+        timeout: timeout of the group.
 
     Raises:
-        RunError: processes went away, or did not reach each other.
+        RunError: processes went away, or could not connect.
     """
     answers = [f"connected {other}" for other in range(size)]
     error: RuntimeError | None = None
@@ -82,44 +84,47 @@ def connected(
         place.set(answers[rank], "no" if made is None else "yes")
         try:
             place.wait(answers, min(timeout, _CONNECTING))
-        except RuntimeError as failure:  # DistStoreError too
+        except RuntimeError as failure:  # includes DistStoreError
             error = failure
             break
         if made is not None and all(place.get(answer) == b"yes" for answer in answers):
             return made
     raise RunError(
-        f"torch.distributed: the processes did not all connect: {error or 'another one failed'}; "
+        f"torch.distributed: the processes did not all connect: {error or 'another failed'}; "
         "start the run again"
     ) from error
 
 
 _ATTEMPTS = 3
 _CONNECTING = timedelta(seconds=25)
-"""How long to wait for processes that have not connected."""
+"""Timeout for processes that have not connected."""
 _LONGEST = timedelta(minutes=30)
-"""How long gloo may wait for a message, or twice the group's timeout if that is longer. The timeout
-itself is `LossDetector`'s: gloo would break all connections, and the others would take this process
-for the lost one."""
+"""gloo's timeout for a message; twice the group's timeout if that is longer. The group's timeout is
+enforced by `LossDetector`: gloo would break all connections on a timeout, and the other processes
+would take this process for the lost one."""
 _GATHER = 1 << 24
 _CANCEL = _GATHER + 1
+_PROBE = _GATHER + 2
 """Tags above those of a schedule's messages."""
+_PROBE_S = 5.0
+"""Timeout for finding the peer whose connection broke."""
 _CANCEL_S = 1.0
-"""How long to wait for threads whose messages are cancelled."""
+"""Timeout for threads whose messages are cancelled."""
 
 
 class Messages:
-    """Runs a program, each action as soon as those that it waits for are complete.
+    """Runs a program, starting each action as soon as the actions that it depends on are complete.
 
-    gloo can wait for one message at a time, so each message that may be under way has a thread. The
+    gloo can wait for one message at a time, so each message that may be in flight has a thread. The
     threads live as long as this object.
 
     Args:
         schedule: the schedule.
-        channels: gloo process groups of as many processes as the schedule has servers.
-        group: the process group whose processes these are, by which they are told apart and found
-            to be there; the first channel's first one is one, unless PyTorch does not know it.
-        watchdog: ends collectives instead of a `LossDetector`, which needs a group that PyTorch
-            knows.
+        channels: gloo process groups with as many processes as the schedule has servers.
+        group: the process group that identifies the processes and whose liveness is checked. It may
+            be the first group of the first channel, if PyTorch knows that group.
+        watchdog: ends stalled collectives instead of a `LossDetector`, which needs a group that
+            PyTorch knows.
     """
 
     def __init__(
@@ -146,14 +151,14 @@ class Messages:
         self._ready: threads.Jobs = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._have_threads(1)
-        weakref.finalize(self, threads.end, self._ready, self._threads)
+        weakref.finalize(self, owned(threads.end), self._ready, self._threads)
 
     def __call__(self, flat: torch.Tensor, cuts: Cuts, reduction: Reduction) -> None:
         """Runs the schedule on a flat tensor.
 
         Args:
             flat: the tensor, changed in place.
-            cuts: where its pieces are.
+            cuts: start and end of its pieces.
             reduction: how contributions are combined.
         """
         self._check()
@@ -172,14 +177,14 @@ class Messages:
         self._finish(run.call)
 
     def _program(self, gradient_bytes: int) -> Program:
-        """The program for tensors of a size, and threads for all its messages."""
+        """The program for tensors of a size; starts threads for all its messages."""
         rank = self._group.rank()
         program = Program.of(self._schedule, rank, gradient_bytes=gradient_bytes)
         self._have_threads(program.at_once)
         return program
 
     def _have_threads(self, count: int) -> None:
-        """Starts threads until there are so many."""
+        """Starts threads until there are that many."""
         while len(self._threads) < count:
             name = f"gradweave-{len(self._threads)}"
             thread = threading.Thread(
@@ -189,11 +194,55 @@ class Messages:
             thread.start()
 
     def guarded(self, call: Callable[[], object]) -> None:
-        """Calls one of torch.distributed's collectives; names the server that it fails for."""
+        """Calls one of torch.distributed's collectives; an error names the lost server."""
         try:
             call()
         except RuntimeError as error:
             raise self._cancelled(self._lost.explain(error, None)) from error
+
+    def attended(self, run: Callable[[], object]) -> None:
+        """Calls a gloo collective of the same processes in a group other than the first.
+
+        Gloo does not report which process made it fail, and processes that wait for one that has
+        given up keep waiting. So all processes look for lost ones meanwhile, like during a
+        schedule.
+
+        Raises:
+            LostServerError: a process went away, or was silent for longer than the timeout.
+        """
+        self._check()
+        call, errors = PendingCollective(), list[Exception]()
+        job = functools.partial(self._attend, call, run, errors)
+        self._ready.put(functools.partial(call.attempt, job))
+        self._finish(call)
+        for error in errors:
+            raise error
+
+    def _attend(
+        self, call: PendingCollective, run: Callable[[], object], errors: list[Exception]
+    ) -> None:
+        """Runs the collective in a thread; `errors` collects errors that only this process has."""
+        others = set(range(self._group.size())) - {self._group.rank()}
+        try:
+            with call.awaiting_all(others):
+                run()
+        except Exception as error:
+            if not (isinstance(error, RuntimeError) and of_connections(error)):
+                errors.append(error)
+                return
+            self._have_threads(len(self._all_groups) + len(others))
+            for peer in others:
+                self._ready.put(functools.partial(self._probe, call, peer))
+            call.over.wait(_PROBE_S)
+            raise call.error or RunError(f"torch.distributed: {first_line(error)}") from error
+
+    def _probe(self, call: PendingCollective, peer: int) -> None:
+        """Waits for a message that is never sent: the wait fails if the connection is broken."""
+        first = self._all_groups[0]
+        try:
+            self._exchange(call, peer, lambda: first.recv([torch.empty(1)], peer, _PROBE))
+        except Exception as error:
+            call.fail(error)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -211,10 +260,10 @@ class Messages:
         raise error
 
     def _cancelled(self, error: RunError) -> RunError:
-        """Cancels the messages of all groups, which will never come.
+        """Cancels the messages of all groups, which will never arrive.
 
-        Threads that wait in gloo make the process abort when Python ends. gloo cannot cancel, but a
-        message that times out closes all connections of its group.
+        Threads that wait in gloo would abort the process when Python exits. gloo cannot cancel
+        messages, but a message that times out closes all connections of its group.
         """
         self._error = error
         self._lost.linger()
@@ -228,9 +277,9 @@ class Messages:
         return error
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
-        """All-gather of small tensors, by way of rank 0.
+        """All-gathers small tensors through rank 0.
 
-        gloo's all-gather does not say for which process it failed.
+        gloo's all-gather does not report for which process it failed.
         """
         self._check()
         call, every = PendingCollective(), torch.stack([mine] * self._group.size())
@@ -267,14 +316,14 @@ class Messages:
         call.moved()
 
     def scratch(self, like: torch.Tensor, places: int, largest: int) -> torch.Tensor:
-        """[places, largest] receive buffers, kept from run to run."""
+        """[places, largest] receive buffers, reused in all runs."""
         needed = places * largest
         if self._scratch.dtype != like.dtype or self._scratch.numel() < needed:
             self._scratch = like.new_empty(needed)
         return self._scratch[:needed].view(places, largest)
 
     def perform(self, action: int, run: "_Run") -> None:
-        """Does one action, and returns when it is complete."""
+        """Carries out one action, and returns when it is complete."""
         program = run.tracker.program
         kind, place = program.kind[action], int(program.place[action])
         peer, tag = int(program.peer[action]), int(program.message[action])
@@ -286,6 +335,9 @@ class Messages:
         if kind == Action.COPY:
             piece.copy_(into)
             return
+        if kind == Action.KEEP:
+            into.copy_(piece)
+            return
         if kind == Action.SEND:
             self._exchange(run.call, peer, lambda: group.send([piece], peer, tag))
         else:
@@ -296,7 +348,7 @@ class Messages:
 
 
 class _Run:
-    """One call: the tensor's parts, and the actions that are complete."""
+    """The state of one call: the tensor's pieces, and the actions that are complete."""
 
     def __init__(
         self,
@@ -316,13 +368,13 @@ class _Run:
         self._lock = threading.Lock()
 
     def follow(self, action: int, ready: threads.Jobs) -> None:
-        """Does an action, and those that it enables and no other thread takes."""
+        """Carries out an action, and then those that it enables and no other thread takes."""
         following: int | None = action
         while following is not None and self.call.error is None:
             following = self._advance(following, ready)
 
     def _advance(self, action: int, ready: threads.Jobs) -> int | None:
-        """Does an action, queues those that it enables, and returns one of them for this thread."""
+        """Carries out an action, queues those that it enables, and returns one for this thread."""
         try:
             with torch.no_grad():
                 self._perform(action, self)
@@ -339,6 +391,6 @@ class _Run:
 
 
 def combine(reduction: Reduction, into: torch.Tensor, other: torch.Tensor) -> None:
-    """Adds (or maximises, minimises) `other` into `into`, in place; a mean adds."""
+    """Combines `other` into `into`, in place; the mean adds, and is divided later."""
     function = {"max": torch.maximum, "min": torch.minimum}.get(reduction, torch.add)
     function(into, other, out=into)

@@ -1,4 +1,4 @@
-"""A process group of one's own, of the same processes as another."""
+"""Copies of process groups, so that messages of different users never meet."""
 
 from typing import Any
 
@@ -24,34 +24,34 @@ def default_group() -> Group:
 
 
 def member_of(group: Any) -> Any:
-    """The group, or the default one if None is given.
+    """The group, or the default group if None is given.
 
     Raises:
         OptionError: this process is not in it, or torch.distributed has not been initialised.
     """
-    if isinstance(group, int):  # as dist.new_group says it
+    if isinstance(group, int):  # dist.new_group returns a number in this case
         raise OptionError("group: this process is not in it")
     return group or default_group()
 
 
 def copy_of(group: Group | None) -> Group:
-    """A new group of the same processes, whose messages never meet those of others.
+    """A new group of the same processes, whose messages never meet those of the original.
 
-    All processes of the group call it, on gloo no others.
+    All processes of the group must call it; on gloo, no others.
 
     Args:
-        group: the default one if not given.
+        group: the original; the default group if not given.
 
     Raises:
-        OptionError: there is none, or this process is not in it.
+        OptionError: there is no group, or this process is not in it.
     """
     parent = member_of(group)
     ranks = dist.get_process_group_ranks(parent)
     timeout, backend = group_timeout(parent), dist.get_backend(parent)
     if backend != "gloo":
         return member_of(dist.new_group(ranks, timeout=timeout, backend=backend))
-    # dist.new_group waits for all processes of the job, and names groups by how many a process is
-    # in: copies of two groups, made at the same time, would have one name.
+    # dist.new_group waits for all processes of the job, and names groups by the number of groups
+    # that a process is in: copies of two groups, made simultaneously, would have the same name.
     store, rank = group_store(parent), parent.rank()
     number = store.add(f"gradweave copies of {rank}", 1)
     made, _ = distributed_c10d._new_process_group_helper(

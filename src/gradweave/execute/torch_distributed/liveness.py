@@ -1,4 +1,4 @@
-"""Liveness check of a group's processes: where each stands, as it writes to the store."""
+"""Liveness check of a group's processes, by the status that each writes to the store."""
 
 import atexit
 import contextlib
@@ -20,37 +20,53 @@ from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
 from gradweave.execute.torch_distributed.pending import PendingCollective
 from gradweave.execute.torch_distributed.standing import Heard, Stand, silent
-from gradweave.execute.torch_distributed.store import StoreThread, group_timeout, store_holder
+from gradweave.execute.torch_distributed.store import (
+    StoreThread,
+    group_timeout,
+    store_holder,
+    value_of,
+)
+from gradweave.processes.owned import owned
+from gradweave.processes.peers import peer_value
 from gradweave.topology.topology import Topology
 
 GRACE_S = (2.0, 10.0)
-"""Bounds on the time for who is awaited to be heard, which is half the group's timeout."""
+"""Bounds on the time to wait for the status of other processes: half the group's timeout."""
 _TICK_S = (0.25, 2.5)
-"""Bounds on the time between two times that a process tells where it stands, which is a sixteenth
-of the timeout."""
+"""Bounds on the time between two status reports of a process: a sixteenth of the timeout."""
 _QUIET = 4
-"""A process that has progressed within this fraction of the timeout says nothing: a step costs
-nothing, and who ends a training in time does not hear of a store that has ended before."""
+"""A process that has progressed within this fraction of the timeout writes nothing. So a training
+step costs nothing, and a process that ends in time does not notice that the store has ended."""
 NEARLY = 0.9
-"""Of the timeout: after that, who does not progress is silent, and whose connection breaks may have
-given up waiting for someone. Others began to wait after it had begun to do whatever keeps it."""
+"""Fraction of the timeout after which a process without progress counts as silent, and after which
+a process whose connection breaks may have given up waiting for another. It is below 1 because other
+processes began to wait somewhat later than this process stopped progressing."""
 _FAILED_S = 1.0
-"""How long a process that ends with an error looks whether others know whose loss is behind it."""
+"""How long a process that ends with an error looks for the loss that caused it."""
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger("gradweave")
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What all processes raise."""
+    """The finding that all processes raise as an error."""
 
     lost: tuple[int, ...]
-    """Ranks; empty where no process is to blame."""
+    """Ranks of the lost processes; empty if no process is to blame."""
     how: tuple[str, ...]
-    """Of each, or the whole message."""
+    """For each lost process, how it was lost; or the whole message."""
+
+    def check(self, size: int) -> None:
+        """Refuses a verdict that no process of a group of that size can have written.
+
+        Raises:
+            RunError: no such process can have written it.
+        """
+        if not (len(self.how) == max(len(self.lost), 1) and set(self.lost) <= set(range(size))):
+            raise RunError(f"the verdict in the job's store names {self.lost} of {size} ranks")
 
     def error(self, topology: Topology) -> RunError:
-        """It names the first one, and then the others."""
+        """The error, which names the first lost process, and then the others."""
         if not self.lost:
             return RunError(self.how[0])
         how = self.how[0]
@@ -64,18 +80,19 @@ class Verdict:
 
 
 class Liveness:
-    """Tells where this process stands while it does not progress, and hears of the verdict.
+    """Reports the status of this process while it does not progress, and reads the verdict.
 
-    One for a group, whichever collectives run on it; kept as long as the group or one of them is.
+    There is one object per group, whichever collectives run on the group; it is kept as long as the
+    group or one of them.
 
     Args:
         group: the process group.
-        topology: whose servers are its processes, by rank.
+        topology: the network whose servers are the group's processes, by rank.
     """
 
     @staticmethod
     def of(group: dist.ProcessGroup, topology: Topology) -> "Liveness":
-        """The one of a group."""
+        """The object of a group, made on first use."""
         if group not in _of_group:
             _of_group[group] = Liveness(group, topology)
         return _of_group[group]
@@ -83,11 +100,11 @@ class Liveness:
     def __init__(self, group: dist.ProcessGroup, topology: Topology) -> None:
         self.size, self._rank = dist.get_world_size(group), dist.get_rank(group)
         self.holder = store_holder(group)
-        """Rank of the process that holds the store, where it is one of the group."""
+        """Rank of the process that holds the store, if it is in the group."""
         self.timeout_s = group_timeout(group).total_seconds()
         self.grace_s = min(max(self.timeout_s / 2, GRACE_S[0]), GRACE_S[1])
         self.call: PendingCollective | None = None
-        """The collective under way."""
+        """The collective in progress."""
         self._topology, self._group = topology, weakref.ref(group)
         self._calls = self._heartbeats = 0
         self._started: dict[str, int] = {}
@@ -106,10 +123,10 @@ class Liveness:
             return tick_s
 
         self._store = StoreThread(group, "gradweave", tick)
-        atexit.register(_leave, this)
+        atexit.register(owned(_leave), this)
 
     def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
-        """As the store's thread has it."""
+        """Sends a request to the store's thread; see `StoreThread.ask`."""
         return self._store.ask(request)
 
     @contextlib.contextmanager
@@ -125,24 +142,35 @@ class Liveness:
             self._progressed = time.monotonic()
 
     def stands(self, store: distributed_c10d.Store) -> dict[int, Stand]:
-        """Where those stand that have written it."""
-        keys = {rank: f"stands {rank}" for rank in range(self.size)}
-        return {r: Stand.read(store.get(k)) for r, k in keys.items() if store.check([k])}
+        """The status of each rank that has written one."""
+        found, ranks = {}, set(range(self.size))
+        for rank in ranks:
+            written = value_of(store, f"stands {rank}")
+            with contextlib.suppress(RunError):  # another program has written there
+                if written is not None and set((stand := Stand.read(written)).awaits) <= ranks:
+                    found[rank] = stand
+        return found
 
     def decide(self, verdict: Verdict, store: distributed_c10d.Store) -> Verdict:
-        """Writes a verdict, unless another process has; returns the one in the store."""
-        return self._accept(
-            store.compare_set("lost", "", json.dumps(dataclasses.asdict(verdict))), store
-        )
+        """Writes a verdict, unless another process has; returns the verdict in the store."""
+        mine = json.dumps(dataclasses.asdict(verdict))
+        written = store.compare_set("lost", "", mine)
+        try:
+            return self._accept(written, store)
+        except RunError:  # the value is not a verdict
+            store.set("lost", mine)
+            return self._accept(mine.encode(), store)
 
     def verdict(self, store: distributed_c10d.Store) -> Verdict | None:
-        """The one in the store."""
-        return self._accept(store.get("lost"), store) if store.check(["lost"]) else None
+        """The verdict in the store, if any."""
+        written = value_of(store, "lost")
+        with contextlib.suppress(RunError):  # the value is not a verdict
+            return None if written is None else self._accept(written, store)
 
     def all_know(self, store: distributed_c10d.Store) -> bool:
-        """Whether all that are left have read the verdict."""
+        """Whether all remaining processes have read the verdict."""
         lost = self.known.lost if self.known else ()
-        return store.add("knowing", 0) >= self.size - len(lost)
+        return store.check([f"knows {rank}" for rank in range(self.size) if rank not in lost])
 
     def evaluate(
         self,
@@ -151,13 +179,13 @@ class Liveness:
         long: bool,
         waiting: Collection[int] = (),
     ) -> Verdict | None:
-        """The verdict by what was heard; None where it cannot be told yet.
+        """The verdict that follows from the status of all ranks, or None if it is unclear yet.
 
         Args:
-            heard: of the others.
-            gone: processes whose connections broke, and where they last stood.
-            long: whether who was not heard until now has had long enough.
-            waiting: ranks that wait, besides those in a collective.
+            heard: the status of the other ranks.
+            gone: processes whose connections broke, with their last status.
+            long: whether silent ranks have had enough time.
+            waiting: ranks that wait, in addition to those in a collective.
         """
         present = {r: s for r, s in heard.present().items() if r not in gone}
         found = silent(present, gone, self.size, waiting)
@@ -174,27 +202,28 @@ class Liveness:
 
     def _how(self, there: bool) -> str:
         what = "it did not enter the collective" if there else "nothing was heard of it"
-        more = ", though its process is there" if there else ""
+        more = ", although its process is alive" if there else ""
         return f"{what} for {self.timeout_s:g} s, the process group's timeout{more}"
 
     def _nothing_moves(self) -> str:
         return (
             f"torch.distributed: no server completed a message for {self.timeout_s:g} s, the "
-            "process group's timeout, though the processes of all are there; if the network is "
+            "process group's timeout, although all processes are alive; if the network is "
             "that slow, give init_process_group a longer timeout"
         )
 
     def _accept(self, written: bytes, store: distributed_c10d.Store) -> Verdict:
         if self.known is None:
-            fields = json.loads(written)
-            self.known = Verdict(tuple(fields["lost"]), tuple(fields["how"]))
-            store.add("knowing", 1)
+            found: Verdict = peer_value(written, Verdict, "the verdict in the job's store")
+            found.check(self.size)
+            self.known = found
+            store.set(f"knows {self._rank}", "")
         return self.known
 
     def _tick(self, store: distributed_c10d.Store) -> None:
-        """Tells where this process stands, unless it has progressed lately."""
+        """Writes this process's status, unless it has progressed recently."""
         if self._group() not in distributed_c10d._world.pg_map:
-            return  # it was destroyed
+            return  # the group was destroyed
         stand = self._stand()
         if stand.still_s < self.timeout_s / _QUIET:
             return
@@ -218,14 +247,14 @@ class Liveness:
         )
 
     def _operations(self) -> dict[str, int]:
-        """How many of PyTorch's own operations this process has started, by groups of processes.
+        """The number of PyTorch operations that this process has started, by group of processes.
 
-        Groups have other names in other processes, so their ranks tell which they are.
+        The names of groups differ between processes, so groups are identified by their ranks.
         """
         counts: dict[str, int] = {}
         for group in list(distributed_c10d._world.pg_map):
             if group is self._group():
-                continue  # its messages are those of the collectives here
+                continue  # its messages belong to the collectives here
             try:
                 count = cast(Any, group)._get_sequence_number_for_group()
             except RuntimeError:  # a backend that does not count
@@ -236,19 +265,19 @@ class Liveness:
         return counts
 
     def _report(self, verdict: Verdict) -> None:
-        """Reports who was lost where no collective is under way that would raise it."""
+        """Logs which process was lost, if no collective is in progress that would raise it."""
         if not self._reported:
             self._reported = True
             _log.error("%s", verdict.error(self._topology))
 
     def _leave(self) -> None:
-        """At the end of the process: stays a while where others wait and do not know for whom.
+        """Stays for a while at the end of the process if others wait without knowing for which.
 
-        PyTorch's own operation, which waited for the silent one too, has given up. If this process
-        went away, and the store with it, the others would take it for the lost one.
+        In this situation, PyTorch's operation has given up waiting for the silent process. If this
+        process left, and the store with it, the others would take this process for the lost one.
         """
         waited = self._stand().still_s > self.timeout_s / 2
-        failed = isinstance(getattr(sys, "last_value", None), RuntimeError)  # was not caught
+        failed = isinstance(getattr(sys, "last_value", None), RuntimeError)  # an uncaught error
         try:
             verdict = self._last_news(waited, failed) if waited or failed else None
         except (TimeoutError, RuntimeError) as error:
@@ -258,14 +287,14 @@ class Liveness:
         self._store.close()
 
     def _without_store(self, error: Exception, failed: bool) -> Verdict | None:
-        """What to say where the process that holds the store is not there."""
+        """The verdict if the process that holds the store is gone."""
         if not failed or self.holder is None or self.holder == self._rank:
             return None
         how = "does not answer" if isinstance(error, TimeoutError) else "ended"
         return Verdict((self.holder,), (f"the process that holds the store {how}",))
 
     def _last_news(self, waited: bool, failed: bool) -> Verdict | None:
-        """The verdict; where nobody is in a collective any more, what this process thinks."""
+        """The verdict; this process's own finding if nobody is in a collective any more."""
         begin, heard = time.monotonic(), Heard()
         while (for_s := time.monotonic() - begin) < (2 * self.grace_s if waited else _FAILED_S):
             verdict = self.ask(self.verdict).result(self.grace_s)

@@ -1,4 +1,4 @@
-"""Which process went away or fell silent, agreed on through the store by those that are left."""
+"""Detects which process went away or fell silent; the others agree on it through the store."""
 
 import functools
 import time
@@ -16,28 +16,35 @@ from gradweave.execute.torch_distributed.standing import Heard, Stand
 from gradweave.topology.topology import Topology
 
 POLL_S = 0.25
-"""How often a process that waits asks whether a server was lost."""
+"""Time between two checks whether a server was lost, while waiting."""
 LINGER_S = 5.0
-"""How long the process that may hold the store stays, so that the others can read it."""
+"""Longest time that a process which may hold the store waits for the others before it ends, so that
+they can still read from the store which server was lost."""
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "connection refused")
+_LATE = ("timed out", "timeout")
 _Answer = TypeVar("_Answer")
 _News = tuple[Verdict | None, dict[int, Stand] | None]
-"""The verdict, and where the processes stand if that was asked."""
+"""The verdict and, if requested, the status of the processes."""
+
+
+def of_connections(error: RuntimeError) -> bool:
+    """Whether a gloo error is about connections: one broke, or a message did not arrive."""
+    return any(each in str(error).lower() for each in (*_BROKEN, *_LATE))
 
 
 class LossDetector:
     """Detects which process went away or is silent, and tells the others.
 
-    gloo reports a death only to processes that wait for the dead one. When they give up, others,
-    which wait for them, would name the wrong server: so the first that sees a broken connection
-    writes in the store whose it was, and all that wait read it there.
+    gloo reports a death only to processes that wait for the dead process. When they give up, the
+    processes that wait for them would name the wrong server. So the first process that sees a
+    broken connection writes to the store whose it was, and all waiting processes read it there.
 
-    When a process is stopped, or sleeps, no connection breaks. Then all that are there tell in the
-    store where they stand (`Liveness`), and a process that has waited for as long as the group's
-    timeout finds out from that whom all the others wait for (`standing.silent`).
+    If a process is stopped or sleeps, no connection breaks. Then all live processes write their
+    status to the store (`Liveness`). A process that has waited for the group's timeout finds out
+    from these which process all the others wait for (`standing.silent`).
 
     Args:
-        topology: whose servers are the group's processes, by rank.
+        topology: the network whose servers are the group's processes, by rank.
         group: the process group.
     """
 
@@ -48,22 +55,22 @@ class LossDetector:
         self._timeout_s, self._grace_s = self.liveness.timeout_s, self.liveness.grace_s
 
     def watch(self, call: PendingCollective) -> None:
-        """Waits until a collective is over; ends it with an error where a process was lost."""
+        """Waits until a collective is over; ends it with an error if a process was lost."""
         with self.liveness.inside(call):
             if not call.over.wait(POLL_S):
                 _Watch(self, call).wait()
 
     def explain(self, error: RuntimeError, peer: int | None) -> RunError:
-        """Explains an error of gloo's.
+        """The error to raise after an error of gloo's.
 
         Args:
-            error: the error.
-            peer: rank of the process that the message was for; None where there were many.
+            error: gloo's error.
+            peer: rank of the process that the message was for; None if there were many.
         """
         text = str(error)
         broken = any(each in text.lower() for each in _BROKEN)
         if broken and peer is None:
-            time.sleep(2 * POLL_S)  # for a process that knows to write it
+            time.sleep(2 * POLL_S)  # gives a process that knows more the time to write it
         try:
             if broken and peer is not None:
                 return self._of_broken(peer)
@@ -82,7 +89,7 @@ class LossDetector:
         return self.decided([peer], ["its connection broke"])
 
     def linger(self) -> None:
-        """Waits until every process knows which was lost, if this one may hold the store."""
+        """Waits until every process knows which was lost, if this process may hold the store."""
         if not self._may_hold_store:
             return
         until = time.monotonic() + LINGER_S
@@ -95,20 +102,20 @@ class LossDetector:
             return
 
     def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
-        """The store's answer, later."""
+        """Requests something from the store, and returns a future."""
         return self.liveness.ask(request)
 
     def asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
-        """The store's answer; TimeoutError where it does not answer."""
+        """The store's answer; raises TimeoutError if it does not answer."""
         return self.ask(request).result(self._grace_s)
 
     def news(self, where: bool, store: distributed_c10d.Store) -> _News:
-        """The verdict, and on request where the processes stand."""
+        """The verdict and, if requested, the status of the processes."""
         liveness = self.liveness
         return liveness.verdict(store), liveness.stands(store) if where else None
 
     def decided(self, lost: Sequence[int], how: Sequence[str]) -> RunError:
-        """Writes who was lost, unless another process has; the error of the store's verdict."""
+        """Writes who was lost, unless a verdict exists; returns the error of the verdict."""
         verdict = Verdict(tuple(lost), tuple(how))
         return self.named(self.asked(functools.partial(self.liveness.decide, verdict)))
 
@@ -117,13 +124,13 @@ class LossDetector:
         return verdict.error(self._topology)
 
     def without_store(self, error: Exception, heard: Heard | None) -> RunError:
-        """The error where the store has ended, or does not answer.
+        """The error if the store has ended or does not answer.
 
         Args:
-            error: of the store.
-            heard: what was heard before, where this process has waited for as long as the timeout.
+            error: the store's error.
+            heard: status heard before, if this process has waited for the timeout.
         """
-        if self.liveness.known is not None:  # read before the process that holds the store left
+        if self.liveness.known is not None:  # read before the store's process left
             return self.named(self.liveness.known)
         how = "does not answer" if isinstance(error, TimeoutError) else "ended"
         holder = self.liveness.holder
@@ -138,7 +145,7 @@ class LossDetector:
 
 
 class _Watch:
-    """One process's wait for a collective: what it hears of the others meanwhile."""
+    """One process's wait for a collective, and the status of the others meanwhile."""
 
     def __init__(self, detector: LossDetector, call: PendingCollective) -> None:
         self._detector, self._call = detector, call
@@ -148,7 +155,7 @@ class _Watch:
         self._asked_at = self._looked_at = time.monotonic()
 
     def wait(self) -> None:
-        """Waits until the collective is over; ends it with an error where a process was lost."""
+        """Waits until the collective is over; ends it with an error if a process was lost."""
         while not self._call.over.wait(POLL_S):
             try:
                 lost = self._look()
@@ -158,7 +165,7 @@ class _Watch:
                 self._call.fail(lost)
 
     def after_break(self, peer: int) -> Verdict | None:
-        """Who was silent when a connection broke; None where it is not clear."""
+        """The verdict on who was silent when a connection broke, or None if it is unclear."""
         detector = self._detector
         until = time.monotonic() + self._grace_s
         while True:
@@ -176,7 +183,7 @@ class _Watch:
         return detector.asked(functools.partial(detector.liveness.decide, found))
 
     def _look(self) -> RunError | None:
-        """Asks for news, and evaluates them."""
+        """Reads and evaluates the news."""
         self._notice_own_absence()
         if self._news is None:
             where = self._call.still_s() >= self._timeout_s / 2
@@ -209,7 +216,7 @@ class _Watch:
         return self._call.still_s() >= self._timeout_s
 
     def _notice_own_absence(self) -> None:
-        """Begins anew where this process was stopped itself: then it has not waited for others."""
+        """Starts over if this process itself was suspended, and so was not waiting for others."""
         before, self._looked_at = self._looked_at, time.monotonic()
         if self._looked_at - before > 2 * POLL_S + self._grace_s:
             self._call.moved()

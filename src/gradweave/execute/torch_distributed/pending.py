@@ -1,15 +1,15 @@
-"""A collective under way, as the threads see it that wait for its messages."""
+"""A collective in progress, shared by the threads that wait for its messages."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from gradweave.errors import RunError
 
 
 class PendingCollective:
-    """A collective under way: whether it is over, when it last progressed, and who is awaited."""
+    """A collective in progress: whether it is over, its last progress, and the awaited ranks."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -18,11 +18,11 @@ class PendingCollective:
         self._awaited: dict[int, int] = {}
 
     def moved(self) -> None:
-        """Notes that something was completed."""
+        """Notes that a message or step was completed."""
         self._moved = time.monotonic()
 
     def still_s(self) -> float:
-        """Seconds since a message was completed."""
+        """Seconds since the last progress."""
         return time.monotonic() - self._moved
 
     @contextmanager
@@ -35,12 +35,22 @@ class PendingCollective:
         finally:
             del self._awaited[thread]
 
+    @contextmanager
+    def awaiting_all(self, peers: Collection[int]) -> Iterator[None]:
+        """Notes that messages from or to some ranks are awaited, in any order."""
+        self._awaited |= {-1 - peer: peer for peer in peers}  # threads have positive numbers
+        try:
+            yield
+        finally:
+            for peer in peers:
+                del self._awaited[-1 - peer]
+
     def awaited(self) -> list[int]:
-        """Ranks that messages are awaited from or to."""
+        """Ranks from or to which messages are awaited."""
         return sorted(set(self._awaited.copy().values()))
 
     def attempt(self, job: Callable[[], object]) -> None:
-        """Calls a function that does all of it, and keeps its error."""
+        """Calls a function that does the whole collective, and keeps its error."""
         try:
             job()
         except Exception as error:
@@ -48,7 +58,7 @@ class PendingCollective:
         self.over.set()
 
     def fail(self, error: Exception) -> None:
-        """Ends it with an error; the first one counts."""
+        """Ends the collective with an error; only the first error is kept."""
         if self.error is None:
             self.error = error if isinstance(error, RunError) else RunError(str(error))
         self.over.set()

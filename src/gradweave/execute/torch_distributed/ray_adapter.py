@@ -1,6 +1,6 @@
-"""A backend of Ray's collective groups (`ray.util.collective`), whose collectives schedules run.
+"""A backend for Ray's collective groups (`ray.util.collective`) that runs schedules.
 
-register(all_reduce=schedule)                          # in the driver, and in each actor
+register_ray_backend(all_reduce=schedule)              # in the driver, and in each actor
 collective.init_collective_group(4, rank, "gradweave")
 collective.allreduce(tensor)
 """
@@ -18,33 +18,34 @@ from gradweave.execute.torch_distributed.shards import (
     sharded,
 )
 from gradweave.lazy import missing
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 NAME = "gradweave"
 
 
-def register(
+def register_ray_backend(
     *,
     all_reduce: Schedule | None = None,
     all_gather: Schedule | None = None,
     reduce_scatter: Schedule | None = None,
     name: str = NAME,
 ) -> None:
-    """Registers a backend of groups with as many actors as the schedules have servers.
+    """Registers a backend for groups with as many actors as the schedules have servers.
 
-    Its groups are Ray's of gloo. Schedules run sums, minima and maxima of tensors and arrays on
-    CPUs, the actor of rank r as the r-th server in order of id; what is not given, and all other
-    calls, gloo runs. The driver, which only looks whether there is such a backend, needs none.
+    Its groups are Ray's gloo groups. Schedules run sums, minima and maxima of tensors and arrays on
+    CPUs; the actor of rank r is the r-th server in order of id. gloo runs all other calls, and
+    collectives without a schedule. The driver only checks that the backend exists, so it needs no
+    schedules.
 
     Args:
-        all_reduce: for `allreduce`.
-        all_gather: for `allgather`; each server roots 1/N.
-        reduce_scatter: for `reducescatter`; each server roots 1/N.
-        name: of the backend, once in each process.
+        all_reduce: schedule for `allreduce`.
+        all_gather: schedule for `allgather`; each server roots 1/N.
+        reduce_scatter: schedule for `reducescatter`; each server roots 1/N.
+        name: name of the backend; each name can be registered once per process.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ScheduleError: a schedule is of another collective, or its servers root unequal shares.
+        ScheduleError: a schedule is for another collective, or its servers root unequal shares.
     """
     try:
         from ray.util.collective import (  # pyright: ignore[reportMissingImports]
@@ -57,7 +58,7 @@ def register(
             ReduceOp,
         )
     except ImportError as error:
-        raise missing(f"{__name__}.register", "ray") from error
+        raise missing("gradweave.torch.register_ray_backend", "ray") from error
 
     schedules: dict[str, Schedule] = {}
     if all_reduce is not None:

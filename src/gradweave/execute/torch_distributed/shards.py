@@ -10,21 +10,22 @@ import torch
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed.backend import Collective, Group
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedule.shares import apportion
+from gradweave.execute.torch_distributed.memory import plain, read
+from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.shares import apportion
 
 
 def sharded(schedule: Schedule) -> Schedule:
     """The schedule with its pieces in the order of their roots' ranks.
 
-    So that each server roots one contiguous part of a tensor, the r-th of rank r. Transfers, and
-    the bits of every sum, stay as they are.
+    In this order, each server roots one contiguous part of a tensor: rank r roots the r-th part.
+    The transfers and the bits of every sum remain the same.
 
     Args:
         schedule: a reduce-scatter or an all-gather in which each of N servers roots 1/N.
 
     Raises:
-        ScheduleError: it is an all-reduce, or a server roots another share.
+        ScheduleError: it is an all-reduce, or a server roots a different share.
 
     >>> import gradweave as gw
     >>> net = gw.topology.ring(3)
@@ -45,8 +46,8 @@ def sharded(schedule: Schedule) -> Schedule:
         name = topology.node_name(int(topology.servers[first]))
         share = Fraction(int(total[first]), int(total.sum()))
         raise ScheduleError(
-            f"{name} is the root of {share} of the gradient, and shards are 1/{servers} each; make "
-            "a schedule for rounds, or by a strategy that divides evenly, such as merged or grown"
+            f"{name} is the root of {share} of the gradient, but shards are 1/{servers} each; use "
+            "a schedule for rounds, or a strategy that divides evenly, such as merged or grown"
         )
     order = np.argsort(rank, kind="stable")
     if (order == np.arange(schedule.pieces)).all():
@@ -61,22 +62,22 @@ def sharded(schedule: Schedule) -> Schedule:
 
 
 def all_gather_into(collective: Collective, output: torch.Tensor, input: torch.Tensor) -> None:
-    """Fills a tensor with the parts of all processes, in the order of ranks.
+    """Fills a tensor with the parts of all processes, in rank order.
 
     Args:
-        collective: an all-gather that is `sharded`.
-        output: N times the elements of the input, contiguous; any type.
-        input: this process's part; where it is that part of the output, nothing is copied.
+        collective: an all-gather of a `sharded` schedule.
+        output: contiguous, of any type, with N times the elements of the input.
+        input: this process's part; if it is a view of that part of the output, nothing is copied.
 
     Raises:
         OptionError: the tensors do not fit together.
-        RunError, LostServerError: as `Collective` raises them.
+        RunError, LostServerError: see `Collective`.
     """
     mine = _part(collective, "all_gather", output, input, "output", "input")
     if mine.data_ptr() != input.data_ptr():
-        mine.copy_(input.detach().reshape(-1))
-    # As bytes, since nothing is added: types without addition are gathered, too.
-    whole = output.detach().view(-1).view(torch.uint8)
+        mine.copy_(read(input))
+    # As bytes, since nothing is added: so types without addition can be gathered as well.
+    whole = plain(output).view(-1).view(torch.uint8)
     collective(whole, at=_offsets(collective.schedule, mine.nbytes))
 
 
@@ -88,36 +89,36 @@ def reduce_scatter_into(
     *,
     keep_input: bool = True,
 ) -> None:
-    """Reduces the tensors of all processes; each gets the part of its rank.
+    """Reduces the tensors of all processes; each process gets the part of its rank.
 
     Args:
-        collective: a reduce-scatter that is `sharded`.
+        collective: a reduce-scatter of a `sharded` schedule.
         output: this process's part.
-        input: N times the elements of the output, contiguous.
+        input: contiguous, with N times the elements of the output.
         reduction: sum, mean, max or min.
-        keep_input: whether the input stays as it is, for which it is copied into memory that is
-            kept as long as the group; if not, it holds undefined values afterwards.
+        keep_input: whether to preserve the input, which is then copied into memory that is kept as
+            long as the group; if not, it holds undefined values afterwards.
 
     Raises:
         OptionError: the tensors do not fit together, or their type has no such reduction.
-        RunError, LostServerError: as `Collective` raises them.
+        RunError, LostServerError: see `Collective`.
     """
     mine = _part(collective, "reduce_scatter", input, output, "input", "output")
-    whole = input.detach().view(-1)
+    whole = plain(input).view(-1)
     if keep_input:
         whole = _copy(whole, collective.group)
         mine = _part(collective, "reduce_scatter", whole, output, "input", "output")
     offsets = _offsets(collective.schedule, mine.numel())
     collective(whole, reduction=reduction, at=offsets)
-    output.detach().copy_(mine.view(output.shape))
+    plain(output).copy_(mine.view(output.shape))
 
 
 _kept: weakref.WeakKeyDictionary[Group, torch.Tensor] = weakref.WeakKeyDictionary()
-"""Memory for copies, by group: one that is new takes almost three times as long to write."""
+"""Memory for copies, by group: fresh memory takes almost three times as long to write."""
 
 
 def _copy(flat: torch.Tensor, group: Group) -> torch.Tensor:
-    """A copy of a flat tensor, valid until the group's next one."""
+    """A copy of a flat tensor, valid until the next copy for the group."""
     kept = _kept.get(group)
     if kept is None or kept.numel() < flat.nbytes or kept.device != flat.device:
         with torch.inference_mode(False):
@@ -145,7 +146,7 @@ def _part(
     """This process's part of the whole tensor, flat."""
     schedule, length, servers = collective.schedule, part.numel(), collective.size
     if schedule.collective != expected:
-        raise OptionError(f"collective: expected one of {expected}, got {schedule.collective}")
+        raise OptionError(f"collective: expected {expected}, got {schedule.collective}")
     if whole.numel() != servers * length or whole.dtype != part.dtype:
         raise OptionError(
             f"{whole_name}: expected {servers * length} elements of {part.dtype}, {servers} times "
@@ -153,14 +154,14 @@ def _part(
         )
     if not whole.is_contiguous():
         raise OptionError(f"{whole_name}: expected a contiguous tensor")
-    return whole.detach().view(-1)[collective.rank * length : (collective.rank + 1) * length]
+    return plain(whole).view(-1)[collective.rank * length : (collective.rank + 1) * length]
 
 
 @functools.lru_cache(maxsize=256)
 def _offsets(schedule: Schedule, length: int) -> tuple[int, ...]:
-    """[P+1] where pieces start if each server roots so many elements, whatever remains of them.
+    """[P+1] start of each piece if each server roots that many elements.
 
-    `Schedule.piece_offsets` divides the whole tensor, so that the first roots may get more.
+    `Schedule.piece_offsets` divides the whole tensor instead, so the first roots may get more.
     """
     rank = schedule.topology.rank[schedule.root]
     cuts = np.searchsorted(rank, np.arange(1, schedule.topology.num_servers))

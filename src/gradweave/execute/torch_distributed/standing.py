@@ -1,4 +1,4 @@
-"""Who of a group's processes is silent, by where those that wait say that they stand."""
+"""Finds the silent processes of a group, from the status of those that wait."""
 
 import dataclasses
 import json
@@ -7,42 +7,47 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from gradweave.processes.peers import peer_value
+
 
 @dataclasses.dataclass(frozen=True)
 class Stand:
-    """Where a process stands that has not progressed for a while."""
+    """The status of a process that has not progressed for a while."""
 
     heartbeats: int
-    """How often it has written so: it is there as long as this rises."""
+    """Number of status reports so far: the process is alive as long as this rises."""
     calls: int
-    """Collectives of the group that it has entered."""
+    """Number of the group's collectives that it has entered."""
     inside: bool
-    """Whether it is in the last one still."""
+    """Whether it is still in the last of them."""
     awaits: tuple[int, ...]
-    """Ranks that it waits for there."""
+    """Ranks that it waits for in that collective."""
     operations: Mapping[str, int]
-    """PyTorch's own operations that it has started since it entered the last collective, by a
-    digest of their group's ranks."""
+    """PyTorch operations that it has started since it entered the last collective, by a digest of
+    their group's ranks."""
     still_s: float
-    """Seconds since it progressed."""
+    """Seconds since it last progressed."""
 
     def written(self) -> str:
-        """As JSON."""
+        """The status as JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def read(cls, text: bytes) -> "Stand":
-        """From JSON."""
-        fields = json.loads(text)
-        return cls(**fields | {"awaits": tuple(fields["awaits"])})
+        """Reads a status from JSON.
+
+        Raises:
+            RunError: the text is not a status.
+        """
+        return peer_value(text, cls, "a rank's status")
 
 
 class Beating(Protocol):
-    """Where a process stands, written again and again."""
+    """A status that a process writes repeatedly."""
 
     @property
     def heartbeats(self) -> int:
-        """How often it has written so."""
+        """Number of status reports so far."""
         ...
 
 
@@ -51,17 +56,17 @@ AnyStand = TypeVar("AnyStand", bound=Beating)
 
 @dataclasses.dataclass
 class Heard(Generic[AnyStand]):
-    """What a waiting process hears of the others, reading where they stand again and again."""
+    """The status of other processes, read repeatedly by a waiting process."""
 
     stands: dict[int, AnyStand] = dataclasses.field(default_factory=dict)
-    """By rank, the last that was read; of processes that are away, too."""
+    """The status of each rank in the last reading, including processes that are away."""
     since: float = 0.0
-    """When they were read first, by `time.monotonic`; 0 before."""
+    """Time of the first reading, by `time.monotonic`; 0 before it."""
     _read: float = 0.0
     _changed: dict[int, float] = dataclasses.field(default_factory=dict)
 
     def hear(self, stands: dict[int, AnyStand]) -> None:
-        """Takes what was read."""
+        """Records a reading."""
         now = time.monotonic()
         if not self.since:
             self.since = now
@@ -73,12 +78,13 @@ class Heard(Generic[AnyStand]):
         self.stands, self._read = stands, now
 
     def present(self, within_s: float = math.inf) -> dict[int, AnyStand]:
-        """Where those stand that have written it anew since the first reading.
+        """The status of each process that has written a new one since the first reading.
 
         Args:
-            within_s: and in the last so many seconds before the last reading.
+            within_s: the status must also be at most this old at the last reading.
         """
-        return {r: self.stands[r] for r, at in self._changed.items() if self._read - at <= within_s}
+        lately = (r for r, at in self._changed.items() if self._read - at <= within_s)
+        return {r: self.stands[r] for r in lately if r in self.stands}
 
 
 def silent(
@@ -87,19 +93,20 @@ def silent(
     size: int,
     waiting: Collection[int] = (),
 ) -> list[int]:
-    """Ranks of those that others wait for, and that wait for nobody.
+    """Ranks that others wait for, and that wait for nobody.
 
     A process in a collective waits for those whose messages it lacks, unless they have done their
-    part. One that is outside, in an operation of PyTorch's own, waits for those that have started
-    fewer of them since the last collective: that holds for collectives, which all members of a
-    group start in turn; messages between two are counted too, and may mislead. Whoever is not
-    heard, nor waits for anybody when it was last heard and its connection broke, is silent.
+    part. A process outside, in an operation of PyTorch's, waits for those that have started fewer
+    such operations since the last collective. That is right for collectives, which all members of a
+    group start in turn; messages between two ranks are counted as well, and may mislead. A process
+    is silent if nothing is heard of it, or if its connection broke and its last status waited for
+    nobody.
 
     Args:
-        stands: of those that are there, by rank.
-        gone: those whose connections broke, and where they last stood if they said.
-        size: of the group.
-        waiting: ranks that wait, besides those in a collective.
+        stands: status of the live processes, by rank.
+        gone: processes whose connections broke, with their last status if known.
+        size: number of ranks in the group.
+        waiting: ranks that wait, in addition to those in a collective.
     """
     inside = {rank for rank, stand in stands.items() if stand.inside}
     found = ends([*inside, *waiting], lambda rank: _awaited(rank, stands, gone, size))
@@ -107,11 +114,11 @@ def silent(
 
 
 def ends(waiting: Iterable[int], awaited: Callable[[int], set[int]]) -> set[int]:
-    """Ranks that others wait for, at once or by way of others, and that wait for nobody.
+    """Ranks that others wait for, directly or indirectly, and that wait for nobody.
 
     Args:
-        waiting: ranks that wait; they are among the result where they wait for nobody.
-        awaited: whom a rank waits for.
+        waiting: ranks that wait; those that wait for nobody are in the result.
+        awaited: returns the ranks that a rank waits for.
     """
     left, found = list(waiting), set[int]()
     seen = set(left)
@@ -138,14 +145,14 @@ def _awaited(
 
 
 def _lacks(other: Stand | None, stand: Stand) -> bool:
-    """Whether a process that is awaited in a collective has not done its part there."""
+    """Whether a process that is awaited in a collective has not done its part in it."""
     if other is None:
         return True
     return other.calls < stand.calls or (other.calls == stand.calls and other.inside)
 
 
 def _started_fewer(other: Stand | None, stand: Stand) -> bool:
-    """Whether a process may be awaited in an operation of PyTorch's own."""
+    """Whether a process may be awaited in an operation of PyTorch's."""
     if other is None or (other.inside and other.calls == stand.calls):
         return any(stand.operations.values())
     return other.calls == stand.calls and any(

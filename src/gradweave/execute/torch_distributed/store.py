@@ -1,4 +1,4 @@
-"""A process group's store and timeout, and how to ask the store without hanging with it."""
+"""The store and the timeout of a process group, and safe access to a store that may hang."""
 
 import math
 import os
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradweave.execute.torch_distributed import threads
+from gradweave.processes.owned import owned
 
 _Answer = TypeVar("_Answer")
 _TCPStore = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -31,14 +32,14 @@ def group_timeout(group: dist.ProcessGroup) -> timedelta:
 
 
 def group_store(group: dist.ProcessGroup) -> distributed_c10d.Store:
-    """The store by which the group's processes found each other."""
+    """The store through which the group's processes found each other."""
     if hasattr(group, "get_group_store"):
         return group.get_group_store()
     return distributed_c10d._get_process_group_store(group)  # older PyTorch
 
 
 def store_holder(group: dist.ProcessGroup) -> int | None:
-    """The rank in the group whose process holds the store, where that is a process of the job."""
+    """The rank in the group whose process holds the store, if it is a process of the group."""
     if not held_by_rank_0(group_store(group)):
         return None
     ranks = dist.get_process_group_ranks(group)
@@ -46,24 +47,36 @@ def store_holder(group: dist.ProcessGroup) -> int | None:
 
 
 def held_by_rank_0(store: distributed_c10d.Store) -> bool:
-    """Whether a store is in the process of the job's rank 0, as torch.distributed has it."""
-    # torchrun's agent holds the store itself, and says so.
+    """Whether rank 0's process holds a store, which is the default of torch.distributed."""
+    # With torchrun, its agent holds the store, and sets this variable.
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return isinstance(root_store(store), _TCPStore) and not by_agent
 
 
-class StoreThread:
-    """A group's store, asked by one thread over a connection of its own.
+def value_of(store: distributed_c10d.Store, key: str) -> bytes | None:
+    """The value under a key, or None if there is no value.
 
-    The client of a TCPStore waits without end for an answer, and takes one request at a time. If
-    the process that holds the store is stopped, only this thread waits for it; and while the
-    process itself waits in PyTorch's client, this thread's goes on.
+    `get` would wait for a missing key, or for a key that is deleted between a check and the read.
+    """
+    found = store.compare_set(key, _NOTHING, _NOTHING)  # writes nothing new
+    return None if found == _NOTHING.encode() else found
+
+
+_NOTHING = "nothing is written under this key of Gradweave's"
+
+
+class StoreThread:
+    """Access to a group's store by one thread over a separate connection.
+
+    The client of a TCPStore waits indefinitely for an answer, and takes one request at a time. If
+    the process that holds the store is stopped, only this thread waits for it; and while the main
+    thread waits in PyTorch's client, this thread continues.
 
     Args:
-        group: whose store, or the store itself.
-        prefix: of all keys.
-        tick: called by the thread now and then, with the store; returns after how many seconds it
-            wants to be called again. No more where it fails.
+        group: the group, or its store.
+        prefix: prefix of all keys.
+        tick: called by the thread regularly with the store; returns the seconds until it must be
+            called again. After an error, it is not called any more.
     """
 
     def __init__(
@@ -83,14 +96,14 @@ class StoreThread:
             daemon=True,
         )
         thread.start()
-        self.close = weakref.finalize(self, threads.end, self._requests, [thread])
+        self.close = weakref.finalize(self, owned(threads.end), self._requests, [thread])
         """Ends the thread."""
 
     def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
-        """Has the thread call a function with the store; requests are answered in turn.
+        """Makes the thread call a function with the store; requests are answered in order.
 
         Returns:
-            Its result; RuntimeError where the store has ended.
+            A future with the result, or with a RuntimeError if the store has ended.
         """
         answer: Future[_Answer] = Future()
         self._requests.put((request, answer))
@@ -101,7 +114,7 @@ _Requests = queue.SimpleQueue[tuple[Callable[[distributed_c10d.Store], Any], Fut
 
 
 def _connected_again(store: distributed_c10d.Store) -> distributed_c10d.Store:
-    """The same store over another connection, where it is one that has connections."""
+    """The same store over another connection, if it uses connections."""
     clone = getattr(store, "clone", None)  # older PyTorch has none
     return clone() if clone is not None and isinstance(root_store(store), _TCPStore) else store
 
@@ -132,7 +145,7 @@ def _answer(
         request, answer = item
         try:
             answer.set_result(request(store))
-        except Exception as error:  # for the caller
+        except Exception as error:  # raised where the future is awaited
             answer.set_exception(error)
         del item, request, answer
 
@@ -145,5 +158,5 @@ def _ticked(
 ) -> float:
     try:
         return tick(store)
-    except RuntimeError:  # the store has ended: who asks for something learns of it
+    except RuntimeError:  # the store has ended; the next request will report it
         return math.inf

@@ -1,4 +1,4 @@
-"""Threads that do what is put into a queue, and how they end."""
+"""Threads that run jobs from a queue, and a safe way to end them."""
 
 import queue
 import threading
@@ -9,22 +9,22 @@ from typing import Any
 Jobs = queue.SimpleQueue[Callable[[], None] | None]
 
 _LEAVE_S = 1.0
-"""How long threads are waited for that are to end: one may wait for a process that is lost."""
+"""How long to wait for threads that should end: one may wait for a lost process."""
 
 
 def do_jobs(jobs: Jobs) -> None:
-    """Does jobs until there is None."""
+    """Runs jobs until the queue returns None."""
     while (job := jobs.get()) is not None:
         job()
         del job
 
 
 def end(jobs: "queue.SimpleQueue[Any]", threads: Sequence[threading.Thread]) -> None:
-    """Has each of some threads end after the jobs that are there, and waits until they have.
+    """Ends threads after the jobs in the queue, and waits until they have ended.
 
-    The interpreter may not end before them: it would break off a thread that is in PyTorch, on its
-    last way out as well, and C++ would abort the process ("terminate called without an active
-    exception").
+    The interpreter must not exit before them: it would interrupt a thread inside PyTorch, even
+    during the thread's last steps, and C++ would abort the process ("terminate called without an
+    active exception").
     """
     for _ in threads:
         jobs.put(None)

@@ -1,10 +1,10 @@
-"""torchft's process group, whose all-reduces between replicas run by schedules.
+"""A process group for torchft that runs all-reduces between replicas by schedules.
 
-    group = process_group(lambda replicas: plans.get(len(replicas)))
+    group = gradweave.torch.torchft_process_group(lambda replicas: plans.get(len(replicas)))
     manager = torchft.Manager(pg=group, …)
 
-torchft finds out which replicas are there, and configures the group anew where one is lost or comes
-back. It is not among the extras: install `torchft` yourself.
+torchft finds out which replicas are there, and reconfigures the group when a replica is lost or
+comes back. It is not among the extras: install `torchft` yourself.
 """
 
 import functools
@@ -19,24 +19,24 @@ from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.torch_distributed.backend import Collective, reduction_of
 from gradweave.execute.torch_distributed.gloo_messages import connected
 from gradweave.execute.torch_distributed.watchdog import Watchdog
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 Planner = Callable[[Sequence[int]], Schedule | None]
-"""From the numbers of the replicas that are there, which torchft reads off the end of their ids, to
-the all-reduce between them: the i-th is the i-th server in order of id. None: gloo's own."""
+"""From the numbers of the live replicas, which torchft reads off the end of their ids, to the
+all-reduce between them; the i-th replica is the i-th server in order of id. None: gloo's own."""
 
 
-def process_group(plan: Planner, timeout: timedelta = timedelta(seconds=60)) -> Any:
+def torchft_process_group(plan: Planner, timeout: timedelta = timedelta(seconds=60)) -> Any:
     """A `torchft.ProcessGroupGloo` that runs all-reduces of one tensor by schedules.
 
-    All else is gloo's own. An error ends the all-reduces of all replicas, and torchft leaves that
-    step out; `errored` has it until the group is configured again. Each all-reduce is complete when
-    it returns.
+    gloo runs everything else. An error ends the all-reduces of all replicas, and torchft skips that
+    step; `errored` returns the error until the group is configured again. Each all-reduce is
+    complete when it returns.
 
     Args:
-        plan: the schedule for the replicas that are there; all must come to the same, which is
-            checked. What it raises, torchft takes for a failed step.
-        timeout: for connecting, and for each message.
+        plan: returns the schedule for the live replicas. All replicas must return the same
+            schedule, which is checked. torchft treats an error raised here as a failed step.
+        timeout: timeout for connecting, and for each message.
 
     Raises:
         MissingExtraError: torchft is not installed.
@@ -46,7 +46,7 @@ def process_group(plan: Planner, timeout: timedelta = timedelta(seconds=60)) -> 
 
 @functools.cache
 def _class() -> type:
-    """The class, made when it is first wanted, since torchft is imported for it."""
+    """The class, made on first use, since it needs torchft."""
     try:
         from torchft.process_group import (  # pyright: ignore[reportMissingImports]
             ProcessGroupGloo,
@@ -90,7 +90,7 @@ def _class() -> type:
                 self._collective(tensors[0], reduction=reduction)
             except Exception as error:
                 self._error = error
-                # Not raised: torchft's DDP takes an error from a future alone.
+                # Not raised: torchft's DDP accepts an error only from a future.
                 work.future_ = torch.futures.Future()
                 work.future_.set_exception(error)
             return work

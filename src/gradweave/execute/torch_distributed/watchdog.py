@@ -1,4 +1,4 @@
-"""What ends a collective that stands still, where others find out who was lost."""
+"""Ends collectives that do not progress, if another mechanism finds out who was lost."""
 
 from datetime import timedelta
 
@@ -9,13 +9,13 @@ _POLL_S = 0.25
 
 
 class Watchdog:
-    """Ends a collective in which no message is completed for as long as a timeout, or at once.
+    """Ends a collective in which no message is completed for a timeout, or on request.
 
-    A process that gives up closes its connections, so that its neighbours give up, too. It stands
-    in for a `LossDetector` and names nobody.
+    A process that gives up closes its connections, so that its neighbours give up as well. A
+    watchdog takes the place of a `LossDetector`, and names nobody.
 
     Args:
-        timeout: for a message.
+        timeout: the timeout for a message.
     """
 
     def __init__(self, timeout: timedelta) -> None:
@@ -31,19 +31,19 @@ class Watchdog:
         self._call = None
 
     def abort(self) -> None:
-        """Ends the collective under way; any thread may call it."""
+        """Ends the collective in progress; any thread may call it."""
         if (call := self._call) is not None:
             call.fail(RunError("the collective was aborted"))
 
     def explain(self, error: RuntimeError, peer: int | None) -> RunError:
-        """The error after one of gloo's.
+        """The error to raise after an error of gloo's.
 
         Args:
-            error: the error.
-            peer: rank of the process that the message was for; None where there were many.
+            error: gloo's error.
+            peer: rank of the process that the message was for; None if there were many.
         """
         of = "" if peer is None else f"rank {peer}: "
         return RunError(f"torch.distributed: {of}{error}")
 
     def linger(self) -> None:
-        """Waits for nobody."""
+        """Does nothing: a watchdog waits for nobody."""

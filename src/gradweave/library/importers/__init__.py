@@ -1,4 +1,4 @@
-"""Results of other tools as schedules: read, never executed; what they are worth is for `judge`."""
+"""Results of other tools as schedules: read, never executed; `judge` evaluates them."""
 
 import math
 from typing import Any
@@ -8,19 +8,19 @@ from gradweave.library.importers.forest_coll import is_forest_coll, read_forest_
 from gradweave.library.importers.msccl import is_msccl, read_msccl
 from gradweave.library.importers.te_ccl import is_te_ccl, read_te_ccl
 from gradweave.library.store import MAX_BYTES, content_of
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.formats.nccl_xml import parse_xml
 from gradweave.topology.topology import Topology
 
-__all__ = ["imported", "is_foreign", "read_forest_coll", "read_msccl", "read_te_ccl"]
+__all__ = ["imported", "is_foreign"]
 
 
 def is_foreign(content: bytes, name: str) -> bool:
-    """Whether a file is another tool's: XML, or JSON that is no schedule of ours.
+    """Whether a file comes from another tool: XML, or JSON that is not one of our schedules.
 
     Raises:
-        FileError: it is neither.
+        FileError: it is neither XML nor JSON.
     """
     return _is_xml(content) or is_te_ccl(content_of(content, name))
 
@@ -36,16 +36,16 @@ def imported(
     """Another tool's result as a schedule, not yet judged.
 
     Args:
-        content: of the file, not trusted.
-        name: of it, in messages.
+        content: content of the file, not trusted.
+        name: name of the file for messages.
         topology: the network that it is for.
-        collective: of trees, which do not say it.
-        demand: where one is asked for: an all-to-all's.
-        gradient_bytes: size of the whole gradient, for which trees are cut into pieces; as if
-            latencies were nothing if not given.
+        collective: the collective, for trees, which do not state it.
+        demand: the demand, if the result is for one, such as an all-to-all.
+        gradient_bytes: size of the whole gradient, for which trees are cut into pieces; by default
+            latencies are neglected.
 
     Raises:
-        FileError: in one line what is not understood.
+        FileError: says in one line what is not understood.
     """
     try:
         if not _is_xml(content):

@@ -1,12 +1,12 @@
-"""Trees that ForestColl writes: an all-gather over spanning trees, or an all-reduce over both ways.
+"""Trees in ForestColl's format, for an all-gather or, in both directions, for an all-reduce.
 
     <Algo nchunkspernode="2">
       <tree root="(0, 'GPU', 0)" index="0" nchunks="1" height="3">
         <send src="(0, 'GPU', 0)" dst="(0, 'GPU', 1)" path="(0, 'GPU', 0),…,(0, 'GPU', 1)"/>
 
-Nodes have names; in the order of these the roots are the network's servers. The switches of a path
-are not looked at: each hop takes a route of the network. Trees say how much goes where, not when:
-they are cut into pieces, and these timed, as `Packed` does with trees of its own.
+Nodes have names; sorted by name, the roots are the network's servers. The switches of a path are
+ignored: each hop takes a route of the network. Trees say how much data goes where, but not when.
+They are cut into pieces and timed as in `Packed`.
 """
 
 import re
@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 
 from gradweave.errors import FileError
-from gradweave.schedule.schedule import Provenance, Schedule
-from gradweave.schedulers.demands.even_routes import EvenRoutes
-from gradweave.schedulers.unequal.linear_program import Stage, Tree
-from gradweave.schedulers.unequal.packed import schedule_with
-from gradweave.schedulers.unequal.parts import parts_with
+from gradweave.schedulers.flows.even_routes import EvenRoutes
+from gradweave.schedulers.packing.linear_program import Stage, Tree
+from gradweave.schedulers.packing.packed import schedule_with
+from gradweave.schedulers.packing.parts import parts_with
+from gradweave.schedules.schedule import Provenance, Schedule
 from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology
 
 TOOL = "ForestColl"
 _DIGITS = re.compile(r"(\d+)")
 _CUTS = (1, 2, 4, 8, 16, 32, 64)
-"""Pieces of a tree that are tried, in turn, for as long as more are worth it."""
+"""Numbers of pieces per tree, tried in turn as long as more pieces help."""
 MAX_TREES = 4096
 
 
 def is_forest_coll(root: Any) -> bool:
-    """Whether an XML element holds trees of ForestColl."""
+    """Whether an XML element contains trees of ForestColl."""
     return root.tag == "Algo" and root.find("tree") is not None
 
 
@@ -44,12 +44,12 @@ def read_forest_coll(
     Args:
         root: the XML's root element, not trusted.
         topology: the network.
-        collective: ``all_gather``; ``reduce_scatter``, by the trees reversed; or ``all_reduce``,
-            by both.
-        gradient_bytes: size of the whole gradient, for which pieces are chosen.
+        collective: ``all_gather``; ``reduce_scatter``, which reverses the trees; or
+            ``all_reduce``, which uses both.
+        gradient_bytes: size of the whole gradient, which determines the number of pieces.
 
     Raises:
-        FileError: the trees are of other servers, or none.
+        FileError: the trees are missing, or are for other servers.
     """
     read = [_Tree(element) for element in root.iterfind("tree")]
     names = sorted({tree.root for tree in read}, key=_natural)
@@ -100,7 +100,7 @@ class _Tree:
     def on(
         self, topology: Topology, rank: dict[str, int], stage: Stage, share: float, even: EvenRoutes
     ) -> Tree:
-        """The tree on a network, of one stage."""
+        """The tree on a network, for one stage."""
         servers = topology.num_servers
         parent = np.full(servers, -1)
         routes: list[tuple[int, ...]] = [()] * servers
@@ -118,6 +118,6 @@ class _Tree:
 
 
 def _natural(name: str) -> list[tuple[int, str | int]]:
-    """Names in the order of the numbers in them."""
+    """Sort key that orders names by the numbers in them."""
     parts = _DIGITS.split(name)
     return [(0, int(part)) if part.isdigit() else (1, part) for part in parts]

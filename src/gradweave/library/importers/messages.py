@@ -1,4 +1,4 @@
-"""Messages of another tool's result, in an order, made a schedule on a network."""
+"""Ordered messages of another tool's result, turned into a schedule on a network."""
 
 import dataclasses
 import heapq
@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from gradweave.errors import FileError
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.schedule import COPY, DEMAND, MAX_ROUNDS, Provenance, Schedule
-from gradweave.schedulers.demands.even_routes import EvenRoutes
+from gradweave.schedulers.flows.even_routes import EvenRoutes
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import COPY, DEMAND, MAX_ROUNDS, Provenance, Schedule
 from gradweave.topology.topology import Topology
 
 MAX_MESSAGES = 500_000
-"""Most that are read of one file."""
+"""Maximum number of messages that are read from a file."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A part of the data that goes from one server to another."""
+    """A part of the data that moves from one server to another."""
 
     source: int
     target: int
@@ -29,18 +29,18 @@ class Message:
     piece: int
     op: int = COPY
     after: tuple[int, ...] = ()
-    """Messages, by their place in the list, that end in an earlier round."""
+    """Indices of messages that must end in an earlier round."""
     beside: tuple[int, ...] = ()
-    """Messages that are in the same round or an earlier one."""
+    """Indices of messages that must be in the same round or an earlier one."""
     through: tuple[int, ...] | None = None
-    """Switches that it passes; None where the file does not say."""
+    """Switches on its route, or None if the file does not say."""
     order: int = 0
-    """Of those that may go, lower ones go first."""
+    """Priority among messages that can go; lower values go first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a schedule of messages is for."""
+    """The task of a schedule of messages."""
 
     collective: Any
     root: Sequence[int]
@@ -57,20 +57,20 @@ def as_schedule(
     made_by: str,
     options: Mapping[str, Any],
 ) -> Schedule:
-    """Messages on routes and in rounds: each as early as its order and its links allow.
+    """Schedules messages on routes and in rounds, each as early as its order and its links allow.
 
-    Files of other tools name neither routes, where several are as short, nor our rounds. Of equal
-    routes the one whose links carry least so far is taken.
+    Files of other tools specify neither our rounds nor the route if several are equally short.
+    Among equal routes, the route whose links carry least so far is chosen.
 
     Args:
         topology: the network.
         messages: any number up to `MAX_MESSAGES`.
-        asked: collective or demand, and pieces.
-        made_by: the tool.
-        options: what else is to be known of it.
+        asked: the collective or demand, and the pieces.
+        made_by: name of the tool.
+        options: its options, for the provenance.
 
     Raises:
-        FileError: a message that cannot be routed, or that waits for itself.
+        FileError: for a message that cannot be routed, or that waits for itself.
     """
     routes = _routes(topology, messages)
     link = {
@@ -118,7 +118,7 @@ def as_schedule(
 
 
 def _routes(topology: Topology, messages: Sequence[Message]) -> list[tuple[int, ...]]:
-    """The nodes that each passes."""
+    """The nodes on each message's route."""
     even: EvenRoutes | None = None
     joined = set(zip(topology.source.tolist(), topology.target.tolist(), strict=True))
     found = []
@@ -139,7 +139,7 @@ def _routes(topology: Topology, messages: Sequence[Message]) -> list[tuple[int, 
 
 
 def _in_order(messages: Sequence[Message]) -> list[int]:
-    """The messages so that each comes after those that it waits for."""
+    """The messages in an order in which each follows those that it waits for."""
     waiting = [len(one.after) + len(one.beside) for one in messages]
     follow = defaultdict(list)
     for number, one in enumerate(messages):

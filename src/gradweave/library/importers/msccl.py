@@ -1,13 +1,13 @@
-"""Algorithms of MSCCL, its XML read back: what is sent between GPUs, and what waits for what.
+"""Algorithms in MSCCL's XML: the data sent between GPUs, and the dependencies of steps.
 
-The file is played: each thread block does its steps in order, a step waits for that of another
-block which it names, and sends and receives pair first-in first-out by source, target and channel.
-What is sent is followed as the set of contributions that are summed in it. A value that a step
-adds, or passes on, becomes a transfer of ours; what stays in scratch buffers until it is used takes
-effect when it is. An algorithm whose GPU sends one partial sum of a chunk while it keeps another
-has no counterpart among our schedules, in which a server has one, and is refused.
+The file is simulated. Each thread block runs its steps in order, a step waits for the named step of
+another block, and sends and receives are matched first-in first-out by source, target and channel.
+The data is tracked as the set of contributions that are summed in it. A value that a step adds or
+forwards becomes one of our transfers; data that stays in a scratch buffer takes effect when it is
+used. In our schedules a server has one partial sum per piece, so an algorithm whose GPU sends one
+partial sum of a chunk while it keeps another has no counterpart and is rejected.
 
-Chunks are pieces of equal size; channels, protocols and instances are left out.
+Chunks are pieces of equal size; channels, protocols and instances are ignored.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from typing import Any
 
 from gradweave.errors import FileError
 from gradweave.library.importers.messages import MAX_MESSAGES, Asked, Message, as_schedule
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.schedule import COPY, REDUCE, Schedule
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import COPY, REDUCE, Schedule
 from gradweave.topology.topology import Topology
 
 TOOL = "MSCCL"
@@ -47,14 +47,14 @@ def is_msccl(root: Any) -> bool:
 
 @dataclasses.dataclass
 class _Value:
-    """What a chunk of a buffer holds."""
+    """The content of one chunk of a buffer."""
 
     piece: int
     once: int
-    """Bits of the GPUs whose contribution is in it."""
+    """Bit mask of the GPUs whose contribution is in it."""
     twice: int = 0
     pending: tuple[int, ...] = ()
-    """Messages that brought it and have had no effect yet."""
+    """Messages that brought it and have not taken effect yet."""
 
     def plus(self, other: "_Value") -> "_Value":
         again = self.twice | other.twice | self.once & other.once
@@ -83,7 +83,7 @@ class _Block:
 
 
 class _Sent:
-    """A message under way or ended."""
+    """A message in flight or delivered."""
 
     def __init__(self, source: int, target: int, value: _Value, after: tuple[int, ...]) -> None:
         self.source, self.target, self.piece = source, target, value.piece
@@ -93,12 +93,12 @@ class _Sent:
 
 
 class _Held:
-    """What a GPU has of a piece, by our schedules' account."""
+    """A GPU's data for one piece, by the rules of our schedules."""
 
     def __init__(self, once: int) -> None:
         self.once, self.twice = once, 0
         self.came: list[int] = []
-        """Messages that had an effect, since the last copy."""
+        """Messages that took effect since the last copy."""
         self.copied = -1
         self.left: list[int] = []
         """Messages that were sent from here."""
@@ -110,16 +110,16 @@ def read_msccl(root: Any, topology: Topology, demand: Demand | None = None) -> S
     Args:
         root: the XML's root element, not trusted.
         topology: the network; GPU i is its i-th server.
-        demand: an all-to-all's, where the algorithm is one.
+        demand: the demand, if the algorithm is an all-to-all.
 
     Raises:
-        FileError: naming the GPU, thread block and step at fault, or what has no counterpart.
+        FileError: names the GPU, thread block and step at fault, or the part without counterpart.
     """
     return _Player(root, topology, demand).schedule()
 
 
 class _Player:
-    """Plays one file."""
+    """Simulates one file."""
 
     def __init__(self, root: Any, topology: Topology, demand: Demand | None) -> None:
         self.topology, self.demand = topology, demand
@@ -149,7 +149,7 @@ class _Player:
         self.held: dict[tuple[int, int], _Held] = {}
         self.sent: list[_Sent] = []
         self.complete: dict[int, int] = {}
-        """By piece, the GPU that first has its whole sum."""
+        """By piece, the first GPU that has its complete sum."""
         self.wires: dict[tuple[int, int, int], deque[list[_Value]]] = defaultdict(deque)
         for gpu in range(self.gpus):
             for offset in range(self._inputs()):
@@ -169,7 +169,7 @@ class _Player:
         return gpu * self.chunks + offset if self.collective == "all_to_all" else offset
 
     def _cell(self, gpu: int, buffer: str, offset: int) -> Cell:
-        """In place, the input is a part of the output, or the other way round."""
+        """The cell of a buffer; in place, the input is part of the output, or the reverse."""
         if buffer == "i" and self.in_place:
             shift = gpu * self.each if self.collective == "all_gather" else 0
             return gpu, "o", offset + shift
@@ -203,7 +203,7 @@ class _Player:
         return _Step(kind, places[0], places[1], count, waits)
 
     def _first_copies(self, root: Any) -> None:
-        """Copies inside GPUs before the first step, which some generators write."""
+        """Applies copies within GPUs before the first step, which some generators write."""
         for element in root.iterfind("gpu"):
             gpu = _whole(element, "id", 0, self.gpus - 1)
             for copy in element.iterfind("copy"):
@@ -213,7 +213,7 @@ class _Player:
                     self.cells[target] = self.cells[source]
 
     def schedule(self) -> Schedule:
-        """Plays all steps, and checks what outputs hold in the end."""
+        """Simulates all steps, and checks the final outputs."""
         left = True
         while left:
             left = False
@@ -242,7 +242,7 @@ class _Player:
         return as_schedule(self.topology, messages, self._asked(), TOOL, {})
 
     def _does(self, block: _Block) -> bool:
-        """Does the next step of a block, if it can."""
+        """Runs the next step of a block if it can run."""
         step = block.steps[block.done]
         if step.waits is not None:
             other = self.at.get((block.gpu, step.waits[0]))
@@ -278,7 +278,7 @@ class _Player:
     def _read(self, block: _Block, place: tuple[str, int], further: int) -> _Value:
         cell = self._cell(block.gpu, place[0], place[1] + further)
         if cell not in self.cells:
-            self._fault(block, f"reads {place[0]} {place[1] + further}, where nothing is")
+            self._fault(block, f"reads {place[0]} {place[1] + further}, which is empty")
         return self.cells[cell]
 
     def _sum(self, block: _Block, one: _Value, other: _Value) -> _Value:
@@ -292,7 +292,7 @@ class _Player:
         return self.held[gpu, piece]
 
     def _used(self, gpu: int, value: _Value, op: int | None = None) -> _Value:
-        """The value once the messages that brought it have had their effect on what is held."""
+        """The value after the messages that brought it have taken effect on the GPU's data."""
         here = self._holds(gpu, value.piece)
         for number in value.pending:
             one = self.sent[number]
@@ -368,7 +368,7 @@ class _Player:
                     )
 
     def _numbered(self, piece: int) -> int:
-        """Our number of a piece: those of an all-to-all are by block, without GPUs' own."""
+        """Our number of a piece: in an all-to-all by block, without the GPUs' data for itself."""
         if self.collective != "all_to_all":
             return piece
         source, offset = divmod(piece, self.chunks)

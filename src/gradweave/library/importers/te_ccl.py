@@ -4,9 +4,10 @@
     "8-Chunk paths": {"Demand at 1 for chunk 0 from 18 met by epoch 87":
         [[[14, "18->19 with volume 0.1 in epoch 14 via switches 17"], …], …], …}
 
-All-gathers are read off the flows, in which a chunk moves whole; all-to-alls off the paths, which
-may carry parts of one. Numbers that a file names as switches are the network's switches, in order,
-and the others its servers. TE-CCL's switches copy; here each copy crosses the link to the switch.
+All-gathers are read from the flows, in which chunks move whole; all-to-alls from the paths, which
+may carry fractions of a chunk. Numbers that a file uses as switches are the network's switches, in
+order, and the others its servers. TE-CCL's switches copy; here each copy crosses the link to the
+switch.
 """
 
 import re
@@ -16,8 +17,8 @@ from typing import Any
 
 from gradweave.errors import FileError
 from gradweave.library.importers.messages import MAX_MESSAGES, Asked, Message, as_schedule
-from gradweave.schedule.demand import Demand
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 from gradweave.wording import listed
 
@@ -28,7 +29,7 @@ _FLOW = re.compile(rf"Chunk (\d{{1,6}}) from (\d{{1,6}}) traveled over {_HOP}{_V
 _STEP = re.compile(_HOP + _VIA)
 _DEMAND = re.compile(r"Demand at (\d{1,6}) for chunk (\d{1,6}) from (\d{1,6}) met by epoch \d{1,9}")
 _FINEST = 10**6
-"""Volumes are taken as multiples of a millionth of a chunk."""
+"""Volumes are rounded to multiples of a millionth of a chunk."""
 
 
 def is_te_ccl(data: Mapping[str, Any]) -> bool:
@@ -44,10 +45,11 @@ def read_te_ccl(
     Args:
         data: the JSON object, not trusted.
         topology: the network.
-        demand: an all-to-all's, of one block a pair of servers; None for an all-gather.
+        demand: the demand of an all-to-all, with one block per pair, or None for an all-gather.
 
     Raises:
-        FileError: naming the flow or path that is not understood, or moves what is not there.
+        FileError: a flow or path is not understood, or moves data that its source does not have;
+            the error names it.
     """
     flows = _flows(data)
     node = _numbering(flows, topology)
@@ -68,7 +70,7 @@ def _flows(data: Mapping[str, Any]) -> list[re.Match[str]]:
 
 
 def _numbering(flows: list[re.Match[str]], topology: Topology) -> Callable[[int], int]:
-    """The node id of each of the file's numbers."""
+    """A function from the file's node numbers to node ids."""
     switches = sorted({int(one) for found in flows for one in (found[7] or "").split(",") if one})
     ends = {int(found[k]) for found in flows for k in (2, 3, 4)}
     servers = sorted(ends - {*switches})
@@ -103,7 +105,7 @@ def _through(text: str | None, node: Callable[[int], int]) -> tuple[int, ...] | 
 def _all_gather(
     read: list[re.Match[str]], topology: Topology, node: Callable[[int], int]
 ) -> Schedule:
-    """Each chunk of each server is a piece; a hop follows the one that brought the chunk."""
+    """Each chunk of each server is a piece; a hop follows the hop that brought the chunk."""
     chunks = 1 + max((int(found[1]) for found in read), default=0)
     rank = {int(server): at for at, server in enumerate(topology.servers)}
     brought: dict[tuple[int, int], int] = {}
@@ -136,7 +138,9 @@ def _all_to_all(
         found = _matched(_DEMAND, text, "demand")
         pair = node(int(found[3])), node(int(found[1]))
         if pair not in block:
-            raise FileError(f"TE-CCL: {text!r:.80}: nothing is to go from {pair[0]} to {pair[1]}")
+            raise FileError(
+                f"TE-CCL: {text!r:.80}: the demand has nothing from {pair[0]} to {pair[1]}"
+            )
         for way in ways:
             steps = [_matched(_STEP, hop[1], "path") for hop in way]
             volume = round(Fraction(steps[0][3] or "1") * _FINEST) if steps else 0

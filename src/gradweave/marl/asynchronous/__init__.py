@@ -1,1 +1,1 @@
-"""Learners as workers of the asynchronous parameter server."""
+"""Learners that run as workers of the asynchronous parameter server."""

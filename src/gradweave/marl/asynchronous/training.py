@@ -1,8 +1,8 @@
-"""A training by the asynchronous server: its workers are processes, and none waits for all.
+"""A training through the asynchronous server, whose workers are processes that do not wait for all.
 
 The server, its supervisor and its checkpoints are those of `gradweave.aggregate.asynchronous`. A
-worker's step is an update of the learner on its part of the games. As many of them as there are
-workers, whichever they are of, count as one update of the training, and make one line of its log.
+worker's step is one update of the learner on its share of the games. With W workers, every W steps
+count as one update of the training and write one line of its log, whichever workers made them.
 """
 
 import dataclasses
@@ -18,9 +18,8 @@ import optax
 
 from gradweave.aggregate.asynchronous.history import UpdateReport
 from gradweave.aggregate.asynchronous.task import Task
-from gradweave.aggregate.asynchronous.train import train as train_on_servers
+from gradweave.aggregate.asynchronous.train import train_on_ray as train_on_servers
 from gradweave.aggregate.spec import AsynchronousSpec, parse
-from gradweave.atomic import make_folder
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.asynchronous.worker import Workers
 from gradweave.marl.config import Config
@@ -37,13 +36,15 @@ from gradweave.marl.trained import (
     extended_from,
     stated,
 )
+from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.wording import counted
 
 TIMEOUT_S = 600.0
-"""How long nothing may happen: a worker that compiles says nothing."""
+"""Timeout without any sign of progress; it is long because a worker is silent while it compiles."""
 
 
+@one_at_a_time
 def train(
     config: Config,
     folder: Path,
@@ -56,28 +57,29 @@ def train(
     on_update: Callable[[UpdateReport], None] = lambda _: None,
     wandb: str | None = None,
 ) -> Trained:
-    """Trains by the asynchronous server that `Config.aggregation` describes.
+    """Trains through the asynchronous server that `Config.aggregation` describes.
 
     Args:
-        config: what to do; `devices` is the number of workers.
-        folder: of checkpoint, logs and the policy.
-        report: called after as many steps of workers as there are workers.
-        progress: called with the step under way before the first update.
-        checkpoint_minutes: time between checkpoints.
-        stop_after: updates after which to stop early; the checkpoint is written.
-        extend: whether to resume from the end of a training of fewer steps, rather than refuse it.
-        on_update: called after each update of the server, with its processes.
+        config: the configuration; `devices` is the number of workers.
+        folder: folder of the checkpoint, the logs and the policy.
+        report: called after every W steps of the W workers.
+        progress: called with a description of the current step before the first update.
+        checkpoint_minutes: minutes between checkpoints.
+        stop_after: number of updates after which to stop early, with a checkpoint.
+        extend: whether to resume from the end of a training with fewer steps instead of refusing.
+        on_update: called with the report of each update of the server, which has its processes.
         wandb: as for `gradweave.marl.training.train`.
 
     Returns:
-        As `gradweave.marl.training.train`. Under `Sync` a training that was killed and resumed ends
-        in the same bits as one that was not; under other rules it depends on the order of arrival.
+        The same as `gradweave.marl.training.train`. Under `Sync`, a training that was killed and
+        resumed gives the same bits as an uninterrupted one; under other rules the result depends on
+        the order of arrival.
 
     Raises:
-        OptionError: where the folder holds another training, or Ray is not installed.
-        FileError: where the folder cannot be made, or its checkpoint cannot be read.
-        RunError: where processes are lost repeatedly, or Ray is.
-        KeyboardInterrupt: where Ctrl-C came; the checkpoint is written.
+        OptionError: the folder holds another training, or Ray is not installed.
+        FileError: the folder cannot be made, or its checkpoint cannot be read.
+        RunError: processes are lost repeatedly, or Ray is lost.
+        KeyboardInterrupt: the user pressed Ctrl-C; the checkpoint has been written.
     """
     spec = parse(config.aggregation)
     assert isinstance(spec, AsynchronousSpec)
@@ -88,7 +90,6 @@ def train(
     environment = make(config.env, **config.options)
     network = None if config.network is None else named(config.network)
     learner = algorithms.build(config, environment, lambda optimizer: optimizer, network)
-    make_folder(folder)
     progress(f"starting {counted(config.devices, 'worker')} and {counted(spec.servers, 'server')}")
     updates = config.updates if stop_after is None else min(stop_after, config.updates)
     task = server_task(config, spec, updates, description(config, extended))
@@ -129,13 +130,13 @@ def server_task(
     updates: int | None = None,
     about: Mapping[str, Any] = MappingProxyType({}),
 ) -> Task:
-    """What the server trains.
+    """The task that the server trains.
 
     Args:
-        config: of the training.
-        spec: that its aggregation describes.
-        updates: of the training, after which to end; all of them if not given.
-        about: what checkpoints say of it.
+        config: configuration of the training.
+        spec: the parsed aggregation of the configuration.
+        updates: number of updates after which to end; by default all updates of the training.
+        about: metadata for the checkpoints.
     """
     together = spec.consistency.together
     workers = Workers(config, spec.correction, together)
@@ -158,7 +159,7 @@ def server_task(
 
 
 class _Rounds:
-    """Gathers the workers' steps into lines of the log, which is open meanwhile."""
+    """Gathers the workers' steps into lines of the log; a context manager that opens the log."""
 
     def __init__(
         self,
@@ -181,8 +182,8 @@ class _Rounds:
         self._log = self._opened(self._before)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._log.__exit__()
+    def __exit__(self, *error: object) -> None:
+        self._log.__exit__(*error)
 
     def _opened(self, updates: int) -> Log:
         steps = updates * self._config.settings.steps
@@ -190,7 +191,7 @@ class _Rounds:
 
     @property
     def steps_per_s(self) -> float | None:
-        """Since the first update that this process has seen; None if it has seen no other."""
+        """Speed since the first update that this process received, or None after that update."""
         if self._begin_s is None or self._applied <= self._first:
             return None
         settings, workers = self._config.settings, self._config.devices
@@ -198,9 +199,9 @@ class _Rounds:
         return steps / (self._last_s - self._begin_s)
 
     def add(self, made: UpdateReport) -> None:
-        """Takes an update of the server."""
+        """Adds an update of the server."""
         workers, before = self._config.devices, made.gradients - len(made.aux)
-        if before < self._applied:  # a server was lost, and all resumed from the checkpoint
+        if before < self._applied:  # servers were lost, and the run resumed from its checkpoint
             self._log.__exit__()
             self._log, self._gathered = self._opened(before // workers), []
             self._begin_s = None
@@ -213,7 +214,7 @@ class _Rounds:
             self._line(made)
 
     def _line(self, made: UpdateReport) -> None:
-        """Writes the line of an update of the training, and reports it."""
+        """Writes the log line of an update of the training, and reports it."""
         config, update = self._config, made.gradients // self._config.devices
         steps, metrics = (
             update * config.settings.steps,
@@ -227,15 +228,17 @@ class _Rounds:
         rows.plot(self._log, line)
         self._gathered = []
         episodes, rate = metrics.episodes.sum(), self.steps_per_s or 0.0
+        returns = np.sum(metrics.returns, 0)
         left = (config.updates - update) * config.settings.steps
         self._report(
             Report(
                 update,
                 config.updates,
                 steps,
-                float(np.sum(metrics.returns, 0).mean() / episodes) if episodes else None,
+                float(returns.mean() / episodes) if episodes else None,
                 rate,
                 left / rate if rate else 0.0,
+                tuple((returns / episodes).tolist()) if episodes else (),
                 tuple(self._not_finite.tolist()),
                 made.replaced,
                 made.recovered,
@@ -244,7 +247,7 @@ class _Rounds:
 
 
 def _together(each: list[Metrics]) -> Metrics:
-    """The metrics of several steps: sums, and means of figures."""
+    """The metrics of several steps: sums of counts, and means of figures."""
     sums = jax.tree.map(lambda *x: np.sum(x, 0), *each)
     figures = {name: x / len(each) for name, x in sums.figures.items()}
     return dataclasses.replace(sums, figures=figures)

@@ -1,9 +1,9 @@
-"""A learner as a worker of the parameter server: it pulls, plays, learns and pushes what changed.
+"""A learner as a worker of the parameter server: it pulls, plays, learns and pushes the difference.
 
-What is pushed is the difference that a whole update makes to the parameters, negated, which servers
-apply as a gradient at rate 1. An update of PPO takes many steps of an optimizer that looks at all
-parameters at once, to clip their gradient; a server has a range of them, and each step would cost a
-round trip. So the update is the learner's own, optimizer included, and its moments stay here.
+A worker pushes the negated change of the parameters over a whole update, which servers apply as a
+gradient at rate 1. Pushing gradients would not work well: an update of PPO takes many optimizer
+steps, each of which clips the gradient over all parameters, while a server holds only a range of
+them, and each step would cost a round trip. So the optimizer and its moments stay with the worker.
 """
 
 import dataclasses
@@ -29,57 +29,57 @@ from gradweave.marl.program import each_seed, seed_keys
 from gradweave.processes.jax_start import start_jax
 
 DIVIDED = ("environments", "batch_size", "replay_size")
-"""Settings of which each worker has its part."""
+"""Settings that are divided among the workers."""
 
 
 SHARE = 0.5
-"""Of a step that is play, before it was measured; the simulator's, which measures nothing."""
+"""Share of a step spent on playing, until `ready` measures it; the simulator keeps this value."""
 
 
 class Told(NamedTuple):
-    """Of a step, for the log."""
+    """Information about a step, for the log."""
 
     metrics: Metrics
-    """[S, ...] of each seed."""
+    """Metrics of each seed, [S, ...]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """Makes the workers' computations; it is sent to their processes."""
+    """Makes the workers' computations; this object is sent to their processes."""
 
     config: Config
     correction: bool
-    """Whether they pull again once they have played."""
+    """Whether workers pull the parameters again between playing and learning."""
     together: bool
-    """Whether an update is of all workers' gradients, rather than of one."""
+    """Whether a server update combines the gradients of all workers rather than of one."""
 
     def __call__(self, worker: int, clock: int) -> "LearnerSteps":
-        """A worker's computation; of one that was replaced, in games that nobody has played."""
+        """A worker's computation; numbering games by `clock` gives a replacement new games."""
         games = self.compiled.learner.games
         state = self.compiled.start(np.int32((clock * self.config.devices + worker) * games))
         return LearnerSteps(self, state)
 
     @functools.cached_property
     def compiled(self) -> "Compiled":
-        """The programs, of all workers in this process."""
+        """The compiled programs, shared by all workers in this process."""
         return Compiled(self.config, stale=self.correction)
 
     def updates_done(self, version: int) -> float:
-        """Updates of the training after so many of the server."""
+        """Converts a number of server updates into updates of the training."""
         return version if self.together else version / self.config.devices
 
 
 class Compiled:
-    """A worker's learner, and the programs that it runs."""
+    """A worker's learner and its compiled programs."""
 
     def __init__(self, config: Config, *, stale: bool) -> None:
         """Builds the learner of one worker.
 
         Args:
-            config: of the whole training.
+            config: configuration of the whole training.
             stale: whether parameters may change between playing and learning.
         """
-        start_jax()  # for its cache of compiled programs
+        start_jax()  # enables its cache of compiled programs
         self._config, self._stale = config, stale
         environment = make(config.env, **config.options)
         made: Any = algorithm(config.algorithm).build(
@@ -94,14 +94,14 @@ class Compiled:
         self.learn = jax.jit(self._learn)
 
     def _start(self, first: Any) -> Any:
-        """The states [S, ...] before the first update, by the number of the first game."""
+        """The states [S, ...] before the first update, given the number of the first game."""
         keys = seed_keys(np.int32(self._config.seed), self._config.seeds)
         return each_seed(lambda key: self.learner.init(key, first), keys)
 
     def _play(
         self, state: Any, vector: Float[Array, " P"], done: Float[Array, ""]
     ) -> tuple[Any, Any, Metrics]:
-        """Plays by parameters that were pulled."""
+        """Plays with the parameters that were pulled."""
 
         def one(state: Any, parameters: Any) -> tuple[Any, Any, Metrics]:
             return self.learner.play(self.learner.with_parameters(state, parameters), done)
@@ -111,7 +111,7 @@ class Compiled:
     def _learn(
         self, state: Any, experience: Any, vector: Float[Array, " P"], done: Float[Array, ""]
     ) -> tuple[Any, Float[Array, " P"], dict[str, Float[Array, " S"]]]:
-        """Learns from there; the difference is that between what was pulled and what it led to."""
+        """Learns from the experience; returns the change as pulled minus learned parameters."""
 
         def one(state: Any, experience: Any, parameters: Any) -> tuple[Any, dict[str, Array]]:
             state = self.learner.with_parameters(state, parameters)
@@ -122,16 +122,16 @@ class Compiled:
 
 
 class LearnerSteps:
-    """A `Computation`: a learner's updates of parameters that others change too."""
+    """A `Computation` that runs a learner's updates while others change the parameters too."""
 
     def __init__(self, workers: Workers, state: Any) -> None:
         self.state, self.share = state, SHARE
         self._workers, self._compiled = workers, workers.compiled
 
     def ready(self, vector: NDArray[Any]) -> None:
-        """See `Computation.ready`; finds out which share of a step is play."""
+        """See `Computation.ready`; also measures the share of a step spent on playing."""
         state, now = self.state, Pulled(0, vector)
-        for _ in range(2):  # the first time compiles
+        for _ in range(2):  # the first iteration compiles
             begin = time.perf_counter()
             played = self._played(now)
             middle = time.perf_counter()
@@ -165,7 +165,7 @@ class LearnerSteps:
 
 
 def _own(config: Config) -> Any:
-    """A worker's part of the settings."""
+    """The settings of one worker, with its share of the divided settings."""
     settings = config.settings
     parts = {
         name: getattr(settings, name) // config.devices

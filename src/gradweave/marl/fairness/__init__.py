@@ -1,1 +1,1 @@
-"""Agents who share what there is: a hierarchy that learns to be fair, and measures of fairness."""
+"""Agents that share resources: a hierarchy that learns to be fair, and measures of fairness."""

@@ -1,4 +1,4 @@
-"""A controller and its sub-policies, of all agents on an environment."""
+"""A controller and its sub-policies, for all agents of an environment."""
 
 import dataclasses
 
@@ -15,19 +15,21 @@ from gradweave.marl.learners import distributions
 from gradweave.marl.learners.networks import Network
 
 KNOWN = 2
-"""Numbers that utilities add to what is seen: how far one's own is from the mean, and the mean."""
+"""Inputs that utilities add to the observation: the agent's deviation from the mean, and the mean.
+"""
 
 BLOCKS = 32
-"""Into about as many blocks rows are divided: few copies of weights, and few rows left empty."""
+"""Approximate number of blocks that rows are divided into. With more blocks, weights are copied
+more often; with fewer, more rows of incomplete blocks stay empty."""
 
 
 class Parameters(eqx.Module):
-    """All networks. What picks among sub-policies is None where there is one policy alone."""
+    """All networks. The controller and its critic are None if there is a single policy."""
 
     actors: Network
-    """[Z, …] of each sub-policy."""
+    """Stacked networks of the Z sub-policies, [Z, …]."""
     critics: Network
-    """[Z, …]."""
+    """Stacked critics of the Z sub-policies, [Z, …]."""
     controller: Network | None
     judge: Network | None
     """The controller's critic."""
@@ -35,11 +37,11 @@ class Parameters(eqx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """The networks for an environment, and how agents act by them.
+    """The networks for an environment, and how agents act with them.
 
-    All agents share them; who an agent is, is part of what they see. Sub-policies see what the
-    environment shows, the controller sees utilities, too; so does a policy without a controller,
-    unless it learns independently.
+    All agents share the networks, which receive the agent's identity as an input. Sub-policies see
+    only the environment's observation; the controller also sees utilities. A policy without a
+    controller sees utilities as well, unless it learns independently.
     """
 
     environment: Environment
@@ -48,11 +50,11 @@ class Hierarchy:
 
     @property
     def policies(self) -> int:
-        """Z."""
+        """Z, the number of sub-policies."""
         return self.settings.sub_policies if self.settings.hierarchy else 1
 
     def draw(self, key: PRNGKeyArray) -> Parameters:
-        """Draws the parameters."""
+        """Initialises the parameters."""
         environment, settings = self.environment, self.settings
         actor, critic, controller, judge = jax.random.split(key, 4)
         all_seen = environment.observation + (KNOWN if settings.informed else 0)
@@ -78,7 +80,7 @@ class Hierarchy:
         )
 
     def seen(self, view: View, estimates: Estimates) -> Float[Array, "*B A S"]:
-        """What an agent goes by: its observation, and what it knows of utilities."""
+        """An agent's input: its observation, and its knowledge of the utilities."""
         if not self.settings.informed:
             return view.observation
         assert view.utility is not None
@@ -91,7 +93,7 @@ class Hierarchy:
     def choices(
         self, parameters: Parameters, seen: Float[Array, "*B A S"]
     ) -> Float[Array, "*B A Z"]:
-        """Log-probabilities of the controller's choices; the only one's, where there is none."""
+        """Log-probabilities of the controller's choices; zeros if there is only one policy."""
         if parameters.controller is None:
             return jnp.zeros((*seen.shape[:-1], 1))
         return jax.nn.log_softmax(_of(parameters.controller, seen))
@@ -99,7 +101,7 @@ class Hierarchy:
     def choice_value(
         self, parameters: Parameters, seen: Float[Array, "*B A S"]
     ) -> Float[Array, "*B A"]:
-        """Values by the controller's critic; 0 where there is none."""
+        """Values from the controller's critic; 0 if there is no controller."""
         if parameters.judge is None:
             return jnp.zeros(seen.shape[:-1])
         return _of(parameters.judge, seen)[..., 0]
@@ -110,7 +112,7 @@ class Hierarchy:
         chosen: Int[Array, "B A"],
         seen: Float[Array, "B A S"],
     ) -> Float[Array, "B A U"]:
-        """Log-probabilities of each agent's actions by its sub-policy."""
+        """Log-probabilities of each agent's actions under the sub-policy chosen for it."""
         shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
         scores = jax.vmap(_of, (0, None))(parameters.actors, shown)
         own = jnp.take_along_axis(scores, chosen[None, ..., None], 0)[0]
@@ -123,13 +125,13 @@ class Hierarchy:
         agent: Int[Array, " N"],
         seen: Float[Array, "N T S"],
     ) -> tuple[Float[Array, "N T U"], Float[Array, "N T"]]:
-        """Log-probabilities of actions and values, over some agents' steps by one sub-policy each.
+        """Log-probabilities of actions, and values, of rows of steps; each row has one sub-policy.
 
         Args:
-            parameters: of all.
-            chosen: each row's sub-policy.
-            agent: each row's agent.
-            seen: each row's steps.
+            parameters: all parameters.
+            chosen: sub-policy of each row.
+            agent: agent of each row.
+            seen: inputs of each row's steps.
         """
         shown = seen[..., : parameters.actors.layers[0].weight.shape[-2]]
         if self.policies == 1:
@@ -152,7 +154,7 @@ class Hierarchy:
     def controller_outputs(
         self, parameters: Parameters, agent: Int[Array, " N"], seen: Float[Array, "N S"]
     ) -> tuple[Float[Array, "N Z"], Float[Array, " N"]]:
-        """`choices` and `choice_value`, of some agents each in a game of its own."""
+        """`choices` and `choice_value` for rows of one agent each."""
         controller, judge = parameters.controller, parameters.judge
         assert controller is not None and judge is not None
 
@@ -167,29 +169,30 @@ class Hierarchy:
     def drawn_choice(
         self, parameters: Parameters, seen: Float[Array, "B A S"], uniform: Float[Array, "B A"]
     ) -> tuple[Int[Array, "B A"], Float[Array, "B A"]]:
-        """The controller's choices, and their log-probabilities."""
+        """Samples the controller's choices; returns them with their log-probabilities."""
         log_p = self.choices(parameters, seen)
         chosen = distributions.sample(uniform, log_p)
         return chosen, distributions.of_action(log_p, chosen)
 
 
 def _of(network: Network, x: Float[Array, "*B A I"]) -> Float[Array, "*B A N"]:
-    """What a network without a memory makes of it."""
+    """The output of a network without memory."""
     return network(None, x, jnp.zeros(x.shape[:-2], bool))[1]
 
 
 def in_blocks(
     chosen: Int[Array, " N"], policies: int, size: int
 ) -> tuple[Int[Array, " N"], Int[Array, " K"]]:
-    """Rows in blocks of one policy each, so that its weights are taken once for all of a block.
+    """Groups rows into blocks of one policy each, so that its weights are fetched once per block.
 
     Args:
-        chosen: each row's policy.
-        policies: Z.
-        size: rows of a block. A policy's last one may have fewer, and the last blocks none.
+        chosen: policy of each row.
+        policies: Z, the number of policies.
+        size: rows per block. The last block of a policy may be incomplete, and the last blocks of
+            all may be empty.
 
     Returns:
-        Each row's place among the rows of all blocks, and each block's policy.
+        Each row's position among the rows of all blocks, and the policy of each block.
     """
     of = (chosen[:, None] == jnp.arange(policies)).astype(jnp.int32)
     before = jnp.take_along_axis(jnp.cumsum(of, 0), chosen[:, None], 1)[:, 0] - 1
@@ -203,7 +206,7 @@ def in_blocks(
 def _outputs(
     actor: Network, critic: Network, agent: Int[Array, " N"], shown: Float[Array, "N T I"]
 ) -> tuple[Float[Array, "N T U"], Float[Array, "N T"]]:
-    """`Hierarchy.sub_policy_outputs`, where all rows have one policy."""
+    """`Hierarchy.sub_policy_outputs` for rows that all use one policy."""
 
     def output(network: Network) -> Array:
         rows = eqx.tree_at(lambda n: n.agent, network, network.agent[agent][:, None, None])
@@ -213,5 +216,5 @@ def _outputs(
 
 
 def _of_agent(network: Network, agent: Int[Array, ""]) -> Network:
-    """The network as one agent has it, which is then its only one."""
+    """The network reduced to a single agent."""
     return eqx.tree_at(lambda n: n.agent, network, network.agent[agent][None])

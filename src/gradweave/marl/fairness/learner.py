@@ -1,13 +1,13 @@
-"""FEN: proximal policy optimisation of a controller and of the sub-policies that it picks among.
+"""FEN: proximal policy optimisation of a controller and of the sub-policies it chooses from.
 
-A choice lasts for T steps, and every roll-out is a whole number of choices. Each choice's steps are
-a trajectory of the sub-policy that was picked, and the choice itself is one step of the controller.
-The first sub-policy gets the environment's reward, or the mean of what agents' steps are worth; the
-others the logarithm of the probability with which the controller would pick them after the step.
-The controller gets the objective, by default the fair-efficient reward. Without a hierarchy one
-policy gets the objective in each step.
+A choice lasts for T steps, and a roll-out is a whole number of choices. The T steps of a choice are
+a trajectory of the chosen sub-policy, while the choice itself is one step of the controller. The
+first sub-policy is rewarded with the environment's reward, or with the mean contribution of the
+agents' steps; the others with the log-probability that the controller would choose them after the
+step. The controller is rewarded with the objective, by default the fair-efficient reward. Without a
+hierarchy, a single policy is rewarded with the objective in each step.
 
-Values are of (1 − γ) times the discounted sums, so that critics learn numbers of the rewards' size.
+Critics estimate discounted sums times (1 − γ), so that values are as large as rewards.
 
 Source: Jiang and Lu 2019 (1910.14472), algorithm 1.
 """
@@ -41,63 +41,64 @@ from gradweave.marl.learners.randomness import (
 from gradweave.training.advantages import advantages
 
 LEAST_INFORMATION = -5.0
-"""Logarithm of a probability below which being chosen counts no less."""
+"""Lower limit for the log-probability of being chosen, so that its reward stays bounded."""
 
 
 class FENState(eqx.Module):
-    """All that the next update depends on."""
+    """Everything that the next update depends on."""
 
     parameters: Parameters
     optimizer: Any
     games: Any
-    """[E] games' own states."""
+    """[E] states of the games."""
     view: View
-    """[E]."""
+    """[E] views of the games."""
     estimates: Estimates
-    """[E, A] of the mean utility."""
+    """[E, A] estimates of the mean utility."""
     worth: Estimates
-    """[E, A] of the mean of what agents' steps are worth."""
+    """[E, A] estimates of the mean contribution of the agents' steps."""
     tally: RunningReturns
     ended: Fairness
-    """[E] of each game's last whole episode; 0 before there is one."""
+    """[E] fairness of each game's last complete episode; 0 before the first."""
     keys: PRNGKeyArray
-    """[E] each game's own."""
+    """[E] random keys of the games."""
     key: PRNGKeyArray
-    """Of the minibatches."""
+    """Random key of the minibatches."""
 
 
 class Memory(eqx.Module):
-    """What agents remember from step to step."""
+    """The memory of acting agents."""
 
     estimates: Estimates
     chosen: Int[Array, "B A"]
     clock: Int[Array, " B"]
-    """Steps of the episode."""
+    """Number of steps in the current episode."""
 
 
 class Steps(eqx.Module):
-    """Steps that were played: [S, T, E, A], choices by steps."""
+    """The steps of a roll-out, [S, T, E, A]: choices by steps."""
 
     seen: Float[Array, "S T E A F"]
     action: Int[Array, "S T E A"]
     log_probability: Float[Array, "S T E A"]
     reward: Float[Array, "S T E A"]
     first: Float[Array, "S T E A"]
-    """What the first sub-policy gets."""
+    """Reward of the first sub-policy."""
     objective: Float[Array, "S T E A"]
-    """What the controller gets, or the one policy."""
+    """Reward of the controller, or of the single policy."""
     seen_after: Float[Array, "S T E A F"]
-    """What is seen after the step, before a new episode."""
+    """Input after the step, before a new episode begins."""
     done: Array
-    """[S, T, E]."""
+    """[S, T, E] whether the episode ended with the step."""
     sent_bytes: Float[Array, "S T E A"]
-    """By each agent, to find the mean utility, and the mean worth of a step where that counts."""
+    """Bytes that each agent sent to find the mean utility and, if required, the mean contribution.
+    """
     error: Float[Array, "S T E A"]
-    """Of its estimate, as a share of the mean."""
+    """Error of the agent's estimate of the mean utility, relative to the mean."""
 
 
 class Samples(eqx.Module):
-    """Choices to learn from, [N] of any games and agents, each with its steps."""
+    """[N] choices to learn from, over all games and agents, each with its steps."""
 
     chosen: Int[Array, " N"]
     agent: Int[Array, " N"]
@@ -113,23 +114,23 @@ class Samples(eqx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FENLearner:
-    """See the module."""
+    """The learner that the module describes."""
 
     hierarchy: Hierarchy
     settings: FEN
     optimizer: optax.GradientTransformation
-    """With its aggregation over the devices."""
+    """Includes the aggregation over devices."""
     games: int
-    """E: on one device."""
+    """E, the number of games per device."""
 
     @property
     def steps(self) -> int:
-        """Steps that an update makes on one device."""
+        """Environment steps per update on one device."""
         return self.games * self.settings.rollout
 
     @property
     def choices(self) -> int:
-        """S: choices of an agent in an update."""
+        """S, the number of choices per agent and update."""
         return self.settings.rollout // self.settings.choice_steps
 
     def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> FENState:
@@ -173,7 +174,7 @@ class FENLearner:
         *,
         greedy: bool,
     ) -> tuple[Memory, Int[Array, "B A"]]:
-        """See `Learner.act`: greedily, the likeliest choices and the likeliest actions."""
+        """See `Learner.act`; if greedy, takes the most likely choices and actions."""
         hierarchy = self.hierarchy
         assert view.utility is not None
         estimates = hierarchy.consensus.after(memory.estimates, view.utility, view.start)
@@ -207,7 +208,7 @@ class FENLearner:
         return state, dataclasses.replace(metrics, figures=reported)
 
     def _rollout(self, state: FENState) -> tuple[FENState, Samples, Metrics]:
-        """One roll-out, with its advantages."""
+        """A roll-out, with its advantages."""
         choices, steps = self.choices, self.settings.choice_steps
         keys, (choosing, sampling, playing) = rollout_keys(state.keys, choices * steps, 3)
         agents = self.hierarchy.environment.num_agents
@@ -249,7 +250,7 @@ class FENLearner:
         return {"objective": played.objective.mean()} | reported
 
     def _choose(self, parameters: Parameters, carry: Any, now: Any) -> tuple[Any, Any]:
-        """One choice of all agents, and its steps."""
+        """One choice of every agent, and its steps."""
         _, view, estimates, *_ = carry
         choosing, *noise = now
         seen = self.hierarchy.seen(view, estimates)
@@ -300,7 +301,7 @@ class FENLearner:
     def _samples(
         self, parameters: Parameters, chosen: Array, log_p: Array, played: Steps
     ) -> Samples:
-        """A roll-out's choices, with the advantages of their steps and their own."""
+        """The choices of a roll-out, with the advantages of the choices and of their steps."""
         choices, _, games, agents = played.reward.shape
         agent = jnp.broadcast_to(jnp.arange(agents), (choices, games, agents)).reshape(-1)
 
@@ -334,7 +335,7 @@ class FENLearner:
         )
 
     def _rewards(self, parameters: Parameters, chosen: Array, played: Steps) -> Array:
-        """[S, T, E, A] what each step's sub-policy gets for it."""
+        """[S, T, E, A] reward of the chosen sub-policy in each step."""
         if not self.settings.hierarchy:
             return played.objective
         log_p = self.hierarchy.choices(parameters, played.seen_after)
@@ -343,9 +344,9 @@ class FENLearner:
         return jnp.where(picked == 0, played.first, self.settings.information * log_choice)
 
     def _choice_advantages(self, parameters: Parameters, played: Steps) -> tuple[Array, Array]:
-        """[S, E, A] advantages of choices, normalised, and the targets of the controller's critic.
+        """[S, E, A] normalised advantages of choices, and the targets of the controller's critic.
 
-        Where an episode ends, values go on as if it did not: only time is up.
+        Values are bootstrapped at the end of an episode, because episodes end only by a time limit.
         """
         settings = self.settings
         of_end = settings.objective in OF_UTILITIES
@@ -360,7 +361,7 @@ class FENLearner:
         return (own - own.mean()) / (own.std() + 1e-8), own + value
 
     def _normalised(self, advantage: Float[Array, "N T"], chosen: Int[Array, " N"]) -> Array:
-        """To mean 0 and deviation 1, for each sub-policy."""
+        """Normalises advantages to mean 0 and deviation 1, per sub-policy."""
         of = (chosen[:, None] == jnp.arange(self.hierarchy.policies)).astype(jnp.float32)
         share = of / jnp.maximum(of.sum(0), 1.0)
         centred = advantage - (share.T @ advantage.mean(1))[chosen][:, None]
@@ -368,19 +369,19 @@ class FENLearner:
         return centred / (deviation[chosen][:, None] + 1e-8)
 
     def _minibatches(self, samples: Samples, key: PRNGKeyArray) -> Samples:
-        """Random [minibatches, …] of the choices."""
+        """Splits the choices into random minibatches, [minibatches, …]."""
         order = permutation(key, samples.chosen.shape[0])
         parts = self.settings.minibatches
         return jax.tree.map(lambda x: x[order].reshape(parts, -1, *x.shape[1:]), samples)
 
     def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
-        """One step of the optimizer."""
+        """One optimizer step."""
         return optimizer_step(self._loss, self.optimizer, carry, part)
 
     def _loss(
         self, parameters: Parameters, part: Samples
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-        """The clipped objectives, the critics' errors and the entropies, of both levels."""
+        """The sum over both levels of clipped objective, critic loss and entropy bonus."""
         settings = self.settings
         log_p, value = self.hierarchy.sub_policy_outputs(
             parameters, part.chosen, part.agent, part.seen
@@ -413,7 +414,7 @@ class FENLearner:
     def _terms(
         self, log_p: Array, value: Array, change: Array, advantage: Array, target: Array
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-        """A level's clipped objective, its critic's error, and its entropy."""
+        """A level's clipped objective, the error of its critic, and its entropy."""
         gain = surrogate(change, advantage, self.settings.clip_ratio).mean()
         error = 0.5 * jnp.square(value - target).mean()
         return gain, error, distributions.entropy(log_p).mean()

@@ -1,12 +1,12 @@
-"""Each agent's own estimate of the mean utility, by exchanges with its neighbours.
+"""Each agent's estimate of the mean utility, found by exchanges with its neighbours.
 
-A utility is a running mean, so the mean of all moves little in a step. Agents therefore go on from
-their last estimates: each adds to its own by how much its utility has changed, and then averages
-with its neighbours', k times. The mean of the estimates stays that of the utilities, and each of
-them tends to it.
+A utility is a running mean, so the mean over agents changes little per step. Agents therefore
+continue from their last estimates: each adds the change of its utility, and then averages with its
+neighbours k times. The mean of the estimates always equals the mean utility, and each estimate
+tends to it.
 
-Source: Jiang and Lu 2019, section 3.4 (average consensus); Zhu and Martínez 2010 (of a value that
-changes).
+Source: Jiang and Lu 2019, section 3.4 (average consensus); Zhu and Martínez 2010 (dynamic average
+consensus, for a value that changes).
 """
 
 import dataclasses
@@ -23,36 +23,36 @@ from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.execute.axis import AXIS
 
 AGENTS_AXIS = f"{AXIS}_agents"
-"""The axis over which agents exchange; devices have one of their own."""
+"""The axis over which agents exchange messages; devices have a separate axis."""
 
 
 class Estimates(eqx.Module):
-    """What agents remember of the exchanges in an episode."""
+    """The state of the exchanges in an episode."""
 
     mean: Float[Array, "*B A"]
     """Each agent's estimate."""
     last_sent: Float[Array, "*B A"]
-    """Each agent's utility as it counts in the estimates."""
+    """Each agent's utility as already included in the estimates."""
     turn: Int[Array, "*B"]
-    """Exchanges so far."""
+    """Number of exchanges so far."""
     sent_bytes: Float[Array, "*B A"]
-    """By each agent in the last step."""
+    """Bytes that each agent sent in the last step."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeanUtility:
-    """How agents find the mean utility."""
+    """The method by which agents find the mean utility."""
 
     mixing: MixingMatrix | None
-    """By which weights they average; None for the exact mean, which nobody sends anything for."""
+    """Averaging weights, or None for the exact mean, which is computed without messages."""
     exchanges: int
-    """k: in a step."""
+    """k, the number of exchanges per step."""
 
     def start(self, *shape: int) -> Estimates:
-        """Before an episode.
+        """The estimates before an episode.
 
         Args:
-            shape: games side by side, and agents.
+            shape: the numbers of games and agents.
         """
         nothing = jnp.zeros(shape)
         return Estimates(nothing, nothing, jnp.zeros(shape[:-1], jnp.int32), nothing)
@@ -60,17 +60,17 @@ class MeanUtility:
     def after(
         self, before: Estimates, utility: Float[Array, "B A"], start: Bool[Array, " B"]
     ) -> Estimates:
-        """The estimates after a step's exchanges.
+        """The estimates after the exchanges of a step.
 
         Args:
-            before: those of the step before.
-            utility: each agent's own now.
-            start: where an episode begins: nothing is earned yet, and nothing sent.
+            before: estimates of the preceding step.
+            utility: each agent's current utility.
+            start: games in which an episode begins; their utilities, estimates and bytes are 0.
         """
         return emptied(self._after(before, utility), start)
 
     def _after(self, before: Estimates, utility: Float[Array, "B A"]) -> Estimates:
-        """The same within an episode."""
+        """Like `after`, within an episode."""
         sent = jnp.zeros_like(utility)
         if self.mixing is None:
             mean = jnp.broadcast_to(utility.mean(-1, keepdims=True), utility.shape)
@@ -84,7 +84,7 @@ class MeanUtility:
     def _exchange(
         self, mean: Float[Array, " A"], turn: Int[Array, ""]
     ) -> tuple[Float[Array, " A"], Float[Array, " A"]]:
-        """One message of each agent to each neighbour: their averages, and the bytes sent."""
+        """One message from each agent to each neighbour; returns averages and bytes sent."""
         mixing = self.mixing
         assert mixing is not None
 
@@ -94,7 +94,7 @@ class MeanUtility:
                 mixing=mixing,
                 turn=turn % mixing.period,
                 compressor=Uncompressed(),
-                key=jax.random.key(0),  # nothing is drawn
+                key=jax.random.key(0),  # not used, since nothing is random
                 size=1,
                 dtype=own.dtype,
                 axis_name=AGENTS_AXIS,
@@ -106,7 +106,7 @@ class MeanUtility:
 
 
 def emptied(estimates: Any, start: Bool[Array, " B"]) -> Any:
-    """Nothing known where an episode begins."""
+    """Resets the estimates of games in which an episode begins."""
 
     def of(x: Array) -> Array:
         return jnp.where(start.reshape(-1, *[1] * (x.ndim - 1)), jnp.zeros_like(x), x)

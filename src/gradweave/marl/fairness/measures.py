@@ -1,4 +1,4 @@
-"""How efficient and how fair utilities are."""
+"""Measures of the efficiency and the fairness of utilities."""
 
 from typing import Any
 
@@ -8,20 +8,23 @@ import numpy as np
 from jaxtyping import Array, Float
 
 _LEAST = 1e-9
-"""Below which nothing counts as earned."""
+"""Utilities up to this size count as 0."""
 
 
 class Fairness(eqx.Module):
-    """Of some agents' utilities, their mean rewards a step."""
+    """Measures of the utilities of some agents, their mean rewards per step."""
 
     utilisation: Float[Array, "*B"]
-    """Their sum: of one resource that gives 1 a step, the share of steps in which it is used."""
+    """Sum of the utilities. For one resource that gives 1 per step, the share of steps it is used.
+    """
     variation: Float[Array, "*B"]
-    """Coefficient of variation: standard deviation, with A − 1, over the mean; 0 if all are 0."""
+    """Coefficient of variation: sample standard deviation (divisor A − 1) over mean; 0 if all are
+    0."""
     least: Float[Array, "*B"]
     greatest: Float[Array, "*B"]
     jain: Float[Array, "*B"]
-    """Jain's index, (Σ u)² / (A Σ u²): from 1/A, where one has all, to 1; 1 if all are 0."""
+    """Jain's index, (Σ u)² / (A Σ u²): from 1/A, if one agent has everything, to 1; 1 if all are 0.
+    """
 
 
 def fairness(utility: Float[Array, "*B A"]) -> Fairness:
@@ -49,18 +52,18 @@ def fairness(utility: Float[Array, "*B A"]) -> Fairness:
 
 
 def summary(returns: np.ndarray, lengths: np.ndarray) -> dict[str, float]:
-    """Means over episodes.
+    """Means of the measures over episodes.
 
     Args:
-        returns: [episodes, A].
-        lengths: [episodes] steps.
+        returns: returns of the agents, [episodes, A].
+        lengths: numbers of steps, [episodes].
     """
     found = fairness(jnp.asarray(returns / lengths[:, None]))
     return {name: float(np.mean(value)) for name, value in figures(found).items()}
 
 
 def figures(found: Fairness) -> dict[str, Any]:
-    """By name."""
+    """The measures by name."""
     return {
         "utilisation": found.utilisation,
         "variation": found.variation,

@@ -1,4 +1,4 @@
-"""How a hierarchy learns to be fair, and the specification of its gossip; without JAX."""
+"""Settings of a hierarchy that learns to be fair, and its gossip's specification; without JAX."""
 
 import dataclasses
 from typing import Any, Literal, get_args
@@ -20,75 +20,78 @@ Objective = Literal[
 """What agents maximise; see `gradweave.marl.fairness.objectives`."""
 FirstObjective = Literal["own", "alpha_fair"]
 MEANS = ("average", "alpha_fair")
-"""Objectives that are the mean of what each agent's step is worth."""
+"""Objectives that are a mean of contributions of the agents' steps."""
 EXACT, COMPLETE, RING = "exact", "complete", "ring"
 
 
 @dataclasses.dataclass(frozen=True)
 class FEN:
-    """How a controller and its sub-policies learn; or one policy, without a hierarchy.
+    """Settings of a controller and its sub-policies, or of one policy without a hierarchy.
 
-    Source: Jiang and Lu 2019 (1910.14472). Numbers of games, rates and widths are our own.
+    Source: Jiang and Lu 2019 (1910.14472). Numbers of games, learning rates and widths are
+    Gradweave's.
     """
 
     environments: int = 32
-    """Games side by side, of all devices together."""
+    """Number of games in parallel, over all devices."""
     rollout: int = 250
-    """Steps of each game in an update: a multiple of `choice_steps`."""
+    """Steps of each game per update: a multiple of `choice_steps`."""
     epochs: int = 2
-    """Times that an update goes over its steps."""
+    """Number of passes over the steps of an update."""
     minibatches: int = 4
-    """Parts of an epoch, each a step of the optimizer, on every device."""
+    """Minibatches per epoch and device; each makes one optimizer step."""
     learning_rate: float = 2e-3
     decay: bool = True
-    """Whether the learning rate falls to 0, by as much with each step of the optimizer."""
+    """Whether the learning rate decays linearly to 0 over the optimizer steps of the training."""
     objective: Objective = "fair_efficient"
-    """What the controller maximises; the policy itself, where there is no hierarchy."""
+    """What the controller maximises, or the single policy without a hierarchy."""
     hierarchy: bool = True
-    """Whether a controller picks among sub-policies."""
+    """Whether a controller chooses among sub-policies."""
     sub_policies: int = 4
-    """Of which the first one maximises `first_objective`, the others its being chosen."""
+    """Number of sub-policies. The first maximises `first_objective`; the others maximise the
+    probability that the controller chooses them."""
     first_objective: FirstObjective = "own"
-    """``own``: its own reward, as in FEN. ``alpha_fair``: the mean of what agents' steps are worth,
-    which takes a second number in each message."""
+    """``own``: the agent's reward, as in FEN. ``alpha_fair``: the mean contribution of the agents'
+    steps, which needs a second number in each message."""
     choice_steps: int = 25
-    """T: steps between choices."""
+    """T, the number of steps between choices."""
     capacity: float = 0.25
-    """c: the mean utility that counts as 1; more of it counts no more."""
+    """c, the capacity: a mean utility of c counts as 1, and so does any larger mean."""
     epsilon: float = 0.1
-    """ε: the unfairness at which the fair-efficient reward is half of the greatest."""
+    """ε, the unfairness at which the fair-efficient reward is half of its maximum."""
     gossip: str = RING
-    """By which messages agents find the mean utility, and the objective if it is the mean reward or
-    α-fair: ``exact`` (none), ``ring``, ``complete``, a
-    network, or options of ``d_psgd`` (``mixing=matchings,network=torus:2x2``)."""
+    """The messages with which agents find the mean utility, and the objective if it is the mean
+    reward or α-fair: ``exact`` (no messages), ``ring``, ``complete``, a network, or options of
+    ``d_psgd`` (``mixing=matchings,network=torus:2x2``)."""
     exchanges: int = 1
-    """k: messages to each neighbour in a step."""
+    """k, the number of messages to each neighbour per step."""
     alpha: float = 1.0
-    """α of the objective ``alpha_fair``: 0 is efficient, 1 proportionally fair, more is fairer."""
+    """α of the objective ``alpha_fair``: 0 is efficient, 1 proportionally fair, larger values
+    fairer."""
     goal: float = 0.95
     """Jain's index below which the objective ``jain`` is penalised."""
     penalty: float = 10.0
-    """By how much for each 1 that the index is below."""
+    """Penalty per unit by which the index is below the goal."""
     information: float = 1.0
-    """Weight of the logarithm of the probability of being chosen."""
+    """Weight of the log-probability of being chosen."""
     discount: float = 0.98
-    """γ of the policies' steps."""
+    """γ for the steps of the policies."""
     choice_discount: float = 0.98
-    """γ of the controller's choices."""
+    """γ for the choices of the controller."""
     gae_lambda: float = 0.95
     """λ of the generalised advantage estimate."""
     clip_ratio: float = 0.2
-    """How far the ratio of an action's probabilities may move from 1 in one update."""
+    """How far the probability ratio of an action may move from 1 in one update."""
     entropy_coefficient: float = 0.03
-    """Weight of the policies' entropy bonus."""
+    """Weight of the entropy bonus of the policies."""
     choice_entropy_coefficient: float = 0.03
-    """Weight of the controller's."""
+    """Weight of the entropy bonus of the controller."""
     value_coefficient: float = 0.5
     """Weight of the critics' loss."""
     max_gradient_norm: float = 0.5
-    """Norm to which gradients are clipped, after devices have combined them."""
+    """Norm to which gradients are clipped after the devices have combined them."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, of every actor and critic."""
+    """Widths of the hidden layers of every actor and critic."""
     activation: Activation = "tanh"
 
     def __post_init__(self) -> None:
@@ -110,7 +113,7 @@ class FEN:
             )
         if self.first_objective != "own" and (not self.hierarchy or self.objective == "average"):
             raise OptionError(
-                "first_objective: expected own where there is no hierarchy, or the objective is "
+                "first_objective: expected own without a hierarchy, or if the objective is "
                 f"average; got {self.first_objective!r}"
             )
         if self.rollout % self.choice_steps:
@@ -122,25 +125,25 @@ class FEN:
 
     @property
     def steps(self) -> int:
-        """Steps of an update, of all games on all devices together."""
+        """Environment steps per update, over all games and devices."""
         return self.environments * self.rollout
 
     @property
     def worth(self) -> str | None:
-        """By which of `MEANS` a step counts whose mean agents find; none where they need not."""
+        """The member of `MEANS` whose mean agents estimate, or None if no objective needs it."""
         maximised = (self.objective, self.first_objective)
         return next((name for name in MEANS if name in maximised), None)
 
     @property
     def informed(self) -> bool:
-        """Whether anything that is learned depends on the mean utility."""
+        """Whether learning depends on the mean utility."""
         return self.hierarchy or self.objective != "own"
 
     def check_devices(self, devices: int) -> None:
-        """Refuses settings that cannot be divided among devices.
+        """Refuses settings that cannot be divided evenly among the devices.
 
         Raises:
-            OptionError: where games or minibatches do not come out even.
+            OptionError: the games, or the minibatches of a device, cannot be divided evenly.
         """
         if self.environments % devices:
             raise OptionError(
@@ -156,11 +159,11 @@ class FEN:
 
 
 def network_of(gossip: str) -> GossipSpec | None:
-    """The gossip of a specification; None for what needs none to be read.
+    """The parsed gossip of a specification, or None for ``exact``, ``complete`` and ``ring``.
 
     Raises:
-        SpecError: it is not understood.
-        OptionError: it has a value out of its range.
+        SpecError: the specification cannot be parsed.
+        OptionError: a value is out of its range.
     """
     if gossip in (EXACT, COMPLETE, RING):
         return None
@@ -170,10 +173,10 @@ def network_of(gossip: str) -> GossipSpec | None:
 
 
 def mixing_of(gossip: str, agents: int) -> MixingMatrix | None:
-    """The weights of a specification for so many agents; None for the exact mean.
+    """The averaging weights of a specification for a number of agents, or None for the exact mean.
 
     Raises:
-        OptionError: its network has another number of servers.
+        OptionError: the network has another number of servers.
     """
     if gossip == EXACT:
         return None
@@ -195,4 +198,4 @@ FEN_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "manufacturing_plant": {"choice_steps": 50, "capacity": 0.05},
 }
-"""What differs from `FEN`'s own defaults, by family of games."""
+"""Defaults that differ from those of `FEN`, per family of games."""

@@ -1,1 +1,1 @@
-"""What is played: one view of every game, and its pictures."""
+"""Games: a common view of all of them, and their pictures."""

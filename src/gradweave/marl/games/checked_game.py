@@ -1,4 +1,4 @@
-"""Whether a game's functions return what JaxMARL's interface says; found without playing it."""
+"""Checks, without playing a game, that its functions return what JaxMARL's interface requires."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +14,11 @@ def check_game(game: Any, label: str) -> None:
     """Refuses a game that learners could not play.
 
     Args:
-        game: with the parts of JaxMARL's interface.
-        label: for messages.
+        game: a game with the parts of JaxMARL's interface.
+        label: name of the game for messages.
 
     Raises:
-        OptionError: one line that names the function, what was expected and what came.
+        OptionError: one line that names the function, the expected result and the actual result.
     """
     agents = list(game.agents)
     if not agents:
@@ -78,7 +78,7 @@ def _action(game: Any, agent: Any, label: str) -> jax.ShapeDtypeStruct:
 def _parts(
     label: str, where: str, number: int, what: str, function: Any, *arguments: Any
 ) -> tuple[Any, ...]:
-    """What a function returns, as shapes."""
+    """The shapes of a function's results."""
     parts = plugins.called(label, where, lambda: jax.eval_shape(function, *arguments))
     if not isinstance(parts, tuple) or len(parts) != number:
         got = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(parts).__name__
@@ -103,7 +103,7 @@ def _check_shape(array: Any, shape: tuple[int, ...], label: str, where: str) -> 
 
 
 def _check_alike(one: Any, other: Any, label: str, where: str) -> None:
-    """Refuses arrays after a step that are not those before it."""
+    """Refuses a step whose arrays differ in shape or structure from those before it."""
     before, after = (
         {
             jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape

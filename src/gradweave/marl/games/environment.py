@@ -15,25 +15,27 @@ from gradweave.marl.games.guide import Guide
 from gradweave.marl.games.reading import Game, State
 from gradweave.marl.games.reading import Reading as Reading
 
+UNBOUNDED = 1e30
+"""A range of action values from this width on counts as infinite; such actions are not scaled."""
 PARTS = 8
-"""Where at most an eighth of the games have ended, an eighth begins anew, else all do. A larger
-part begins more episodes in vain, a smaller one suffices less often."""
+"""If at most an eighth of the games have ended, a batch of an eighth is reset, otherwise all games.
+A larger batch would reset more games in vain; a smaller batch would suffice less often."""
 
 
 class View(eqx.Module):
-    """What is observed before an action. ``*B`` are axes of parallel games."""
+    """What agents observe before an action. ``*B`` are axes of parallel games."""
 
     observation: Float[Array, "*B A O"]
-    """Each agent's, padded with zeros to the longest."""
+    """Each agent's observation, padded with zeros to the longest."""
     available: Bool[Array, "*B A U"]
-    """Discrete actions that may be taken now; components of a continuous action that exist."""
+    """Discrete actions that are available now, or components of a continuous action that exist."""
     world: Float[Array, "*B W"]
-    """For centralised critics and mixers: the game's own state vector where it has one, and all
-    observations one after the other where not."""
+    """Input of centralised critics and mixers: the game's state vector, or all observations
+    concatenated if the game has none."""
     start: Bool[Array, "*B"]
-    """Whether an episode begins here, so that recurrent state is reset."""
+    """Whether an episode begins here, so that recurrent state must be reset."""
     utility: Float[Array, "*B A"] | None = None
-    """Each agent's mean reward a step so far in the episode, in games of resources."""
+    """Each agent's mean reward per step so far in the episode, for games about resources."""
 
 
 class Outcome(eqx.Module):
@@ -41,78 +43,79 @@ class Outcome(eqx.Module):
 
     reward: Float[Array, "*B A"]
     shaped: Float[Array, "*B A"]
-    """The game's shaped reward, which counts in no return."""
+    """The game's shaped reward, which is not part of returns."""
     done: Bool[Array, "*B"]
-    """Whether the episode ended, for all agents; the next view is then of a new one."""
+    """Whether the episode ended, for all agents; the next view then belongs to a new episode."""
     truncated: Bool[Array, "*B"]
-    """Whether a time limit alone ended it, as far as the game tells."""
+    """Whether only a time limit ended the episode, as far as the game reports it."""
     last: View
-    """The view after the step, before a new episode replaced it."""
+    """The view after the step, before a new episode replaces it."""
     events: Bool[Array, "*B R"] | None = None
-    """What happened, where agents have reward machines."""
+    """The events that occurred, if agents have reward machines."""
     measures: dict[str, Float[Array, "*B"]] = eqx.field(default_factory=dict)
-    """What the step adds to the game's own measures; see `Reading.measures`."""
+    """The step's contribution to the game's own measures; see `Reading.measures`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Environment:
-    """A game behind the arrays above. `step` starts a new episode by itself, as JaxMARL's does.
+    """A game behind the arrays above. Like JaxMARL's, `step` starts a new episode automatically.
 
-    `reset` and `step` are of one game; `jax.vmap` runs many.
+    `reset` and `step` handle one game; `jax.vmap` runs many.
     """
 
     id: str
-    """With its options, as `environments.make` read it."""
+    """The name with its options, in the notation of `environments.make`."""
     family: str
-    """By which algorithms choose their defaults."""
+    """The name by which algorithms choose their defaults."""
     meaning: str
     """What the reported return measures."""
     game: Game
     reading: Reading
     agents: tuple[str, ...]
-    """[A]."""
+    """Names of the [A] agents."""
     teams: tuple[int, ...]
-    """[A] each agent's, from 0 on: agents of a team have common interests."""
+    """[A] the team of each agent, counted from 0; agents of a team have common interests."""
     continuous: bool
     mask: np.ndarray
-    """[A, U] the actions, or components, that each agent has: `View.available` is a subset."""
+    """[A, U] the actions, or components, that each agent has; `View.available` is a subset."""
     low: np.ndarray
-    """[A, U] least value of each component of a continuous action."""
+    """[A, U] lower bound of each component of a continuous action."""
     high: np.ndarray
-    """[A, U] greatest value."""
+    """[A, U] upper bound of each component."""
     observation: int
-    """O: numbers in an observation."""
+    """O, the length of an observation."""
     shape: tuple[int, ...]
-    """Of each agent's observation in the game, before it is one row; [O] where they differ."""
+    """Shape of each agent's observation in the game, before flattening; [O] if the shapes differ.
+    """
     world: int
-    """W: numbers in the state vector."""
+    """W, the length of the state vector."""
     stochastic: bool
     """Whether a step depends on its key; a reset always does."""
     guide: Guide | None = None
-    """The reward machines beside the agents, if any."""
+    """The agents' reward machines, if any."""
 
     @property
     def num_agents(self) -> int:
-        """A."""
+        """A, the number of agents."""
         return len(self.agents)
 
     @property
     def actions(self) -> int:
-        """U: the most discrete actions, or components of a continuous one, of any agent."""
+        """U, the maximum number of discrete actions, or of components of a continuous action."""
         return self.mask.shape[1]
 
     @property
     def masked(self) -> bool:
-        """Whether what is available depends on the state."""
+        """Whether the available actions depend on the state."""
         return self.reading.available is not None
 
     def reset(self, key: PRNGKeyArray) -> tuple[State, View]:
-        """A new episode.
+        """Starts an episode.
 
         Args:
-            key: draws it.
+            key: random key of the episode.
         """
-        with warnings.catch_warnings():  # tracing JaxMARL's code warns of dtypes
+        with warnings.catch_warnings():  # JaxMARL's code triggers dtype warnings while it is traced
             warnings.simplefilter("ignore")
             seen, state = self.game.reset(key)
             state = jax.tree.map(_strong, state)
@@ -121,15 +124,16 @@ class Environment:
     def step(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
     ) -> tuple[State, View, Outcome]:
-        """One step of all agents, and a new episode where one ended.
+        """One step of all agents, followed by a new episode if one ended.
 
-        The keys are divided as `MultiAgentEnv.step` divides them, so that both play the same game.
+        The keys are split as in `MultiAgentEnv.step`, so that both play the same game.
 
         Args:
-            key: for the game's own draws, and those of the next episode.
-            state: the game's.
-            action: [A] numbers of discrete actions, or [A, U] components, each in [−1, 1] for the
-                whole of its range; values beyond count as the nearest within.
+            key: random key of the game's step and of the next episode.
+            state: state of the game.
+            action: [A] numbers of discrete actions, or [A, U] components. Components are in [−1, 1]
+                for the whole range if the range is bounded, otherwise unscaled; values outside a
+                range are clipped.
         """
         after, last, outcome = self._step_in_episode(key, state, action)
         return *self._reset_where_done(outcome.done, key, after, last), outcome
@@ -137,22 +141,23 @@ class Environment:
     def steps(
         self, keys: PRNGKeyArray, states: State, actions: Num[Array, "B A *U"]
     ) -> tuple[State, View, Outcome]:
-        """`step` for parallel games; where none or few have ended, none or few episodes are drawn.
+        """`step` for parallel games, which resets only as many games as necessary.
 
         Args:
-            keys: [B] each game's.
-            states: [B].
+            keys: [B] random keys of the games.
+            states: [B] states of the games.
             actions: see `step`.
         """
         after, last, outcome = jax.vmap(self._step_in_episode)(keys, states, actions)
         return *self._begin_anew(outcome.done, keys, (after, last)), outcome
 
     def _begin_anew(self, done: Bool[Array, " B"], keys: PRNGKeyArray, now: Any) -> Any:
-        """New episodes in place of those that have ended, [B] in all.
+        """Replaces the episodes that have ended by new ones, among [B] games.
 
-        To begin an episode may take longer than a step, and mostly none or few end at once. Then
-        few are begun, or none. Under `jax.vmap`, of seeds say, that is decided for all games
-        together, where a condition of each seed's would begin all games of all always.
+        A reset may take longer than a step, and usually few games or none end at once. So this
+        function resets none, a small batch, or all. Under `jax.vmap`, for instance over seeds, it
+        decides once for all games together: JAX turns a vmapped condition into a select that would
+        always reset every game.
         """
 
         @jax.custom_batching.custom_vmap
@@ -189,8 +194,9 @@ class Environment:
     def _step_in_episode(
         self, key: PRNGKeyArray, state: State, action: Num[Array, "A *U"]
     ) -> tuple[State, View, Outcome]:
-        """A step in the same episode."""
-        # A constant key where it does not matter: XLA then draws once, not in each step.
+        """A step without starting a new episode."""
+        # A constant key for deterministic games lets XLA draw random numbers once instead of per
+        # step.
         key = jax.random.split(key)[0] if self.stochastic else jax.random.key(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -218,7 +224,7 @@ class Environment:
     def _reset_where_done(
         self, done: Bool[Array, ""], key: PRNGKeyArray, state: State, view: View
     ) -> tuple[State, View]:
-        """A new episode in place of one that has ended."""
+        """Replaces an episode that has ended by a new one."""
         first = self.reset(jax.random.split(key)[1])
         return jax.tree.map(
             lambda new, old: jnp.where(done, new, _cast(old, new)), first, (state, view)
@@ -228,7 +234,11 @@ class Environment:
         if not self.continuous:
             return {agent: action[i] for i, agent in enumerate(self.game.agents)}
         share = (jnp.clip(action, -1.0, 1.0) + 1.0) / 2.0
-        value = jnp.asarray(self.low) + share * (self.high - self.low)
+        with np.errstate(over="ignore"):
+            spread = self.high - self.low
+        bounded = spread < UNBOUNDED
+        scaled = jnp.asarray(self.low) + share * np.where(bounded, spread, 0.0)
+        value = jnp.where(bounded, scaled, jnp.clip(action, self.low, self.high))
         counts = self.mask.sum(1)
         return {agent: value[i, : counts[i]] for i, agent in enumerate(self.game.agents)}
 
@@ -257,18 +267,18 @@ def wrap(
     meaning: str,
     teams: Sequence[int] | None = None,
 ) -> Environment:
-    """An environment of a game; the sizes of its arrays are those of a reset.
+    """The environment of a game; the sizes of its arrays are those that a reset returns.
 
-    Some of JaxMARL's spaces differ from what its steps return, so only the number of actions
-    is taken from them.
+    Some of JaxMARL's spaces disagree with what its steps return, so only the number of actions is
+    taken from them.
 
     Args:
-        game: a `MultiAgentEnv`, or what has that interface.
-        reading: how its dictionaries are read.
-        id: its name.
-        family: by which algorithms choose their defaults.
-        meaning: what its return measures.
-        teams: see `Environment`; one for all agents if not given.
+        game: a `MultiAgentEnv`, or an object with its interface.
+        reading: how to read its dictionaries.
+        id: name of the game.
+        family: name by which algorithms choose their defaults.
+        meaning: what the return measures.
+        teams: see `Environment`; by default one team of all agents.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -311,13 +321,13 @@ def _sizes(game: Any, reading: Reading, seen: Any) -> tuple[list[Array], Array]:
 
 
 def _strong(x: Any) -> Array:
-    """An array of a strong dtype: JAX gives Python's numbers weak ones."""
+    """An array of a strong dtype, since JAX gives Python numbers weak dtypes."""
     x = jnp.asarray(x)
     return jax.lax.convert_element_type(x, x.dtype)
 
 
 def _cast(x: Any, like: Any) -> Array:
-    """An array of another's dtype."""
+    """An array with the dtype of another."""
     return jnp.asarray(x, like.dtype)
 
 

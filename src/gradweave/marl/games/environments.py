@@ -1,6 +1,6 @@
 """Every game by its name: JaxMARL's families and Gradweave's own.
 
-What is particular to each, and what its rewards are, stands with its family, in `families`.
+The specifics of each family, such as its rewards, are documented in `families`.
 """
 
 import contextlib
@@ -48,24 +48,24 @@ FAMILIES: dict[str, Family] = {
     **resource_worlds.FAMILIES,
     **scheduling.FAMILIES,
 }
-"""Gradweave's own and JaxMARL's. Those of installed packages are found by `family_named`."""
+"""Gradweave's and JaxMARL's families. `family_named` also finds those of installed packages."""
 
 
 def make(spec: Any, **options: Any) -> "Environment":
-    """Makes a game by its name, or of somebody's own.
+    """Makes a game by its name, or from the user's own object.
 
     Args:
         spec: an id that `ids` lists, with options as in ``overcooked:layout=coord_ring``;
             ``gradweave:`` and a network, as in ``gradweave:bcube:n=3,k=1``; ``module:object``, as
-            in ``my.games:Corridor:length=5``; or such an object itself, which is a game with one of
+            in ``my.games:Corridor:length=5``; or the object itself: a game with one of
             `gradweave.marl.games.own.INTERFACES`, or a class or function that makes one.
-        options: more of them, by name; for a game of one's own the parameters of what makes it,
-            and `gradweave.marl.games.own.ADDED`.
+        options: further options by name; for a user's game, the parameters of its class or
+            function, and `gradweave.marl.games.own.ADDED`.
 
     Raises:
-        OptionError: where the id or an option is unknown, the game's package cannot be used, or a
-            game of one's own lacks a part, which the message names.
-        SpecError: where the network is not understood.
+        OptionError: the id or an option is unknown, the game's package cannot be used, or a user's
+            game lacks a part, which the message names.
+        SpecError: the network cannot be parsed.
 
     >>> env = make("switch_riddle")
     >>> env.agents, env.observation, env.actions
@@ -82,13 +82,13 @@ def make(spec: Any, **options: Any) -> "Environment":
 
 
 def made(name: str, family: Family, full: str, options: Mapping[str, Any]) -> "Environment":
-    """A game of a family.
+    """Makes a game of a family.
 
     Args:
-        name: of the family.
-        family: of the game.
-        full: the game's id, with the network where it is one of scheduling.
-        options: as `parse` checks them.
+        name: name of the family.
+        family: the family.
+        full: the game's id, including the network for games of scheduling.
+        options: options as `parse` returns them.
     """
     from gradweave.marl.games.environment import wrap
 
@@ -109,8 +109,8 @@ def parse(spec: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """A game's id and all its options, checked as far as possible without JAX.
 
     Raises:
-        OptionError: where the id is unknown or an option's name is.
-        SpecError: where the network is not understood.
+        OptionError: the id, or the name of an option, is unknown.
+        SpecError: the network cannot be parsed.
     """
     from gradweave.topology.spec import from_spec
 
@@ -127,7 +127,7 @@ def check_options(id: str, family: Family, options: Mapping[str, Any]) -> None:
     """Refuses options that a game does not take.
 
     Raises:
-        OptionError: naming the most similar one that it does.
+        OptionError: names the most similar option that the game takes.
     """
     known = family.options
     for option in options:
@@ -158,10 +158,10 @@ def ids() -> list[str]:
 
 
 def family_of(spec: str) -> str:
-    """The family of a game, without making it.
+    """The name of a game's family, without making the game.
 
     Raises:
-        OptionError: where there is none.
+        OptionError: no family has the game.
     """
     id = f"{OWN}NETWORK" if spec.startswith(OWN) else _divided(spec)[0]
     for name, family in FAMILIES.items():
@@ -184,10 +184,10 @@ def family_of(spec: str) -> str:
 
 
 def family_named(name: str) -> Family:
-    """The family of a name that `family_of` returns; that of an installed package is imported.
+    """The family with a name that `family_of` returned; imports it if a package installed it.
 
     Raises:
-        OptionError: there is none, or it cannot be imported or is refused.
+        OptionError: there is no such family, or it cannot be imported or is refused.
     """
     if name in FAMILIES:
         return FAMILIES[name]
@@ -201,10 +201,10 @@ def family_named(name: str) -> Family:
 
 
 def read_plugin(plugin: plugins.Plugin) -> Family:
-    """The family of an installed package's games, imported.
+    """Imports the family of an installed package's games.
 
     Raises:
-        OptionError: it cannot be imported or is refused.
+        OptionError: the family cannot be imported or is refused.
     """
     family = checked(plugin.load(), plugin.label, plugin.name)
     if plugin.name not in family.ids:
@@ -216,25 +216,26 @@ def read_plugin(plugin: plugins.Plugin) -> Family:
 
 
 def checked(given: Any, label: str, name: str) -> Family:
-    """A family of others; of a game, or of what makes one, the family of that.
+    """A plugin's family, checked; for a game, or a function that makes one, a family of that game.
 
     Args:
-        given: either.
-        label: for messages.
-        name: of the game, where it is one.
+        given: the family, game or function.
+        label: name for messages.
+        name: name of the game, if `given` is a game.
 
     Raises:
-        OptionError: it is none, has no game, or one whose name is Gradweave's own.
+        OptionError: `given` is none of these, has no game, or has a game with a name of
+            Gradweave's.
     """
     if not isinstance(given, Family):
         if not (own.seems_game(given) or callable(given)):
             raise OptionError(
-                f"{label}: expected a game, what makes one, or a gradweave.marl.Family, got "
-                f"{given!r:.60}"
+                f"{label}: expected a game, a class or function that makes one, or a "
+                f"gradweave.marl.Family, got {given!r:.60}"
             )
         return own.family(given, label, name)
     if not given.ids:
-        raise OptionError(f"{label}: has no ids, by which its games would be made")
+        raise OptionError(f"{label}: has no ids of games")
     if not any(given is known for known in FAMILIES.values()):
         for id in given.ids:
             plugins.check_name(label, id, [*ids(), *FAMILIES])
@@ -242,7 +243,7 @@ def checked(given: Any, label: str, name: str) -> Family:
 
 
 def _divided(spec: str) -> tuple[str, str]:
-    """A game's id, or ``module:object``, and the options after it."""
+    """Splits a specification into a game's id, or ``module:object``, and the options after it."""
     id, _, rest = spec.partition(":")
     named, _, options = rest.partition(":")
     known = any(id in family.ids for family in FAMILIES.values())
@@ -252,14 +253,14 @@ def _divided(spec: str) -> tuple[str, str]:
 
 
 def written_options(spec: str, written: str) -> dict[str, Any]:
-    """Options written as ``name=value,…``.
+    """Parses options written as ``name=value,…``.
 
     Args:
-        spec: in which they stand, for messages.
-        written: they.
+        spec: the whole specification, for messages.
+        written: the options.
 
     Raises:
-        OptionError: they are written otherwise.
+        OptionError: the options have another form.
 
     >>> written_options("soup:side=5,slow=true", "side=5,slow=true")
     {'side': 5, 'slow': True}
@@ -283,16 +284,16 @@ def _value(text: str) -> Any:
 
 
 def _formatted(value: Any) -> str:
-    if isinstance(value, str) and "\n" in value:  # a machine's file
+    if isinstance(value, str) and "\n" in value:  # text of a machine's file
         return "given"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Discards what JaxMARL prints and warns of while it is imported and makes a game.
+    """Suppresses JaxMARL's output and warnings while it is imported and makes a game.
 
-    Its MABrax part sets `sys.stdout` back to `sys.__stdout__`, which is therefore replaced too.
+    JaxMARL's MABrax part resets `sys.stdout` to `sys.__stdout__`, so this replaces both.
     """
     kept = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
     discarded = io.StringIO()

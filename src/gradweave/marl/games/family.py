@@ -1,4 +1,4 @@
-"""A family of games: how they are read and made, and which options they take."""
+"""A family of games: how its games are made and read, and which options they take."""
 
 import contextlib
 import dataclasses
@@ -21,37 +21,37 @@ TEAM = "an episode's reward, which all agents share"
 
 
 def each(game: Any, by_agent: Mapping) -> list[Any]:
-    """Each agent's entry of a dictionary, in the game's order."""
+    """The entries of a dictionary by agent, in the game's order."""
     return [by_agent[agent] for agent in game.agents]
 
 
 def at_time_limit(game: Any, state: Any, info: Any, done: Any) -> Any:
-    """Only a time limit ends these games."""
+    """For games that end only by a time limit."""
     return done
 
 
 def no_time_limit(game: Any, state: Any, info: Any, done: Any) -> Any:
-    """These end by their rules, the riddle's number of days among them."""
+    """For games that end by their rules, which include the number of days in the switch riddle."""
     return np.zeros((), bool)
 
 
 def as_told(game: Any, state: Any, info: Any, done: Any) -> Any:
-    """These games say so themselves."""
+    """For games that report truncation themselves."""
     return info["truncated"]
 
 
 def one_team(game: Any, options: Mapping[str, Any]) -> list[int]:
-    """All agents have common interests."""
+    """For games in which all agents have common interests."""
     return [0 for _ in game.agents]
 
 
 def team_per_agent(game: Any, options: Mapping[str, Any]) -> list[int]:
-    """No two agents have common interests."""
+    """For games in which no two agents have common interests."""
     return list(range(len(game.agents)))
 
 
 class Wrapper:
-    """A game, parts of which a subclass replaces."""
+    """A game of which a subclass replaces parts."""
 
     def __init__(self, game: Any) -> None:
         self._game = game
@@ -65,10 +65,10 @@ TOLD = Reading(each, each, as_told)
 
 
 def from_jaxmarl(id: str, options: dict[str, Any]) -> Game:
-    """A game of JaxMARL's.
+    """Makes a game of JaxMARL.
 
     Raises:
-        OptionError: its package cannot be used, or it refuses its options.
+        OptionError: its package cannot be used, or the game refuses its options.
     """
     lazy.require(id, "jaxmarl")
     check_version(id)
@@ -83,13 +83,14 @@ def from_jaxmarl(id: str, options: dict[str, Any]) -> Game:
 
 
 def check_version(id: str) -> None:
-    """Refuses a JaxMARL from before 0.2, which its repository calls 2.0, by what is installed.
+    """Refuses an installed JaxMARL older than 0.2, which its repository calls 2.0.
 
     Raises:
-        OptionError: it is older. 0.1 asks for a JAX older than Gradweave's; beside a newer one its
-            coin game and storm do not run.
+        OptionError: the version is older. 0.1 requires a JAX older than Gradweave's; with a newer
+            JAX its coin game and storm fail.
     """
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # on a path, not installed
+    # JaxMARL is on the path but not installed
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         found = importlib.metadata.version("jaxmarl")
         if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < LEAST_JAXMARL:
             raise OptionError(
@@ -104,18 +105,20 @@ class Family:
 
     ids: tuple[str, ...]
     reading: Reading | None
-    """None for a game of others, which is read by what it has; see `own`."""
+    """How to read the games, or None for a user's game, which is read by the parts it has; see
+    `own`.
+    """
     meaning: str
-    """Empty for a game of others, which says it itself."""
+    """What the return measures; empty for a user's game, which states it itself."""
     options: tuple[str, ...] | None = ()
-    """Names of the options that its games take: JaxMARL silently ignores others. None where what
-    makes the game takes any."""
+    """Names of the options that the games take; without this check JaxMARL silently ignores unknown
+    options. None if the game's class or function takes any option."""
     arguments: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: options
     """(options) -> the arguments of the game's constructor."""
     teams: Callable[[Any, Mapping[str, Any]], Sequence[int]] = one_team
-    """(game, options) -> each agent's team, from 0 on: those with common interests."""
+    """(game, options) -> the team of each agent, counted from 0; teams have common interests."""
     make: Callable[[str, dict[str, Any]], Game] = from_jaxmarl
-    """(id, arguments) -> the game; imports what it needs when it is called."""
+    """(id, arguments) -> the game; imports the packages it needs when it is called."""
     wrapper: Callable[[Any], Any] = lambda game: game
     """(game) -> the game that is played."""
     opposed: Callable[[str, Mapping[str, Any]], bool] = lambda id, options: False
@@ -125,17 +128,17 @@ class Family:
 
 
 def always(*_: Any) -> bool:
-    """Whatever the options are."""
+    """For games with continuous actions under all options."""
     return True
 
 
 def if_asked(options: Mapping[str, Any]) -> bool:
-    """Games whose actions are discrete but with the option ``continuous``."""
+    """For games with discrete actions unless the option ``continuous`` is set."""
     return bool(options.get("continuous", False))
 
 
 def looked_up(option: str, module: str, table: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Replaces an option's value by what a table of JaxMARL has under that name."""
+    """Replaces an option's value by the entry of that name in a table of JaxMARL's."""
 
     def replaced(options: dict[str, Any]) -> dict[str, Any]:
         if option in options:

@@ -1,4 +1,4 @@
-"""Reward machines beside a game's agents: what they hear, and what experience means elsewhere."""
+"""Reward machines for a game's agents: how events move them, and counterfactual experience."""
 
 import equinox as eqx
 import jax
@@ -10,36 +10,37 @@ from gradweave.marl.tabular.transitions import moving
 
 
 class Guide(eqx.Module):
-    """Each agent's machine; its state is the last part of what the agent observes."""
+    """Each agent's machine; its state is the last part of the agent's observation."""
 
     machines: Moves
-    """[A]."""
+    """[A] machines."""
     order: tuple[int, ...] = eqx.field(static=True)
-    """[R] the events of the game's rules, in the order in which those of one step happen."""
+    """[R] the events of the game's rules, in the order in which they occur within a step."""
     concerned: Bool[Array, "R A"]
-    """Whose own doing each rule is."""
+    """Whether each rule is about an action of the agent itself."""
 
     @property
     def states(self) -> int:
-        """U: numbers at the end of an observation, one of which is 1."""
+        """U, the length of the one-hot state at the end of an observation."""
         return self.machines.next.shape[1]
 
     def heard(
         self, known: Int[Array, " A"], fired: Bool[Array, " R"], *, alone: bool = False
     ) -> tuple[Int[Array, " A"], Float[Array, " A"]]:
-        """Each machine after a step's events, and what they were worth to it.
+        """Each machine's state after a step's events, and the machine's reward for them.
 
         Args:
-            known: each machine's state before.
-            fired: which rules' events happened.
-            alone: whether agents need not wait for each other, as in experience that is imagined.
+            known: state of each machine before.
+            fired: whether each rule's event occurred.
+            alone: whether agents need not wait for each other, as in imagined experience.
         """
         machines, index = self.machines, jnp.arange(known.shape[0])
         worth = jnp.zeros(known.shape)
         for rule, event in enumerate(self.order):
             hears = machines.hears[:, event]
             ready = hears if alone else moving(machines, known, event)
-            # What only causal knowledge follows, an agent knows of its own doing alone.
+            # Moves that exist only in causal knowledge are known to an agent only from its own
+            # actions.
             moved = fired[rule] & (ready | (self.concerned[rule] & ~hears))
             moved &= ~machines.ended[index, known]
             worth += jnp.where(moved, machines.reward[index, known, event], 0.0)
@@ -47,16 +48,16 @@ class Guide(eqx.Module):
         return known, worth
 
     def ended(self, known: Int[Array, "*B A"]) -> Bool[Array, "*B A"]:
-        """Whether each agent's part is done or lost."""
+        """Whether each agent's part is done or has failed."""
         return self.machines.ended[jnp.arange(known.shape[-1]), known]
 
     def over(self, known: Int[Array, "*B A"]) -> Bool[Array, "*B"]:
-        """Whether all parts are done, or one is lost."""
+        """Whether all parts are done, or any part has failed."""
         failed = self.machines.failed[jnp.arange(known.shape[-1]), known]
         return self.ended(known).all(-1) | failed.any(-1)
 
     def read(self, observation: Float[Array, "*B A O"]) -> Int[Array, "*B A"]:
-        """The states of the machines that an observation tells of."""
+        """The states of the machines, decoded from an observation."""
         return observation[..., -self.states :].argmax(-1)
 
     def written(
@@ -73,13 +74,13 @@ class Guide(eqx.Module):
         start: Bool[Array, "B T+1"],
         key: PRNGKeyArray,
     ) -> tuple[Array, Float[Array, "B T A"], Int[Array, "B T A"]]:
-        """The same steps, had the machines been in other states before them.
+        """The same steps, as if the machines had been in other states before them.
 
         Args:
-            observation: of each step, and of what followed the last one.
-            events: that happened in each step.
-            start: whether an episode begins with each view.
-            key: draws the states, of those that are not ended.
+            observation: observations of the steps and after the last step.
+            events: whether each rule's event occurred in each step.
+            start: whether an episode begins at each observation.
+            key: random key of the states, which are drawn among those that have not ended.
 
         Returns:
             Observations, rewards, and the machines' states after each step, before a new episode.

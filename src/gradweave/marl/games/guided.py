@@ -1,4 +1,4 @@
-"""A game with reward machines beside its agents, whatever game causes the events."""
+"""A game with reward machines for its agents; any game can supply the events."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,28 +18,28 @@ from gradweave.marl.worlds.restarting import RestartingGame
 
 
 class GuidedState(eqx.Module):
-    """Where the game is, and its agents' machines."""
+    """The state of the game and of its agents' machines."""
 
     game: Any
-    """The game's own state."""
+    """State of the game."""
     known: Int[Array, " A"]
     """State of each agent's machine."""
 
 
 class Guided(Wrapper, RestartingGame):
-    """A game whose agents have machines that hear its events.
+    """A game whose agents have machines that react to its events.
 
-    An agent observes what the game shows it, as one vector, and then the state of its machine,
-    one-hot. It gets what its machine gives, in place of the game's rewards. An episode ends as soon
-    as all machines are done or one agent knows that its task is lost, and where the game ends it.
+    An agent observes the game's observation, flattened, followed by the one-hot state of its
+    machine. Rewards come from the machines instead of the game. An episode ends when the game ends
+    it, when all machines are done, or when one agent knows that its task has failed.
     """
 
     def __init__(self, game: Any, reading: Reading, guide: Guide) -> None:
         """Makes the game.
 
         Args:
-            game: its ``info["events"]`` says which of its events happened: [R].
-            reading: of its dictionaries.
+            game: a game whose ``info["events"]`` has whether each of its [R] events occurred.
+            reading: how to read the game's dictionaries.
             guide: the machines.
         """
         super().__init__(game)
@@ -48,11 +48,11 @@ class Guided(Wrapper, RestartingGame):
 
     @property
     def inner(self) -> Any:
-        """The game, without machines."""
+        """The game without machines."""
         return self._game
 
     def reset(self, key: PRNGKeyArray) -> tuple[dict[Any, Array], GuidedState]:
-        """A new episode: (observations, state)."""
+        """Starts an episode: (observations, state)."""
         seen, state = self._game.reset(key)
         after = GuidedState(state, self.guide.machines.start)
         return self._seen(seen, after), after
@@ -87,7 +87,7 @@ class Guided(Wrapper, RestartingGame):
 
 
 def reading_of_guided(reading: Reading) -> Reading:
-    """How the dictionaries of `Guided` are read, where `reading` is that of the game in it."""
+    """How to read the dictionaries of `Guided`, given how to read those of its game."""
 
     def observations(game: Any, seen: Any) -> Sequence[Any]:
         return [seen[agent] for agent in game.agents]
@@ -112,22 +112,23 @@ def reading_of_guided(reading: Reading) -> Reading:
 
 
 def fitted(name: str, agents: Sequence[str], events: Sequence[str], task: Task) -> Task:
-    """A machine that fits a game: its events happen there, and it has as many agents.
+    """A task checked to fit a game: the game has its events, and as many agents.
 
     Args:
-        name: of the game, for messages.
-        agents: of the game.
-        events: that happen there.
-        task: the machine; where it does not say what each agent hears, all hear all.
+        name: name of the game for messages.
+        agents: agents of the game.
+        events: events of the game.
+        task: the machine. If it does not name the events of each agent, all agents observe all
+            events.
 
     Raises:
-        OptionError: it does not fit.
+        OptionError: the task does not fit.
     """
     causal = () if task.causal is None else task.causal.events
     for event in (*task.machine.events, *causal):
         if event not in events:
             raise OptionError(
-                f"machine {task.machine.name}: hears {event!r}, which never happens in {name}; "
+                f"machine {task.machine.name}: needs {event!r}, which never occurs in {name}; "
                 f"its events are {', '.join(events)}"
             )
     hears = task.agents or {agent: task.machine.events for agent in agents}
@@ -141,13 +142,13 @@ def fitted(name: str, agents: Sequence[str], events: Sequence[str], task: Task) 
 def guide_of(
     task: Task, events: Sequence[str], rules: Sequence[tuple[str, Sequence[int]]]
 ) -> Guide:
-    """The machines of a task beside a game's agents.
+    """The machines of a task, for the agents of a game.
 
     Args:
-        task: as `fitted` returns it.
-        events: that happen in the game.
-        rules: the event of each place of ``info["events"]``, in the order in which those of one
-            step happen, and the numbers of the agents whose own doing it is.
+        task: the result of `fitted`.
+        events: events of the game.
+        rules: for each entry of ``info["events"]``, in the order in which events occur within a
+            step, its event and the numbers of the agents whose action it is.
     """
     agents = range(len(task.agents))
     return Guide(

@@ -1,4 +1,4 @@
-"""How a game's dictionaries are read; importing this needs no JAX, unlike the games."""
+"""How a game's dictionaries are read; unlike the games, this module needs no JAX."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Bool, Num, PRNGKeyArray
 
 State = Any
-"""A game's own state: a struct of arrays that only the game reads."""
+"""A game's state: a struct of arrays that only the game reads."""
 Measure = Callable[[Any, State, Any, Any, "Bool[Array, '']"], "Num[Array, '']"]
-"""(game, state after, rewards, info, done) -> what a step adds to one of a game's own measures of
-an episode, such as 1 where the step wins it."""
+"""(game, state after, rewards, info, done) -> the contribution of a step to one of the game's own
+measures of an episode, for instance 1 if the step wins it."""
 
 
 class Game(Protocol):
@@ -29,24 +29,25 @@ class Game(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How one family's dictionaries are read. Each function gets the game first."""
+    """How one family's dictionaries are read. Each function receives the game first."""
 
     observations: Callable[[Any, Any], Sequence["Num[Array, '...']"]]
-    """(game, observations) -> each agent's own, of any shape."""
+    """(game, observations) -> each agent's observation, of any shape."""
     rewards: Callable[[Any, Any], Sequence["Num[Array, '']"]]
-    """(game, rewards) -> each agent's."""
+    """(game, rewards) -> each agent's reward."""
     truncated: Callable[[Any, State, Any, "Bool[Array, '']"], "Bool[Array, '']"]
-    """(game, state after, info, done) -> whether a time limit alone ended it."""
+    """(game, state after, info, done) -> whether only a time limit ended the episode."""
     available: Callable[[Any, State], Sequence["Num[Array, '...']"]] | None = None
-    """(game, state) -> each agent's mask; None where all actions are always available."""
+    """(game, state) -> each agent's mask, or None if all actions are always available."""
     world: Callable[[Any, Any], "Num[Array, '...']"] | None = None
-    """(game, observations) -> the state vector; None where the game has none."""
+    """(game, observations) -> the state vector, or None if the game has none."""
     shaped: Callable[[Any, Any], Sequence["Num[Array, '']"]] | None = None
-    """(game, info) -> each agent's shaped reward; None without one."""
+    """(game, info) -> each agent's shaped reward, or None if the game has none."""
     utility: Callable[[Any, State], "Num[Array, '...']"] | None = None
-    """(game, state) -> each agent's mean reward a step so far in the episode; None where the game
-    does not count it."""
+    """(game, state) -> each agent's mean reward per step so far in the episode, or None if the game
+    does not compute it."""
     measures: Mapping[str, Measure] = dataclasses.field(default_factory=dict)
-    """By name: what the game is judged by besides its return, summed over an episode's steps."""
+    """Measures by name: how the game is judged apart from its return, summed over an episode's
+    steps."""
     stochastic: Callable[[Any], bool] = lambda game: True
     """(game) -> whether its steps depend on their keys, as resets always do."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gradweave import lazy
 from gradweave.atomic import atomic_write
 from gradweave.marl.games.environment import Environment
+from gradweave.marl.games.parallel import game_errors
 from gradweave.marl.learners.learner import Learner
 from gradweave.marl.learners.randomness import split_each
 
@@ -22,31 +23,31 @@ MOST_FRAMES = 400
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """What a picture shows of one step."""
+    """One step of an episode, as drawn."""
 
     state: Any
-    """The game's, before the action."""
+    """State of the game before the action."""
     observation: NDArray[np.float32]
-    """[A, O]."""
+    """[A, O] observations."""
     action: NDArray[Any]
-    """[A], or [A, U]."""
+    """[A] or [A, U] actions."""
     reward: NDArray[np.float32]
-    """[A] for the action."""
+    """[A] rewards for the action."""
     returns: NDArray[np.float32]
-    """[A] before the action."""
+    """[A] returns before the action."""
 
 
 def episode(
     learner: Learner, environment: Environment, parameters: Any, *, seed: int, greedy: bool
 ) -> list[Frame]:
-    """Plays one episode, `MOST_FRAMES` steps of it at most.
+    """Plays one episode of at most `MOST_FRAMES` steps.
 
     Args:
-        learner: whose policy plays.
-        environment: what.
-        parameters: of one seed.
-        seed: of the episode.
-        greedy: whether it takes its best actions rather than sample them.
+        learner: the learner whose policy plays.
+        environment: the environment.
+        parameters: parameters of one seed.
+        seed: seed of the episode.
+        greedy: whether the policy takes its best actions instead of sampling.
     """
     keys = jax.random.split(jax.random.key(seed), 1)
 
@@ -63,8 +64,9 @@ def episode(
     returns = np.zeros(environment.num_agents, np.float32)
     for _ in range(MOST_FRAMES):
         state, seen = jax.tree.map(lambda x: np.asarray(x[0]), now[0]), now[1].observation[0]
-        now, action, outcome = step(*now)
-        reward = np.asarray(outcome.reward[0])
+        with game_errors():
+            now, action, outcome = step(*now)
+            reward = np.asarray(outcome.reward[0])
         frames.append(Frame(state, np.asarray(seen), np.asarray(action[0]), reward, returns))
         returns = returns + reward
         if outcome.done[0]:
@@ -76,13 +78,13 @@ def save_gif(environment: Environment, frames: list[Frame], path: Path) -> None:
     """Draws an episode.
 
     Args:
-        environment: that was played.
-        frames: its steps.
-        path: a name ending in .gif.
+        environment: the environment of the episode.
+        frames: the steps of the episode.
+        path: path of the file, ending in .gif.
 
     Raises:
-        MissingExtraError: where Matplotlib or Pillow is missing.
-        FileError: where the file cannot be written.
+        MissingExtraError: Matplotlib or Pillow is missing.
+        FileError: the file cannot be written.
     """
     lazy.require("a picture", "matplotlib", "PIL", extra="plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -156,7 +158,7 @@ _INGREDIENTS = ("gold", "darkgreen", "purple", "cyan", "red", "orange", "blue", 
 
 
 def _paint_overcooked_v2(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Counters, pots and piles; cooks as arrows. JaxMARL's own picture needs imageio."""
+    """Counters, pots and piles; cooks as arrows. JaxMARL's picture would need imageio."""
     from jaxmarl.environments.overcooked_v2.common import StaticObject as Thing
     from matplotlib.colors import to_rgb
 
@@ -183,7 +185,7 @@ def _paint_overcooked_v2(environment: Environment, frame: Frame, axes: Any) -> N
             kind == Thing.BUTTON_RECIPE_INDICATOR and state.grid[row, column, 2] > 0
         )
         _paint_food(axes, at, int(state.recipe if shows_recipe else state.grid[row, column, 1]))
-    ways = ((0.0, -1.0), (0.0, 1.0), (1.0, 0.0), (-1.0, 0.0))  # by direction: x, y
+    ways = ((0.0, -1.0), (0.0, 1.0), (1.0, 0.0), (-1.0, 0.0))  # (x, y) by direction
     cooks = state.agents
     for cook, way in enumerate(cooks.dir):
         x, y = float(cooks.pos.x[cook]), float(cooks.pos.y[cook])
@@ -195,7 +197,7 @@ def _paint_overcooked_v2(environment: Environment, frame: Frame, axes: Any) -> N
 
 
 def _paint_food(axes: Any, at: tuple[float, float], bits: int) -> None:
-    """Food by overcooked_v2's bits: plate, cooked, two for each ingredient's count."""
+    """Food from overcooked_v2's bits: plate, cooked, and two bits per ingredient's count."""
     if bits & 1:
         axes.scatter(*at, s=150, color="white", edgecolors="red" if bits & 2 else "black", zorder=4)
     counts = [(bits >> 2 * kind + 2) & 3 for kind in range(len(_INGREDIENTS))]
@@ -226,7 +228,7 @@ def _paint_robots(environment: Environment, frame: Frame, axes: Any) -> None:
 
 
 def _paint_storm(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Coins of both kinds, players as arrows. JaxMARL's own picture fails on NumPy 2."""
+    """Coins of both kinds, players as arrows. JaxMARL's picture fails on NumPy 2."""
     from jaxmarl.environments.storm.storm_env import Items
 
     state = frame.state
@@ -234,7 +236,7 @@ def _paint_storm(environment: Environment, frame: Frame, axes: Any) -> None:
     for item, colour in colours.items():
         for row, column in np.argwhere(state.grid == item):
             axes.scatter(column, row, s=110, color=colour)
-    away = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # by direction: rows, columns
+    away = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # (row, column) by direction
     for player, (row, column, direction) in enumerate(state.agent_positions):
         down, right = away[int(direction)]
         axes.annotate(
@@ -249,7 +251,7 @@ def _paint_storm(environment: Environment, frame: Frame, axes: Any) -> None:
 
 
 def _paint_coins(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Large discs for players, small ones for coins, in their colours."""
+    """Large discs for players and small discs for coins, in their colours."""
     state = frame.state
     things = (
         (state.red_pos, "tab:red", 0.32, -0.12, "0"),
@@ -290,7 +292,7 @@ def _paint_battle(environment: Environment, frame: Frame, axes: Any) -> None:
 
 
 def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Walls, places of events, agents, and where the team's machine is."""
+    """Walls, places of events, agents, and the state of the team's machine."""
     game: Any = environment.game
     world = game.world
     rows, columns = world.shape
@@ -303,7 +305,7 @@ def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
         for cell in cells:
             row, column = divmod(cell, columns)
             axes.annotate(mark, (column, row), ha="center", va="center", fontsize=8, color="grey")
-    state = getattr(frame.state, "game", frame.state)  # beside reward machines
+    state = getattr(frame.state, "game", frame.state)  # unwraps a game with reward machines
     for agent, cell in enumerate(state.cells):
         row, column = divmod(int(cell), columns)
         aside = 0.1 * (agent - (len(state.cells) - 1) / 2)
@@ -313,7 +315,7 @@ def _paint_world(environment: Environment, frame: Frame, axes: Any) -> None:
 
 
 def _paint_jobs(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Job scheduling: the resource's cell, and agents as `_paint_agents` has them."""
+    """Job scheduling: the resource's cell, and agents as in `_paint_agents`."""
     row, column = frame.state.world.resource
     axes.scatter(column, row, s=420, marker="s", color="gold")
     _paint_agents(frame, axes, side=5)
@@ -329,14 +331,14 @@ def _paint_plant(environment: Environment, frame: Frame, axes: Any) -> None:
 
 
 def _paint_agents(frame: Frame, axes: Any, side: int) -> None:
-    """Agents on cells: the fuller, the more of the most they have earned."""
+    """Agents on cells; an agent's disc is fuller, the closer its return is to the highest."""
     for agent, (row, column) in enumerate(frame.state.world.place):
         _paint_agent(axes, (float(column), float(row)), 0.32, agent, _share(frame)[agent])
     _draw_cells(axes, side, alpha=0.4)
 
 
 def _paint_matthew(environment: Environment, frame: Frame, axes: Any) -> None:
-    """The Matthew effect: ghosts as triangles, pac-men in their sizes."""
+    """The Matthew effect: ghosts as triangles, pac-men in proportion to their sizes."""
     state = frame.state.world
     axes.scatter(*state.ghost.T, s=60, marker="^", color="black", zorder=4)
     for agent, ((x, y), size) in enumerate(zip(state.place, state.size, strict=True)):
@@ -345,14 +347,14 @@ def _paint_matthew(environment: Environment, frame: Frame, axes: Any) -> None:
 
 
 def _share(frame: Frame) -> NDArray[Any]:
-    """[A] what agents have earned, as shares of the most."""
+    """[A] the agents' returns as shares of the highest."""
     return np.maximum(frame.returns, 0.0) / max(float(frame.returns.max()), 1e-9)
 
 
 def _paint_agent(
     axes: Any, centre: tuple[float, float], radius: float, agent: int, share: float
 ) -> None:
-    """A ring, filled from its middle by a share."""
+    """A ring, filled from its centre up to a share."""
     from matplotlib.patches import Circle
 
     colour = f"C{agent % 10}"
@@ -362,7 +364,7 @@ def _paint_agent(
 
 
 def _paint_arrays(environment: Environment, frame: Frame, axes: Any) -> None:
-    """Other games: each agent's observation as a tile, its action and its reward."""
+    """Other games: each agent's observation as a tile, with its action and its reward."""
     seen = frame.observation
     side = int(np.ceil(seen.shape[1] ** 0.5))
     filled = np.zeros((len(seen), side * side), np.float32)

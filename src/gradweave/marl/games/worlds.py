@@ -1,4 +1,4 @@
-"""Worlds behind JaxMARL's interface, with or without a reward machine beside the agents."""
+"""Worlds behind JaxMARL's interface, with or without reward machines."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -29,24 +29,25 @@ from gradweave.marl.worlds.restarting import RestartingGame
 from gradweave.marl.worlds.world import World
 
 Agents = dict[str, Any]
-"""One entry for each agent's name."""
+"""A value per agent, by name."""
 
 
 class WorldState(eqx.Module):
-    """Where a team is."""
+    """The state of a team."""
 
     cells: Int[Array, " A"]
     progress: Int[Array, ""]
-    """State of the world's own machine of the team, on which doors depend."""
+    """State of the world's machine for the team, which opens doors."""
     gone: Int[Array, ""]
-    """Steps of the episode."""
+    """Number of steps in the episode."""
 
 
 class WorldGame(RestartingGame):
-    """A world as JaxMARL's `MultiAgentEnv` is: dictionaries by agent, `step` resets by itself.
+    """A world as JaxMARL's `MultiAgentEnv`: dictionaries by agent, and `step` resets automatically.
 
-    An agent observes its own cell, one-hot. All agents get 1 when the team is done, which ends the
-    episode. ``info["events"]`` says what happened, ``info["truncated"]`` whether time is up.
+    An agent observes its cell as a one-hot vector. All agents get reward 1 when the team is done,
+    which ends the episode. ``info["events"]`` lists what occurred, and ``info["truncated"]`` says
+    whether the time limit was reached.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class WorldGame(RestartingGame):
         """Makes the game.
 
         Args:
-            world: where.
-            max_steps: of an episode.
-            ends: whether the end of the world's own task is one of the episode.
-            doors: whether doors are closed until they are opened, rather than open.
+            world: the world.
+            max_steps: maximum number of steps per episode.
+            ends: whether the episode ends when the world's own task does.
+            doors: whether doors are closed until opened; otherwise they are always open.
         """
         self.world, self.max_steps = world, max_steps
         check_at_least_one(self, "max_steps")
@@ -74,11 +75,11 @@ class WorldGame(RestartingGame):
         return SimpleNamespace(n=len(ACTIONS))
 
     def observation_space(self, agent: str) -> Any:
-        """Of this many numbers."""
+        """The length of an observation."""
         return SimpleNamespace(shape=(self.observation,))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Agents, WorldState]:
-        """The beginning, which is always the same."""
+        """Starts an episode; the start is always the same."""
         begun = self._arrays.team.start[0], jnp.zeros((), jnp.int32)
         state = WorldState(self._arrays.starts, *begun)
         return self.get_obs(state), state
@@ -107,24 +108,23 @@ class WorldGame(RestartingGame):
         return self.get_obs(after), after, rewards, ends, info
 
     def get_obs(self, state: WorldState) -> Agents:
-        """What each agent observes."""
+        """The observation of each agent."""
         cell = jax.nn.one_hot(state.cells, self.world.cells)
         return {agent: cell[i] for i, agent in enumerate(self.agents)}
 
 
 def guided(world: World, task: Task, *, max_steps: int = 1000, doors: bool = True) -> Guided:
-    """A world's game with a reward machine beside its agents.
+    """The game of a world with reward machines for its agents.
 
     Args:
-        world: where.
-        task: the machine, with the events that each agent hears; all hear all, where it does not
-            say.
-        max_steps: of an episode.
+        world: the world.
+        task: the machine, with the events that each agent observes; by default all of them.
+        max_steps: maximum number of steps per episode.
         doors: see `WorldGame`.
 
     Raises:
-        OptionError: the machine hears what never happens here, has other agents, or leaves them
-            before doors that open with what moves nothing in it.
+        OptionError: the machine uses events that never occur here, has other agents, or leaves
+            agents before doors that open with events that move nothing in it.
     """
     task = fitted(world.name, world.agents, world.events, task)
     if doors:
@@ -135,10 +135,10 @@ def guided(world: World, task: Task, *, max_steps: int = 1000, doors: bool = Tru
 
 
 def check_doors(world: World, task: Task) -> None:
-    """Refuses a machine under which nobody opens a door that an agent may stand before.
+    """Refuses a machine that gives no agent a reason to open a door that another agent may wait at.
 
-    Doors open with events, as in the world's own task. Agents learn to bring an event about where
-    it moves their machines.
+    Doors open with events, as in the world's own task. Agents learn to trigger an event only if it
+    moves their machines.
 
     Raises:
         OptionError: one line that names the agents and the events.
@@ -147,7 +147,7 @@ def check_doors(world: World, task: Task) -> None:
     moved = (machine.over(world.events) != NO_MOVE).any(0)
     leads = own.over(world.events)
     for agent, opened, (shut, open_) in zip(world.agents, world.opened, world.move, strict=True):
-        if opened[own.start] or np.array_equal(shut, open_):  # none is shut for this one
+        if opened[own.start] or np.array_equal(shut, open_):  # no door is closed for this agent
             continue
         opens = [
             event
@@ -160,17 +160,17 @@ def check_doors(world: World, task: Task) -> None:
         if not any(moved[world.events.index(event)] for event in opens):
             raise OptionError(
                 f"machine {machine.name}: agent {agent} of {world.name} waits at a door that opens "
-                f"with {' or '.join(opens)}, which moves nothing in it; give it a move, or take "
+                f"with {' or '.join(opens)}, which moves nothing in it; add a move, or use "
                 f"{world.name.partition(':')[0]}:doors=open"
             )
 
 
 def make(name: str, options: Mapping[str, Any]) -> WorldGame | Guided:
-    """A world's game by its name and options.
+    """Makes the game of a world by its name and options.
 
     Args:
-        name: of the world.
-        options: ``agents`` of the rendezvous, and those of `of_world`.
+        name: name of the world.
+        options: ``agents`` for the rendezvous, and the options of `of_world`.
 
     Raises:
         OptionError: an option is out of its range, or the machine does not fit the world.
@@ -184,12 +184,12 @@ _OPTIONS = ("machine", "max_steps", "doors")
 
 
 def of_world(made: World, options: Mapping[str, Any]) -> WorldGame | Guided:
-    """A world's game.
+    """The game of a world.
 
     Args:
         made: the world.
-        options: ``max_steps``; ``doors=open`` for no closed doors; and ``machine``: ``own`` for
-            that of the world, or the text of a machine's file.
+        options: ``max_steps``; ``doors=open`` for a world without closed doors; and ``machine``:
+            ``own`` for the machine of the world, or the text of a machine's file.
 
     Raises:
         OptionError: an option is out of its range, or the machine does not fit the world.
@@ -213,10 +213,10 @@ RESOURCE_WORLDS: dict[str, Callable[[], ResourceWorld]] = {
 
 
 def make_resources(name: str, options: Mapping[str, Any]) -> ResourceGame:
-    """The game of a world whose agents share what there is.
+    """The game of a world whose agents share resources.
 
     Args:
-        name: of the world.
+        name: name of the world.
         options: ``max_steps``.
 
     Raises:
@@ -226,10 +226,10 @@ def make_resources(name: str, options: Mapping[str, Any]) -> ResourceGame:
 
 
 def steps_of(options: Mapping[str, Any]) -> int:
-    """The option ``max_steps``: steps of an episode.
+    """The option ``max_steps``, the maximum number of steps per episode.
 
     Raises:
-        OptionError: it is no whole number.
+        OptionError: it is not a whole number.
     """
     steps = options.get("max_steps", 1000)
     if isinstance(steps, bool) or not isinstance(steps, int):

@@ -1,1 +1,1 @@
-"""What learns: policies, values, losses, and one row an algorithm."""
+"""Learners: policies, values, losses, and a table with one row per algorithm."""

@@ -1,4 +1,4 @@
-"""Actors and critics of all agents on an environment."""
+"""Actors and critics for all agents of an environment."""
 
 import dataclasses
 
@@ -22,19 +22,19 @@ class ActorCritic(eqx.Module):
     actor: AnyNetwork | OwnNetwork
     critic: AnyNetwork | OwnNetwork
     log_std: Float[Array, "*N U"] | None
-    """Of continuous actions, in any state; None for discrete ones. Of each set of parameters,
-    where there are several."""
+    """Logarithm of the standard deviation of continuous actions, in any state, or None for discrete
+    actions. One row per set of parameters if there are several sets."""
 
 
 class Memories(eqx.Module):
-    """Of both networks."""
+    """Memories of both networks."""
 
     actor: Memory
     critic: Memory
 
 
 class Played(eqx.Module):
-    """Steps that were played: [T, E], or any part of them. What no network needs is None."""
+    """Steps of play, [T, E] or any part of them. Fields that no network needs are None."""
 
     observation: Float[Array, "T E A O"]
     available: Bool[Array, "T E A U"] | None
@@ -47,20 +47,20 @@ class Played(eqx.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Players:
-    """The networks for an environment, and how they act on it."""
+    """The networks for an environment, and how they act in it."""
 
     environment: Environment
     central: bool
-    """Whether critics see the state of the whole game rather than what their agent sees."""
+    """Whether critics see the state of the whole game instead of their agent's observation."""
     hidden: tuple[int, ...]
     recurrent: bool
     activation: Activation
     log_std: float
-    """Of continuous actions at first."""
+    """Initial logarithm of the standard deviation of continuous actions."""
     sets: Sets
-    """[A] which agents have parameters together."""
+    """[A] the set of parameters of each agent; agents with the same number share a set."""
     factory: Factory | None = None
-    """Of modules of others: actors, and critics that see what their agent sees."""
+    """Factory of user modules for actors, and for critics that see their agent's observation."""
 
     def __post_init__(self) -> None:
         plans = {}
@@ -74,7 +74,7 @@ class Players:
         object.__setattr__(self, "_plans", plans)
 
     def draw(self, key: PRNGKeyArray) -> ActorCritic:
-        """Draws the parameters."""
+        """Initialises the parameters."""
         environment = self.environment
         actor, critic = jax.random.split(key)
 
@@ -109,17 +109,17 @@ class Players:
         )
 
     def memory(self, parameters: ActorCritic, batch: int) -> Memories:
-        """The memories at the start of episodes, of games side by side."""
+        """The memories at the start of episodes, for a batch of games."""
         return Memories(parameters.actor.start(batch), parameters.critic.start(batch))
 
     def noise(self, keys: PRNGKeyArray) -> Float[Array, "..."]:
-        """Numbers to sample actions by: normal where actions are continuous, else uniform.
+        """Random numbers for sampling actions: normal for continuous actions, otherwise uniform.
 
         Args:
-            keys: [*B].
+            keys: random keys, [*B].
 
         Returns:
-            [*B, A, U], or [*B, A].
+            [*B, A, U] for continuous actions, otherwise [*B, A].
         """
         environment = self.environment
         shape = environment.num_agents, environment.actions
@@ -134,13 +134,13 @@ class Players:
         view: View,
         noise: Float[Array, "E A *U"],
     ) -> tuple[Memories, Played]:
-        """Samples an action for what is seen, with its log-probability and value.
+        """Samples actions for a view, with their log-probabilities and values.
 
         Args:
-            parameters: of both networks.
-            memories: [E, A, H] from the step before.
-            view: [E].
-            noise: as `noise` draws it.
+            parameters: parameters of both networks.
+            memories: [E, A, H] memories from the preceding step.
+            view: [E] views.
+            noise: the result of `noise`.
         """
         seen = self._observed(view)
         actor, scores = parameters.actor(memories.actor, view.observation, view.start)
@@ -158,19 +158,19 @@ class Players:
         return Memories(actor, critic), played
 
     def value(self, parameters: ActorCritic, memories: Memories, view: View) -> Float[Array, "E A"]:
-        """The critic's value of a view, without acting on it."""
+        """The critic's value of a view; no action is sampled."""
         sees = self._critic_input(self._observed(view))
         return parameters.critic(memories.critic, sees, view.start)[1][..., 0]
 
     def evaluate(
         self, parameters: ActorCritic, memories: Memories, played: Played
     ) -> tuple[Float[Array, "T E A"], Float[Array, "T E A"], Float[Array, "T E A"]]:
-        """Log-probabilities of the actions that were taken, entropies and values.
+        """Log-probabilities of the actions taken, entropies and values.
 
         Args:
-            parameters: of both networks.
-            memories: [E, A, H] before the first step.
-            played: [T, E] steps in their order; of networks without a memory in any order.
+            parameters: parameters of both networks.
+            memories: [E, A, H] memories before the first step.
+            played: [T, E] steps in order; in any order for networks without a memory.
         """
         scores = parameters.actor.along(memories.actor, played.observation, played.start)
         value = parameters.critic.along(memories.critic, self._critic_input(played), played.start)
@@ -186,7 +186,7 @@ class Players:
         *,
         greedy: bool,
     ) -> tuple[Memories, Num[Array, "B A *U"]]:
-        """See `Learner.act`: the best is the likeliest action, or the mean of continuous ones."""
+        """See `Learner.act`; the best action is the most likely, or the mean if continuous."""
         if not greedy:
             memories, played = self.step(parameters, memories, view, self.noise(keys))
             return memories, played.action
@@ -196,7 +196,7 @@ class Players:
         return dataclasses.replace(memories, actor=actor), scores
 
     def _observed(self, view: View) -> Played:
-        """What to keep of a view; its action is still to come."""
+        """The parts of a view to keep, as a `Played` without an action."""
         nothing = jnp.zeros(view.start.shape)
         return Played(
             observation=view.observation,
@@ -213,12 +213,12 @@ class Players:
         return seen.observation if seen.world is None else seen.world[..., None, :]
 
     def _log_std(self, parameters: ActorCritic) -> Float[Array, "*A U"] | None:
-        """Of each agent's actions; without that axis where all have parameters together."""
+        """The logarithm per agent; without that axis if all agents share parameters."""
         log_std = parameters.log_std
         return log_std if log_std is None or log_std.ndim == 1 else log_std[np.array(self.sets)]
 
     def _mask(self, seen: Played) -> Array | None:
-        """What is available; None if all agents always have all actions."""
+        """The available actions, or None if all agents always have all actions."""
         if seen.available is None and not self.environment.mask.all():
             return jnp.asarray(self.environment.mask)
         return seen.available
@@ -230,7 +230,7 @@ class Players:
         seen: Played,
         action: Num[Array, "..."],
     ) -> tuple[Float[Array, "*B A"], Float[Array, "*B A"]]:
-        """Log-probability of actions, and the entropy of their distribution."""
+        """Log-probabilities of actions, and entropies of their distributions."""
         log_std = self._log_std(parameters)
         if log_std is None:
             log_p = distributions.log_probabilities(scores, self._mask(seen))

@@ -1,6 +1,6 @@
-"""The algorithms by name: one row each, which is all that the training loop knows of one.
+"""The algorithms by name. The training loop knows an algorithm only by its row in this table.
 
-JAX is imported where a learner is made: names and settings are checked without it.
+JAX is imported when a learner is built, so names and settings can be checked without it.
 """
 
 import dataclasses
@@ -30,28 +30,28 @@ class Algorithm:
     """An algorithm: its settings, and how to build its learner."""
 
     summary: str
-    """What it is, in a line."""
+    """A description of one line."""
     settings: type
-    """A dataclass that is a `Settings`."""
+    """Class of the settings, a dataclass that is a `Settings`."""
     usual: Mapping[str, Mapping[str, Any]]
-    """What differs from its defaults, by `Environment.family`."""
+    """Changed defaults of the settings, by `Environment.family`."""
     build: Callable[..., "Learner"]
-    """(environment, settings, devices, updates of the whole training, aggregation), and a factory
-    of networks of others, if any."""
+    """(environment, settings, devices, updates of the whole training, aggregation) -> the learner;
+    also takes a factory of user networks, if any."""
     parted: bool = True
-    """Whether its learner is a `PartedLearner`, which an asynchronous server needs."""
+    """Whether its learner is a `PartedLearner`, as an asynchronous server requires."""
     discrete: bool = False
     """Whether it needs discrete actions."""
     one_team: bool = False
     """Whether it needs agents with common interests."""
     earned: bool = False
-    """Whether it needs a game that counts what each agent has earned."""
+    """Whether it needs a game that computes the utility of each agent."""
     own_networks: bool = True
-    """Whether networks of others can take the place of ours."""
+    """Whether user networks can replace Gradweave's."""
 
 
 def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
-    """Clips gradients to a norm: where all have an axis of sets in front, each set's."""
+    """Clips gradients to a norm; if they have a leading axis of sets, each set separately."""
     import jax
     import optax
 
@@ -66,7 +66,7 @@ def _clip(norm: float, sets: int) -> "optax.GradientTransformation":
 
 
 def _adam(settings: PPO | FEN, steps: int, sets: int) -> "optax.GradientTransformation":
-    """PPO's optimizer, of so many steps."""
+    """PPO's optimizer, for a given number of steps."""
     import optax
 
     rate = settings.learning_rate
@@ -162,19 +162,19 @@ def _fen(
 
 ALGORITHMS: dict[str, Algorithm] = {
     "ippo": Algorithm(
-        "PPO, each agent with a critic of what it sees itself",
+        "PPO, each agent with a critic of its own observation",
         PPO,
         PPO_DEFAULTS,
         _ppo(central=False),
     ),
     "mappo": Algorithm(
-        "PPO with a critic of the whole state, in training alone",
+        "PPO with a critic of the whole state, used in training only",
         PPO,
         PPO_DEFAULTS,
         _ppo(central=True),
     ),
     "fen": Algorithm(
-        "Fair-Efficient Network: a controller and sub-policies for agents who share resources",
+        "Fair-Efficient Network: a controller and sub-policies for agents that share resources",
         FEN,
         FEN_DEFAULTS,
         _fen,
@@ -183,7 +183,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         own_networks=False,
     ),
     "iql": Algorithm(
-        "independent Q-learning, each agent with values of its own actions",
+        "independent Q-learning, with a value function per agent",
         QLearning,
         Q_DEFAULTS,
         _q_learning("iql"),
@@ -212,7 +212,7 @@ def algorithm(name: str) -> Algorithm:
     """A row of the table.
 
     Raises:
-        OptionError: where there is none.
+        OptionError: there is no algorithm of this name.
     """
     if name not in ALGORITHMS:
         raise OptionError(expected_one_of("algorithm", ALGORITHMS, name))
@@ -225,59 +225,59 @@ def check_suits(
     """Refuses an algorithm for a game that it cannot learn.
 
     Args:
-        name: the algorithm.
+        name: name of the algorithm.
         id: the game, for the message.
-        continuous: whether its actions are.
-        opposed: whether its agents' interests are.
-        earned: whether it counts what each agent has earned.
+        continuous: whether its actions are continuous.
+        opposed: whether its agents' interests are opposed.
+        earned: whether it computes the utility of each agent.
 
     Raises:
-        OptionError: with algorithms, or games, that fit.
+        OptionError: the message names algorithms, or games, that fit.
 
     >>> check_suits("qmix", "SMAX", opposed=True)
     Traceback (most recent call last):
-    gradweave.errors.OptionError: qmix: adds agents' values up, but the interests of those of SMAX
-    are opposed; take iql or ippo
+    gradweave.errors.OptionError: qmix: adds up the agents' values, but in SMAX their interests are
+    opposed; use iql or ippo
     """
     row = algorithm(name)
     if row.discrete and continuous:
         raise OptionError(
-            f"{name}: expected discrete actions, which {id} has not; take ippo or mappo"
+            f"{name}: expected discrete actions, unlike those of {id}; use ippo or mappo"
         )
     if row.one_team and opposed:
         raise OptionError(
-            f"{name}: adds agents' values up, but the interests of those of {id} are opposed; "
-            "take iql or ippo"
+            f"{name}: adds up the agents' values, but in {id} their interests are opposed; "
+            "use iql or ippo"
         )
     if row.earned and not earned:
         raise OptionError(
-            f"{name}: {id} does not count what each agent has earned; take {', '.join(RESOURCES)}, "
-            "or give it utility(state)"
+            f"{name}: {id} does not report the utility of each agent; use {', '.join(RESOURCES)}, "
+            "or add utility(state) to the game"
         )
 
 
 def check_network(name: str, network: Any) -> None:
-    """Refuses a network of others for an algorithm that takes none.
+    """Refuses a user network for an algorithm that does not take one.
 
     Raises:
-        OptionError: with algorithms that do.
+        OptionError: the message names algorithms that do.
     """
     if network is not None and not algorithm(name).own_networks:
         known = [other for other, row in ALGORITHMS.items() if row.own_networks]
-        raise OptionError(f"--network: {name} has its own; take {', '.join(known)}")
+        raise OptionError(f"--network: {name} does not take one; use {', '.join(known)}")
 
 
 def settings(name: str, family: str, given: Mapping[str, Any]) -> Settings:
-    """An algorithm's settings for a family of games, with what a user asks for."""
+    """An algorithm's settings for a family of games, with the user's values."""
     row = algorithm(name)
     return settings_of(row.settings, row.usual.get(family, {}), given)
 
 
 def config_of(metadata: Mapping[str, Any]) -> Config:
-    """The training of a `Config.flat`.
+    """The configuration of which `metadata` is the `Config.flat`.
 
     Raises:
-        OptionError: where a field is missing, unknown or out of range.
+        OptionError: a field is missing, unknown or out of range.
     """
     return from_flat(metadata, lambda name: algorithm(name).settings)
 
@@ -291,10 +291,10 @@ def build(
     """The learner of a training.
 
     Args:
-        config: of the training.
-        environment: that is learned.
-        aggregate: makes an optimizer that of all devices.
-        network: the factory that `Config.network` names, if it names one.
+        config: configuration of the training.
+        environment: the environment.
+        aggregate: converts an optimizer to one that aggregates over all devices.
+        network: the factory that `Config.network` names, if any.
     """
     row, settings = algorithm(config.algorithm), config.settings
     return row.build(

@@ -1,4 +1,4 @@
-"""Counterfactual experience: what agents did, as if their reward machines had been elsewhere.
+"""Counterfactual experience: the agents' steps, as if their machines had been in other states.
 
 Source: Toro Icarte et al. 2022.
 """
@@ -13,18 +13,18 @@ from jaxtyping import PRNGKeyArray
 from gradweave.marl.games.guide import Guide
 
 Rows = TypeVar("Rows")
-"""As `q_learning.Rows`."""
+"""See `q_learning.Rows`."""
 
 
 def doubled(guide: Guide, rows: Rows, key: PRNGKeyArray) -> Rows:
-    """Rows as they were played, and each once more with its machines begun in a random state.
+    """Rows as they were played, and each again with its machines started in random states.
 
-    Memory of a recurrent network stays that of what was played.
+    The memory of a recurrent network is not recomputed for the second copy.
 
     Args:
         guide: the machines.
-        rows: of the replay buffer, with the events of each step.
-        key: draws the states.
+        rows: rows of the replay buffer, with the events of each step.
+        key: random key of the states.
     """
     played = ended(guide, rows)
     observation, reward, after = guide.imagined(rows.observation, rows.events, rows.start, key)  # pyright: ignore[reportAttributeAccessIssue]
@@ -40,7 +40,7 @@ def doubled(guide: Guide, rows: Rows, key: PRNGKeyArray) -> Rows:
 
 
 def ended(guide: Guide, rows: Rows) -> Rows:
-    """Rows that say whose part was done or lost after each step."""
+    """Rows that record after each step whose part was done or had failed."""
     after = guide.ended(guide.read(rows.observation[:, 1:]))  # pyright: ignore[reportAttributeAccessIssue]
     done = rows.done[..., None]  # pyright: ignore[reportAttributeAccessIssue]
     over = (after & ~rows.start[:, 1:, None]) | done  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 NEVER = -1e9
-"""Stands for the logarithm of 0; finite, so that gradients beside it are."""
+"""Replaces log 0; finite, so that gradients that involve it stay finite."""
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
@@ -17,8 +17,8 @@ def log_probabilities(
     """Log-probabilities of discrete actions.
 
     Args:
-        scores: of each.
-        available: which can be taken, at least one; all if not given.
+        scores: score of each action.
+        available: which actions are available, at least one; all by default.
     """
     return jax.nn.log_softmax(scores if available is None else jnp.where(available, scores, NEVER))
 
@@ -27,11 +27,12 @@ def sample(uniform: Float[Array, "*B"], log_p: Float[Array, "*B U"]) -> Int[Arra
     """An action for each row of `log_probabilities`.
 
     Args:
-        uniform: in [0, 1), one number for each action, where the Gumbel trick takes U.
-        log_p: of each action.
+        uniform: numbers in [0, 1), one per action drawn; the Gumbel trick would need U of them.
+        log_p: log-probability of each action.
     """
     cumulative = jnp.cumsum(jnp.exp(log_p), axis=-1)
-    # The first sum above the number: a probability of 0 adds nothing, so it is never the first.
+    # The first cumulative sum above the number. An action of probability 0 adds nothing to the sum,
+    # so it is never the first.
     return (cumulative > uniform[..., None] * cumulative[..., -1:]).argmax(-1)
 
 
@@ -51,9 +52,9 @@ def gaussian_sample(
     """A value of each component.
 
     Args:
-        normal: of the standard normal distribution.
-        mean: of each component.
-        log_std: logarithm of its standard deviation.
+        normal: numbers from the standard normal distribution.
+        mean: mean of each component.
+        log_std: logarithm of the standard deviation.
     """
     return mean + jnp.exp(log_std) * normal
 
@@ -64,7 +65,7 @@ def gaussian_log_density(
     action: Float[Array, "*B U"],
     real: Bool[Array, "*#B U"],
 ) -> Float[Array, "*B"]:
-    """Log-density of the actions that were taken, over components that exist."""
+    """Log-density of the actions taken, over components that exist."""
     z = (action - mean) * jnp.exp(-log_std)
     return jnp.where(real, -0.5 * jnp.square(z) - log_std - _HALF_LOG_TAU, 0.0).sum(-1)
 

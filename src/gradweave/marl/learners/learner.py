@@ -1,8 +1,8 @@
-"""What every algorithm is to the training loop: a state, an update, and a policy to play by.
+"""The interface of an algorithm to the training loop: a state, an update, and a policy.
 
-`init` and `update` are pure functions of one learner on one device; the loop makes them many: by
-`jax.vmap` over seeds and `jax.shard_map` over devices, whose axis the optimizer's aggregation
-speaks over. A state has arrays alone, random keys among them, so that a checkpoint is all of it.
+`init` and `update` are pure functions of one learner on one device. The loop applies `jax.vmap`
+over seeds and `jax.shard_map` over devices; the optimizer's aggregation communicates over the axis
+of devices. A state consists of arrays, including random keys, so a checkpoint holds all of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,54 +24,53 @@ LearnerState = TypeVar("LearnerState")
 
 
 class Metrics(eqx.Module):
-    """What an update came to. Sums, so that those of devices and updates add up exactly."""
+    """Results of an update. They are sums, so that those of devices and updates add up exactly."""
 
     episodes: Int[Array, ""]
-    """Episodes that ended."""
+    """Number of episodes that ended."""
     returns: Float[Array, " A"]
     """Sum of their returns, by agent."""
     lengths: Int[Array, ""]
-    """Sum of their steps."""
+    """Sum of their numbers of steps."""
     figures: dict[str, Float[Array, ""]]
-    """Others by name, means over the update."""
+    """Other figures by name, as means over the update."""
     measures: dict[str, Float[Array, ""]] = eqx.field(default_factory=dict)
-    """Sums of the game's own measures of the episodes that ended."""
+    """Sums of the game's own measures over the episodes that ended."""
 
 
 class Learner(Protocol[LearnerState]):
-    """An algorithm on an environment, ready to be trained."""
+    """An algorithm for an environment, ready to be trained."""
 
     @property
     def games(self) -> int:
-        """Games side by side on one device."""
+        """Number of games per device."""
         ...
 
     @property
     def steps(self) -> int:
-        """Steps that an update makes, of all games on one device together."""
+        """Environment steps per update, over all games on one device."""
         ...
 
     def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> LearnerState:
         """The state before the first update.
 
         Args:
-            shared: the same on all devices; the parameters are drawn from it alone.
-            first: number of the device's first game among all devices' games. A game's own key is
-                `game_keys` of its number, so that all are played the same however many devices
-                there are.
+            shared: the same key on all devices; determines the parameters.
+            first: number of the device's first game among the games of all devices. The key of a
+                game is `game_keys` of its number, so games do not depend on the number of devices.
         """
         ...
 
     def update(self, state: LearnerState) -> tuple[LearnerState, Metrics]:
-        """Plays and learns once."""
+        """One update: plays and learns."""
         ...
 
     def parameters(self, state: LearnerState) -> Parameters:
-        """What its policy plays by."""
+        """The parameters of the policy."""
         ...
 
     def memory(self, parameters: Parameters, batch: int) -> Memory:
-        """What the policy remembers before it has seen anything, of games side by side."""
+        """The policy's memory before its first observation, for a batch of games."""
         ...
 
     def act(
@@ -83,33 +82,33 @@ class Learner(Protocol[LearnerState]):
         *,
         greedy: bool,
     ) -> tuple[Memory, Num[Array, "B A *U"]]:
-        """Each agent's action.
+        """The action of each agent.
 
         Args:
-            parameters: as `parameters` gave them.
-            memory: as `memory` or the step before gave it; empty it where `View.start`.
-            view: of [B] games.
-            keys: [B] one for each game.
-            greedy: whether to take the best action rather than to draw one.
+            parameters: the result of `parameters`.
+            memory: the result of `memory` or of the preceding step; reset at `View.start`.
+            view: views of [B] games.
+            keys: random keys of the [B] games.
+            greedy: whether to take the best action instead of sampling.
         """
         ...
 
 
 class PartedLearner(Learner[LearnerState], Protocol):
-    """A learner whose update is `play`, then `learn`, between which parameters may change."""
+    """A learner whose update is `play`, then `learn`; parameters may change in between."""
 
     def play(
         self, state: LearnerState, progress: UpdatesDone = None
     ) -> tuple[LearnerState, Experience, Metrics]:
-        """Plays as much as an update learns from.
+        """Plays as many steps as an update learns from.
 
         Args:
-            state: before.
-            progress: updates of the training that are done, where others learn too; the state's
-                own if not given.
+            state: the state before.
+            progress: number of completed updates of the training if others learn too; by default
+                the state's count.
 
         Returns:
-            The state after it, what was played, and what it came to.
+            The state afterwards, the experience, and its metrics.
         """
         ...
 
@@ -121,17 +120,17 @@ class PartedLearner(Learner[LearnerState], Protocol):
         *,
         stale: bool = False,
     ) -> tuple[LearnerState, dict[str, Float[Array, ""]]]:
-        """Learns from what was played.
+        """Learns from experience.
 
         Args:
-            state: as `play` left it, or with other parameters.
-            experience: that `play` returned.
+            state: the state after `play`, possibly with other parameters.
+            experience: the experience from `play`.
             progress: as for `play`.
-            stale: whether the parameters may be others than those by which it was played, which is
-                then corrected.
+            stale: whether the parameters may differ from those that played, which is then corrected
+                for.
 
         Returns:
-            The state after it, and its figures.
+            The state afterwards, and its figures.
         """
         ...
 
@@ -141,21 +140,21 @@ class PartedLearner(Learner[LearnerState], Protocol):
 
 
 class RunningReturns(eqx.Module):
-    """Returns of the episodes under way."""
+    """Returns of the episodes in progress."""
 
     returns: Float[Array, "E A"]
     lengths: Int[Array, " E"]
     measures: dict[str, Float[Array, " E"]] = eqx.field(default_factory=dict)
-    """The game's own."""
+    """The game's own measures."""
 
     @staticmethod
     def zero(games: int, agents: int, measures: Iterable[str] = ()) -> "RunningReturns":
-        """Nothing yet.
+        """No steps yet.
 
         Args:
-            games: E.
-            agents: A.
-            measures: names of the game's own.
+            games: E, the number of games.
+            agents: A, the number of agents.
+            measures: names of the game's own measures.
         """
         return RunningReturns(
             jnp.zeros((games, agents)),
@@ -169,12 +168,13 @@ class RunningReturns(eqx.Module):
         done: Bool[Array, "T E"],
         measures: Mapping[str, Float[Array, "T E"]] | None = None,
     ) -> tuple["RunningReturns", Metrics]:
-        """Counts steps: what is going on after them, and what ended in them.
+        """Adds steps; returns the episodes then in progress, and the metrics of those that ended.
 
         Args:
-            reward: of each step.
-            done: whether it ended an episode.
-            measures: what it adds to each of the game's own; not given where `zero` had none.
+            reward: reward of each step.
+            done: whether an episode ended with the step.
+            measures: the step's contributions to the game's measures; omitted if `zero` got no
+                names.
         """
 
         def step(tally: RunningReturns, now: tuple) -> tuple[RunningReturns, tuple]:
@@ -200,11 +200,11 @@ class RunningReturns(eqx.Module):
 
 
 def at_step(optimizer: Any, step: Array) -> Any:
-    """An optimizer's state whose learning rate is that of another step; moments stay.
+    """An optimizer's state with the learning rate of another step; its moments are unchanged.
 
     Args:
         optimizer: the state.
-        step: of the optimizer, from 0.
+        step: number of the optimizer step, from 0.
     """
 
     def moved(part: Any) -> Any:
@@ -218,7 +218,7 @@ def at_step(optimizer: Any, step: Array) -> Any:
 
 
 def sent_bytes(optimizer: Any) -> dict[str, Float[Array, ""]]:
-    """The bytes that the aggregation in an optimizer's state sent, as a figure; none without."""
+    """The bytes sent by the aggregation in an optimizer's state, as a figure; empty without one."""
     found = optax.tree_utils.tree_get_all_with_path(optimizer, "sent_bytes")
     if not found:
         return {}
@@ -226,13 +226,13 @@ def sent_bytes(optimizer: Any) -> dict[str, Float[Array, ""]]:
 
 
 def not_finite(state: Any) -> Int[Array, ""]:
-    """Gradients so far that the aggregation in a state left out as not finite; 0 without one."""
+    """Number of gradients that a state's aggregation skipped as not finite; 0 without one."""
     found = optax.tree_utils.tree_get_all_with_path(state, "not_finite")
     return sum((count.sum() for _, count in found), jnp.zeros((), jnp.int32))
 
 
 def norm(tree: Any) -> Float[Array, ""]:
-    """Root of the sum of all squares."""
+    """Square root of the sum of all squares."""
     return jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(tree)))
 
 
@@ -242,16 +242,16 @@ def optimizer_step(
     carry: tuple[Any, Any],
     part: Any,
 ) -> tuple[tuple[Any, Any], dict[str, Array]]:
-    """One step of the optimizer.
+    """One optimizer step.
 
     Args:
-        loss: of parameters and samples, with figures for the log.
-        optimizer: with its aggregation over the devices.
+        loss: a function of parameters and samples, which also returns figures for the log.
+        optimizer: the optimizer, including the aggregation over devices.
         carry: parameters and the optimizer's state.
-        part: samples.
+        part: the samples.
 
     Returns:
-        The new parameters and state, and the figures, with the gradient's norm and what was sent.
+        The new parameters and state, and the figures, with the gradient's norm and the bytes sent.
     """
     parameters, state = carry
     (_, figures), gradient = jax.value_and_grad(loss, has_aux=True)(parameters, part)

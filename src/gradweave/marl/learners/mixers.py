@@ -1,4 +1,4 @@
-"""Mixing networks: from each agent's action value to the team's."""
+"""Mixing networks: from the agents' action values to the team's value."""
 
 from typing import Any
 
@@ -32,13 +32,13 @@ class MonotonicMixer(eqx.Module):
     value: tuple[Dense, Dense]
 
     def __init__(self, world: int, agents: int, width: int, key: PRNGKeyArray) -> None:
-        """Draws the parameters.
+        """Initialises the parameters.
 
         Args:
-            world: W.
-            agents: A.
-            width: of the mixing network and of the hypernetworks.
-            key: draws the parameters.
+            world: W, the length of the state vector.
+            agents: A, the number of agents.
+            width: width of the mixing network and of the hypernetworks.
+            key: random key of the parameters.
         """
         keys = jax.random.split(key, 7)
         gain = 2**0.5

@@ -1,8 +1,8 @@
-"""The learners' networks: arrays alone, so that a whole learner is carried through `lax.scan`.
+"""The learners' networks; they contain only arrays, so a whole learner can pass through `lax.scan`.
 
-One set of parameters serves all agents that share it; who an agent is, is part of what it sees: its
-number as a one-hot vector beside its observation. A one-hot vector times a matrix is one of its
-rows, so the row is added, and nothing is joined or multiplied.
+A set of parameters serves all agents that share it; the agent's number is part of the input, as a
+one-hot vector next to the observation. A one-hot vector times a matrix is a row of the matrix, so
+the code adds that row instead of concatenating and multiplying.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from gradweave.marl.learners.sets import Sets, number
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 Memory = Any
-"""[*B, A, H] what a recurrent network remembers of the episode, for each agent; None of one that
-does not. Of networks of others any arrays [*B, A, …]."""
+"""[*B, A, H] each agent's memory of the episode in a recurrent network, or None for other networks.
+User networks may have any arrays [*B, A, …]."""
 
 
 def _orthogonal(key: PRNGKeyArray, inputs: int, outputs: int, scale: float) -> Float[Array, "I O"]:
     """A random matrix with orthogonal rows or columns; under `jax.vmap` drawn one after the other.
 
-    LAPACK's decomposition of several matrices waits for threads of the pool that it runs on, and on
-    few cores forever where anything else runs beside it (jaxlib 0.10.2).
+    LAPACK's batched decomposition waits for threads of the pool that it runs on; with few cores and
+    other work running it can hang (jaxlib 0.10.2).
     """
     shape = inputs, outputs
     draw = jax.nn.initializers.orthogonal(scale)
@@ -47,12 +47,13 @@ class Dense(eqx.Module):
 
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
         """The map."""
-        # As one matrix: over several axes XLA copies both factors of a weight's gradient first.
+        # Flattened to a matrix: with several axes, XLA first copies both factors of the weight's
+        # gradient.
         rows = x.reshape(-1, x.shape[-1])
         if self.weight.shape[0] > self.weight.shape[1]:
-            # The gradient of few columns is a product with few columns, which takes a processor
-            # four times as long as one with few rows: that of the transposed matrix. XLA would
-            # turn it back but for the barrier.
+            # The weight's gradient is a product with few columns, which takes a processor four
+            # times as long as the transposed product with few rows. Without the barrier, XLA would
+            # undo the transposition.
             turned = jax.lax.optimization_barrier(self.weight.T)
             out = jax.lax.dot_general(rows, turned, (((1,), (1,)), ((), ())))
         else:
@@ -74,11 +75,12 @@ class Cell(eqx.Module):
     def __call__(
         self, memory: Float[Array, "*B H"], given: Float[Array, "*B G"]
     ) -> Float[Array, "*B H"]:
-        """The next memory, which is the output too.
+        """The next memory, which is also the output.
 
         Args:
-            memory: from the step before.
-            given: what `of_input` makes of the step's input; of many steps it is made at once.
+            memory: memory from the preceding step.
+            given: `of_input` applied to the step's input, which can be computed for many steps at
+                once.
         """
         reset, update, new = jnp.split(given, 3, axis=-1)
         old_reset, old_update, old_new = jnp.split(self.of_memory(memory), 3, axis=-1)
@@ -88,15 +90,15 @@ class Cell(eqx.Module):
 
 
 class Network(eqx.Module):
-    """Hidden layers, a memory after them if asked for, and an output, for each agent.
+    """Hidden layers, an optional memory, and an output layer, for each agent.
 
-    Serves as actor, critic or value of actions. The input either has the axis of agents, or is one
-    that all of them see; the output has it.
+    Serves as an actor, a critic or an action-value network. The input has an axis of agents, or is
+    a single input that all agents see; the output has the axis.
     """
 
     layers: tuple[Dense, ...]
     agent: Float[Array, "A H"]
-    """The rows of the first layer that stand for who the agent is."""
+    """Rows of the first layer for the agents' numbers."""
     cell: Cell | None
     head: Dense
     activation: Activation = eqx.field(static=True)
@@ -113,17 +115,17 @@ class Network(eqx.Module):
         activation: Activation = "tanh",
         scale: float = 1.0,
     ) -> None:
-        """Draws the parameters.
+        """Initialises the parameters.
 
         Args:
-            inputs: length of the input, the agent's number aside.
+            inputs: length of the input, without the agent's number.
             outputs: length of the output.
-            agents: A.
-            key: draws.
+            agents: A, the number of agents.
+            key: random key of the parameters.
             hidden: widths of the hidden layers, at least one.
             recurrent: whether a memory as wide as the last hidden layer follows.
-            activation: of the hidden layers.
-            scale: of the output's weights.
+            activation: activation of the hidden layers.
+            scale: scale of the output layer's weights.
         """
         keys = jax.random.split(key, len(hidden) + 2)
         gain = 2**0.5
@@ -149,9 +151,9 @@ class Network(eqx.Module):
         """One step.
 
         Args:
-            memory: [*B, A, H] from the step before.
-            x: [*B, A, I], or [*B, 1, I] what all agents see.
-            start: where an episode begins, and the memory is empty.
+            memory: [*B, A, H] memory from the preceding step.
+            x: [*B, A, I], or [*B, 1, I] if all agents see the same.
+            start: whether an episode begins, so that the memory is reset.
         """
         features = self._features(x)
         if self.cell is not None and memory is not None:
@@ -162,12 +164,12 @@ class Network(eqx.Module):
     def along(
         self, memory: Memory, x: Float[Array, "..."], start: Bool[Array, "T *B"]
     ) -> Float[Array, "T *B A N"]:
-        """Steps one after the other, as `__call__` makes each.
+        """Consecutive steps, each as in `__call__`.
 
         Args:
-            memory: [*B, A, H] before the first.
+            memory: [*B, A, H] memory before the first step.
             x: [T, *B, A, I], or [T, *B, 1, I].
-            start: where episodes begin.
+            start: whether episodes begin at each step.
         """
         features = self._features(x)
         cell = self.cell
@@ -191,10 +193,10 @@ class Network(eqx.Module):
 
 
 class Networks(eqx.Module):
-    """Several networks of one shape, each of them some agents' own: seen from without, one."""
+    """Several networks of one shape, each for some of the agents; used like a single `Network`."""
 
     each: Network
-    """[N, …] of each set of parameters."""
+    """[N, …] networks, one per set of parameters."""
     sets: Sets = eqx.field(static=True)
 
     def start(self, *batch: int) -> Memory:
@@ -225,12 +227,12 @@ class Networks(eqx.Module):
         return self._by_agent(one, memory, x)
 
     def _by_agent(self, one: Callable[..., Any], memory: Memory, x: Float[Array, "..."]) -> Any:
-        """What each agent's own network makes of it, all at once."""
+        """Applies each agent's network to its input, all at once."""
         agents = np.arange(len(self.sets))
         own = jax.tree.map(lambda leaf: leaf[np.array(self.sets)], self.each)
-        # Of the rows that say who an agent is, its own.
+        # Keep only the agent's row among those for the agents' numbers.
         own = eqx.tree_at(lambda network: network.agent, own, own.agent[agents, agents][:, None])
-        if x.shape[-2] == 1:  # what all agents see
+        if x.shape[-2] == 1:  # all agents see the same input
             return jax.vmap(one, (0, -2, None), -2)(own, memory, x[..., 0, :])
         return jax.vmap(one, (0, -2, -2), -2)(own, memory, x)
 
@@ -239,12 +241,12 @@ AnyNetwork = Network | Networks
 
 
 def draw(sets: Sets, key: PRNGKeyArray, one: Callable[[PRNGKeyArray], Network]) -> AnyNetwork:
-    """Draws as many networks as there are sets of parameters.
+    """Draws one network per set of parameters.
 
     Args:
-        sets: of the agents.
-        key: draws.
-        one: draws one network; where there is one set, by this key itself.
+        sets: set of parameters of each agent.
+        key: random key.
+        one: draws one network; receives `key` itself if there is only one set.
     """
     if number(sets) == 1:
         return one(key)

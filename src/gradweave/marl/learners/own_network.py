@@ -1,10 +1,10 @@
-"""Networks of others in place of ours: modules of Equinox or Flax, one agent's at a time.
+"""User networks instead of Gradweave's: Equinox or Flax modules, applied to one agent at a time.
 
 A factory is called as ``factory(shape, outputs, key)`` with the shape of an agent's observation,
-how many numbers are wanted, and a random key, and returns a module. Of an observation the module
-makes a vector of `outputs`. Where its call has a parameter `agent`, it is given the agent's number
-as a one-hot vector, too. A module with a method `start()`, which returns what it remembers when an
-episode begins, is called as ``module(memory, observation)`` and returns the next memory and the
+the length of the output and a random key, and returns a module. The module maps an observation to a
+vector of length `outputs`. If its call has a parameter `agent`, it also receives the agent's number
+as a one-hot vector. If the module has a method `start()`, which returns its memory at the start of
+an episode, it is called as ``module(memory, observation)`` and returns the next memory and the
 vector.
 """
 
@@ -33,21 +33,21 @@ Factory = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What a factory makes of a size, apart from parameters: checked when it is made."""
+    """The modules that a factory makes for one size, without parameters; checked when made."""
 
     factory: Factory
     shape: tuple[int, ...]
     outputs: int
     agents: int
-    """A."""
+    """A, the number of agents."""
     recurrent: bool
-    """Whether its modules are to have a memory."""
+    """Whether the settings require modules with a memory."""
     remembers: bool = dataclasses.field(init=False)
     """Whether its modules have a memory."""
     _fixed: Any = dataclasses.field(init=False)
-    """All of a module but its parameters."""
+    """Everything in a module but its parameters."""
     _numbered: bool = dataclasses.field(init=False)
-    """Whether its modules are told the agent's number."""
+    """Whether the modules receive the agent's number."""
 
     def __post_init__(self) -> None:
         module = self._module(jax.random.key(0))
@@ -67,16 +67,16 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """Name of the factory for messages."""
         return f"network {plugins.name_of(self.factory)}"
 
     def draw(self, key: PRNGKeyArray) -> Any:
-        """Draws the parameters: a tree of arrays."""
-        # One after the other where there are several: see `networks._orthogonal`.
+        """Draws the parameters, a tree of arrays."""
+        # One after the other if there are several sets: see `networks._orthogonal`.
         return sequential_vmap(lambda key: self._parted(self._module(key))[0])(key)
 
     def begun(self, parameters: Any) -> Any:
-        """What one agent remembers when an episode begins; None without a memory."""
+        """One agent's memory at the start of an episode, or None without a memory."""
         if not self.remembers:
             return None
         return jax.tree.map(jnp.asarray, self._whole(parameters).start())
@@ -85,13 +85,13 @@ class Plan:
         """One step of one agent.
 
         Args:
-            parameters: as `draw` gives them.
-            memory: from the step before.
-            seen: [I] what it observes, of the shape that the factory was told.
-            agent: [A] its number, one-hot.
+            parameters: the result of `draw`.
+            memory: memory from the preceding step.
+            seen: [I] observation, of the shape passed to the factory.
+            agent: [A] one-hot number of the agent.
 
         Returns:
-            What it remembers, and a vector.
+            The next memory, and a vector.
         """
         module = self._whole(parameters)
         also = {"agent": agent} if self._numbered else {}
@@ -116,7 +116,7 @@ class Plan:
         )
 
     def _parted(self, module: Any) -> tuple[Any, Any]:
-        """A module's parameters, and the rest."""
+        """Splits a module into its parameters and the rest."""
         nnx = _flax("flax.nnx")
         if nnx and isinstance(module, nnx.Module):
             graph, parameters, rest = nnx.split(module, nnx.Param, ...)
@@ -124,7 +124,7 @@ class Plan:
         return eqx.partition(module, eqx.is_inexact_array)
 
     def _whole(self, parameters: Any) -> Any:
-        """A module of its parameters."""
+        """The module with the given parameters."""
         nnx = _flax("flax.nnx")
         if nnx and isinstance(self._fixed, tuple) and isinstance(self._fixed[0], nnx.GraphDef):
             graph, like, rest = self._fixed
@@ -133,7 +133,7 @@ class Plan:
         return eqx.combine(parameters, self._fixed)
 
     def _check(self, parameters: Any) -> None:
-        """Refuses modules that return anything but a vector of `outputs`."""
+        """Refuses modules that return anything but a vector of length `outputs`."""
         where = f"called with an observation of shape {self.shape}"
         seen = jnp.zeros(int(np.prod(self.shape)))
         memory = plugins.called(self.label, "start()", lambda: self.begun(parameters))
@@ -151,10 +151,10 @@ class Plan:
 
 
 class OwnNetwork(eqx.Module):
-    """Modules of others for all agents: seen from without, as `networks.Network`."""
+    """User modules for all agents, used like `networks.Network`."""
 
     parameters: Any
-    """Of one module; [N, …] where there are several sets of parameters."""
+    """Parameters of one module; [N, …] if there are several sets of parameters."""
     plan: Plan = eqx.field(static=True)
     sets: Sets = eqx.field(static=True)
 
@@ -200,7 +200,7 @@ class OwnNetwork(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[np.array(self.sets)], self.parameters)
 
     def _begun(self) -> Any:
-        """[A, …] what agents remember at first."""
+        """[A, …] memories of the agents at the start of an episode."""
         if self._several:
             return jax.vmap(self.plan.begun)(self._by_agent())
         one = self.plan.begun(self.parameters)
@@ -208,7 +208,7 @@ class OwnNetwork(eqx.Module):
 
 
 def draw_own(plan: Plan, sets: Sets, key: PRNGKeyArray) -> OwnNetwork:
-    """Draws as many modules as there are sets of parameters."""
+    """Draws one module per set of parameters."""
     if number(sets) == 1:
         return OwnNetwork(plan.draw(key), plan, sets)
     keys = jax.random.split(key, number(sets))
@@ -216,12 +216,12 @@ def draw_own(plan: Plan, sets: Sets, key: PRNGKeyArray) -> OwnNetwork:
 
 
 def named(spec: str) -> Factory:
-    """The factory of ``module:factory``, with options as in ``my.networks:cnn:width=32``.
+    """The factory ``module:factory``, with options as in ``my.networks:cnn:width=32``.
 
-    Never to be given what a file says: it is imported.
+    The function imports the module, so never pass it text from a file.
 
     Raises:
-        OptionError: it cannot be imported, or is none.
+        OptionError: it cannot be imported, or is not a factory.
     """
     module, _, rest = spec.partition(":")
     name, _, written = rest.partition(":")
@@ -260,5 +260,5 @@ def _numbered(module: Any) -> bool:
 
 
 def _flax(name: str) -> Any:
-    """A module of Flax, if it has been imported: else nothing can be of its classes."""
+    """A module of Flax if Flax has been imported; otherwise no object can be of its classes."""
     return sys.modules.get(name)

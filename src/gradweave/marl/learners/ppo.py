@@ -1,9 +1,9 @@
 """Proximal policy optimisation for several agents: IPPO and MAPPO.
 
-IPPO's critic sees what its agent sees, MAPPO's the state of the whole game; both tell agents apart
-by their numbers. Either can have a memory. Where agents do not all share parameters, each set of
-parameters learns as if it were alone: the loss is the sum of the sets' losses. Episodes that an
-update does not complete continue in the next one.
+IPPO's critic sees its agent's observation, MAPPO's the state of the whole game; both receive the
+agent's number. Either can have a memory. If agents do not all share parameters, each set of
+parameters learns independently: the loss is the sum of the sets' losses. Episodes that an update
+does not complete continue in the next update.
 
 Source: Schulman et al. 2017; de Witt et al. 2020 (IPPO); Yu et al. 2022 (MAPPO).
 """
@@ -37,39 +37,39 @@ from gradweave.training.advantages import advantages
 
 
 class PPOState(eqx.Module):
-    """All that the next update depends on."""
+    """Everything that the next update depends on."""
 
     parameters: ActorCritic
     optimizer: Any
     games: Any
-    """[E] games' own states."""
+    """[E] states of the games."""
     view: View
-    """[E]."""
+    """[E] views of the games."""
     memories: Memories
     tally: RunningReturns
     keys: PRNGKeyArray
-    """[E] each game's own."""
+    """[E] random keys of the games."""
     key: PRNGKeyArray
-    """Of the minibatches."""
+    """Random key of the minibatches."""
     updates: Int[Array, ""]
-    """Done so far."""
+    """Number of updates so far."""
     returns: ValueNorm | None
-    """Moments of returns; None where critics learn them as they are."""
+    """Moments of returns, or None if critics learn unnormalised returns."""
 
 
 class Samples(eqx.Module):
-    """Steps to learn from: [T, E], or any part of them."""
+    """Steps to learn from, [T, E] or any part of them."""
 
     memories: Memories
-    """[E, A, H] before the first step."""
+    """[E, A, H] memories before the first step."""
     played: Played
     advantage: Float[Array, "T E A"]
     target: Float[Array, "T E A"]
-    """Of the critic."""
+    """Target of the critic."""
 
 
 class _Outcome(NamedTuple):
-    """Of steps, as `Outcome` has it."""
+    """The fields of `Outcome` that are kept."""
 
     reward: Float[Array, "E A"]
     shaped: Float[Array, "E A"]
@@ -83,8 +83,8 @@ def surrogate(
     """The clipped objective, equation 7 of Schulman et al.
 
     Args:
-        change: of the actions' log-probabilities since they were taken.
-        advantage: of the actions.
+        change: change of the actions' log-probabilities since they were taken.
+        advantage: advantages of the actions.
         clip_ratio: ε.
     """
     ratio = jnp.exp(change)
@@ -93,33 +93,34 @@ def surrogate(
 
 
 class Experience(NamedTuple):
-    """A roll-out, before anything is said of how good it was."""
+    """A roll-out, before its advantages are computed."""
 
     memories: Memories
-    """[E, A, H] before the first step."""
+    """[E, A, H] memories before the first step."""
     played: Played
     outcome: _Outcome
     last_value: Float[Array, "T E A"]
-    """After each step, where a time limit ended the episode; by the critic that played."""
+    """Value after each step that ended an episode by its time limit, by the critic that played;
+    else 0."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PPOLearner:
-    """IPPO, or MAPPO where the players' critics are central."""
+    """IPPO, or MAPPO if the players' critics are central."""
 
     players: Players
     settings: PPO
     optimizer: optax.GradientTransformation
-    """With its aggregation over the devices."""
+    """Includes the aggregation over devices."""
     devices: int
     games: int
-    """E: on one device."""
+    """E, the number of games per device."""
     total_updates: int
-    """Over which learning rates and weights decay."""
+    """Number of updates over which learning rates and weights decay."""
 
     @property
     def steps(self) -> int:
-        """Steps that an update makes on one device."""
+        """Environment steps per update on one device."""
         return self.games * self.settings.rollout
 
     def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> PPOState:
@@ -182,11 +183,11 @@ class PPOLearner:
         *,
         stale: bool = False,
     ) -> tuple[PPOState, dict[str, Array]]:
-        """See `PartedLearner.learn`; stale experience is corrected by V-trace.
+        """See `PartedLearner.learn`; V-trace corrects stale experience.
 
-        Actions then count with their probability now over that with which they were taken, at most
-        1, and the clipped objective holds policies close to the one that begins to learn, rather
-        than to the one that played (Hilton et al. 2021).
+        An action is then weighted by the ratio of its probability now to that when it was taken, at
+        most 1. The clipped objective keeps policies close to the policy with which learning starts,
+        rather than to the policy that played (Hilton et al. 2021).
         """
         state, samples, evaluated = self._evaluated(state, experience, progress, stale=stale)
         key, learning = jax.random.split(state.key)
@@ -226,7 +227,7 @@ class PPOLearner:
         return after, Experience(state.memories, played, outcome, last_value), metrics
 
     def _step(self, state: PPOState, carry: Any, now: tuple[Array, PRNGKeyArray]) -> tuple:
-        """One step of all games; the value after it, where a time limit ended the episode."""
+        """One step of all games, with the value after it if a time limit ended the episode."""
         games, view, memories = carry
         noise, playing = now
         memories, played = self.players.step(state.parameters, memories, view, noise)
@@ -241,7 +242,7 @@ class PPOLearner:
         return (games, view, memories), (played, kept, last_value)
 
     def _returns(self, state: PPOState, value: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
-        """The returns that a critic's values stand for."""
+        """The returns that correspond to a critic's values."""
         return value if state.returns is None else state.returns.denormalise(value)
 
     def _evaluated(
@@ -252,7 +253,7 @@ class PPOLearner:
         *,
         stale: bool = False,
     ) -> tuple[PPOState, Samples, dict[str, Array]]:
-        """Experience with its advantages, and the state with the moments of its returns."""
+        """Experience with its advantages, and the state with updated moments of returns."""
         weight = None
         if stale:
             experience, weight = self._as_now(state, experience)
@@ -264,7 +265,7 @@ class PPOLearner:
     def _as_now(
         self, state: PPOState, experience: Experience
     ) -> tuple[Experience, Float[Array, "T E A"]]:
-        """Experience as the parameters of a state evaluate it, and what each action counts."""
+        """Experience re-evaluated with a state's parameters, and the weight of each action."""
         played = experience.played
         log_probability, _, value = self.players.evaluate(
             state.parameters, experience.memories, played
@@ -280,7 +281,7 @@ class PPOLearner:
         weight: Float[Array, "T E A"] | None,
         progress: UpdatesDone,
     ) -> tuple[Float[Array, "T E A"], Float[Array, "T E A"], ValueNorm | None]:
-        """Advantages, the critic's targets, and the moments of returns after these."""
+        """Advantages, the critic's targets, and the updated moments of returns."""
         settings, moments, outcome = self.settings, state.returns, experience.outcome
         value = self._returns(state, experience.played.value)
         final = self._returns(
@@ -305,13 +306,13 @@ class PPOLearner:
         return advantage, target, moments
 
     def _shaping(self, updates: Num[Array, ""]) -> Float[Array, ""]:
-        """Weight of shaped rewards, which falls to 0."""
+        """Weight of shaped rewards, which decays to 0."""
         settings = self.settings
         over = max(settings.shaping_fraction * self.total_updates, 1.0)
         return settings.shaping * jnp.maximum(0.0, 1.0 - updates / over)
 
     def _minibatches(self, samples: Samples, key: PRNGKeyArray) -> Samples:
-        """Random [minibatches, …] of the samples: of whole games where there is a memory."""
+        """Random [minibatches, …] of the samples; of whole games if the networks have a memory."""
         minibatches = self.settings.minibatches
 
         def parts(x: Array, order: Array) -> Array:
@@ -332,13 +333,13 @@ class PPOLearner:
         )
 
     def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
-        """One step of the optimizer."""
+        """One optimizer step."""
         return optimizer_step(self._loss, self.optimizer, carry, part)
 
     def _loss(
         self, parameters: ActorCritic, part: Samples
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-        """The clipped objective, the critic's error and the entropy."""
+        """The loss of the clipped objective, the critic's error and the entropy."""
         settings, played = self.settings, part.played
         log_probability, entropy, value = self.players.evaluate(parameters, part.memories, played)
         advantage = part.advantage
@@ -364,7 +365,7 @@ class PPOLearner:
         }
 
     def _normalised(self, advantage: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
-        """To mean 0 and deviation 1, for each set of parameters."""
+        """Normalises advantages to mean 0 and deviation 1, per set of parameters."""
         sets = self.players.sets
         if number(sets) == 1:
             return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -373,6 +374,6 @@ class PPOLearner:
         return centred / (jnp.sqrt(mean_of_each(jnp.square(centred), sets))[of_agent] + 1e-8)
 
     def _mean(self, x: Float[Array, "*B A"]) -> Float[Array, ""]:
-        """Over all agents; where there are several sets of parameters, over their means."""
+        """Mean over all agents; with several sets of parameters, the mean of the sets' means."""
         sets = self.players.sets
         return x.mean() if number(sets) == 1 else mean_of_each(x, sets).mean()

@@ -1,8 +1,8 @@
 """Q-learning for several agents: independent, VDN and QMIX.
 
-Steps are kept in a replay buffer, as rows of a few steps; of a recurrent network, a row keeps the
-hidden state from which it began. The next action's value is
-the target network's, of the action that the learning network likes best.
+A replay buffer stores steps as rows of a few steps each; for a recurrent network, a row includes
+the hidden state from which it began. The value of the next state is the target network's value of
+the action that the learning network prefers.
 
 Source: Mnih et al. 2015; van Hasselt et al. 2016 (double Q-learning); Kapturowski et al. 2019
 (recurrent rows); Sunehag et al. 2018 (VDN); Rashid et al. 2018 (QMIX).
@@ -42,17 +42,17 @@ class Values(eqx.Module):
     """All parameters."""
 
     agent: AnyNetwork | OwnNetwork
-    """From an observation to the values of actions."""
+    """Maps an observation to the values of actions."""
     mixer: Mixer
 
 
 class Rows(eqx.Module):
-    """The replay buffer: [R] rows of T steps. What no network needs is None."""
+    """The replay buffer: [R] rows of T steps. Fields that no network needs are None."""
 
     memory: Memory
-    """[R, A, H] before the first step."""
+    """[R, A, H] memory before the first step."""
     observation: Float[Array, "R T+1 A O"]
-    """Of each step and of what followed the last one."""
+    """Observations of the steps and after the last step."""
     available: Bool[Array, "R T+1 A U"] | None
     world: Float[Array, "R T+1 W"] | None
     start: Bool[Array, "R T+1"]
@@ -60,30 +60,31 @@ class Rows(eqx.Module):
     reward: Float[Array, "R T A"]
     done: Bool[Array, "R T"]
     events: Bool[Array, "R T E"] | None = None
-    """What happened, where agents have reward machines."""
+    """Whether each event occurred, if agents have reward machines."""
     ended: Bool[Array, "R T A"] | None = None
-    """Whose part was done or lost after the step, where they have; not kept in the buffer."""
+    """Whether each agent's part was done or had failed after the step, if agents have reward
+    machines; not stored in the buffer."""
 
 
 class QState(eqx.Module):
-    """All that the next update depends on."""
+    """Everything that the next update depends on."""
 
     parameters: Values
     target: Values
     optimizer: Any
     games: Any
-    """[E] games' own states."""
+    """[E] states of the games."""
     view: View
-    """[E]."""
+    """[E] views of the games."""
     memory: Memory
     tally: RunningReturns
     keys: PRNGKeyArray
-    """[E] each game's own."""
+    """[E] random keys of the games."""
     key: PRNGKeyArray
-    """Of the batches."""
+    """Random key of the batches."""
     rows: Rows
     updates: Int[Array, ""]
-    """Done so far."""
+    """Number of updates so far."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,20 +92,20 @@ class QLearner:
     """Independent Q-learning, VDN or QMIX.
 
     Raises:
-        OptionError: actions are continuous, or values are to be added up of agents whose interests
-            are opposed.
+        OptionError: actions are continuous, or the algorithm adds up the values of agents whose
+            interests are opposed.
     """
 
     environment: Environment
     kind: Kind
     settings: QLearning
     optimizer: optax.GradientTransformation
-    """With its aggregation over the devices."""
+    """Includes the aggregation over devices."""
     devices: int
     total_updates: int
-    """Over which rates decay."""
+    """Number of updates over which rates decay."""
     factory: Factory | None = None
-    """Of modules of others in place of the agents' networks."""
+    """Factory of user modules that replace the agents' networks."""
 
     def __post_init__(self) -> None:
         environment = self.environment
@@ -122,22 +123,22 @@ class QLearner:
 
     @property
     def games(self) -> int:
-        """E: on one device."""
+        """E, the number of games per device."""
         return self.settings.environments // self.devices
 
     @property
     def steps(self) -> int:
-        """Steps that an update makes on one device."""
+        """Environment steps per update on one device."""
         return self.games * self.settings.rollout
 
     @property
     def _sets(self) -> Sets:
-        """[A] which agents have parameters together."""
+        """[A] the set of parameters of each agent."""
         return sets_of(self.environment, self.settings.parameter_sharing)
 
     @property
     def _blocks(self) -> int:
-        """Updates whose rows the replay buffer holds."""
+        """Number of updates whose rows the replay buffer holds."""
         return max(1, self.settings.replay_size // self.settings.steps)
 
     def init(self, shared: PRNGKeyArray, first: Int[Array, ""] | int) -> QState:
@@ -169,7 +170,7 @@ class QLearner:
         return state.parameters
 
     def with_parameters(self, state: QState, parameters: Values) -> QState:
-        """See `PartedLearner.with_parameters`; the target network follows as it does."""
+        """See `PartedLearner.with_parameters`; the target network is unchanged."""
         return dataclasses.replace(state, parameters=parameters)
 
     def memory(self, parameters: Values, batch: int) -> Memory:
@@ -185,7 +186,7 @@ class QLearner:
         *,
         greedy: bool,
     ) -> tuple[Memory, Int[Array, "B A"]]:
-        """See `Learner.act`: actions are drawn as they are at the end of training."""
+        """See `Learner.act`; sampled actions explore as much as at the end of training."""
         explore = jnp.float32(0.0 if greedy else self.settings.epsilon_final)
         return self._act(parameters, memory, view, self._noise(keys), explore)
 
@@ -198,11 +199,11 @@ class QLearner:
     def learn(
         self, state: QState, experience: Rows, progress: UpdatesDone = None, *, stale: bool = False
     ) -> tuple[QState, dict[str, Array]]:
-        """See `PartedLearner.learn`: keeps what was played, and learns from what is kept.
+        """See `PartedLearner.learn`: stores the new rows, and learns from the buffer.
 
-        All of that was played by earlier policies, and nothing is corrected: what an action is
-        worth is its reward and what the best action is worth afterwards, whoever took it. (With
-        `td_lambda` above 0, returns that another policy had count as they are.)
+        All rows come from earlier policies, and nothing is corrected: the target of an action is
+        its reward plus the value of the best next action, whichever policy took it. (With
+        `td_lambda` above 0, returns of another policy enter uncorrected.)
         """
         blocks = jnp.minimum(state.updates + 1, self._blocks)
         at = (state.updates % self._blocks) * self.games
@@ -237,7 +238,7 @@ class QLearner:
         return state, jax.tree.map(jnp.mean, figures)
 
     def _with_machines(self, rows: Rows, key: PRNGKeyArray) -> Rows:
-        """Rows with what their agents' reward machines say of them, where they have any."""
+        """Rows with the rewards and states of the agents' reward machines, if they have any."""
         guide = self.environment.guide
         if guide is None:
             return rows
@@ -294,7 +295,7 @@ class QLearner:
         )
 
     def _explore(self, updates: Num[Array, ""]) -> Float[Array, ""]:
-        """ε: share of random actions."""
+        """ε, the share of random actions."""
         settings = self.settings
         gone = updates / max(settings.epsilon_fraction * self.total_updates, 1.0)
         return jnp.maximum(
@@ -310,7 +311,7 @@ class QLearner:
         noise: Float[Array, "E 2 A"],
         explore: Float[Array, ""],
     ) -> tuple[Memory, Int[Array, "E A"]]:
-        """ε-greedy: the best action, or with probability `explore` any that is available."""
+        """ε-greedy: the best action, or with probability `explore` a random available action."""
         memory, values = parameters.agent(memory, view.observation, view.start)
         best = _best(values, view.available)
         uniform = distributions.log_probabilities(jnp.zeros(values.shape), view.available)
@@ -318,7 +319,7 @@ class QLearner:
         return memory, jnp.where(noise[:, 1] < explore, other, best)
 
     def _noise(self, keys: PRNGKeyArray) -> Float[Array, "*B 2 A"]:
-        """Uniform numbers: which random action each agent would take, and whether it takes it."""
+        """Uniform numbers per agent: which random action it would take, and whether it does."""
         shape = 2, self.environment.num_agents
         return draw_each(keys, lambda key: jax.random.uniform(key, shape))
 
@@ -363,7 +364,7 @@ class QLearner:
         return played, rows, dataclasses.replace(metrics, figures={"explore": explore})
 
     def _learn(self, carry: Any, rows: Rows) -> tuple[Any, dict[str, Array]]:
-        """One step of the optimizer."""
+        """One optimizer step."""
         parameters, target, state = carry
 
         def loss(parameters: Any, rows: Rows) -> Any:
@@ -403,7 +404,7 @@ class QLearner:
             lambda_returns(reward, next_value, done, settings.discount, settings.td_lambda)
         )
         error = jnp.square(value - goal)
-        if self.kind == "iql" and number(self._sets) > 1:  # each set learns as if it were alone
+        if self.kind == "iql" and number(self._sets) > 1:  # each set learns independently
             error = 0.5 * mean_of_each(error, self._sets).sum()
         else:
             error = 0.5 * error.mean()
@@ -420,11 +421,11 @@ def lambda_returns(
     """λ-returns: rewards, then a mixture of values and later returns.
 
     Args:
-        reward: of each step.
-        next_value: of the state after each step.
-        done: whether an episode ended with the step, after which nothing follows; for all, or for
-            each.
-        discount: of what is one step later.
+        reward: reward of each step.
+        next_value: value of the state after each step.
+        done: whether an episode ended with the step, after which nothing follows; for all agents or
+            per agent.
+        discount: discount per step.
         td_lambda: λ.
     """
 

@@ -1,4 +1,4 @@
-"""How independent Q-learning, VDN and QMIX learn: settings, checked where they are made."""
+"""Settings of independent Q-learning, VDN and QMIX, checked at construction."""
 
 import dataclasses
 from typing import Any
@@ -13,49 +13,50 @@ class QLearning:
     """How values of actions are learned from a replay buffer."""
 
     environments: int = 16
-    """Games side by side, of all devices together."""
+    """Number of games in parallel, over all devices."""
     rollout: int = 25
-    """Steps of each game in an update; the replay buffer has rows of so many."""
+    """Steps of each game per update, and of each row of the replay buffer."""
     replay_size: int = 100_000
-    """Steps in the replay buffer, of all games on all devices together."""
+    """Steps in the replay buffer, over all games and devices."""
     batch_size: int = 32
-    """Rows that a step of the optimizer learns from, of all devices together."""
+    """Rows per optimizer step, over all devices."""
     epochs: int = 4
-    """Steps of the optimizer in an update."""
+    """Optimizer steps per update."""
     learning_rate: float = 1e-3
     decay: bool = True
-    """Whether the learning rate falls to 0, by as much with each step of the optimizer."""
+    """Whether the learning rate decays linearly to 0 over the optimizer steps of the training."""
     discount: float = 0.99
     td_lambda: float = 0.0
-    """λ of the returns that are learned: 0 looks one step ahead, 1 to the end of the row.
+    """λ of the returns that are learned: 0 looks one step ahead, 1 looks to the end of the row.
 
     Source: Peng and Williams 1994.
     """
     target_update_rate: float = 0.02
-    """τ: the share by which the target network moves with each step of the optimizer."""
+    """τ, the share by which the target network moves towards the learning network per optimizer
+    step."""
     epsilon: float = 1.0
-    """ε: share of random actions, at first."""
+    """ε, the initial share of random actions."""
     epsilon_final: float = 0.05
-    """Share of random actions once it has fallen."""
+    """Final share of random actions."""
     epsilon_fraction: float = 0.5
-    """Share of the training over which it falls."""
+    """Share of the training after which the share of random actions is at its final value."""
     max_gradient_norm: float = 10.0
-    """Norm to which gradients are clipped, after devices have combined them."""
+    """Norm to which gradients are clipped after the devices have combined them."""
     reward_scale: float = 1.0
-    """Factor of rewards."""
+    """Factor applied to rewards."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     recurrent: bool = False
-    """Whether a gated recurrent unit as wide as the last hidden layer follows it."""
+    """Whether a gated recurrent unit of the same width follows the last hidden layer."""
     activation: Activation = "relu"
     parameter_sharing: Sharing = "shared"
-    """Whether all agents share parameters, those of a team, or none; QMIX's mixing network is
-    one for all."""
+    """Which agents share parameters: all of them, those of a team, or none. QMIX's mixing network
+    is always shared."""
     mixing_width: int = 32
     """Width of QMIX's mixing network."""
     counterfactual: bool = True
-    """Whether, where agents have reward machines, each row is learned from a second time with the
-    machines begun in a random state."""
+    """Whether each row is learned from a second time with the reward machines started in random
+    states, if agents have any."""
 
     def __post_init__(self) -> None:
         check_above_zero(
@@ -82,14 +83,14 @@ class QLearning:
 
     @property
     def steps(self) -> int:
-        """Steps of an update, of all games on all devices together."""
+        """Environment steps per update, over all games and devices."""
         return self.environments * self.rollout
 
     def check_devices(self, devices: int) -> None:
-        """Refuses settings that cannot be divided among devices.
+        """Refuses settings that cannot be divided evenly among the devices.
 
         Raises:
-            OptionError: where games or rows do not come out even.
+            OptionError: the games, or the rows, cannot be divided evenly.
         """
         for name in ("environments", "batch_size"):
             if getattr(self, name) % devices:
@@ -101,8 +102,9 @@ class QLearning:
 
 Q_DEFAULTS: dict[str, dict[str, Any]] = {
     "spread": {"discount": 0.9, "max_gradient_norm": 1.0},
-    # Whoever acts at random says what is not so, and who listens learns that from later returns of
-    # what was played lately: few random actions, returns to the end, and a short memory.
+    # An agent that acts at random sends false signals, and listeners learn this from later returns
+    # of recent steps. Hence few random actions, returns to the end of the row, and a short replay
+    # buffer.
     "switch_riddle": {
         "recurrent": True,
         "hidden": (32,),
@@ -122,4 +124,4 @@ Q_DEFAULTS: dict[str, dict[str, Any]] = {
     "smax": {"rollout": 50, "td_lambda": 0.6},
     "worlds": {"discount": 0.95, "epsilon_fraction": 0.6},
 }
-"""What differs from `QLearning`'s own defaults, by family of games."""
+"""Defaults that differ from those of `QLearning`, per family of games."""

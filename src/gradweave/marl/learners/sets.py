@@ -1,4 +1,4 @@
-"""Which agents share parameters, and means over those who do."""
+"""Which agents share parameters, and means over these sets of agents."""
 
 from typing import TYPE_CHECKING
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from gradweave.marl.games.environment import Environment
 
 Sets = tuple[int, ...]
-"""[A] the set of parameters that each agent has, from 0 on."""
+"""[A] the number of each agent's set of parameters, from 0."""
 
 
 def sets_of(environment: "Environment", sharing: Sharing) -> Sets:
     """Each agent's set of parameters.
 
     Args:
-        environment: whose agents and teams.
-        sharing: whether all agents have one set, each team has, or each agent.
+        environment: the environment, which has agents and teams.
+        sharing: whether all agents share a set, the agents of each team do, or none do.
     """
     agents = environment.num_agents
     return {
@@ -31,12 +31,12 @@ def sets_of(environment: "Environment", sharing: Sharing) -> Sets:
 
 
 def number(sets: Sets) -> int:
-    """N: how many sets there are."""
+    """N, the number of sets."""
     return max(sets) + 1
 
 
 def mean_of_each(x: Float[Array, "*B A"], sets: Sets) -> Float[Array, " N"]:
-    """The mean over the agents of each set, and over all that is side by side."""
+    """The mean over the agents of each set, and over all leading axes."""
     member = np.array(sets) == np.arange(number(sets))[:, None]
     shares = (member / member.sum(1, keepdims=True)).astype(np.float32)
     return jnp.asarray(shares) @ x.reshape(-1, x.shape[-1]).mean(0)

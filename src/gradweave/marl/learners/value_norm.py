@@ -1,4 +1,4 @@
-"""Running moments of returns, by which critics learn values near 0 whatever a game pays.
+"""Running moments of returns, with which critics learn values near 0 for any scale of rewards.
 
 Source: Yu et al. 2022 (MAPPO), value normalisation; van Hasselt et al. 2016 (PopArt) without the
 rescaling of the output layer.
@@ -13,54 +13,55 @@ from jaxtyping import Array, Bool, Float, Int
 from gradweave.marl.learners.sets import Sets, mean_of_each, number
 
 DECAY = 0.99999
-"""β: what is left of an update's weight after another one."""
+"""β, the factor by which an update's weight decays with each later update."""
 LEAST_VARIANCE = 1e-2
-"""Below which returns count as all alike."""
+"""Lower limit of the variance, for returns that hardly differ."""
 
 
 class ValueNorm(eqx.Module):
     """Exponential moving mean and variance of returns, debiased.
 
-    Kept as moments that are debiased already: update t moves them by (1 − β) / (1 − β^t), which is
-    the same as dividing the moving sums by 1 − β^t, and exact in float32 where that is tiny.
+    The stored moments are debiased already: update t moves them by (1 − β) / (1 − β^t). This equals
+    dividing the moving sums by 1 − β^t, and stays accurate in float32 while that is tiny.
     """
 
     mean: Float[Array, " N"]
-    """Of each set of parameters: agents who learn by the same critic have moments together."""
+    """One entry per set of parameters: agents with the same critic share moments."""
     variance: Float[Array, " N"]
     updates: Int[Array, ""]
-    """t: counted so far."""
+    """t, the number of updates so far."""
     sets: Sets = eqx.field(static=True)
 
     @staticmethod
     def zero(sets: Sets) -> "ValueNorm":
-        """Nothing yet: values count as they are."""
+        """No returns yet; values are not changed."""
         sizes = number(sets)
         return ValueNorm(jnp.zeros(sizes), jnp.ones(sizes), jnp.zeros((), jnp.int32), sets)
 
     def normalise(self, value: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
-        """What critics learn, of returns."""
+        """Maps returns to the values that critics learn."""
         mean, deviation = self._of_agents()
         return (value - mean) / deviation
 
     def denormalise(self, value: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
-        """Returns, of what critics say."""
+        """Maps values of critics to returns."""
         mean, deviation = self._of_agents()
         return value * deviation + mean
 
     def add(self, returns: Float[Array, "*B A"], axis: str | None = None) -> "ValueNorm":
-        """Counts the returns of an update, but for devices where some are not finite.
+        """Adds the returns of an update, without devices where some are not finite.
 
-        Once an update, where Yu et al. count once a minibatch.
+        This happens once per update; Yu et al. do it once per minibatch.
 
         Args:
-            returns: as many on every device.
-            axis: of the devices, which all get the moments of all; None for one device.
+            returns: returns, the same number on every device.
+            axis: axis of the devices, which all get the moments of all, or None for one device.
         """
         own = np.array(self.sets)
         mean = mean_of_each(returns, self.sets)
         variance = mean_of_each(jnp.square(returns - mean[own]), self.sets)
-        # Gathered rather than `pmean`: added up in the same order in any number of processes.
+        # Gathered instead of `pmean`, so that the order of summation does not depend on the
+        # processes.
         every = mean[None], variance[None]
         every = every if axis is None else jax.lax.all_gather((mean, variance), axis)
         finite = jnp.isfinite(every[0] + every[1])
@@ -85,5 +86,5 @@ class ValueNorm(eqx.Module):
 
 
 def _mean_of(values: Float[Array, "D N"], counted: Bool[Array, "D N"]) -> Float[Array, " N"]:
-    """Over the devices that count; 0 of none."""
+    """Mean over the devices that count; 0 if none do."""
     return jnp.where(counted, values, 0.0).sum(0) / jnp.maximum(counted.sum(0), 1)

@@ -1,1 +1,1 @@
-"""Tables of values for agents with reward machines, learned apart or together."""
+"""Tabular Q-learning for agents with reward machines, each on its own or all as one learner."""

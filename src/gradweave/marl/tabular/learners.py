@@ -1,7 +1,7 @@
-"""Q-learning in tables: one step of a trial, each agent alone with its machine, or all as one.
+"""Tabular Q-learning: one step of a trial, with each agent separate or all agents as one learner.
 
 Every step updates the value of the action taken in every state of the machine (counterfactual
-experience). With causal knowledge an episode ends as soon as the task cannot be done any more.
+experience). With causal knowledge an episode ends as soon as the task has become impossible.
 
 Source: Neary et al. 2021 (2007.01962), algorithm 1; Corazza et al. 2025 (2506.07829); Toro Icarte
 et al. 2022 (counterfactual experience).
@@ -24,26 +24,26 @@ from gradweave.marl.worlds.grid import ACTIONS
 
 @dataclasses.dataclass(frozen=True)
 class Learning:
-    """How tables are learned.
+    """Settings of tabular learning.
 
     Raises:
         OptionError: a field is out of its range.
     """
 
     rate: float = 0.8
-    """α: how far a value moves to what was seen."""
+    """α, the step size of a value towards its target."""
     discount: float = 0.9
     sharpness: float = 50.0
-    """Actions that are not random are drawn with probabilities e^(sharpness · value)."""
+    """Actions are drawn with probabilities proportional to e^(sharpness · value), unless random."""
     explore: tuple[float, float] = (1.0, 0.1)
-    """Share of random actions at the start, and that to which it falls exponentially; at the end of
-    the training a tenth of the way is left."""
+    """Share of random actions at the start, and the value that it decays to exponentially. At the
+    end of the training a tenth of the difference is left."""
     episode: int = 1000
-    """Most steps of an episode, and of a test."""
+    """Maximum steps of an episode, and of a test."""
     counterfactual: bool = True
-    """Whether every state of the machine learns from a step, or the present one alone."""
+    """Whether a step updates every state of the machine, or only the current state."""
     average_every: int = 0
-    """Steps after which teams average their tables, where a network is given; 0 for never."""
+    """Number of steps after which teams average their tables, if weights are given; 0 for never."""
 
     def __post_init__(self) -> None:
         check_above_zero(self, "rate", "sharpness")
@@ -52,16 +52,16 @@ class Learning:
 
 
 class Learners(eqx.Module):
-    """Where a trial's training is."""
+    """The state of a trial's training."""
 
     values: Float[Array, "M S U N"]
-    """Of M learners: each agent, or the whole team as one."""
+    """Values of M learners: one per agent, or one for the whole team."""
     cell: Int[Array, "M ..."]
-    """Each agent's; the whole team's, of one learner."""
+    """Cell of each agent; with one learner, the cells of the whole team."""
     state: Int[Array, " M"]
-    """Of each learner's machine."""
+    """State of each learner's machine."""
     gone: Int[Array, ""]
-    """Steps of this episode."""
+    """Number of steps in this episode."""
 
 
 def updated(
@@ -75,12 +75,12 @@ def updated(
     """One learner's values after a step.
 
     Args:
-        settings: how to learn.
-        machine: the learner's.
-        values: before.
+        settings: settings of the learning.
+        machine: the learner's machine.
+        values: values before the step.
         here: place, state of the machine and action before the step.
-        there: place after it.
-        after: as `advanced` gave them.
+        there: place after the step.
+        after: the result of `advanced`.
     """
     place, now, action = here
     state, worth = after
@@ -94,7 +94,7 @@ def updated(
 
 
 def explored(settings: Learning, step: Int[Array, ""], steps: int) -> Float[Array, ""]:
-    """Share of random actions after some of all steps."""
+    """The share of random actions after a given number of steps."""
     first, last = settings.explore
     return last + (first - last) * jnp.exp(-jnp.log(10.0) * step / steps)
 
@@ -102,7 +102,7 @@ def explored(settings: Learning, step: Int[Array, ""], steps: int) -> Float[Arra
 def restarted(
     settings: Learning, machines: Moves, starts: Int[Array, "M ..."], learners: Learners
 ) -> Learners:
-    """New episodes: for all once all are at their end, else for those who failed."""
+    """Starts new episodes: for all learners once all have ended, else for those that failed."""
     ended = jnp.take_along_axis(machines.ended, learners.state[:, None], 1)[:, 0]
     failed = jnp.take_along_axis(machines.failed, learners.state[:, None], 1)[:, 0]
     gone = learners.gone + 1
@@ -119,11 +119,11 @@ def restarted(
 
 Noise = Float[Array, "..."]
 Train = Callable[[Learners, Noise, Array], Learners]
-"""(trial, uniform numbers, share of random actions) -> trial after a step."""
+"""(trial, uniform numbers, share of random actions) -> the trial after a step."""
 
 
 def apart(settings: Learning, world: Tables) -> tuple[Train, int]:
-    """Each agent for itself: a step of a trial, and how many numbers each agent draws for it."""
+    """Separate agents: returns a step of a trial, and the number of random numbers per agent."""
     alone, rules = world.alone, len(world.alone.event)
 
     def one(
@@ -152,7 +152,7 @@ def apart(settings: Learning, world: Tables) -> tuple[Train, int]:
 
 
 def together(settings: Learning, world: Tables) -> tuple[Train, int]:
-    """The whole team as one learner: a step of a trial, and how many numbers it draws."""
+    """The whole team as one learner: returns a step, and the number of random numbers in it."""
     machine, agents, cells = team_machine(world), world.num_agents, world.cells
 
     def step(learners: Learners, noise: Noise, explore: Array) -> Learners:
@@ -179,5 +179,5 @@ def together(settings: Learning, world: Tables) -> tuple[Train, int]:
 
 
 def team_machine(world: Tables) -> Moves:
-    """The one machine of the team."""
+    """The team's machine, without the axis of machines."""
     return jax.tree.map(lambda x: x[0], world.team)

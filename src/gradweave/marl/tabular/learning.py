@@ -1,4 +1,4 @@
-"""Tables of values learned in many trials at once, and tested as they are learned."""
+"""Tabular learning in many parallel trials, with tests during training."""
 
 import dataclasses
 import functools
@@ -18,25 +18,26 @@ from gradweave.marl.worlds.grid import ACTIONS
 from gradweave.marl.worlds.world import World
 
 MOST_BYTES = 4 << 30
-"""Of all trials' tables together; more are refused."""
+"""Limit on the total size of all trials' tables; larger requests are refused."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """How quickly teams were at their task, test by test."""
+    """How quickly teams completed their task, test by test."""
 
     steps: NDArray[np.int64]
-    """[T] training steps before each test."""
+    """[T] number of training steps before each test."""
     taken: NDArray[np.int64]
-    """[T, N] steps that each trial's team took in it; the most of an episode where it failed."""
+    """[T, N] steps that each trial's team took in the test; the maximum of an episode if it failed.
+    """
     sent_bytes: int = 0
-    """By all teams for averages, in all."""
+    """Total bytes that all teams sent for averaging."""
 
     def medians(self, over: int = 10) -> NDArray[np.float64]:
-        """[T] medians over trials, each averaged with those of the tests before, as published.
+        """[T] medians over trials, each averaged with those of earlier tests, as in the paper.
 
         Args:
-            over: tests at most that an average is over.
+            over: maximum number of tests in an average.
         """
         middle = np.median(self.taken, 1)
         return np.array([middle[max(0, i + 1 - over) : i + 1].mean() for i in range(len(middle))])
@@ -54,25 +55,26 @@ def learn(
     weights: NDArray[np.float64] | None = None,
     progress: Callable[[int, NDArray[np.int64]], None] = lambda *_: None,
 ) -> tuple[Curve, Float[Array, "N M S U n"]]:
-    """Learns tables in many trials at once, and tests them after each episode's worth of steps.
+    """Learns tables in many parallel trials, with a test after every `Learning.episode` steps.
 
     Args:
-        world: where, with its task.
-        steps: of training.
-        trials: N, side by side.
-        seed: of all draws.
+        world: the world and its task.
+        steps: number of training steps.
+        trials: N, the number of trials.
+        seed: seed of all random numbers.
         causal: whether agents use the causal knowledge of the task.
-        central: whether one learner sees and moves all agents.
-        settings: how to learn.
-        weights: [W, W] by which W teams average the tables of agents of the same role; trials are
-            groups of W teams, one after the other.
-        progress: called with the steps done and each test's result.
+        central: whether a single learner observes and controls all agents.
+        settings: settings of the learning.
+        weights: [W, W] weights with which W teams average the tables of agents in the same role;
+            trials form consecutive groups of W teams.
+        progress: called with the number of steps and the result of each test.
 
     Returns:
         The curve, and the tables.
 
     Raises:
-        OptionError: the tables need more than `MOST_BYTES`, or trials are no multiple of the teams.
+        OptionError: the tables need more than `MOST_BYTES`, or the number of trials is not a
+            multiple of the number of teams.
     """
     settings = settings or Learning()
     arrays = tables(world, causal=causal)
@@ -93,7 +95,7 @@ def learn(
 
 
 def _shape(arrays: Tables, central: bool, trials: int, name: str) -> tuple[int, ...]:
-    """[M, S, U, n] of a trial's tables."""
+    """The shape [M, S, U, n] of one trial's tables."""
     agents, machines = arrays.num_agents, arrays.team if central else arrays.agents
     together = agents if central else 1
     learners, states = machines.ended.shape
@@ -103,7 +105,7 @@ def _shape(arrays: Tables, central: bool, trials: int, name: str) -> tuple[int, 
         raise OptionError(
             f"{name}: {trials} trials' tables need {size / 2**30:.3g} GiB, "
             f"{size / trials / 2**30:.3g} each; at most {MOST_BYTES >> 30} are allowed"
-            + ("; learn apart instead" if central else "; take fewer trials")
+            + ("; use a learner per agent instead" if central else "; use fewer trials")
         )
     return shape
 
@@ -126,7 +128,7 @@ def _block(
     steps: int,
     weights: NDArray[np.float64] | None,
 ) -> Callable[[Learners, PRNGKeyArray, int], tuple[Learners, Array]]:
-    """One episode's worth of steps for all trials, then a test; compiled once."""
+    """`Learning.episode` steps for all trials, followed by a test; compiled once."""
     step, numbers = (together if central else apart)(settings, arrays)
     learners = 1 if central else arrays.num_agents
     averages = weights is not None and settings.average_every
@@ -150,7 +152,8 @@ def _block(
         many = trials.gone.shape[0]
         noise = jax.random.uniform(training, (settings.episode, many, learners, numbers))
         done = number * settings.episode + jnp.arange(settings.episode)
-        if central:  # one after the other: XLA would copy all large tables in every step
+        # one trial after the other, since XLA would copy all large tables in every step
+        if central:
             each = trials, jnp.moveaxis(noise, 1, 0)
             trials = jax.lax.map(lambda x: jax.lax.scan(advance, x[0], (x[1], done))[0], each)
         else:
@@ -161,7 +164,7 @@ def _block(
 
 
 def _averaged(weights: NDArray[np.float64]) -> Callable[[Array], Array]:
-    """[N, ...] tables averaged among the W teams of each group, role by role."""
+    """Averages [N, ...] tables among the W teams of each group, separately for each role."""
     mixing = jnp.asarray(weights, jnp.float32)
 
     def average(values: Array) -> Array:
@@ -178,7 +181,7 @@ def _sent(
     trials: int,
     team_bytes: int,
 ) -> int:
-    """Bytes that all teams send to neighbours in all: their tables, once for each of these."""
+    """Total bytes that all teams send: at each average, their tables to each neighbour."""
     if weights is None or not settings.average_every:
         return 0
     neighbours = int((np.asarray(weights) != 0).sum()) - len(weights)

@@ -1,4 +1,4 @@
-"""A world and what its agents know, as padded arrays."""
+"""A world, and its agents' knowledge of it, as padded arrays."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ from gradweave.marl.worlds.world import SIMULATED, Rule, World
 
 
 class Moves(eqx.Module):
-    """Machines of one size as arrays; axis N is of machines."""
+    """Machines as arrays, padded to one size; axis N is the machine."""
 
     start: Int[Array, " N"]
     next: Int[Array, "N U L"]
-    """After each of the world's events; the same state where there is no move."""
+    """Next state for each of the world's events; the same state if the machine has no move."""
     reward: Float[Array, "N U L"]
     may: Bool[Array, "N U L"]
-    """Whether the task itself has a move, apart from what causal knowledge follows."""
+    """Whether the task itself has the move, disregarding moves added by causal knowledge."""
     hears: Bool[Array, "N L"]
-    """Whether the task has moves on the event at all."""
+    """Whether the task has any move for the event."""
     failed: Bool[Array, "N U"]
-    """Whether causal knowledge tells that the task cannot be done any more."""
+    """Whether causal knowledge implies that the task has become impossible."""
     ended: Bool[Array, "N U"]
-    """Whether it is done, or failed; states that pad the machine are ended."""
+    """Whether the task is done or has failed; True for padding states."""
 
 
 class Happenings(eqx.Module):
-    """Rules as arrays, in the order of events within a step."""
+    """Rules as arrays, in the order in which their events occur within a step."""
 
     event: tuple[int, ...] = eqx.field(static=True)
-    """[R] number of each rule's event."""
+    """[R] the number of each rule's event."""
     at: Bool[Array, "R A S"]
     before: Bool[Array, "R A S"]
     low: Float[Array, " R"]
@@ -44,7 +44,7 @@ class Happenings(eqx.Module):
 
 
 class Alone(eqx.Module):
-    """How often each rule's event happens to an agent that practises alone."""
+    """The probability that each rule's event occurs to an agent that trains separately."""
 
     event: tuple[int, ...] = eqx.field(static=True)
     at: Bool[Array, "A R S"]
@@ -53,50 +53,50 @@ class Alone(eqx.Module):
 
 
 class Tables(eqx.Module):
-    """All of a world's arrays."""
+    """All arrays of a world."""
 
     starts: Int[Array, " A"]
     move: Int[Array, "A 2 S 5"]
     agents: Moves
-    """Each agent's machine, with what it knows."""
+    """Each agent's machine, including its causal knowledge."""
     local_open: Int[Array, "A U"]
-    """Whether its door is open, as far as it knows."""
+    """Whether the agent's door is open, as far as the agent knows."""
     team: Moves
-    """[1]."""
+    """The team's machine, [1]."""
     team_open: Int[Array, "A V"]
     rules: Happenings
     alone: Alone
 
     @property
     def num_agents(self) -> int:
-        """A."""
+        """A, the number of agents."""
         return self.starts.shape[0]
 
     @property
     def cells(self) -> int:
-        """S."""
+        """S, the number of cells."""
         return self.move.shape[2]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """A machine with causal knowledge, and which of the plain machine's states its own are."""
+    """A machine with causal knowledge, and the plain machine's state for each of its states."""
 
     machine: Machine
     plain: Machine
     state: NDArray[np.int32]
-    """[U] the plain machine's."""
+    """[U] the corresponding state of the plain machine."""
     failed: NDArray[np.bool_]
-    """[U]."""
+    """[U] whether the task has become impossible."""
 
 
 def known(machine: Machine, causal: Machine | None, events: Sequence[str]) -> Known:
-    """A machine with what an agent that hears some events knows of what is possible.
+    """A machine extended by the knowledge of an agent that observes certain events.
 
     Args:
-        machine: the agent's, or the team's.
-        causal: knowledge; None for none.
-        events: that the agent hears.
+        machine: the machine of the agent or the team.
+        causal: causal knowledge, or None for no knowledge.
+        events: events that the agent observes.
     """
     if causal is None:
         nothing = np.zeros(len(machine.states), bool)
@@ -106,10 +106,10 @@ def known(machine: Machine, causal: Machine | None, events: Sequence[str]) -> Kn
 
 
 def tables(world: World, *, causal: bool) -> Tables:
-    """A world's arrays.
+    """The arrays of a world.
 
     Args:
-        world: with its task.
+        world: the world and its task.
         causal: whether agents use the causal knowledge of the task.
     """
     task, events = world.task, world.events
@@ -134,11 +134,11 @@ def tables(world: World, *, causal: bool) -> Tables:
 
 
 def of_agents(task: Task, events: Sequence[str], *, causal: bool) -> list[Known]:
-    """Each agent's machine, with what it knows.
+    """Each agent's machine, including its causal knowledge.
 
     Args:
-        task: of the team.
-        events: that can happen.
+        task: task of the team.
+        events: events that can occur.
         causal: whether agents use the causal knowledge of the task.
     """
     knowledge = task.causal if causal else None
@@ -149,7 +149,7 @@ def of_agents(task: Task, events: Sequence[str], *, causal: bool) -> list[Known]
 
 
 def moves_of(several: Sequence[Known], events: Sequence[str]) -> Moves:
-    """Machines as arrays, padded to the largest, over all events that can happen."""
+    """Machines as arrays over all events that can occur, padded to the largest machine."""
     size = max(len(each.state) for each in several)
 
     def stacked(rows: list[np.ndarray], fill: float) -> NDArray:
@@ -186,7 +186,7 @@ def moves_of(several: Sequence[Known], events: Sequence[str]) -> Moves:
 
 
 def _masks(world: World, places: Sequence[Rule], field: str) -> NDArray[np.bool_]:
-    """[R, A, S] where each agent has to be, or to have been; anywhere for those not concerned."""
+    """[R, A, S] cells where a rule requires each agent to be or to have been; else all cells."""
     masks = np.ones((len(places), len(world.agents), world.cells), bool)
     for number, rule in enumerate(places):
         for agent, cells in getattr(rule, field).items():
@@ -206,9 +206,10 @@ def _happenings(world: World) -> Happenings:
 
 
 def _alone(world: World) -> Alone:
-    """An agent sees its own events; those of which others are a part, it sees now and then.
+    """Events of the rules for agents that train separately.
 
-    An event of several rules, each of one agent, happens to that agent alone.
+    An agent observes its own events always, and events that involve other agents with a fixed
+    probability. If several rules have the same event, it occurs only to the agents of the rule.
     """
     rules, events = world.rules, world.events
     chance = np.zeros((len(world.agents), len(rules)), np.float32)

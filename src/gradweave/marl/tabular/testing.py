@@ -1,6 +1,6 @@
-"""Tests of learned tables: whole teams at their task.
+"""Tests of learned tables, in which whole teams perform their task.
 
-An event that several hear moves them where all have a move for it.
+An event that several agents observe moves them only if all of them have a move for it.
 """
 
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from gradweave.marl.worlds.grid import ACTIONS
 
 
 class Team(NamedTuple):
-    """Where a team is in a test."""
+    """The state of a team in a test."""
 
     cells: Int[Array, " A"]
     states: Int[Array, " M"]
-    """Of the learners' machines."""
+    """States of the learners' machines."""
     progress: Int[Array, ""]
-    """Of the team's own machine."""
+    """State of the team's machine."""
 
 
 class Test(NamedTuple):
     """A test of many teams."""
 
     gone: Int[Array, ""]
-    """Steps so far."""
+    """Number of steps so far."""
     going: Bool[Array, " N"]
-    """Whose task is neither done nor lost."""
+    """Whether the team's task is neither done nor failed."""
     taken: Int[Array, " N"]
-    """Steps of those who are done; the most for others."""
+    """Steps of teams that are done; the maximum for the others."""
     teams: Team
-    """[N]."""
+    """[N] teams."""
 
 
 Values = Float[Array, "M S U n"]
@@ -45,14 +45,14 @@ Values = Float[Array, "M S U n"]
 def tested(
     settings: Learning, world: Tables, central: bool, values: Array, key: PRNGKeyArray
 ) -> Int[Array, " N"]:
-    """Steps that each trial's team takes to its end in a test; the most where it fails.
+    """Number of steps that each trial's team needs in a test; the maximum if it fails.
 
     Args:
-        settings: how it learned.
-        world: where.
-        central: whether one learner plays for all.
-        values: [N, M, S, U, n] of each trial's learners.
-        key: of the draws.
+        settings: settings of the learning.
+        world: arrays of the world.
+        central: whether a single learner controls all agents.
+        values: [N, M, S, U, n] values of each trial's learners.
+        key: random key of the test.
     """
     trials, agents = values.shape[0], world.num_agents
     step = (_as_one if central else _apart)(settings, world)
@@ -83,18 +83,18 @@ def _begin(settings: Learning, world: Tables, central: bool, trials: int) -> Tes
 def _ends(
     world: Tables, central: bool, states: Int[Array, "N M"]
 ) -> tuple[Bool[Array, " N"], Bool[Array, " N"]]:
-    """Whose learners are all at their end, and who has one that failed."""
+    """Whether all learners of a team have ended, and whether any of them has failed."""
     machines = world.team if central else world.agents
     index = jnp.arange(states.shape[1])
     return machines.ended[index, states].all(1), machines.failed[index, states].any(1)
 
 
 Step = Callable[[Values, Team, Float[Array, " K"]], Team]
-"""(values of a trial, where its team is, uniform numbers) -> where it is a step later."""
+"""(values of a trial, state of its team, uniform numbers) -> the team's state after a step."""
 
 
 def _apart(settings: Learning, world: Tables) -> Step:
-    """Each agent by its own values and machine."""
+    """Each agent acts by its values and its machine."""
     index, team = jnp.arange(world.num_agents), team_machine(world)
 
     def step(values: Values, now: Team, numbers: Array) -> Team:
@@ -112,7 +112,7 @@ def _apart(settings: Learning, world: Tables) -> Step:
 
 
 def _as_one(settings: Learning, world: Tables) -> Step:
-    """All agents by the values and the machine of the team."""
+    """All agents act by the values and the machine of the team."""
     agents, team = world.num_agents, team_machine(world)
 
     def step(values: Values, now: Team, numbers: Array) -> Team:
@@ -130,7 +130,7 @@ def _as_one(settings: Learning, world: Tables) -> Step:
 def _moved(
     world: Tables, now: Team, action: Int[Array, " A"], numbers: Float[Array, " K"]
 ) -> tuple[Int[Array, " A"], list[Bool[Array, ""]]]:
-    """The cells after a step, and which rules' events happened in it."""
+    """The cells after a step, and whether each rule's event occurred in it."""
     agents = world.num_agents
     taken = slipped(action, numbers[agents : 2 * agents])
     opened = world.team_open[:, now.progress]

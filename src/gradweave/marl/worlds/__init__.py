@@ -1,1 +1,1 @@
-"""Worlds of Gradweave's own, whose agents cause the events that reward machines hear."""
+"""Gradweave's worlds, whose agents trigger events that move reward machines."""

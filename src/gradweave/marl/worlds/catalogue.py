@@ -1,6 +1,6 @@
 """The worlds by name.
 
-Source: maps, events and starts as Corazza et al. 2025 and Neary et al. 2021 state them.
+Source: maps, events and starts are those of Corazza et al. 2025 and Neary et al. 2021.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,7 @@ _GOALS = (97, 79, 29, 99, 9, 70, 40, 50, 69, 80)
 _MEETING = 34
 MOST_AGENTS = len(_STARTS)
 OWN_MACHINE = "own"
-"""The value of a game's option ``machine`` that means its world's own."""
+"""The value of a game's option ``machine`` that selects the world's built-in machine."""
 
 
 def generator() -> World:
@@ -146,13 +146,13 @@ def buttons() -> World:
 
 
 def rendezvous(agents: int = 2) -> World:
-    """Agents on 10 × 10 cells who first have to meet, then each to go to a goal of its own.
+    """Agents on 10 × 10 cells, which first have to meet and then each go to a separate goal.
 
     Args:
         agents: 2 to 10.
 
     Raises:
-        OptionError: there are fewer or more, or too many for the team's machine to be built.
+        OptionError: there are fewer or more, or too many to build the team's machine.
     """
     if not 2 <= agents <= MOST_AGENTS:
         raise OptionError(f"agents: expected 2 to {MOST_AGENTS}, got {agents}")
@@ -182,7 +182,7 @@ def rendezvous(agents: int = 2) -> World:
 
 
 def _rendezvous_task(agents: int) -> Task:
-    """All have to be at the meeting at once (r); then the goals, in any order."""
+    """All agents have to be at the meeting point at once (r); then come the goals, in any order."""
     moves: dict[str, dict[str, tuple[str, float]]] = {}
     everybody = (1 << agents) - 1
     for here in range(everybody + 1):
@@ -216,7 +216,7 @@ def world(name: str, **options: int) -> World:
     """A world by its name.
 
     Raises:
-        OptionError: where there is none, or its options are wrong.
+        OptionError: there is no such world, or its options are invalid.
     """
     if name not in WORLDS:
         raise OptionError(expected_one_of("world", WORLDS, name))

@@ -1,7 +1,7 @@
-"""Worlds of cells: maps drawn in text, and where each action leads.
+"""Worlds of cells: maps drawn as text, and the result of each action.
 
-In a map ``#`` is a wall, ``<`` and ``>`` are cells that can be left in that direction alone, and
-every other character but ``.`` names the cells where it stands.
+In a map ``#`` is a wall, ``<`` and ``>`` are cells that can be left only in that direction, and any
+other character except ``.`` is a mark that names the cells where it appears.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 ACTIONS = ("up", "right", "down", "left", "stay")
 STAY = 4
 STEPS = ((-1, 0), (0, 1), (1, 0), (0, -1), (0, 0))
-"""Rows and columns that each action moves by."""
+"""Number of rows and columns that each action moves by."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Map:
     """A drawn map."""
 
     drawn: tuple[str, ...]
-    """Its rows, all of one length."""
+    """The rows of the map, all of one length."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -29,12 +29,12 @@ class Map:
         return len(self.drawn), len(self.drawn[0])
 
     def cells(self, *marks: str) -> frozenset[int]:
-        """The numbers of the cells with one of some marks; cells are numbered row by row."""
+        """The numbers of the cells with any of some marks; cells are numbered row by row."""
         text = "".join(self.drawn)
         return frozenset(cell for cell, mark in enumerate(text) if mark in marks)
 
     def cell(self, mark: str) -> int:
-        """The number of the one cell with a mark."""
+        """The number of the single cell with a mark."""
         (cell,) = self.cells(mark)
         return cell
 
@@ -46,13 +46,13 @@ def moves(
     conveyor: Collection[int] = (),
     sinks: Collection[int] = (),
 ) -> NDArray[np.int32]:
-    """[2, S, 5] the cell after each action: before a door is open, and after.
+    """[2, S, 5] the cell after each action, before and after a door is opened.
 
     Args:
         drawn: the map.
-        closed: cells that cannot be entered before.
-        conveyor: cells where one stands still before, and is carried to the right after; they
-            cannot be entered from there.
+        closed: cells that cannot be entered before the door is opened.
+        conveyor: cells in which an agent stands still before the door is opened, and is carried to
+            the right afterwards; these cells cannot be entered from the right.
         sinks: cells that cannot be left.
     """
     rows, columns = drawn.shape

@@ -1,7 +1,7 @@
-"""Job scheduling: four agents on a small grid want the one cell where the resource is.
+"""Job scheduling: four agents on a small grid compete for the single cell with the resource.
 
-Source: Jiang and Lu 2019 (1910.14472), section 5.1; rules as their program has them, but for the
-beginning, where it may put two agents on one cell.
+Source: Jiang and Lu 2019 (1910.14472), section 5.1. The rules are those of the authors' program,
+except for the beginning, where it may put two agents on one cell.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ SIDE = 5
 
 
 class JobState(eqx.Module):
-    """Where everybody is: rows and columns from 0."""
+    """Positions of the agents and the resource: rows and columns from 0."""
 
     place: Int[Array, "A 2"]
     resource: Int[Array, " 2"]
@@ -25,10 +25,10 @@ class JobState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class JobScheduling:
-    """5 × 5 cells. Whoever stands on the resource's cell gets 1 a step; it holds one agent.
+    """5 × 5 cells. The agent on the resource's cell gets 1 per step; a cell holds one agent.
 
-    The resource is on one of the nine inner cells and stays there. An agent sees where it is, how
-    far the resource is from it, and who is on the nine cells around it.
+    The resource is on one of the nine inner cells and does not move. An agent observes its
+    position, its distance from the resource, and the agents on the nine cells around it.
     """
 
     agents: int = 4
@@ -50,7 +50,7 @@ class JobScheduling:
         return JobState(place, state.resource), reward
 
     def observe(self, state: JobState) -> Float[Array, "A 13"]:
-        """See `ResourceWorld.observe`: lengths are shares of the grid's."""
+        """See `ResourceWorld.observe`; lengths are relative to the grid's side."""
         place, far = state.place, state.resource - state.place
         held = jnp.zeros((SIDE, SIDE)).at[place[:, 0], place[:, 1]].set(1.0)
         return jnp.concatenate([place / (SIDE - 1), far / (SIDE - 1), around(held, place, 1)], -1)

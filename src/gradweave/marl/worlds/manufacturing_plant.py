@@ -1,7 +1,8 @@
-"""The manufacturing plant: agents gather gems, each of which kinds it needs for its own parts.
+"""The manufacturing plant: agents gather gems; each agent needs certain kinds for its parts.
 
-Source: Jiang and Lu 2019 (1910.14472), section 5.3; rules as their program has them, but for the
-end: an episode has a number of steps, and nothing is left to gather once all gems are.
+Source: Jiang and Lu 2019 (1910.14472), section 5.3. The rules are those of the authors' program,
+except for the end: an episode has a fixed number of steps, and no gems are left once all have been
+gathered.
 """
 
 import dataclasses
@@ -15,38 +16,39 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gradweave.marl.worlds.resources import around, different_cells, one_after_the_other
 
 SIDE, MARGIN, KINDS = 8, 1, 3
-"""Cells along an axis, cells at each edge without gems, and kinds of gems."""
+"""Cells per axis, width of the edge without gems, and number of kinds of gems."""
 NEEDS = np.array([[2, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 1, 2]])
-"""[A, KINDS] gems of each kind that a part of each agent's takes."""
+"""[A, KINDS] number of gems of each kind in a part of each agent."""
 BEGUN = 0.1
-"""Reward for a gem that a part still lacks more of."""
+"""Reward for a gem that a part needs while it still needs other gems."""
 GONE = -SIDE
-"""Row and column of gems that are no more."""
+"""Row and column of gems that no longer exist."""
 
 
 class PlantState(eqx.Module):
-    """Where agents and gems are, and who has what."""
+    """Positions of agents and gems, and what each agent has."""
 
     place: Int[Array, "A 2"]
     has: Int[Array, "A K"]
     gem: Int[Array, "G 2"]
     kind: Int[Array, " G"]
     gathered: Int[Array, ""]
-    """Gems so far, of all."""
+    """Number of gems gathered so far by all agents."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ManufacturingPlant:
-    """8 × 8 cells, five agents, eight gems of three kinds, each replaced at once when it is taken.
+    """8 × 8 cells, five agents, and eight gems of three kinds, which are replaced when taken.
 
-    An agent takes the gems on its cell. Once it has what its part needs, the part is made and it
-    gets 1; for a gem of which its part needs more still, 0.1. It sees its place, what it has, what
-    its part needs, and the kinds of gems on the 25 cells around it.
+    An agent takes the gems on its cell. When it has all gems that its part needs, the part is made
+    and the agent gets 1; for a gem after which the part still needs others, it gets 0.1. It
+    observes its position, its gems, the gems that its part needs, and the kinds of gems on the 25
+    cells around it.
     """
 
     gems: int = 8
     supply: int = 700
-    """Gems of an episode."""
+    """Number of gems per episode."""
 
     @property
     def agents(self) -> int:
@@ -89,9 +91,10 @@ class ManufacturingPlant:
         ), reward + made
 
     def observe(self, state: PlantState) -> Float[Array, "A 33"]:
-        """See `ResourceWorld.observe`: places are shares of the grid's length."""
+        """See `ResourceWorld.observe`; positions are relative to the grid's side."""
         kinds = jnp.zeros((SIDE, SIDE))
-        row, column = jnp.where(state.gem < 0, SIDE, state.gem).T  # beyond the grid: not written
+        # outside the grid, so it is not written
+        row, column = jnp.where(state.gem < 0, SIDE, state.gem).T
         kinds = kinds.at[row, column].set((state.kind + 1) / KINDS, mode="drop")
         needs = jnp.asarray(NEEDS, jnp.float32)
         has = jnp.minimum(state.has, 2 * NEEDS.max()) / NEEDS.max()
@@ -99,7 +102,7 @@ class ManufacturingPlant:
         return jnp.concatenate([state.place / (SIDE - 1), has, needs / NEEDS.max(), seen], -1)
 
     def _gems(self, key: PRNGKeyArray) -> tuple[Int[Array, "G 2"], Int[Array, " G"]]:
-        """As many gems anywhere but at the edges."""
+        """Draws positions and kinds of gems, anywhere but at the edges."""
         cell, kind = jax.random.split(key)
         return (
             jax.random.randint(cell, (self.gems, 2), MARGIN, SIDE - MARGIN),

@@ -1,7 +1,7 @@
-"""The Matthew effect: whoever has eaten is larger and quicker, and so eats more.
+"""The Matthew effect: a pac-man that eats becomes larger and faster, and so eats more.
 
-Source: Jiang and Lu 2019 (1910.14472), section 5.2; rules as their program has them. Theirs shows
-where the nearest ghost is on the plane, ours how far it is from the one who looks.
+Source: Jiang and Lu 2019 (1910.14472), section 5.2. The rules are those of the authors' program,
+except that an agent observes the nearest ghost's offset from itself rather than its position.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gradweave.marl.worlds.resources import MOVES
 
 LEAST_SIZE, FIRST_SIZES, MOST_SIZE = 0.01, 0.04, 0.15
-"""Least size at first, by how much sizes differ then, and the greatest of all."""
+"""Smallest initial size, increment between initial sizes, and maximum size."""
 GROWTH = 0.005
-"""What a ghost adds to a size."""
+"""Increase of a pac-man's size per ghost eaten."""
 OWN_SPEED = 0.01
-"""Of one without a size; size adds to it."""
+"""Speed of a pac-man of size 0; the size is added to it."""
 
 
 class MatthewState(eqx.Module):
@@ -31,10 +31,11 @@ class MatthewState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class MatthewEffect:
-    """Ten pac-men and three ghosts, each of which is at once replaced by another elsewhere.
+    """Ten pac-men and three ghosts; a ghost that is eaten is replaced by another elsewhere.
 
-    A pac-man that is nearer to a ghost than its own size eats it and gets 1; of several the first.
-    It sees its place, size and speed, and how far the nearest ghost is along each axis.
+    A pac-man that is nearer to a ghost than its own size eats it and gets 1; if several are, the
+    first of them. It observes its position, size and speed, and the offset of the nearest ghost
+    along each axis.
     """
 
     agents: int = 10
@@ -66,19 +67,19 @@ class MatthewEffect:
         return MatthewState(place, size, jnp.stack(ghosts)), reward
 
     def observe(self, state: MatthewState) -> Float[Array, "A 6"]:
-        """See `ResourceWorld.observe`: all but places are shares of the greatest size."""
+        """See `ResourceWorld.observe`; all but positions are relative to the maximum size."""
         near = to_nearest_ghost(state) / MOST_SIZE
         body = jnp.stack([state.size, speed(state.size)], -1) / MOST_SIZE
         return jnp.concatenate([state.place, body, near], -1)
 
 
 def to_nearest_ghost(state: MatthewState) -> Float[Array, "A 2"]:
-    """How far the nearest ghost is from each pac-man, along each axis."""
+    """The offset of the nearest ghost from each pac-man, along each axis."""
     far = state.ghost - state.place[:, None]
     nearest = jnp.square(far).sum(-1).argmin(-1)
     return jnp.take_along_axis(far, nearest[:, None, None], 1)[:, 0]
 
 
 def speed(size: Float[Array, " A"]) -> Float[Array, " A"]:
-    """How far a pac-man of each size moves in a step."""
+    """The distance that a pac-man of each size moves per step."""
     return OWN_SPEED + size

@@ -1,8 +1,8 @@
-"""Worlds whose agents share what there is: each earns for itself, and what one takes others lack.
+"""Worlds whose agents share resources: each agent earns for itself, and what it takes others lack.
 
-A world is a few pure functions; `ResourceGame` puts it behind JaxMARL's interface, counts what each
-agent has earned, and ends an episode after a number of steps. An agent's utility is its mean reward
-a step, since the episode began.
+A world is a few pure functions. `ResourceGame` gives it JaxMARL's interface, counts the rewards of
+each agent, and ends an episode after a number of steps. An agent's utility is its mean reward per
+step since the episode began.
 """
 
 from collections.abc import Mapping
@@ -18,57 +18,57 @@ from gradweave.checks import check_at_least_one
 from gradweave.marl.worlds.restarting import RestartingGame
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
-"""What each action adds to an agent's place: stay, and one step along either axis."""
+"""Change of an agent's position for each action: stay, and one step along either axis."""
 Agents = dict[str, Any]
-"""One entry for each agent's name."""
+"""A value per agent, by name."""
 
 
 class ResourceWorld(Protocol):
-    """Where agents are, what they can take, and what it is worth to them."""
+    """The positions of agents, the resources they can take, and their rewards."""
 
     @property
     def agents(self) -> int:
-        """A."""
+        """A, the number of agents."""
         ...
 
     def begin(self, key: PRNGKeyArray) -> Any:
-        """Draws the arrays of a new episode."""
+        """The arrays of a new episode."""
         ...
 
     def advance(
         self, key: PRNGKeyArray, state: Any, action: Int[Array, " A"]
     ) -> tuple[Any, Float[Array, " A"]]:
-        """One step: the arrays after it, and each agent's reward."""
+        """One step: the arrays after it, and the reward of each agent."""
         ...
 
     def observe(self, state: Any) -> Float[Array, "A O"]:
-        """What each agent sees."""
+        """The observation of each agent."""
         ...
 
 
 class ResourceState(eqx.Module):
-    """An episode."""
+    """The state of an episode."""
 
     world: Any
-    """The world's own arrays."""
+    """Arrays of the world."""
     earned: Float[Array, " A"]
-    """Each agent's rewards so far."""
+    """Sum of each agent's rewards so far."""
     gone: Int[Array, ""]
-    """Steps so far."""
+    """Number of steps so far."""
 
 
 class ResourceGame(RestartingGame):
-    """A world as JaxMARL's `MultiAgentEnv` is: dictionaries by agent, `step` resets by itself."""
+    """A world as JaxMARL's `MultiAgentEnv`: dictionaries by agent; `step` resets by itself."""
 
     def __init__(self, world: ResourceWorld, *, max_steps: int = 1000) -> None:
         """Makes the game.
 
         Args:
-            world: where.
-            max_steps: of an episode; nothing else ends one.
+            world: the world.
+            max_steps: number of steps per episode; nothing else ends an episode.
 
         Raises:
-            OptionError: no steps.
+            OptionError: the number of steps is not at least 1.
         """
         self.world, self.max_steps = world, max_steps
         check_at_least_one(self, "max_steps")
@@ -78,15 +78,15 @@ class ResourceGame(RestartingGame):
         self.observation = jax.eval_shape(world.observe, state).shape[-1]
 
     def action_space(self, agent: str) -> Any:
-        """As many actions as `MOVES`."""
+        """One action per entry of `MOVES`."""
         return SimpleNamespace(n=len(MOVES))
 
     def observation_space(self, agent: str) -> Any:
-        """Of this many numbers."""
+        """The length of an observation."""
         return SimpleNamespace(shape=(self.observation,))
 
     def reset(self, key: PRNGKeyArray) -> tuple[Agents, ResourceState]:
-        """A new episode."""
+        """Starts an episode."""
         nothing = jnp.zeros(self.num_agents), jnp.zeros((), jnp.int32)
         state = ResourceState(self.world.begin(key), *nothing)
         return self.get_obs(state), state
@@ -103,11 +103,11 @@ class ResourceGame(RestartingGame):
         return self.get_obs(after), after, self._by_agent(reward), ends, {}
 
     def get_obs(self, state: ResourceState) -> Agents:
-        """What each agent sees."""
+        """The observation of each agent."""
         return self._by_agent(self.world.observe(state.world))
 
     def utility(self, state: ResourceState) -> Float[Array, " A"]:
-        """Each agent's mean reward a step so far; 0 at first."""
+        """Each agent's mean reward per step so far; 0 before the first step."""
         return state.earned / jnp.maximum(state.gone, 1)
 
     def _by_agent(self, values: Array) -> Agents:
@@ -117,15 +117,15 @@ class ResourceGame(RestartingGame):
 def one_after_the_other(
     place: Int[Array, "A 2"], action: Int[Array, " A"], side: int
 ) -> Int[Array, "A 2"]:
-    """Places after a step on a square grid, where a cell holds one agent.
+    """Positions after a step on a square grid with at most one agent per cell.
 
-    Agents move in their order. Nobody enters a cell where somebody stood when the step began, or
-    where somebody has moved to since; nor leaves the grid.
+    Agents move in order. An agent does not enter a cell that was occupied when the step began, nor
+    a cell that another agent has entered since; nor does it leave the grid.
 
     Args:
-        place: rows and columns from 0, each agent on a cell of its own.
+        place: rows and columns from 0, different for all agents.
         action: see `MOVES`.
-        side: cells along an axis.
+        side: number of cells per axis.
     """
     wished = place + jnp.asarray(MOVES)[action]
     inside = ((wished >= 0) & (wished < side)).all(-1)
@@ -139,7 +139,7 @@ def one_after_the_other(
 
 
 def different_cells(key: PRNGKeyArray, agents: int, side: int) -> Int[Array, "A 2"]:
-    """Rows and columns of cells drawn at random, no two of them the same."""
+    """Rows and columns of random cells, all different."""
     cells = jax.random.permutation(key, side * side)[:agents]
     return jnp.stack([cells // side, cells % side], -1)
 

@@ -1,4 +1,4 @@
-"""Games in which a step begins a new episode where one ended, as JaxMARL's do."""
+"""Games whose `step` starts a new episode when one has ended, like JaxMARL's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from jaxtyping import Array, PRNGKeyArray
 
 
 class RestartingGame:
-    """A game with `step`, of `reset` and `step_env`."""
+    """Adds `step` to a game with `reset` and `step_env`."""
 
     def reset(self, key: PRNGKeyArray) -> tuple[dict[str, Array], Any]:
-        """A new episode: (observations, state)."""
+        """Starts an episode: (observations, state)."""
         raise NotImplementedError
 
     def step_env(self, key: PRNGKeyArray, state: Any, actions: Mapping[str, Array]) -> Any:
@@ -20,7 +20,7 @@ class RestartingGame:
         raise NotImplementedError
 
     def step(self, key: PRNGKeyArray, state: Any, actions: Mapping[str, Array]) -> Any:
-        """A step, and a new episode where one ended; as `step_env` otherwise."""
+        """Like `step_env`, but starts a new episode if one has ended."""
         key, again = jax.random.split(key)
         seen, after, rewards, dones, info = self.step_env(key, state, actions)
         first = self.reset(again)

@@ -1,4 +1,4 @@
-"""Worlds whose agents cause events: where they move, what happens there, and the team's task.
+"""Worlds whose agents trigger events: their moves, the events, and the team's task.
 
 Source: Corazza et al. 2025 (2506.07829), the generator and the laboratory; Neary et al. 2021
 (2007.01962), the rendezvous and the buttons.
@@ -15,24 +15,25 @@ from gradweave.automata.files import Task, task
 from gradweave.topology.formats.yaml_data import parse_yaml
 
 SLIP = 0.02
-"""How often an action slips: it goes a quarter turn off."""
+"""Probability that an action slips and goes a quarter turn off."""
 SIMULATED = 0.3
-"""How often an event that needs others happens to an agent that practises alone."""
+"""Probability of an event that involves other agents, when an agent trains separately."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """When an event happens."""
+    """The conditions of an event."""
 
     event: str
     at: Mapping[int, frozenset[int]]
-    """Agent -> the cells where it has to be after the step; others may be anywhere."""
+    """Agent -> cells of which it has to be on one after the step; other agents may be anywhere."""
     before: Mapping[int, frozenset[int]] = dataclasses.field(default_factory=dict)
-    """Agent -> the cells where it has to have been before the step."""
+    """Agent -> cells of which it has to be on one before the step."""
     coin: tuple[float, float] = (0.0, 1.0)
-    """Between which a number drawn for the step, the same for all rules, has to be."""
+    """Range for a random number, which is drawn once per step for all rules."""
     simulated: bool = True
-    """Whether an agent that practises alone has to wait for others who are concerned."""
+    """Whether the event is random for an agent that trains separately, if it involves other agents.
+    """
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,43 +42,43 @@ class World:
 
     name: str
     shape: tuple[int, int]
-    """Rows and columns; S of their product."""
+    """Rows and columns, whose product is S."""
     agents: tuple[str, ...]
     starts: tuple[int, ...]
-    """[A] each agent's first cell."""
+    """[A] initial cell of each agent."""
     move: NDArray[np.int32]
-    """[A, 2, S, 5] the cell after an action, with the agent's door closed and open."""
+    """[A, 2, S, 5] cell after an action, with the agent's door closed and open."""
     opened: NDArray[np.bool_]
-    """[A, V] in which states of the team's machine each agent's door is open."""
+    """[A, V] whether each agent's door is open in each state of the team's machine."""
     rules: tuple[Rule, ...]
-    """In the order in which events of one step happen."""
+    """Rules in the order in which their events occur within a step."""
     task: Task
     walls: frozenset[int]
     marks: Mapping[str, frozenset[int]]
-    """Cells to show, by what to write on them."""
+    """Cells to label in a picture, by the label."""
 
     @property
     def cells(self) -> int:
-        """S."""
+        """S, the number of cells."""
         return self.shape[0] * self.shape[1]
 
     @property
     def events(self) -> tuple[str, ...]:
-        """All that can happen."""
+        """All events that can occur."""
         return tuple(dict.fromkeys(rule.event for rule in self.rules))
 
     @property
     def machine_agents(self) -> list[tuple[str, ...]]:
-        """[A] the events that each agent sees."""
+        """[A] the events that each agent observes."""
         return list(self.task.agents.values())
 
 
 def built_in(name: str) -> Task:
-    """The task of a world that has a file in the package."""
+    """The task of a world, from its file in the package."""
     path = files("gradweave.marl.worlds") / "data" / f"{name}.yaml"
     return task(parse_yaml(path.read_bytes()), name)
 
 
 def open_in(task: Task, *states: str) -> NDArray[np.bool_]:
-    """[V] whether a state of the team's machine is one of those given."""
+    """[V] whether each state of the team's machine is among the given states."""
     return np.array([state in states for state in task.machine.states])

@@ -1,1 +1,1 @@
-"""A lower bound of the exchange model's cost, for every size, with a certificate."""
+"""A lower bound on the exchange model's cost, for problems of any size, with a certificate."""

@@ -1,4 +1,4 @@
-"""The certificate: duals of devices, by which every group pays its part of the pipelines' time."""
+"""The certificate by duals: each group pays its devices' duals towards the pipelines' time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,55 +14,55 @@ if TYPE_CHECKING:
     from gradweave.placement.problem import Problem
 
 NS = 1e9
-"""Nanoseconds in a second: times are rounded down to them, and all else is exact."""
+"""Nanoseconds per second. Times are rounded down to nanoseconds; all other arithmetic is exact."""
 MAX_COMPOSITIONS = 20_000
-"""Of a group, over the classes that are told apart."""
+"""Maximum number of compositions of a group over the given classes of devices."""
 MAX_DUAL_NS = 10**14
-"""Greatest dual that is read, a day or so: sums of them stay within 64 bits."""
+"""Largest dual that is accepted from a file, about a day: sums of duals stay within 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Duals that hold where DataP is so long."""
+    """Duals that hold for a range of DataP."""
 
     since_ns: int
-    """DataP from which on; until the next window's."""
+    """Start of the range of DataP; it ends where the next window starts."""
     duals_ns: tuple[int, ...]
-    """[Q] what a device of each class adds."""
+    """[Q] the dual of a device of each class."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupDuals:
-    """Classes of devices, and the dual of each for every length of DataP. Any prove a bound.
+    """Classes of devices, and duals per class and range of DataP. Any duals prove a lower bound.
 
-    A group's **composition** is how many devices of each class it has. Take a threshold θ and the
-    components of devices that reach each other by steps of at most θ. A boundary of less than θ
-    joins groups with as many devices in each component, so that groups in a row without a longer
-    boundary, a **run**, are alike in that; a run is as long as its groups find enough devices, at
-    most `cap` of them, and a group of that composition pays 1/cap of a run. There is one longer
-    boundary less than there are runs; the time of pipelines is the sum over thresholds of how many
-    boundaries are longer.
+    A group's **composition** is the number of its devices in each class. Fix a threshold θ, and
+    join devices whose links take at most θ into components. If the boundary between two consecutive
+    groups takes at most θ, both have equally many devices in each component. A **run** is a maximal
+    sequence of groups with no boundary above θ, so all its groups agree in these numbers. It uses
+    up the devices of its components, so it has at most `cap` groups, and each of its groups counts
+    as at least 1/cap of a run. The number of boundaries above θ is the number of runs minus one,
+    and the time of the pipelines is the sum of these numbers over the thresholds.
 
-    A group's composition bounds its DataP, too. So where DataP is less than t, only compositions
-    within t are used, and each pays at least the duals of its devices and a constant: together, all
-    devices' duals and S times the constant.
+    A group's composition also bounds its DataP. So if DataP is less than t, only compositions with
+    a DataP below t occur, and each costs at least the sum of its devices' duals and a constant.
+    All S groups together cost at least the sum of all devices' duals plus S times the constant.
     """
 
     classes: NDArray[np.int64]
     """[N] class of each device."""
     windows: tuple[Window, ...]
-    """Ascending, from 0 on."""
+    """In ascending order, from 0 on."""
 
     def __str__(self) -> str:
         count = int(self.classes.max()) + 1
         return f"duals of {count} classes of devices for {len(self.windows)} lengths of DataP"
 
     def nanoseconds(self, problem: "Problem") -> int:
-        """What they prove, computed from nothing else."""
+        """The bound that the duals prove, recounted from nothing else."""
         return min(self.windows_ns(problem))
 
     def windows_ns(self, problem: "Problem") -> list[int]:
-        """[W] what those of each window prove of placements whose DataP is in it."""
+        """[W] the bound of each window for placements whose DataP is in it."""
         columns = Columns(problem, self.classes)
         ends = [window.since_ns for window in self.windows[1:]] + [None]
         return [
@@ -71,7 +71,7 @@ class GroupDuals:
         ]
 
     def as_object(self) -> dict[str, Any]:
-        """As a placement's file has them: whole nanoseconds."""
+        """The certificate as stored in a placement's file, in whole nanoseconds."""
         return {
             "classes": self.classes.tolist(),
             "since_ns": [window.since_ns for window in self.windows],
@@ -86,16 +86,16 @@ class GroupDuals:
         since_ns: Sequence[int],
         duals_ns: Sequence[Sequence[int]],
     ) -> "GroupDuals":
-        """Duals that were read, not trusted, for a problem: such as `nanoseconds` can count.
+        """Validates duals from an untrusted file, so that `nanoseconds` can count them.
 
         Args:
-            problem: that they are of.
+            problem: the problem that they are for.
             classes: [N] class of each device, from 0 on.
-            since_ns: [W] where windows begin: ascending, from 0 on.
-            duals_ns: of W windows, each Q of them.
+            since_ns: [W] starts of the windows: ascending, from 0 on.
+            duals_ns: [W, Q] duals of each window.
 
         Raises:
-            InvalidCertificateError: they do not fit the problem, or each other.
+            InvalidCertificateError: they do not fit the problem or each other.
         """
         checked = classes_read(problem, classes)
         count = int(checked.max()) + 1
@@ -115,10 +115,10 @@ class GroupDuals:
 
 
 def classes_read(problem: "Problem", classes: Sequence[int]) -> NDArray[np.int64]:
-    """[N] classes of devices that were read, not trusted.
+    """[N] device classes from an untrusted file, after validation.
 
     Raises:
-        InvalidCertificateError: they do not fit the problem, or are too many.
+        InvalidCertificateError: they do not fit the problem, or there are too many.
     """
     count = max(classes, default=-1) + 1
     if len(classes) != problem.devices or set(classes) != set(range(count)):
@@ -136,7 +136,7 @@ def classes_read(problem: "Problem", classes: Sequence[int]) -> NDArray[np.int64
 
 
 class Columns:
-    """Every composition of a group: the least of its DataP, and its part of the pipelines' time."""
+    """Every composition of a group: its minimum DataP, and its part of the pipelines' time."""
 
     def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
         self.classes, self.groups, self.spare = classes, problem.stages, problem.spare
@@ -160,16 +160,16 @@ class Columns:
         self.caps = self.caps[:, order]
 
     def within(self, end_ns: int | None) -> int:
-        """How many compositions have DataP of less than `end_ns`; they stand in front."""
+        """Number of compositions whose DataP is less than `end_ns`; these come first."""
         if end_ns is None:
             return len(self.data_ns)
         return int(np.searchsorted(self.data_ns, end_ns))
 
     def least(self, duals: NDArray[np.int64], end_ns: int | None) -> int:
-        """Nanoseconds that the pipelines take at least where DataP is less than `end_ns`."""
+        """Minimum nanoseconds of the pipelines if DataP is less than `end_ns`."""
         count = self.within(end_ns)
         if self.spare:
-            duals = np.minimum(duals, 0)  # a device may stay idle and pay nothing
+            duals = np.minimum(duals, 0)  # a device may stay idle and pays nothing then
         if not count:
             return 1 << 62
         each = int((self.cost_ns[:count] - self.taken[:count] @ duals).min())
@@ -183,7 +183,7 @@ def step_ns(problem: "Problem") -> NDArray[np.int64]:
 
 
 def exchange_ns(problem: "Problem", part_bytes: float | None = None) -> NDArray[np.int64]:
-    """[N, N] nanoseconds of the exchange of a part, or the smallest part, between two devices."""
+    """[N, N] nanoseconds to exchange a part, or the smallest part, between two devices."""
     least = float(problem.part_bytes.min())
     return _floor(problem, least if part_bytes is None else part_bytes)
 
@@ -191,14 +191,14 @@ def exchange_ns(problem: "Problem", part_bytes: float | None = None) -> NDArray[
 def _floor(problem: "Problem", moved: float) -> NDArray[np.int64]:
     pairs = problem.pairs
     seconds = pairs.there_and_back_s + moved * pairs.there_and_back_s_per_byte
-    # A float may be a little above the sum that it stands for.
+    # A float may be slightly above the exact sum.
     return np.floor(np.minimum(seconds * NS * (1 - 1e-12), 1e15)).astype(np.int64)
 
 
 def data_ns(
     exchange: NDArray[np.int64], classes: NDArray[np.int64], taken: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """[C] the least DataP: some device of each class has its cheapest partners of each class."""
+    """[C] minimum DataP: some device of each class has its cheapest partners of each class."""
     longest = np.zeros(len(taken), np.int64)
     members = [np.flatnonzero(classes == one) for one in range(taken.shape[1])]
     for own, devices in enumerate(members):
@@ -218,7 +218,7 @@ def data_ns(
 def _sums(
     exchange: NDArray[np.int64], devices: NDArray[np.int64], members: list[NDArray], own: int
 ) -> NDArray[np.int64]:
-    """[devices, …] for each class, the sums of the 0, 1, 2, … cheapest partners in it."""
+    """[devices, …] for each class, the total cost of the 0, 1, 2, … cheapest partners in it."""
     parts = []
     for other, partners in enumerate(members):
         costs = exchange[np.ix_(devices, partners)].copy()
@@ -242,10 +242,11 @@ def class_steps(steps: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray
 def _cap(
     component: NDArray[np.int64], classes: NDArray[np.int64], taken: NDArray[np.int64], stages: int
 ) -> NDArray[np.int64]:
-    """[C] groups that a run has at most: r such that each component has r times what one takes.
+    """[C] maximum length of a run for each composition: the largest r such that r groups fit.
 
-    Of classes within a component, all together; of a class over several, what r groups in a row
-    could take of each of them.
+    Each component must have r times the devices that a group takes from classes inside it. If a
+    class spans several components, each group takes at most size // r devices from each of these,
+    since the groups of a run take equally many.
     """
     sizes = np.bincount(component)
     parts = [np.unique(component[classes == one]) for one in range(taken.shape[1])]

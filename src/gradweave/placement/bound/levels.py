@@ -1,4 +1,4 @@
-"""Which devices are near each other at each threshold, and the groups that classes of them form."""
+"""Which devices are close to each other at each threshold, and the groups that classes can form."""
 
 import dataclasses
 import math
@@ -8,27 +8,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_LEVELS = 48
-"""Thresholds that are told apart; of more, the widest steps. Fewer bound less."""
+"""Number of thresholds that are distinguished: the widest steps; fewer give a weaker bound."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Level:
-    """From one threshold to the next, who can be reached from whom by steps no longer than it."""
+    """The range from one threshold to the next, and the devices connected by steps within it."""
 
     width: int
     """Nanoseconds from this threshold to the next."""
     component: NDArray[np.int64]
-    """[N] devices of one number reach each other."""
+    """[N] component of each device; devices of one component reach each other."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Levels:
-    """All thresholds: single linkage."""
+    """All thresholds, as in single-linkage clustering."""
 
     least: int
     """Nanoseconds of the shortest step between any two devices."""
     levels: tuple[Level, ...]
-    """From `least` on; all devices reach each other after the last."""
+    """From `least` on; after the last level all devices reach each other."""
 
 
 def levels_of(steps: NDArray[np.int64]) -> Levels:
@@ -44,14 +44,14 @@ def levels_of(steps: NDArray[np.int64]) -> Levels:
         heights = heights[np.unique([0, *widest.tolist(), len(heights) - 1])]
     levels = []
     for low, high in zip(heights[:-1].tolist(), heights[1:].tolist(), strict=True):
-        # What merges between two thresholds that are told apart counts as merged from the first on.
+        # Merges between two distinguished thresholds count as if they happened at the first.
         joined = [edge for edge in tree if edge[0] < high]
         levels.append(Level(high - low, _components(len(steps), joined)))
     return Levels(int(heights[0]) if len(heights) else 0, tuple(levels))
 
 
 def _spanning_tree(steps: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Height and ends of the edges of a minimum spanning tree, found as Prim does."""
+    """Heights and ends of the edges of a minimum spanning tree, by Prim's algorithm."""
     count = len(steps)
     outside = np.ones(count, bool)
     outside[0] = False
@@ -74,16 +74,16 @@ def _components(count: int, edges: list[tuple[int, int, int]]) -> NDArray[np.int
 
 
 def classings(levels: Levels, devices: int, data: int, most: int) -> Iterator[NDArray[np.int64]]:
-    """[N] classes of devices by which groups may be told apart, some ways to choose them.
+    """[N] several ways to divide devices into classes.
 
-    The components of a level, or where they are too many, the largest ones and a class of all
-    others. Each device of its own first, where those are few.
+    Each device is a class if there are few. Then the components of each level; if there are too
+    many, the largest, with one class for all others.
 
     Args:
         levels: the thresholds.
         devices: N.
         data: D.
-        most: compositions of a group that there may be.
+        most: maximum number of compositions of a group.
     """
     allowed = 1
     while allowed < devices and math.comb(data + allowed, data) <= most:
@@ -99,7 +99,7 @@ def classings(levels: Levels, devices: int, data: int, most: int) -> Iterator[ND
 
 
 def _at_most(component: NDArray[np.int64], allowed: int) -> NDArray[np.int64]:
-    """Components, but the smallest as one where there are more than allowed."""
+    """Components, with the smallest merged into one if there are more than allowed."""
     sizes = np.bincount(component)
     if len(sizes) > allowed:
         kept = np.argsort(-sizes, kind="stable")[: allowed - 1]
@@ -108,7 +108,7 @@ def _at_most(component: NDArray[np.int64], allowed: int) -> NDArray[np.int64]:
 
 
 def count_compositions(sizes: NDArray[np.int64], data: int) -> int:
-    """In how many ways D devices can be taken of classes of these sizes."""
+    """Number of ways to take D devices from classes of these sizes."""
     ways = [1] + [0] * data
     for size in sizes.tolist():
         ways = [sum(ways[max(0, taken - size) : taken + 1]) for taken in range(data + 1)]
@@ -116,7 +116,7 @@ def count_compositions(sizes: NDArray[np.int64], data: int) -> int:
 
 
 def compositions(sizes: NDArray[np.int64], data: int) -> NDArray[np.int64]:
-    """[C, Q] every way to take D devices of classes of these sizes."""
+    """[C, Q] every way to take D devices from classes of these sizes."""
     rows = np.zeros((1, 0), np.int64)
     left = np.array([data])
     for place, size in enumerate(sizes.tolist()):

@@ -1,4 +1,4 @@
-"""Bounds that prove much: all sequences of groups, or duals for each length of DataP."""
+"""Search for strong bounds: all sequences of groups, or duals for each range of DataP."""
 
 import bisect
 import dataclasses
@@ -28,30 +28,30 @@ from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
 MAX_CLASSINGS = 6
-"""Choices of classes that are tried."""
+"""Number of divisions into classes that are tried."""
 MAX_LINEAR_PROGRAMS = 300
-"""Linear programs that are solved for one choice of classes."""
+"""Number of linear programs that are solved for one division into classes."""
 TOLERANCE = 1e-4
-"""How near the best of its windows a bound ends the search, relative to it."""
+"""Relative distance between a bound and the best of its windows at which the search ends."""
 MAX_ROUNDS = 60
-"""Times that a linear program gets new columns."""
+"""Number of times that a linear program gets new columns."""
 MAX_UNASKED = 50_000_000
-"""Beginnings of sequences that are looked at where no time limit says for how long: seconds."""
+"""Prefixes of sequences that are explored if no time limit is given, which takes seconds."""
 GOALS = (0.25, 0.5, 0.75, 1.0)
-"""How far up from the bound by duals to the cost sequences are searched, one goal after the other
-as far as that is done. Each takes several times as long as the one before."""
+"""Goals of the sequence search, as fractions of the way from the bound by duals to the cost. They
+are tried in turn as long as each search finishes; each takes several times as long as the last."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacementBound:
-    """No placement costs less in the exchange model, and why."""
+    """A lower bound on every placement's cost in the exchange model, and the reason."""
 
     seconds: float
     certificate: GroupDuals | Sequences
-    """Its `nanoseconds` computes the bound from it and nothing else."""
+    """The certificate; its `nanoseconds` recounts the bound from nothing else."""
     cheaper: NDArray[np.int64] | None = None
-    """[S, D] ranks of devices that cost less than the placement that was to be bounded, where the
-    proof came upon them; the least, where all boundaries carry as much and devices of a class are
+    """[S, D] device ranks of a placement that is cheaper than the given one, if the proof found
+    one. It is optimal if all boundaries carry equally many bytes and the devices of a class are
     alike."""
 
     def __str__(self) -> str:
@@ -61,19 +61,19 @@ class PlacementBound:
 def placement_bound(
     problem: Problem, *, cost_s: float | None = None, time_limit: float | None = None
 ) -> PlacementBound:
-    """A lower bound of the exchange model's cost.
+    """A lower bound on the exchange model's cost.
 
-    Given the cost of a placement it is mostly met, for sixteen devices that all differ or dozens
-    in a few regions, by an exhaustive search of sequences of groups (`Sequences`). Otherwise it is
-    that of a linear program (`GroupDuals`), often met where regions are alike inside, and weak
-    where many devices differ.
+    If the cost of a placement is given, an exhaustive search over sequences of groups (`Sequences`)
+    usually meets it, for sixteen devices that all differ or dozens in a few regions. Otherwise the
+    bound comes from a linear program (`GroupDuals`). That is often tight if regions are alike
+    inside, and weak if many devices differ.
 
     Args:
-        problem: what is placed.
-        cost_s: of a placement that was found: a bound that meets it ends the search. Sequences are
-            searched only where it is given.
-        time_limit: seconds after which the best so far is returned; sequences are searched
-            for longer with one.
+        problem: the placement problem.
+        cost_s: cost of a known placement: a bound that meets it ends the search. Sequences are
+            searched only if it is given.
+        time_limit: seconds after which the best bound so far is returned; with a limit, sequences
+            are searched for longer.
     """
     stop = Stop.after(time_limit)
     enough = None if cost_s is None else int(cost_s * NS)
@@ -87,7 +87,7 @@ def placement_bound(
         if not countable(problem, classes):
             return best
     search = SequenceSearch(problem, classes)
-    # Each time that is added is rounded down.
+    # Each term of the sum is rounded down.
     first, most_ns = int(best.seconds * NS), enough - problem.stages - problem.data - 2
     for share in GOALS:
         goal = first + round(share * (most_ns - first))
@@ -102,7 +102,7 @@ def placement_bound(
 
 
 def _by_duals(problem: Problem, enough: int | None, stop: Stop) -> PlacementBound:
-    """The best that duals prove of some choices of classes."""
+    """The best bound by duals over several divisions into classes."""
     best: PlacementBound | None = None
     levels = levels_of(step_ns(problem))
     choices = classings(levels, problem.devices, problem.data, MAX_COMPOSITIONS)
@@ -120,7 +120,7 @@ def _by_duals(problem: Problem, enough: int | None, stop: Stop) -> PlacementBoun
 
 
 class _Search:
-    """Windows of DataP, each with its duals; the weakest is cut in two until it cannot be."""
+    """Windows of DataP with their duals; splits the weakest window as long as it can."""
 
     def __init__(self, columns: Columns, enough: int | None, stop: Stop) -> None:
         self.columns, self.enough, self.stop = columns, enough, stop
@@ -129,7 +129,7 @@ class _Search:
         self.kept: list[int] = []
 
     def duals(self, classes: NDArray[np.int64]) -> GroupDuals:
-        """The certificate: windows begin at lengths of DataP that some composition has."""
+        """The certificate: windows start at values of DataP that some composition has."""
         times = self.times
         starts = [0]
         heap = [(self._proved(0, len(times)), 0, len(times))]
@@ -150,7 +150,7 @@ class _Search:
             Window(int(times[start]), tuple(self._solved(end)[1].tolist()))
             for start, end in zip(starts, ends, strict=True)
         ]
-        if times[0] > 0:  # nothing is shorter
+        if times[0] > 0:  # no composition has a smaller DataP
             windows.insert(0, Window(0, (0,) * len(self.columns.sizes)))
         return GroupDuals(classes, tuple(windows))
 
@@ -158,14 +158,14 @@ class _Search:
         return int(self.times[first]) + self._solved(end)[0]
 
     def _solved(self, end: int) -> tuple[int, NDArray[np.int64]]:
-        """What the best duals prove with the compositions of the first lengths, and they."""
+        """The best bound and duals for the compositions with the smallest DataP."""
         if end not in self.found:
             limit = int(self.times[end]) if end < len(self.times) else None
             self.found[end] = self._generate(limit)
         return self.found[end]
 
     def _generate(self, limit: int | None) -> tuple[int, NDArray[np.int64]]:
-        """Column generation: compositions of negative reduced cost enter the program."""
+        """Column generation: compositions with negative reduced cost enter the program."""
         columns = self.columns
         count = columns.within(limit)
         cost, taken = columns.cost_ns[:count], columns.taken[:count]
@@ -192,9 +192,10 @@ class _Search:
     def _solve(
         self, cost: NDArray[np.int64], taken: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], float] | None:
-        """Duals and the constant of the program with some columns; None where the solver has none.
+        """Duals and constant of the program with some columns, or None if the solver finds none.
 
-        What is missing or left over of a class costs more than any pipelines do.
+        The program may use a class more or less often than it has devices, but each device too
+        many or too few costs more than any pipelines do.
         """
         from ortools.math_opt.python import mathopt
 
@@ -223,7 +224,7 @@ class _Search:
             goal.append(own / scale * one)
         model.minimize(sum(goal))
         result: Any = mathopt.solve(model, mathopt.SolverType.GLOP)
-        if not result.has_dual_feasible_solution():  # as of a program that is ill-conditioned
+        if not result.has_dual_feasible_solution():  # for example if it is ill-conditioned
             return None
         values = result.dual_values()
         duals = np.rint([values[row] * scale for row in rows]).astype(np.int64)

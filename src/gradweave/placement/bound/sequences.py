@@ -25,37 +25,37 @@ if TYPE_CHECKING:
     from gradweave.placement.problem import Problem
 
 MAX_LOOKED = 500_000_000
-"""Beginnings of sequences that are looked at: half a minute or so."""
+"""Prefixes of sequences that are explored, which takes about half a minute."""
 MAX_PAIRS = 10_000_000
-"""Pairs of compositions whose boundary is looked for: half a gigabyte, and ten seconds or so."""
+"""Pairs of compositions whose boundaries are computed: half a gigabyte and about ten seconds."""
 KNOWN = 1 << 21
-"""Beginnings that are remembered: 50 MB."""
+"""Prefixes that are remembered: 50 MB."""
 MAX_TABLE = 20_000_000
-"""Compositions times classes times thresholds: tables of so many numbers, 160 MB."""
+"""Compositions times classes times thresholds: tables of this many numbers take 160 MB."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sequences:
-    """No sequence of groups costs less than a goal, which an exhaustive search confirms.
+    """A proof by exhaustive search that no sequence of groups costs less than a goal.
 
-    A group's composition, how many devices of each class it has, bounds its DataP in each stage. A
-    boundary is at least the bottleneck matching of its two compositions. A placement is a sequence
-    of groups that together take no more of a class than there is; it costs the longest DataP of
-    them and all boundaries. How the search prunes, says
+    A group's composition, the number of its devices in each class, bounds its DataP in each stage.
+    A boundary costs at least the bottleneck matching of its two compositions. A placement is a
+    sequence of groups that together take no more of each class than it has. Its cost is the longest
+    DataP of the groups plus all boundaries. For the pruning rules see
     `gradweave.placement.bound.sequences_kernel.least_sequence`.
     """
 
     classes: NDArray[np.int64]
     """[N] class of each device."""
     goal_ns: int
-    """Nanoseconds that no sequence costs less than."""
+    """Nanoseconds; no sequence costs less."""
 
     def __str__(self) -> str:
         count = int(self.classes.max()) + 1
         return f"exhaustive search of sequences of groups, by {count} classes of devices"
 
     def nanoseconds(self, problem: "Problem") -> int:
-        """What they prove: `goal_ns`, or less if there is a sequence that costs less.
+        """The proved bound: `goal_ns`, or less if some sequence costs less.
 
         Raises:
             InvalidCertificateError: there are too many sequences to search.
@@ -69,20 +69,20 @@ class Sequences:
         return found.ns
 
     def as_object(self) -> dict[str, Any]:
-        """As a placement's file has them: whole nanoseconds."""
+        """The certificate as stored in a placement's file, in whole nanoseconds."""
         return {"classes": self.classes.tolist(), "goal_ns": self.goal_ns}
 
     @classmethod
     def from_object(cls, problem: "Problem", classes: Sequence[int], goal_ns: int) -> "Sequences":
-        """What was read, not trusted, for a problem: such as `nanoseconds` can search.
+        """Validates a certificate from an untrusted file, so that `nanoseconds` can search it.
 
         Args:
-            problem: that they are of.
+            problem: the problem that it is for.
             classes: [N] class of each device, from 0 on.
-            goal_ns: as the field.
+            goal_ns: see the field.
 
         Raises:
-            InvalidCertificateError: they do not fit the problem.
+            InvalidCertificateError: it does not fit the problem.
         """
         if not 0 <= goal_ns <= MAX_DUAL_NS:
             raise InvalidCertificateError(
@@ -97,9 +97,9 @@ class Sequences:
 
 
 def alike(problem: "Problem") -> NDArray[np.int64]:
-    """[N] classes of devices that are as far from all others, so that they can be exchanged.
+    """[N] classes of interchangeable devices, with equal distances to all others.
 
-    By these classes a sequence of compositions is one of devices, and costs as much.
+    With these classes, a sequence of compositions is also a sequence of devices of the same cost.
     """
     tables = [step_ns(problem), *(exchange_ns(problem, size) for size in part_sizes(problem)[0])]
     classes = np.full(problem.devices, -1)
@@ -108,21 +108,21 @@ def alike(problem: "Problem") -> NDArray[np.int64]:
             same = np.ones(problem.devices, bool)
             for table in tables:
                 differs = table != table[device]
-                # What two devices are from each other and from themselves does not count.
+                # The distances between the two devices and to themselves do not count.
                 same &= differs.sum(axis=1) == differs[:, device].astype(int) + differs.diagonal()
             classes[same] = classes.max() + 1
     return classes
 
 
 def countable(problem: "Problem", classes: NDArray[np.int64]) -> bool:
-    """Whether groups have so few compositions that sequences of them can be searched."""
+    """Whether there are few enough compositions of groups to search sequences of them."""
     sizes = np.bincount(classes)
     count = count_compositions(sizes, problem.data)
     return count <= MAX_COMPOSITIONS and count * len(sizes) * MAX_LEVELS <= MAX_TABLE
 
 
 def part_sizes(problem: "Problem") -> tuple[list[float], NDArray[np.int64]]:
-    """Sizes of gradients' parts that differ, and [S] which each stage has."""
+    """The distinct sizes of gradient parts, and [S] the index of each stage's size."""
     sizes, kind = np.unique(problem.part_bytes, return_inverse=True)
     return sizes.tolist(), kind
 
@@ -131,14 +131,14 @@ class Least(NamedTuple):
     """The result of a search."""
 
     ns: int
-    """None costs less: the least cost, or the goal."""
+    """The minimum cost, or the goal if nothing costs less."""
     devices: NDArray[np.int64] | None
-    """[S, D] a sequence that costs so much, if devices of a class are alike; None where that is the
-    goal."""
+    """[S, D] a sequence of minimum cost, if devices of a class are alike, or None if the goal was
+    reached."""
 
 
 class SequenceSearch:
-    """Searches the sequences of groups of a problem, by classes of devices."""
+    """Search over a problem's sequences of groups, by classes of devices."""
 
     def __init__(self, problem: "Problem", classes: NDArray[np.int64]) -> None:
         self._columns = columns = Columns(problem, classes)
@@ -155,16 +155,16 @@ class SequenceSearch:
         self._code = _codes(columns)
 
     def least(self, goal_ns: int, most: int, stop: Stop = UNLIMITED) -> Least | None:
-        """The least cost of all sequences, at most the goal.
+        """The minimum cost of all sequences, or the goal if that is lower.
 
         Args:
-            goal_ns: costs from which on nothing is looked for.
-            most: beginnings of sequences that are looked at; pairs of groups, D²/2 times fewer,
-                since a boundary takes as much longer.
-            stop: after which the search ends.
+            goal_ns: sequences that cost at least this much are not sought.
+            most: maximum number of prefixes to explore. The maximum number of pairs of groups is
+                D²/2 times smaller, since a boundary takes that much longer.
+            stop: when to end the search.
 
         Returns:
-            None where there are too many pairs of groups or beginnings, or time is up.
+            None if there are too many pairs of groups or prefixes, or time is up.
         """
         from gradweave.placement.bound.sequences_kernel import least_sequence
 
@@ -186,7 +186,7 @@ class SequenceSearch:
         return None if found < 0 else self._least(int(found), goal_ns, chosen)
 
     def _least(self, ns: int, goal_ns: int, sequence: NDArray[np.int64]) -> Least:
-        """A sequence of compositions as one of devices."""
+        """Turns a sequence of compositions into one of devices."""
         if ns >= goal_ns:
             return Least(goal_ns, None)
         taken, members, group = self._columns.taken[sequence], [], []
@@ -197,7 +197,7 @@ class SequenceSearch:
         return Least(ns, np.concatenate(members)[order].reshape(len(taken), -1))
 
     def _rows_below(self, goal_ns: int, most: int, stop: Stop) -> "_Rows | None":
-        """Of sequences that cost less than a goal; None where they are too many or time is up."""
+        """The successors in sequences below a goal, or None if there are too many or time is up."""
         from gradweave.placement.bound.sequences_kernel import followers
 
         columns, count = self._columns, len(self._columns.taken)
@@ -223,18 +223,18 @@ class SequenceSearch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Rows:
-    """For each composition those that may follow it, in ascending order of boundaries."""
+    """For each composition, its possible successors in ascending order of boundaries."""
 
     begins: NDArray[np.int64]
-    """[C + 1] where each one's begin."""
+    """[C + 1] start of each composition's successors."""
     after: NDArray[np.int64]
-    """[M] which follow."""
+    """[M] the successors."""
     between: NDArray[np.int64]
     """[M] nanoseconds of the boundary."""
 
 
 def _codes(columns: Columns) -> NDArray[np.int64]:
-    """[C] numbers whose sum tells which devices are taken; all 0 where it would exceed 62 bits."""
+    """[C] numbers whose sum identifies the devices taken; all 0 if it would exceed 62 bits."""
     digit, code = 1, np.zeros(len(columns.taken), np.int64)
     for place, size in enumerate(columns.sizes.tolist()):
         code += digit * columns.taken[:, place]
@@ -247,12 +247,13 @@ def _codes(columns: Columns) -> NDArray[np.int64]:
 def _components(
     levels: Levels, classes: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which classes make up which components, and what each threshold adds, the widest first.
+    """The classes in each component, and the width of each threshold, the widest first.
 
-    Thresholds at which a class is of several components are left out.
+    Thresholds at which a class belongs to several components are left out.
 
     Returns:
-        [L, Q, J] 1 where a class is of a component; [L] nanoseconds.
+        [L, Q, J] 1 if a class belongs to a component, by threshold; [L] width of each threshold in
+        nanoseconds.
     """
     classings = int(classes.max()) + 1
     first = np.array([np.flatnonzero(classes == one)[0] for one in range(classings)])

@@ -1,8 +1,8 @@
-"""Sequences of groups' compositions, compiled: what may follow what, and the least of them all.
+"""Sequences of group compositions, compiled: possible successors, and the cheapest sequence.
 
-Compositions are 0 … C−1, in ascending order of their least DataP; `taken` [C, Q] has how many
-devices of each class each one takes, `parts` [C, L, J] how many of each component at each
-threshold. All times are whole nanoseconds.
+Compositions are numbered 0 … C−1 in ascending order of their minimum DataP. `taken` [C, Q] has the
+number of devices of each class in each composition, `parts` [C, L, J] the number in each component
+at each threshold. All times are whole nanoseconds.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ from gradweave.compiled import kernel
 from gradweave.placement.exchange_kernel import matching
 
 SMALL, LARGE = 512, 16
-"""Numbers of a table that take next to nothing beside what else a beginning takes, and as how many
-beginnings so many count."""
+"""Tables of fewer than `SMALL` numbers add little to the work of a prefix; of larger tables, each
+full `SMALL` counts as `LARGE` more prefixes."""
 SPREAD = np.int64(0x1E3779B97F4A7C15)
-"""Multiplies numbers so that their middle bits differ."""
+"""Multiplier of a hash function: products differ in their middle bits."""
 
 
 @kernel
@@ -34,28 +34,28 @@ def followers(
     other: NDArray[np.int64],
     between: NDArray[np.int64],
 ) -> int:
-    """Pairs of compositions that a sequence below the goal may have in a row, each pair once.
+    """Pairs of compositions that may be consecutive in a sequence below the goal, each pair once.
 
-    The boundary of a pair is its bottleneck matching. That is looked for only where the thresholds
-    at which the two differ leave room for it.
+    The boundary of a pair is its bottleneck matching, which is computed only if the thresholds at
+    which the two compositions differ leave enough time for it.
 
     Args:
         taken: [C, Q].
-        alike: [C, L] equal numbers of those that are alike at a threshold.
-        data_ns: [C] the least DataP in any stage, ascending.
+        alike: [C, L] equal numbers for compositions that agree at a threshold.
+        data_ns: [C] the minimum DataP in any stage, ascending.
         sizes: [Q] devices of each class.
         steps: [Q, Q] the shortest step between devices of two classes.
-        widths: [L] what each threshold adds to a boundary that is longer.
-        least: of any boundary.
-        spent: what all other boundaries of a sequence take at least.
-        goal: of which the sequence stays below.
-        flag: [1] ends it when set.
-        one: [M] of each pair; written.
-        other: [M] which is not behind `one`; written.
+        widths: [L] time that each threshold adds to a longer boundary.
+        least: minimum time of any boundary.
+        spent: minimum time of all other boundaries of a sequence.
+        goal: upper limit on the cost of the sequence.
+        flag: [1] ends the search when set.
+        one: [M] first composition of each pair; written.
+        other: [M] second composition, which is not after the first in order; written.
         between: [M] the boundary; written.
 
     Returns:
-        How many there are; −1 where more than M boundaries are looked for, or the flag is set.
+        The number of pairs; −1 if more than M boundaries are computed, or the flag is set.
     """
     classes, data, found, looked = taken.shape[1], taken[0].sum(), 0, 0
     weights = np.empty((data, data))
@@ -107,21 +107,22 @@ def still_to_pay(
     widths: NDArray[np.int64],
     room: int,
 ) -> int:
-    """What boundaries to so many more groups take at least, beyond the least of any; or the room.
+    """Minimum time of the boundaries to the remaining groups, less the minimum of each; or `room`.
 
-    At a threshold, groups in a row without a longer boundary are alike. If devices are left for as
-    many groups like the last one, none need be longer. Otherwise one need, if they are left for
-    some groups like the last one, then others that are all alike; and otherwise two, or more where
-    groups that are alike soon run out of devices.
+    Two groups agree at a threshold if they have equally many devices in each component. A boundary
+    between groups that do not agree is longer than the threshold. If enough devices are left for
+    all remaining groups to agree with the last group, no boundary needs to be longer. If they
+    suffice for some groups that do and then for others that agree with each other, one boundary is
+    longer. Otherwise two are, or more if groups that agree soon run out of devices.
 
     Args:
         parts: [C, L, J].
         last: composition of the last group.
-        left: [L, J] devices of each component that are left.
-        more: groups, at least 1.
+        left: [L, J] remaining devices of each component.
+        more: number of remaining groups, at least 1.
         data: devices of a group.
-        widths: [L] what each threshold adds to a boundary that is longer.
-        room: from which on it does not matter how much.
+        widths: [L] time that each threshold adds to a longer boundary.
+        room: value from which on the exact time does not matter.
     """
     paid, count = 0, left.shape[1]
     for level in range(len(widths)):
@@ -145,14 +146,14 @@ def still_to_pay(
                     break
                 most += rest // (more - alike)
             if not begun:
-                alike -= 1  # of which there are so many at most
+                alike -= 1  # the number of remaining groups like the last one
                 break
             if most >= data:
                 once = True
                 break
             alike += 1
         if not once:
-            longest = more - 1  # groups that are alike, whatever they are
+            longest = more - 1  # length of a run of groups that agree, whatever they are
             while longest > 1:
                 most = 0
                 for part in range(count):
@@ -176,7 +177,7 @@ def take(
     left_parts: NDArray[np.int64],
     groups: int,
 ) -> None:
-    """Takes a composition's devices from what is left, or with −1 groups gives them back."""
+    """Removes a composition's devices from those left, or puts them back with −1 groups."""
     for own in range(len(left)):
         left[own] -= groups * taken[which, own]
     for level in range(left_parts.shape[0]):
@@ -186,7 +187,7 @@ def take(
 
 @kernel(inner=True, allocates=False)
 def is_left(taken: NDArray[np.int64], which: int, left: NDArray[np.int64]) -> bool:
-    """Whether a composition's devices are."""
+    """Whether enough devices are left for a composition."""
     for own in range(len(left)):
         if taken[which, own] > left[own]:
             return False
@@ -217,50 +218,49 @@ def least_sequence(
     code: NDArray[np.int64],
     known: NDArray[np.int64],
 ) -> int:
-    """The least cost of sequences that take no more of a class than there is; depth first.
+    """Minimum cost of sequences that take at most the devices of each class; depth first.
 
-    A sequence costs the longest DataP of its groups and all its boundaries. Its beginning is pruned
-    where
+    A sequence costs the longest DataP of its groups plus all its boundaries. A prefix is pruned if
 
-    - it and `still_to_pay` are no less than the goal, or than the best sequence so far;
-    - the boundaries of the sequence's first half take more than those of its second half may: read
-      backwards it begins with the half that takes less, if its stages are of the same kinds then;
-    - another one that was explored ended in the same group, left the same devices and took no more.
+    - its cost plus `still_to_pay` reaches the goal, or the best sequence so far;
+    - the boundaries of the sequence's first half cost more than those of the second half can: if
+      the kinds of stages are symmetric, the reversed sequence starts with the cheaper half;
+    - an explored prefix ended in the same group, left the same devices and cost no more.
 
     Args:
-        begins: [C + 1] where each composition's followers begin; they are in ascending order of
+        begins: [C + 1] start of each composition's successors, which are in ascending order of
             boundaries.
-        after: [M] followers.
+        after: [M] successors.
         between: [M] boundaries to them.
         taken: [C, Q].
         parts: [C, L, J].
         data_ns: [K, C] DataP in a stage of each kind.
         kind: [S] of each stage; S is at least 2.
-        left: [Q] devices of each class; the same again at the end, but where it ends early.
+        left: [Q] devices of each class; restored at the end unless the search ends early.
         left_parts: [L, J] devices of each component; likewise.
-        widths: [L] what each threshold adds to a boundary that is longer.
-        least: of any boundary.
-        goal: costs from which on nothing is looked for.
-        most: beginnings that are looked at; one whose devices fill large tables counts as many.
+        widths: [L] time that each threshold adds to a longer boundary.
+        least: minimum time of any boundary.
+        goal: sequences that cost at least this much are not sought.
+        most: maximum number of prefixes; a prefix that updates large tables counts as several.
         flag: [1] ends the search when set.
-        chosen: [S] for the compositions.
-        place_in: [S] for which of the followers are next.
-        length: [S] for the sums of boundaries.
-        longest: [S] for the longest DataP.
-        found: [S] the least sequence; written where it costs less than the goal.
-        code: [C] numbers whose sum tells which devices are taken.
-        known: [T, 3] for beginnings that were looked at: a number, their boundaries and longest
-            DataP; T is a power of two, or 0 where numbers would be too large.
+        chosen: [S] scratch for the compositions.
+        place_in: [S] scratch for positions in the lists of successors.
+        length: [S] scratch for sums of boundaries.
+        longest: [S] scratch for the longest DataP.
+        found: [S] the cheapest sequence; written if it costs less than the goal.
+        code: [C] numbers whose sum identifies the devices taken.
+        known: [T, 3] explored prefixes: a number, their boundaries and longest DataP; T is a power
+            of two, or 0 if the numbers would be too large.
 
     Returns:
-        The least cost, at most the goal; −1 where it was not found in so many.
+        The minimum cost, at most the goal; −1 if the search did not finish.
     """
     groups, data = len(kind), taken[0].sum()
     half = groups // 2
     for stage in range(groups):
         if kind[stage] != kind[groups - 1 - stage]:
-            half = 1  # read backwards it costs something else
-    middle = groups - 1 - 2 * (half - 1)  # boundaries between the halves
+            half = 1  # the reversed sequence has another cost
+    middle = groups - 1 - 2 * (half - 1)  # number of boundaries between the halves
     best, looked, number, mask = goal, 0, 0, len(known) - 1
     large = LARGE * (len(widths) * left_parts.shape[1] // SMALL)
     for first in range(len(taken)):
@@ -288,7 +288,7 @@ def least_sequence(
                     twice = longest[place] + 2 * (far + ahead * least) + middle * least
                     spent = max(spent, twice)
                 if spent >= best:
-                    break  # so do those behind it
+                    break  # later successors cost no less
                 slower = max(longest[place], data_ns[kind[place + 1], following])
                 room = best - slower - far - more * least
                 if room <= 0 or not is_left(taken, following, left):

@@ -1,1 +1,1 @@
-"""Strategies that place: one protocol, one strategy a file."""
+"""Placement strategies: one protocol, one strategy per file."""

@@ -1,4 +1,4 @@
-"""Simulated annealing, then exchanges of devices in the exact cost: the default strategy."""
+"""The default strategy: simulated annealing, then local search in the exact cost."""
 
 import dataclasses
 import sys
@@ -13,37 +13,37 @@ from gradweave.placement.strategies.strategy import Placer, check_range
 from gradweave.stop import Stop
 
 NEAREST = 16
-"""Devices that count as near to each: more than a machine's, fewer than a region's."""
+"""Number of devices that count as near to each: more than a machine has, fewer than a region."""
 MAX_WEIGHTS = (0.0, 0.5)
-"""Weight of maxima in the cost in the end, of the restarts one after another. Means alone find
-pipelines that stay within regions from any start; where only some groups can be near each other
-(spot instances, half of which stand alone), they spread them evenly and maxima gather them."""
+"""Final weight of maxima in the cost, alternating between restarts. With weight 0, means alone find
+pipelines that stay within regions from any start. If only some groups can have near devices (spot
+instances, half of which are isolated), means spread these evenly while maxima gather them."""
 BATCH = 8
-"""Restarts whose best tables are improved together, before there are more."""
+"""Number of restarts whose best tables are improved together before the next batch."""
 MOVES = 4_000_000
-"""Of all restarts together, where neither they nor seconds are given: a few seconds."""
+"""Total moves of all restarts if neither restarts nor a time limit are given: a few seconds."""
 PATIENCE, PATIENCE_IN_TIME = 2, 12
-"""Batches in a row that find nothing better after which a search ends: without a time limit, and
-with one. Of 20 servers one batch finds the least of ten seeds by half of them, four by all."""
+"""Consecutive batches without improvement after which a search ends: without a time limit, and
+with one. On 20 servers, one batch finds the best of ten seeds for half of them, four for all."""
 LOCAL_SEARCHES = 2
-"""Of a batch's tables, how many of the best go through a local search."""
+"""Number of a batch's best tables that go through a local search."""
 LOCAL_SEARCH_STEPS = 3e8
-"""Steps of matchings and paths that the local search of a table takes at most: a second or so."""
+"""Maximum steps of matchings and paths in the local search of a table: about a second."""
 SMALL, PERTURBATIONS = 32, 200
-"""Devices up to which the best table is perturbed and searched around again, and how often at most:
-where there are so few, no move is small, and annealing may end beside the best."""
+"""Number of devices up to which the best table is perturbed and searched again, and how often: with
+so few devices every move is large, and annealing may miss the best table next to its result."""
 HOT, COLD = 0.01, 5e-4
-"""First and last temperature, relative to the mean cost of the first table: a move that costs so
-much more is taken with probability 1/e."""
+"""First and last temperature, relative to the mean cost of the first table: a move that costs this
+much more is accepted with probability 1/e."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Annealing(Placer):
     """Annealing from several random tables; a local search improves the best.
 
-    Moves exchange two devices, set a device beside a near one, exchange two pipelines' tails, and
-    turn stretches of stages round. The cost goes from means to maxima as it cools
-    (`gradweave.placement.strategies.annealing_kernel`).
+    Moves exchange two devices, put a device next to a near one, exchange the tails of two
+    pipelines, or reverse stretches of stages. The cost shifts from means to maxima as the
+    temperature falls (`gradweave.placement.strategies.annealing_kernel`).
     """
 
     name: ClassVar[str] = "annealing"
@@ -51,17 +51,17 @@ class Annealing(Placer):
     yields: ClassVar[bool] = True
 
     restarts: int = 0
-    """0: in batches, until several in a row find nothing better: more of them where there is a time
-    limit, and without one no more than its size allows."""
+    """Number of restarts. 0: batches until several in a row find nothing better; without a time
+    limit, no more restarts than the problem's size allows."""
     moves: int = 6_000
-    """That each restart tries, for each device."""
+    """Moves of each restart, per device."""
 
     def __post_init__(self) -> None:
         check_range(self, "restarts", 0, 1_000_000)
         check_range(self, "moves", 1, 10**12)
 
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        """Devices of the stages, as `Placer.assign` has it."""
+        """Devices of the stages; see `Placer.assign`."""
         rng = np.random.default_rng(seed)
         most, patience = self._limits(problem, stop)
         best, fruitless = (np.inf, np.empty(0, np.int64)), 0
@@ -77,7 +77,7 @@ class Annealing(Placer):
         return exchange_cost(problem, used.reshape(problem.stages, -1)).devices
 
     def _limits(self, problem: Problem, stop: Stop) -> tuple[int, int]:
-        """Restarts at most, and batches in a row that may find nothing better."""
+        """Maximum restarts, and consecutive batches that may find nothing better."""
         if self.restarts:
             return self.restarts, self.restarts
         if stop.deadline < np.inf:
@@ -87,7 +87,7 @@ class Annealing(Placer):
     def _batch(
         self, problem: Problem, restarts: range, rng: np.random.Generator, stop: Stop
     ) -> tuple[float, NDArray[np.int64]]:
-        """The cost and the [N] devices by position of the best of some restarts, improved."""
+        """Cost and [N] devices by position of the best of some restarts, improved."""
         from gradweave.placement.strategies.annealing_kernel import anneal, local_search, perturbed
 
         near = _nearest(problem)
@@ -117,7 +117,7 @@ class Annealing(Placer):
 
 
 def _tries(problem: Problem) -> int:
-    """Exchanges that a local search tries, by the steps that a cost takes: matchings and a path."""
+    """Exchanges that a local search may try, from the steps of a cost: matchings and a path."""
     from gradweave.placement.exchange_kernel import MAX_PATH
 
     stages, data = problem.stages, problem.data
@@ -127,11 +127,11 @@ def _tries(problem: Problem) -> int:
 
 
 def table_of(problem: Problem, at: NDArray[np.int64]) -> Any:
-    """A table for the compiled loops, which will change it.
+    """A table for the compiled loops, which change it.
 
     Args:
-        problem: what is placed.
-        at: [N] devices by position, those idle last.
+        problem: the placement problem.
+        at: [N] devices by position, idle devices last.
     """
     from gradweave.placement.strategies.annealing_kernel import Table
 
@@ -149,7 +149,7 @@ def table_of(problem: Problem, at: NDArray[np.int64]) -> Any:
 
 
 def _seconds(problem: Problem) -> NDArray[np.float64]:
-    """[N, N] seconds of the mean boundary and part: how far devices are from each other."""
+    """[N, N] seconds of an average boundary and part, as a measure of distance between devices."""
     pairs = problem.pairs
     moved = problem.activation_bytes.sum() + problem.part_bytes.mean() * (problem.data - 1)
     return pairs.there_and_back_s + moved * pairs.there_and_back_s_per_byte
@@ -164,7 +164,7 @@ def _nearest(problem: Problem) -> NDArray[np.int64]:
 
 
 def _mean_cost(problem: Problem) -> float:
-    """About what a random table costs."""
+    """Approximate cost of a random table."""
     pairs = problem.pairs
     delay = float(pairs.there_and_back_s.mean())
     per_byte = float(pairs.there_and_back_s_per_byte.mean())

@@ -1,9 +1,10 @@
 """Simulated annealing of a table of devices, compiled.
 
-The table is a row of positions: position s·D + p holds the device of stage s in pipeline p, those
-from S·D on hold idle devices. What is minimised moves from means to maxima: the largest time has
-`max_weight` and the mean one the rest, of devices in their groups and of pipelines at each boundary
-between stages. Maxima alone are flat: one device in its right place changes none.
+The table is a row of positions: position s·D + p holds the device of stage s in pipeline p, and
+positions from S·D on hold idle devices. The objective shifts from means to maxima: the largest time
+has weight `max_weight` and the mean time the rest, over devices in their groups and over pipelines
+at each boundary between stages. Maxima alone are flat: moving one device to its right place rarely
+changes a maximum.
 """
 
 from typing import Any, NamedTuple
@@ -15,21 +16,22 @@ from gradweave.compiled import kernel
 from gradweave.placement.exchange_kernel import exchange_cost
 
 MOVES_PER_CHECK = 1024
-"""Moves after which the stop is checked, the temperature steps down, and costs are summed anew."""
+"""Moves after which the stop is checked, the temperature drops, and costs are summed from
+scratch."""
 WEIGHT_FIXED_FROM = 0.8
-"""Part of the moves from which on the weight of maxima stays as it is."""
+"""Fraction of the moves after which the weight of maxima stays constant."""
 TAILS, STAGES, NEAR = 0.08, 0.12, 0.45
-"""Of the moves, those below each of these, in turn: two pipelines' tails exchanged; stretches of
-stages reversed; a device moved beside one that is near it. The others exchange any two."""
+"""Cumulative fractions of the kinds of moves: exchange the tails of two pipelines; reverse a
+stretch of stages; put a device next to a near one. The remaining moves exchange any two devices."""
 
 
 class Table(NamedTuple):
-    """A problem's numbers, and a placement with what it costs."""
+    """The numbers of a problem, and a placement with its costs."""
 
     delay: NDArray[np.float64]
-    """[N, N] seconds, both ways together."""
+    """[N, N] seconds, both directions added."""
     per_byte: NDArray[np.float64]
-    """[N, N] seconds a byte, both ways together."""
+    """[N, N] seconds per byte, both directions added."""
     moved: NDArray[np.float64]
     """[S−1] bytes between stages."""
     part: NDArray[np.float64]
@@ -56,18 +58,18 @@ def anneal(
     seed: int,
     stopped: NDArray[np.bool_],
 ) -> None:
-    """Changes a table's placement by `moves` moves, or until it is stopped.
+    """Applies up to `moves` moves to a table's placement, until the search is stopped.
 
     Args:
-        table: begins with any placement that fits.
+        table: any placement that fits.
         alike: whether stages may change places.
-        near: [N, K] the devices nearest to each.
-        moves: how many are tried.
+        near: [N, K] the nearest devices of each.
+        moves: number of moves to try.
         hot: the first temperature, in seconds.
-        cold: the last one.
-        last_max_weight: `max_weight` in the end.
-        seed: of the moves.
-        stopped: [1] set when the search is to end.
+        cold: the last temperature.
+        last_max_weight: final `max_weight`.
+        seed: seed of the moves.
+        stopped: [1] set to end the search.
     """
     np.random.seed(seed)
     before = np.empty(len(table.at), np.int64)
@@ -91,7 +93,7 @@ def _anneal(
     _measure_all(table)
     max_weight, temperature = 0.0, hot
     cost = _cost(table, max_weight)
-    # A move measures O(D) pairs again and sums O(S·D) of them; the whole table is O(S·D²).
+    # A move recomputes O(D) pairs and sums O(S·D) of them; the whole table would be O(S·D²).
     for move in range(moves):
         if move % MOVES_PER_CHECK == 0:
             if stopped[0]:
@@ -99,7 +101,7 @@ def _anneal(
             done = move / moves
             temperature = hot * (cold / hot) ** done
             max_weight = last_max_weight * min(1.0, done / WEIGHT_FIXED_FROM)
-            _measure_all(table)  # sums drift
+            _measure_all(table)  # incremental sums drift
             cost = _cost(table, max_weight)
         kind = np.random.random()
         if kind < TAILS and data > 1 and stages > 1:
@@ -134,13 +136,13 @@ def _anneal(
 
 @kernel
 def local_search(table: Table, alike: bool, tries: int, stopped: NDArray[np.bool_]) -> float:
-    """Exchanges devices between groups while that lowers the exact cost; the cost in the end.
+    """Exchanges devices between groups while that lowers the exact cost; returns the final cost.
 
     Args:
-        table: the placement, which is changed.
+        table: the placement, changed in place.
         alike: whether stages may change places.
-        tries: exchanges that are tried at most.
-        stopped: [1] set when the search is to end.
+        tries: maximum number of exchanges to try.
+        stopped: [1] set to end the search.
     """
     stages, data = table.exchange.shape
     used = stages * data
@@ -174,15 +176,15 @@ def local_search(table: Table, alike: bool, tries: int, stopped: NDArray[np.bool
 def perturbed(
     table: Table, alike: bool, times: int, cost: float, seed: int, stopped: NDArray[np.bool_]
 ) -> Table:
-    """Exchanges a few devices at random and searches again, many times; the best table.
+    """Exchanges a few devices at random and searches again, repeatedly; returns the best table.
 
     Args:
         table: a placement that no exchange improves.
         alike: whether stages may change places.
-        times: how many times.
-        cost: of the placement.
-        seed: of the exchanges.
-        stopped: [1] set when the search is to end.
+        times: number of repetitions.
+        cost: cost of the placement.
+        seed: seed of the exchanges.
+        stopped: [1] set to end the search.
     """
     np.random.seed(seed)
     best = table.at.copy()
@@ -204,7 +206,7 @@ def perturbed(
 
 @kernel(inner=True, allocates=False)
 def _helps(table: Any, one: int, other: int) -> bool:
-    """Whether two devices differ at all, seen from a third: alike ones need not change places."""
+    """Whether two devices differ as seen from some third; identical devices need no exchange."""
     first, second = table.at[one], table.at[other]
     for third in range(len(table.at)):
         if third != first and third != second:
@@ -217,7 +219,7 @@ def _helps(table: Any, one: int, other: int) -> bool:
 
 @kernel(inlined=True)
 def _copy(source: Any, target: Any) -> None:
-    """As ``target[:] = source``, which would allocate."""
+    """``target[:] = source`` without an allocation."""
     for i in range(len(target)):
         target[i] = source[i]
 
@@ -229,7 +231,7 @@ def _accepted(rise: float, temperature: float) -> bool:
 
 @kernel(inner=True, allocates=False)
 def _may_exchange(table: Any, one: int, other: int) -> bool:
-    """Whether both devices fit where they would go; not both idle or in one place."""
+    """Whether both devices fit in their new places; false if both are idle or in one place."""
     stages, data = table.exchange.shape
     if one == other or (one >= stages * data and other >= stages * data):
         return False
@@ -241,7 +243,7 @@ def _may_exchange(table: Any, one: int, other: int) -> bool:
 
 @kernel(inner=True, allocates=False)
 def _two(table: Any, near: Any, beside: bool) -> Any:
-    """Two positions: any two, or such that one's device gets beside one near it."""
+    """Two positions: any two, or such that one device comes next to a device near it."""
     stages, data = table.exchange.shape
     used, count = stages * data, len(table.at)
     one = np.random.randint(used)
@@ -312,7 +314,7 @@ def _measure_edge(table: Any, stage: int, p: int) -> None:
 
 @kernel(inner=True, allocates=False)
 def _exchange(table: Any, one: int, other: int) -> None:
-    """Two devices change places; only what they touch is measured again."""
+    """Exchanges two devices and recomputes only the times that change."""
     stages, data = table.exchange.shape
     table.at[one], table.at[other] = table.at[other], table.at[one]
     for here, there in ((one, other), (other, one)):
@@ -340,7 +342,7 @@ def _exchange(table: Any, one: int, other: int) -> None:
 
 @kernel(inner=True, allocates=False)
 def _exchange_tails(table: Any, first: int, one: int, other: int) -> None:
-    """Two pipelines exchange their devices of a stage and all later ones."""
+    """Exchanges the devices of two pipelines from a stage on."""
     stages, data = table.exchange.shape
     for stage in range(first, stages):
         a, b = stage * data + one, stage * data + other
@@ -355,7 +357,7 @@ def _exchange_tails(table: Any, first: int, one: int, other: int) -> None:
 
 @kernel(inner=True, allocates=False)
 def _reverse(table: Any, first: int, last: int) -> None:
-    """Reverses the order of the stages from one to another."""
+    """Reverses the order of the stages in a range."""
     data = table.exchange.shape[1]
     low, high = min(first, last), max(first, last)
     while low < high:

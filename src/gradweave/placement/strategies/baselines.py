@@ -1,4 +1,4 @@
-"""What placements are compared with: devices in order of rank, and in random order."""
+"""Baseline placements: devices in order of rank, and in random order."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -19,10 +19,10 @@ class RankOrder(Placer):
     as_placed: ClassVar[bool] = True
 
     first: Literal["pipeline", "data"] = "pipeline"
-    """Whether neighbours in rank are a pipeline or a data-parallel group."""
+    """Whether neighbouring ranks form a pipeline or a data-parallel group."""
 
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        """Devices of the stages, as `Placer.assign` has it."""
+        """Devices of the stages; see `Placer.assign`."""
         used = problem.stages * problem.data
         table = np.arange(used).reshape(problem.data, problem.stages).T
         order = table.ravel() if self.first == "pipeline" else np.arange(used)
@@ -32,12 +32,12 @@ class RankOrder(Placer):
 
 @dataclasses.dataclass(frozen=True)
 class RandomOrder(Placer):
-    """Devices in random order, order and pipelines as they fall."""
+    """Devices in random order, with order and pipelines as drawn."""
 
     name: ClassVar[str] = "random"
     as_placed: ClassVar[bool] = True
 
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        """Devices of the stages, as `Placer.assign` has it."""
+        """Devices of the stages; see `Placer.assign`."""
         order = np.random.default_rng(seed).permutation(problem.devices)
         return problem.first_fit(order)[: problem.stages * problem.data]

@@ -1,4 +1,4 @@
-"""The paper's evolutionary search, seeded."""
+"""The paper's evolutionary search, with a seed."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,10 +15,10 @@ from gradweave.stop import Stop
 
 @dataclasses.dataclass(frozen=True)
 class Evolutionary(Placer):
-    """Groups crossed, made equal, moved in cycles; a child takes the place of its worse parent.
+    """Crosses groups, balances them, moves devices in cycles; a child replaces its worse parent.
 
-    As the paper describes it, not as its program does it, where the seed has no effect and a
-    misplaced bracket lets any child in.
+    It follows the paper's description, not its program, in which the seed has no effect and a
+    misplaced bracket accepts any child.
 
     Source: Yuan et al., NeurIPS 2022, section 3.3; Moraglio et al. 2007 for the search.
     """
@@ -29,7 +29,7 @@ class Evolutionary(Placer):
     population: int = 100
     trials: int = 4900
     points: int = 5
-    """Labels that a child takes from its first parent."""
+    """Number of labels that a child takes from its first parent."""
 
     def __post_init__(self) -> None:
         check_range(self, "population", 2, 1_000_000)
@@ -37,7 +37,7 @@ class Evolutionary(Placer):
         check_range(self, "points", 1, 1_000_000)
 
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        """Devices of the stages, as `Placer.assign` has it."""
+        """Devices of the stages; see `Placer.assign`."""
         from gradweave.placement.strategies.evolutionary_kernel import evolve, groups_of
 
         rng = np.random.default_rng(seed)

@@ -1,6 +1,6 @@
 """The paper's evolutionary search, compiled.
 
-A placement is a label for each device: its group, 0 … S−1, or S where it stays idle.
+A placement is a label for each device: its group, 0 … S−1, or S if it is idle.
 """
 
 from typing import Any
@@ -23,16 +23,16 @@ def evolve(
     seed: int,
     stopped: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """The best labels after so many children.
+    """The best labels after a number of children.
 
     Args:
-        table: the problem; its placement is not used.
+        table: the problem; its placement is ignored.
         alike: whether stages may change places.
         population: [P, N] labels that fit; changed.
-        trials: children that are made.
-        points: labels that a child takes from its first parent.
-        seed: of all choices.
-        stopped: [1] set when the search is to end.
+        trials: number of children.
+        points: number of labels that a child takes from its first parent.
+        seed: seed of all choices.
+        stopped: [1] set to end the search.
     """
     np.random.seed(seed)
     size = len(population)
@@ -83,14 +83,14 @@ def _fits(table: Any, labels: Any) -> bool:
 
 @kernel(inner=True)
 def _crossed(table: Any, one: Any, other: Any, points: int) -> Any:
-    """The second parent with some labels of the first, and groups made equal again."""
+    """The second parent with some labels of the first, rebalanced to groups of equal size."""
     stages, data = table.exchange.shape
     child = other.copy()
     for _ in range(points):
         place = np.random.randint(len(child))
         child[place] = one[place]
     size = np.zeros(stages + 1, np.int64)
-    size[stages] = stages * data - len(child)  # so that all should come to `data` or 0
+    size[stages] = stages * data - len(child)  # so that every count should reach `data` or 0
     for label in child:
         size[label] += 1
     size[stages] += data
@@ -108,11 +108,11 @@ def _crossed(table: Any, one: Any, other: Any, points: int) -> Any:
 
 @kernel(inner=True)
 def _move_in_cycles(table: Any, labels: Any) -> None:
-    """Cycles of moves, each device at most once, for as long as they gain.
+    """Moves devices in cycles, each device at most once, as long as the moves gain.
 
-    A device gains by a move as much as it is farther from the group that it enters, on average,
-    than from the nearest device of the group that it leaves: groups spread over regions, so that
-    pipelines need not.
+    A device's gain by a move is its mean distance to the group that it enters, less its distance to
+    the nearest device in the group that it leaves. Groups thus spread over regions, so that
+    pipelines can stay within them.
     """
     stages = len(table.exchange)
     locked = np.zeros(len(labels), np.bool_)
@@ -153,8 +153,8 @@ def _move_in_cycles(table: Any, labels: Any) -> None:
 
 @kernel(inner=True, allocates=False)
 def _keep(labels: Any, moved: Any, left: Any, steps: int, kept: int, home: int) -> None:
-    """Takes back the moves after the best place to close the cycle, and closes it there."""
-    if kept < 0:  # it closed by itself
+    """Undoes the moves after the best point to close the cycle, and closes it there."""
+    if kept < 0:  # the cycle closed by itself
         return
     for step in range(steps - 1, kept - 1, -1):
         labels[moved[step]] = left[step]
@@ -179,7 +179,7 @@ def _nearest_mate(table: Any, labels: Any, device: int) -> float:
 
 @kernel(inner=True, allocates=False)
 def _most_redundant(table: Any, labels: Any, locked: Any, group: int) -> int:
-    """The device of a group that is nearest to another one of it; −1 where all are locked."""
+    """The device of a group that is nearest to another of the group; −1 if all are locked."""
     chosen, least = -1, np.inf
     for device in range(len(labels)):
         if labels[device] == group and not locked[device]:
@@ -202,7 +202,7 @@ def _gain(table: Any, labels: Any, device: int, target: int) -> float:
 
 @kernel(inner=True, allocates=False)
 def _farthest(table: Any, labels: Any, device: int) -> Any:
-    """The group from which a device is farthest, compared with its own, and the gain."""
+    """The group from which a device is farthest relative to its current group, and the gain."""
     chosen, most = labels[device], -np.inf
     for target in range(len(table.exchange)):
         if target != labels[device]:

@@ -1,4 +1,4 @@
-"""The least cost in the exchange model: all sequences of groups, or constraint programming."""
+"""The optimum in the exchange model, by search over sequences of groups or CP-SAT."""
 
 import dataclasses
 import itertools
@@ -20,39 +20,39 @@ from gradweave.placement.strategies.strategy import Placer, check_range
 from gradweave.stop import Stop
 
 MAX_DEVICES = 16
-"""Devices up to which constraint programming is tried: the model has S·N² pairs, and proofs get
-hard soon after."""
+"""Number of devices up to which constraint programming is tried: the model has S·N² pairs, and
+proofs get hard soon after."""
 RESTARTS, SHARE = 8, 0.2
-"""Of annealing beforehand, and its share of the time: the less its placement costs, the less there
-is to search."""
+"""Restarts of the initial annealing, and its share of the time: the cheaper its placement, the less
+remains to search."""
 UNIT_S = 1e-9
-"""What times are multiples of, at least."""
+"""Smallest unit of time in the model."""
 MAX_UNITS = 1 << 27
-"""Longest time in units, all devices' together; slower networks have coarser ones. With 2^36 and
-more CP-SAT 9.15 was seen to call feasible models infeasible, and others optimal too early."""
+"""Longest time in units, over all devices together; slower networks use coarser units. With 2^36
+and more, CP-SAT 9.15 reported feasible models as infeasible and others as optimal too early."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact(Placer):
-    """Ends with a proof that nothing costs less.
+class ExactPlacer(Placer):
+    """Ends with a proof that no placement costs less.
 
-    Where all boundaries carry as much and stages fit every device, by an exhaustive search of
-    sequences of groups that cost less than what annealing finds, to the nanosecond for each group
-    and device (`gradweave.placement.bound.sequences.SequenceSearch`): for sixteen devices that all
-    differ, or dozens in a few regions. Otherwise by CP-SAT over the device at each position, with
-    times rounded to a 2^27th of the longest.
+    If all boundaries carry equally many bytes and stages fit on every device, it searches all
+    sequences of groups that cost less than annealing's result, to the nanosecond for each group and
+    device (`gradweave.placement.bound.sequences.SequenceSearch`). This works for sixteen devices
+    that all differ, or dozens in a few regions. Otherwise it uses CP-SAT over the device at each
+    position, with times rounded to a 2^27th of the longest.
     """
 
     name: ClassVar[str] = "exact"
 
     workers: int = 1
-    """Threads of CP-SAT; more than one may return another placement of the same cost."""
+    """Threads of CP-SAT; with several, another placement of the same cost may be returned."""
 
     def __post_init__(self) -> None:
         check_range(self, "workers", 1, 1024)
 
     def assign(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64]:
-        """Devices of the stages, as `Placer.assign` has it."""
+        """Devices of the stages; see `Placer.assign`."""
         classes, limit_s = alike(problem), stop.seconds_left
         as_much = len(np.unique(problem.activation_bytes)) < 2
         if as_much and problem.fits.all() and countable(problem, classes):
@@ -71,7 +71,7 @@ class Exact(Placer):
         return found
 
     def _programmed(self, problem: Problem, seed: int, stop: Stop) -> NDArray[np.int64] | None:
-        """By CP-SAT; None where it ends without a proof."""
+        """The optimum by CP-SAT, or None if it ends without a proof."""
         from ortools.sat.python import cp_model
 
         model, at = _model(problem)
@@ -86,10 +86,10 @@ class Exact(Placer):
 def _least(
     problem: Problem, classes: NDArray[np.int64], seed: int, stop: Stop
 ) -> NDArray[np.int64] | None:
-    """By sequences of groups; None where they are too many for the time or the memory."""
+    """The optimum over sequences of groups, or None if time or memory does not suffice."""
     begun = Annealing(restarts=RESTARTS).assign(problem, seed, stop.part(SHARE))
     cost = exchange_cost(problem, begun)
-    # Each time that is added is rounded down.
+    # Each term of the sum is rounded down.
     goal = int(cost.seconds * NS) - problem.stages - problem.data - 2
     found = SequenceSearch(problem, classes).least(goal, sys.maxsize, stop)
     if found is None:
@@ -98,7 +98,7 @@ def _least(
 
 
 def _model(problem: Problem) -> tuple[Any, list[list[Any]]]:
-    """The model, and [S·D][N] which device is at each position."""
+    """The model, and variables [S·D][N] for the device at each position."""
     from ortools.sat.python import cp_model
 
     model: Any = cp_model.CpModel()
@@ -118,8 +118,8 @@ def _model(problem: Problem) -> tuple[Any, list[list[Any]]]:
     boundary, exchange = _in_units(problem)
     data_s = _data_parallel(model, at, problem, exchange)
     edges = _boundaries(model, at, problem, boundary)
-    # Pipelines are alike: the first stage's devices ascend. So are both directions of the
-    # path: the first of all ends' devices is in the first stage.
+    # Break symmetries. Pipelines are interchangeable: the first stage's devices ascend. So are the
+    # two directions of the path: the first device of both ends is in the first stage.
     for p in range(data - 1):
         model.add(_rank(at[p]) < _rank(at[p + 1]))
     if problem.alike and stages > 1:
@@ -134,7 +134,7 @@ def _rank(row: list[Any]) -> Any:
 
 
 def _in_units(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[S−1, N, N] times of boundaries, [S, N, N] of exchanges, in units."""
+    """[S−1, N, N] times of boundaries and [S, N, N] of exchanges, in units."""
     pairs = problem.pairs
     delay, per_byte = pairs.there_and_back_s, pairs.there_and_back_s_per_byte
     boundary = delay + problem.activation_bytes[:, None, None] * per_byte
@@ -147,7 +147,7 @@ def _in_units(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _data_parallel(
     model: Any, at: list[list[Any]], problem: Problem, exchange: NDArray[np.int64]
 ) -> Any:
-    """The longest exchange, at least that of each device in each group that it may be in."""
+    """The longest exchange: at least that of each device in each group that it may be in."""
     data = problem.data
     longest = model.new_int_var(0, int(exchange.sum(axis=2).max()), "")
     for stage in range(problem.stages):
@@ -166,7 +166,7 @@ def _data_parallel(
 def _boundaries(
     model: Any, at: list[list[Any]], problem: Problem, boundary: NDArray[np.int64]
 ) -> list[Any]:
-    """Each boundary's time, at least that of each of its pipelines."""
+    """Each boundary's time: at least that of each of its pipelines."""
     data, edges = problem.data, []
     for stage in range(problem.stages - 1):
         edge = model.new_int_var(0, int(boundary[stage].max()), "")

@@ -1,26 +1,26 @@
-"""Placement strategies in words: ``annealing:restarts=16``."""
+"""Specifications of placement strategies, such as ``annealing:restarts=16``."""
 
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, SpecError
 from gradweave.placement.strategies.annealing import Annealing
 from gradweave.placement.strategies.baselines import RandomOrder, RankOrder
 from gradweave.placement.strategies.evolutionary import Evolutionary
-from gradweave.placement.strategies.exact import Exact
+from gradweave.placement.strategies.exact import ExactPlacer
 from gradweave.placement.strategies.strategy import Placer
 from gradweave.specification import field_kinds, parse_spec, read_options
 
 PLACERS: dict[str, type[Placer]] = {
-    one.name: one for one in (Annealing, Evolutionary, Exact, RankOrder, RandomOrder)
+    one.name: one for one in (Annealing, Evolutionary, ExactPlacer, RankOrder, RandomOrder)
 }
 """Every strategy by its name. A new strategy is one more entry."""
 
 
 def as_placer(strategy: Placer | str) -> Placer:
-    """The strategy itself, or the one that a specification describes.
+    """The given strategy, or the strategy that a specification describes.
 
     Raises:
         SpecError: the text is not understood.
-        OptionError: an option has a value that the strategy does not take.
+        OptionError: an option has a value that the strategy does not accept.
 
     >>> as_placer("annealing:restarts=2")
     Annealing(restarts=2, moves=6000)

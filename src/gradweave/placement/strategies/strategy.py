@@ -1,4 +1,4 @@
-"""The placement strategy: problem in, table of devices out; one strategy a file."""
+"""The protocol of a placement strategy: problem in, table of devices out."""
 
 import abc
 import dataclasses
@@ -12,7 +12,7 @@ from gradweave.placement.problem import Problem
 from gradweave.stop import Stop
 
 Stopped = Literal["time", "tried"]
-"""Why a search ended: the time limit is used up, or the strategy has tried all that it tries."""
+"""Why a search ended: the time limit is used up, or the strategy has tried everything it tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Placer(abc.ABC):
     name: ClassVar[str]
     """The strategy's name on the command line and in files."""
     as_placed: ClassVar[bool] = False
-    """Whether order and pipelines are to be taken as they stand, not matched afterwards."""
+    """Whether to keep the order and the pipelines as assigned, without matching afterwards."""
     anytime: ClassVar[bool] = False
-    """Whether the search, once it is stopped, returns the best so far."""
+    """Whether a search that is stopped returns the best result so far."""
     yields: ClassVar[bool] = False
-    """Whether `place` takes a cheaper placement instead, where its bound's proof comes upon one;
-    not of what is there to be compared with."""
+    """Whether `place` may replace the result by a cheaper placement that its bound's proof finds;
+    not for baselines."""
 
     def place(
         self, problem: Problem, *, seed: int = 0, time_limit: float | None = None
     ) -> NDArray[np.int64]:
-        """Finds a placement of little cost in the exchange model.
+        """Finds a placement of low cost in the exchange model.
 
         Args:
-            problem: what is placed.
-            seed: every random choice depends on it alone.
+            problem: the placement problem.
+            seed: determines every random choice.
             time_limit: seconds after which to return the best found so far; None to let the
                 strategy finish. Strategies that do not search ignore it.
 
@@ -47,21 +47,21 @@ class Placer(abc.ABC):
             [S, D] ranks of devices.
 
         Raises:
-            NoScheduleError: where an exact search finds none in its time.
-            OptionError: where the problem is too large for the strategy.
+            NoScheduleError: if an exact search finds no proof in time.
+            OptionError: if the problem is too large for the strategy.
         """
         return self.search(problem, seed=seed, time_limit=time_limit)[0]
 
     def search(
         self, problem: Problem, *, seed: int = 0, time_limit: float | None = None
     ) -> tuple[NDArray[np.int64], Stopped]:
-        """What `place` returns, and why the search ended; arguments and errors as there."""
+        """The result of `place`, and why the search ended; arguments and errors as there."""
         stop = Stop.after(time_limit)
         devices = self.assign(problem, seed, stop).reshape(problem.stages, problem.data)
         return devices, "time" if self.anytime and stop.reached() else "tried"
 
     def options(self) -> dict[str, Any]:
-        """The strategy's fields, as they are written to a placement's file."""
+        """The strategy's fields, as written to a placement's file."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @abc.abstractmethod
@@ -69,8 +69,8 @@ class Placer(abc.ABC):
         """Assigns devices to stages; callers use `place`.
 
         Args:
-            problem: what is placed.
-            seed: every random choice depends on it alone.
+            problem: the placement problem.
+            seed: determines every random choice.
             stop: when to return the best found so far; strategies that do not search ignore it.
 
         Returns:
@@ -79,7 +79,7 @@ class Placer(abc.ABC):
 
 
 def check_range(placer: Placer, option: str, least: float, most: float) -> None:
-    """Refuses an option that is out of range.
+    """Rejects an option that is out of range.
 
     Raises:
         OptionError: names the strategy, the option and its range.

@@ -1,1 +1,1 @@
-"""Pipelines and all-reduces in time, event by event on the network."""
+"""Event-based simulation of pipelines and all-reduces on the network."""

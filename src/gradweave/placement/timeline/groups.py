@@ -1,4 +1,4 @@
-"""All-reduce schedules of the data-parallel groups, each for its own links."""
+"""All-reduce schedules of the data-parallel groups, one for the links of each."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import Schedule
-from gradweave.schedulers.solve.solve import solve
+from gradweave.schedulers.solving.solve import solve
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.routes import server_routes
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
@@ -15,16 +15,16 @@ from gradweave.topology.topology import Topology
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupSchedule:
-    """An all-reduce of one group, and where its nodes are in the whole network."""
+    """An all-reduce schedule of one group, and the position of its nodes in the whole network."""
 
     schedule: Schedule
     nodes: NDArray[np.int32]
-    """[V of the schedule's network] node ids of the whole network."""
+    """[V of the schedule's network] node ids in the whole network."""
     gradient_bytes: float
     seconds: float
-    """Alone, on its part of the links' bandwidth, event by event."""
+    """Duration of the all-reduce alone, on its part of the links' bandwidth, by events."""
     bound_s: float
-    """The least that any schedule of the group takes so."""
+    """Lower bound on the duration of any schedule of the group under the same conditions."""
 
 
 def group_schedules(
@@ -36,16 +36,16 @@ def group_schedules(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[GroupSchedule | None]:
-    """Finds a schedule for each group's servers, links and gradient; None for groups of one.
+    """Finds a schedule for each group's servers, links and gradient; a group of one gets None.
 
-    Where routes of several groups cross a link direction, each has its equal part of the bandwidth.
-    Groups whose networks are alike share a schedule.
+    If routes of several groups cross a link direction, each group gets an equal part of its
+    bandwidth. Groups with identical networks share a schedule.
 
     Args:
         topology: the whole network.
         groups: [S, D] node ids of servers.
-        gradient_bytes: [S] of each group.
-        seed: of every search.
+        gradient_bytes: [S] gradient bytes of each group.
+        seed: seed of every search.
         time_limit: seconds for each search.
         progress: called with each step under way.
     """
@@ -83,7 +83,7 @@ def _solved(
 
 
 def _users(topology: Topology, groups: NDArray[np.integer]) -> NDArray[np.int64]:
-    """[L] groups whose members' routes cross each link direction."""
+    """[L] number of groups whose members' routes cross each link direction."""
     users = np.zeros(len(topology.source), np.int64)
     data = groups.shape[1]
     if data < 2:

@@ -1,8 +1,9 @@
-"""A training step as operations: passes on devices, messages on routes, and who waits for whom.
+"""A training step as operations: passes on devices, messages on routes, and their dependencies.
 
-Each operation waits for its turn on its channel, a device or a route, and for what it reads. A
-device is a channel over a link of its own that carries one second of work a second; so what plays
-schedules on fairly shared links (`gradweave.simulate.fair`) plays a whole step.
+Each operation waits for its turn on its channel, which is a device or a route, and for its input. A
+device is modelled as a channel over a separate link that carries one second of work per second, so
+the simulation of schedules on fairly shared links (`gradweave.simulator.fair`) can simulate a whole
+step.
 """
 
 import dataclasses
@@ -12,36 +13,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.placement.timeline.groups import GroupSchedule
-from gradweave.schedule.schedule import table_of_rows
-from gradweave.simulate.seconds import overheads
+from gradweave.schedules.schedule import table_of_rows
+from gradweave.simulator.seconds import overheads
 from gradweave.topology.routes import server_routes
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.simulate.fair import Sharing
+    from gradweave.simulator.fair import Sharing
 
 NOTHING = 0
-"""The cell that nothing writes."""
+"""A cell that no operation writes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operations:
-    """Columns with a row for each operation. A cell is what some write and others read."""
+    """Columns with one row per operation. Operations write cells and others read them."""
 
     channel: NDArray[np.int64]
-    """[T] in whose turn."""
+    """[T] channel on which the operation waits for its turn."""
     work: NDArray[np.float64]
-    """[T] seconds on a device, bytes on a route."""
+    """[T] seconds on a device, or bytes on a route."""
     reads: NDArray[np.int64]
-    """[T] cell."""
+    """[T] cell that it reads."""
     writes: NDArray[np.int64]
-    """[T] cell."""
+    """[T] cell that it writes."""
     round: NDArray[np.int64]
-    """[T] an operation waits for writes of lower rounds to what it reads."""
+    """[T] an operation waits for writes of lower rounds to the cell that it reads."""
 
 
 class Step:
-    """Operations as they are added, in an order in which each channel may take them."""
+    """Operations of a step, added in an order in which each channel may run them."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -74,7 +75,7 @@ class Step:
     def add(
         self, channel: int, work: float, reads: int = NOTHING, round_: int | None = None
     ) -> int:
-        """Adds an operation that writes a new cell; that cell."""
+        """Adds an operation that writes a new cell; returns the cell."""
         self.cells += 1
         self.write(channel, work, reads, self.cells - 1, round_)
         return self.cells - 1
@@ -84,7 +85,7 @@ class Step:
         self.rows.append((channel, work, reads, cell, len(self.rows) if round_ is None else round_))
 
     def send(self, source: int, target: int, size: float, reads: int) -> int:
-        """Adds a message of so many bytes, with its overhead; the cell that it writes."""
+        """Adds a message of some bytes, with its overhead; returns the cell that it writes."""
         channel = self.route(source, target)
         links, topology = self.links[channel], self.topology
         narrowest = float(topology.bandwidth_bytes_per_s[links].min())
@@ -92,7 +93,7 @@ class Step:
         return self.add(channel, size + overhead * narrowest, reads)
 
     def all_reduce(self, group: GroupSchedule, ready: bool = True) -> None:
-        """Adds a group's all-reduce; each server's part begins when its passes are done.
+        """Adds a group's all-reduce; each server's part starts when its passes are done.
 
         Args:
             group: the schedule.
@@ -122,7 +123,7 @@ class Step:
         self.rows += list(zip(*(column.tolist() for column in columns), strict=True))
 
     def _channels_of(self, group: GroupSchedule) -> NDArray[np.int64]:
-        """[T] the channel of each transfer's route; one for each route, whoever takes it."""
+        """[T] the channel of each transfer's route; all transfers of a route share one."""
         schedule = group.schedule
         table = table_of_rows(group.nodes[schedule.route_nodes], schedule.route_offsets)
         distinct, place = np.unique(table, axis=0, return_inverse=True)
@@ -137,7 +138,7 @@ class Step:
         return np.array(channels, np.int64)[place.reshape(-1)]
 
     def operations(self) -> Operations:
-        """All that was added."""
+        """All operations added so far."""
         columns = list(zip(*self.rows, strict=True)) or [()] * 5
         channel, work, reads, writes, round_ = columns
         return Operations(
@@ -150,14 +151,14 @@ class Step:
 
     def play(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[T] start and [T] end of each operation in seconds."""
-        from gradweave.simulate.fair import play_fair
+        from gradweave.simulator.fair import play_fair
 
         if not self.rows:
             return np.zeros(0), np.zeros(0)
         return play_fair(self._sharing(self.operations()))
 
     def _sharing(self, rows: Operations) -> "Sharing":
-        from gradweave.simulate.fair import Sharing
+        from gradweave.simulator.fair import Sharing
 
         topology, channels = self.topology, np.arange(len(self.links) + 1)
         latency = np.concatenate([topology.latency_s, np.zeros(len(self._device))])

@@ -1,4 +1,4 @@
-"""In which order each stage computes its micro-batches: GPipe, 1F1B, interleaved."""
+"""Orders in which a stage computes its micro-batches: GPipe, 1F1B, interleaved."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -6,10 +6,10 @@ from typing import Literal, get_args
 from gradweave.errors import OptionError
 
 Order = Literal["gpipe", "1f1b", "interleaved"]
-"""``gpipe``: all forward passes, then all backward ones. ``1f1b``: from the first backward pass on,
-one of each in turn, so that no more activations wait than there are stages after it.
-``interleaved``: the same with several chunks of the model on each device, a smaller bubble for more
-messages."""
+"""``gpipe``: all forward passes, then all backward passes. ``1f1b``: from the first backward pass
+on, backward and forward passes alternate, so that no more activations are kept than there are
+stages after it. ``interleaved``: 1F1B with several chunks of the model on each device, which
+shortens the bubble but sends more messages."""
 ORDERS: tuple[str, ...] = get_args(Order)
 
 
@@ -25,17 +25,17 @@ class Pass:
 def stage_order(
     order: Order, stage: int, stages: int, microbatches: int, chunks: int = 1
 ) -> list[Pass]:
-    """What a stage computes, one pass after the other.
+    """The passes of a stage, in order.
 
     Args:
         order: see `Order`.
         stage: from 0.
         stages: S.
         microbatches: M.
-        chunks: of the model on each device, for ``interleaved``.
+        chunks: number of chunks of the model on each device, for ``interleaved``.
 
     Raises:
-        OptionError: for an unknown order, or one that the numbers do not allow.
+        OptionError: for an unknown order, or numbers that the order does not allow.
 
     Source: Huang et al. 2019 (GPipe); Narayanan et al. 2021, "Efficient large-scale language model
         training on GPU clusters using Megatron-LM" (1F1B, interleaved).
@@ -70,7 +70,7 @@ def stage_order(
 
 
 def _pass(backward: bool, place: int, stages: int, chunks: int) -> Pass:
-    """The pass at a place of the order: S micro-batches through each chunk in turn."""
+    """The pass at a place in the order: S micro-batches go through each chunk in turn."""
     if chunks == 1:
         return Pass(backward, place)
     group, within = divmod(place, stages * chunks)

@@ -1,4 +1,4 @@
-"""How long a training step takes: passes, their messages, and the groups' all-reduces."""
+"""The time of a training step: passes, their messages, and the groups' all-reduces."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from gradweave.placement.workload import Stage, Workload, each_device
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepTime:
-    """A training step in time, and what each device computed when."""
+    """A training step in time, with the passes of each device."""
 
     order: Order
     seconds: float
@@ -30,27 +30,27 @@ class StepTime:
     pipeline: NDArray[np.int64]
     """[P] pipeline of each pass."""
     backward: NDArray[np.bool_]
-    """[P] whether it is a backward one."""
+    """[P] whether it is a backward pass."""
     microbatch: NDArray[np.int64]
     """[P] micro-batch."""
     start_s: NDArray[np.float64]
-    """[P] when it begins."""
+    """[P] start time."""
     end_s: NDArray[np.float64]
-    """[P] when it ends."""
+    """[P] end time."""
     groups: tuple[GroupSchedule | None, ...]
     """[S] the groups' schedules."""
     reduced_s: NDArray[np.float64]
-    """[S] when each group's gradients are averaged."""
+    """[S] time at which each group's gradients are averaged."""
 
     @property
     def bubble(self) -> float:
-        """The part of all devices' time until the last backward pass in which they wait."""
+        """Fraction of all devices' time, until the last backward pass, that is spent waiting."""
         total = self.busy_s.size * self.passes_s
         return 1 - float(self.busy_s.sum()) / total if total else 0.0
 
     @property
     def utilisation(self) -> float:
-        """The part of all devices' time in which they compute."""
+        """Fraction of all devices' time that is spent computing."""
         total = self.busy_s.size * self.seconds
         return float(self.busy_s.sum()) / total if total else 0.0
 
@@ -68,25 +68,25 @@ def step_time(
 ) -> StepTime:
     """Predicts a training step event by event, with links shared fairly.
 
-    A stage's device computes its passes in `order`. A pass begins when its activations, or the
-    gradients of them, have arrived; messages of one route follow each other. A group's all-reduce
-    follows our schedule for its links, and begins where its servers are done, while other stages
-    still compute. All stages' messages share the links. What is left out: the optimizer's update,
-    and passes that slow down for messages.
+    A stage's device computes its passes in `order`. A pass starts when its activations, or their
+    gradients, have arrived; messages on one route follow each other. A group's all-reduce follows
+    our schedule for its links, and starts when its servers are done, while other stages still
+    compute. All stages' messages share the links. The optimizer's update and the slowdown of passes
+    by communication are left out.
 
     Args:
-        placement: who computes what.
-        order: of the passes.
-        chunks: of the model on each device, for ``interleaved``; a pass of a chunk takes that part
-            of the stage's seconds.
-        speed: of every server, or of each in order of id.
-        groups: [S] their schedules, as `group_schedules` finds them; sought if not given.
-        seed: of the schedules' searches.
-        time_limit: seconds for each of them.
+        placement: the placement.
+        order: the order of the passes.
+        chunks: number of chunks of the model on each device, for ``interleaved``; a pass of a
+            chunk takes that fraction of the stage's seconds.
+        speed: speed of every server, or of each in order of id.
+        groups: [S] schedules from `group_schedules`; searched for if not given.
+        seed: seed of the schedules' searches.
+        time_limit: seconds for each of these searches.
         progress: called with each step under way.
 
     Raises:
-        OptionError: for an order that the numbers do not allow.
+        OptionError: for numbers that the order does not allow.
     """
     topology, stages = placement.topology, placement.workload.stages
     speeds = each_device("speed", speed, topology.num_servers) or [1.0] * topology.num_servers
@@ -134,11 +134,11 @@ def step_time(
 
 
 def exchange_seconds(groups: Sequence[GroupSchedule | None], placement: Placement) -> float:
-    """Seconds of all groups' all-reduces at once, with links shared fairly, and nothing else.
+    """Seconds of all groups' all-reduces running concurrently on fairly shared links.
 
     Args:
-        groups: their schedules.
-        placement: of which they are.
+        groups: the groups' schedules.
+        placement: the placement of these groups.
     """
     step = Step(placement.topology)
     for group in groups:
@@ -149,10 +149,10 @@ def exchange_seconds(groups: Sequence[GroupSchedule | None], placement: Placemen
 
 
 def pass_seconds(placement: Placement) -> float:
-    """Seconds of all pipelines' messages at once, whole batches at a time, without computing.
+    """Seconds of all pipelines' messages together, in whole batches, without compute.
 
     Args:
-        placement: who computes what.
+        placement: the placement.
     """
     workload = placement.workload
     stages = tuple(
@@ -167,7 +167,7 @@ def pass_seconds(placement: Placement) -> float:
 
 
 class _Passes:
-    """The passes of all pipelines, laid out in an order in which each could be computed."""
+    """The passes of all pipelines, added in an order in which they could be computed."""
 
     def __init__(
         self, placement: Placement, step: Step, order: Order, chunks: int, speeds: list[float]
@@ -184,7 +184,7 @@ class _Passes:
         """Operation, stage, pipeline, backward and micro-batch of each pass."""
 
     def add_all(self) -> None:
-        """Adds what can be computed next until all is."""
+        """Adds passes that can be computed next until all are added."""
         for pipeline in range(self.placement.servers.shape[1]):
             written: dict[tuple[int, Pass], int] = {}
             done = [0] * len(self.stages)
@@ -203,7 +203,7 @@ class _Passes:
     def _added(
         self, pipeline: int, stage: int, one: Pass, written: dict[tuple[int, Pass], int]
     ) -> bool:
-        """Adds a pass and the message after it, where what it reads is there."""
+        """Adds a pass and the message after it if its input has been written."""
         before = self._neighbour(stage, one, -1)
         reads = NOTHING
         if before is not None:
@@ -227,9 +227,9 @@ class _Passes:
         return int(self.placement.servers[stage, pipeline])
 
     def _neighbour(self, stage: int, one: Pass, way: int) -> tuple[int, Pass] | None:
-        """The pass before or after one, on the way of its micro-batch; None at the ends.
+        """The pass before or after a given pass of its micro-batch; None at the ends.
 
-        The last stage's backward pass follows its own forward pass, which it does in its order.
+        The last stage's backward pass follows its forward pass directly, within the stage's order.
         """
         count = len(self.stages)
         place = one.chunk * count + stage + (-way if one.backward else way)

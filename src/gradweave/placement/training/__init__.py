@@ -1,1 +1,1 @@
-"""A placement trained for real: stages, pipelines and averages by PyTorch's processes."""
+"""Real training of a placement: stages, pipelines and averages in PyTorch processes."""

@@ -1,4 +1,4 @@
-"""Contenders trained by the same processes, one after another, and one process alone."""
+"""Contenders trained by the same processes one after another, and a single-process reference."""
 
 import contextlib
 import dataclasses
@@ -14,29 +14,29 @@ from gradweave.placement.workload import Transformer, Workload
 from gradweave.topology.topology import Topology
 
 _BY_OTHERS: Mapping[str, Averages] = {"gloo": "gloo", "pytorch": "pytorch"}
-"""What schedules are compared with that computes the same at the same servers."""
+"""Baselines that compute the same at the same servers but average gradients differently."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """Who computes what, and how gradients are averaged."""
+    """A placement strategy, and how gradients are averaged."""
 
     strategy: str
-    """Of placement."""
+    """The placement strategy."""
     averages: Averages = "schedule"
 
     @property
     def name(self) -> str:
-        """For progress and tables."""
+        """Name for progress lines and tables."""
         return self.strategy if self.averages == "schedule" else f"{self.strategy}, {self.averages}"
 
 
 def contenders(strategy: str, others: Sequence[str]) -> list[Contender]:
-    """What is trained: a strategy with schedules first.
+    """The contenders to train, a strategy with our schedules first.
 
     Args:
-        strategy: of placement.
-        others: other strategies; or other ways of averaging, at the same servers as the first.
+        strategy: a placement strategy.
+        others: other strategies, or other ways of averaging with the first strategy's placement.
     """
     return [
         Contender(strategy),
@@ -49,13 +49,13 @@ def contenders(strategy: str, others: Sequence[str]) -> list[Contender]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contest:
-    """What all contenders train, and how."""
+    """The training that all contenders run, and its options."""
 
     topology: Topology
     workload: Workload | Transformer
     settings: Settings
     model: Transformer | None = None
-    """What is computed; None: passes sleep for their stages' seconds."""
+    """The model to train; None: passes sleep for their stages' seconds."""
     placing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of `place`, such as the numbers of stages and pipelines."""
     progress: Callable[[str], None] = lambda _: None
@@ -66,20 +66,20 @@ class Contest:
         contenders: Sequence[Contender],
         trainers: contextlib.AbstractContextManager[Trainers],
     ) -> list[Training]:
-        """One of each contender.
+        """Trains each contender once.
 
         Args:
             contenders: in the order in which they train.
-            trainers: entered when all placements are found.
+            trainers: entered once all placements are found.
 
         Raises:
-            OptionError: for what cannot be trained so.
-            RunError: a process was lost, or failed.
+            OptionError: for a setting that cannot be trained.
+            RunError: a process was lost or failed.
         """
         placements = {
             name: self._placed(name) for name in dict.fromkeys(one.strategy for one in contenders)
         }
-        for one in contenders:  # refuses all that cannot be trained before processes are there
+        for one in contenders:  # reject what cannot be trained before processes start
             placement = placements[one.strategy]
             plan_of(self.topology, placement, self.settings, one.averages, self.model)
         predictions: dict[bytes, StepTime] = {}
@@ -90,7 +90,7 @@ class Contest:
             ]
 
     def alone(self) -> list[float]:
-        """The losses of one process that computes the whole model."""
+        """The losses of a single process that computes the whole model."""
         from gradweave.placement.training.trainer import whole_losses
 
         assert self.model is not None
@@ -112,7 +112,7 @@ class Contest:
         placement: Placement,
         predictions: dict[bytes, StepTime],
     ) -> Training:
-        """Trains; placements of the same servers have one prediction, and its schedules."""
+        """Trains; placements with the same servers share a prediction and its schedules."""
         predicted, same = None, placement.servers.tobytes()
         if contender.averages == "schedule":
             if same not in predictions:

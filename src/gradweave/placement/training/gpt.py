@@ -1,4 +1,4 @@
-"""A small GPT, cut into stages whose parameters are those that `Transformer` estimates."""
+"""A small GPT, cut into stages with the parameters that `Transformer` estimates."""
 
 import math
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from torch.nn import functional
 from gradweave.placement.workload import Transformer
 
 HEAD_WIDTH = 32
-"""Of attention; one head where the width is no multiple."""
+"""Width of an attention head; there is a single head if the model's width is not a multiple."""
 _EMBEDDING, _HEAD = -1, -2
-"""Numbers of the parts that are no layers, for their seeds."""
+"""Part numbers of the embedding and the head, which are not layers, for their seeds."""
 
 
 def stage_of(model: Transformer, stages: int, stage: int, seed: int) -> nn.Sequential:
     """One stage: tokens or activations [B, T, W] in, activations or logits [B, T, V] out.
 
-    Each layer's weights depend on seed and layer alone, so that all ways to cut the model are the
-    same model.
+    Each layer's weights depend only on the seed and the layer, so the model is the same however it
+    is cut.
 
     Args:
-        model: how large.
+        model: sizes of the model.
         stages: S; 1 for the whole model.
         stage: from 0.
-        seed: of the weights.
+        seed: seed of the weights.
     """
     layers = model.layers_of_stages(stages)
     first = sum(layers[:stage])
@@ -39,12 +39,12 @@ def stage_of(model: Transformer, stages: int, stage: int, seed: int) -> nn.Seque
 
 
 def loss_of(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy in nats a token of logits [B, T, V] and tokens [B, T]."""
+    """Mean cross entropy in nats per token, for logits [B, T, V] and tokens [B, T]."""
     return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
 class Embedding(nn.Module):
-    """Tokens [B, T] as vectors [B, T, W], with sines for their places."""
+    """Tokens [B, T] as vectors [B, T, W], with sinusoidal position encodings."""
 
     def __init__(self, model: Transformer, seed: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer: causal attention, then a perceptron four times as wide, both on normed input."""
+    """A layer: causal attention, then a perceptron four times as wide, both on normalised input."""
 
     def __init__(self, model: Transformer, seed: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def _seed(seed: int, part: int) -> int:
 
 
 def _matrices(seed: int, shapes: Sequence[tuple[int, int, float]]) -> list[nn.Parameter]:
-    """Random matrices, of rows, columns and a scale, whose products keep the variance."""
+    """Random matrices, given rows, columns and a scale, whose products keep the variance."""
     generator = torch.Generator().manual_seed(seed)
     return [
         nn.Parameter(torch.randn(rows, columns, generator=generator) * scale / math.sqrt(rows))
@@ -118,7 +118,7 @@ def _normed(x: torch.Tensor) -> torch.Tensor:
 
 
 def _sines(length: int, width: int) -> torch.Tensor:
-    """[T, W] sines and cosines of places, a tenth high, as Vaswani et al. have them."""
+    """[T, W] sinusoidal encodings of positions, scaled by a tenth (Vaswani et al. 2017)."""
     pair = torch.arange((width + 1) // 2)
     angle = torch.arange(length)[:, None] * torch.exp(-2 * math.log(1e4) / width * pair)
     return 0.1 * torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :width]

@@ -1,7 +1,7 @@
-"""A training by processes that a launcher started on the network itself, one for each server.
+"""Training by processes that a launcher started on the network itself, one for each server.
 
-The first decides, asks and reports; all of them, it too, carry out its tasks, which go through the
-store by which they found each other.
+Rank 0 decides, assigns tasks and reports; all processes, including rank 0, carry out tasks. Tasks
+and answers go through the store by which the processes found each other.
 """
 
 import contextlib
@@ -23,24 +23,27 @@ from gradweave.execute.torch_distributed.store import group_store
 from gradweave.placement.training.running import Trainers
 from gradweave.placement.training.server import TrainingServer
 from gradweave.processes.launchers import launcher, numbered, rank_given, size_given
+from gradweave.processes.peers import peer_value
 from gradweave.topology.topology import Topology
 
 _FIND = timedelta(seconds=120)
-"""How long processes have to find each other."""
+"""Time limit for processes to find each other."""
 _FOREVER = timedelta(days=30)
-"""For the next task, before which a search may take as long as it likes."""
+"""Wait for the next task, before which a search may take as long as it likes."""
 _LEAVE = "leave"
+_MOST_BYTES = 1 << 23
+"""Largest task or answer in bytes, which is the limit of PyTorch's store."""
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _LATENCIES = 5
-"""Of the network: a step's task is told by the store, which is then asked for it, and messages are
-asked for there and back."""
+"""Number of the network's latencies from the start of a step to its messages: the task goes to the
+store, is fetched from there, and messages are requested and sent."""
 
 
 class LaunchedServers:
-    """The processes of a launcher; each of them makes one, and the first asks.
+    """The processes of a launcher; each of them creates an instance, and rank 0 assigns tasks.
 
     Raises:
-        OptionError: mpirun started them, and nothing says where the first one is.
+        OptionError: mpirun started them, and rank 0's address is unknown.
         RuntimeError: they did not find each other.
     """
 
@@ -69,37 +72,38 @@ class LaunchedServers:
 
     def __exit__(self, error: object, *_: object) -> None:
         if self._asking or (self.rank and error):
-            return  # something is broken, and this process ends at once
+            return  # something is broken, and this process ends immediately
         if self.rank == 0:
             with contextlib.suppress(RuntimeError):
                 self.ask(lambda _: {"do": _LEAVE})
         dist.destroy_process_group()
 
     def network(self, topology: Topology) -> Topology:
-        """The network whose servers are the processes, in the order of ranks; for the first.
+        """The network with the processes as servers, in the order of ranks; called by rank 0.
 
-        Where its servers have the names of the processes' hosts, as `gradweave measure` writes
-        them, each process is the server of its host, whatever ranks the launcher gives this time.
+        If its servers are named like the processes' hosts, as `gradweave topology measure` names
+        them, each process is the server of its host, whatever rank the launcher assigns this
+        time.
 
         Args:
-            topology: of as many servers as there are processes.
+            topology: a network with as many servers as processes.
 
         Raises:
-            OptionError: the processes' packages are not the same.
+            OptionError: the processes have different versions of the package.
         """
         answers = self.ask(lambda _: {"do": "introduce"})
         check_same(answers)
         return ordered_by_host(topology, [answer["host"] for answer in answers])
 
     def trainers(self, topology: Topology) -> Trainers:
-        """The processes as `Trainers` of what `network` gave, in the first of them."""
+        """`Trainers` for these processes and the result of `network`; called by rank 0."""
         return Trainers(topology, self, None, told_after=_LATENCIES)
 
     def ask(self, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-        """Gives each process its task; returns their answers, by rank.
+        """Gives each process its task; returns their answers by rank.
 
         Args:
-            task: from the rank.
+            task: (rank) -> the task.
 
         Raises:
             RunError: a process did not answer.
@@ -116,19 +120,19 @@ class LaunchedServers:
         return answers
 
     def follow(self) -> None:
-        """Carries out what the first process asks for, until it has nothing more."""
+        """Carries out the tasks that rank 0 assigns, until it ends."""
         while True:
             self._asked += 1
             key = f"task {self._asked} {self.rank}"
             self._store.wait([key], _FOREVER)
-            task = json.loads(self._store.get(key))
+            task = peer_value(self._store.get(key), dict, "a task of rank 0", _MOST_BYTES)
             self._store.set(f"answer {self._asked} {self.rank}", json.dumps(self._done(task)))
             if task["do"] == _LEAVE:
                 return
             self._store.delete_key(key)
 
     def _done(self, task: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a task."""
+        """Carries out a task and returns the answer."""
         return {} if task["do"] == _LEAVE else getattr(self._server, task["do"])(task)
 
     def _answer(self, rank: int, until: float) -> dict[str, Any]:
@@ -137,16 +141,16 @@ class LaunchedServers:
             self._store.wait([key], timedelta(seconds=max(until - time.monotonic(), 1)))
         except RuntimeError as error:
             raise RunError(f"no answer from rank {rank} within {ANSWER_S:g} s") from error
-        answer = json.loads(self._store.get(key))
+        answer = peer_value(self._store.get(key), dict, f"the answer of rank {rank}", _MOST_BYTES)
         self._store.delete_key(key)
         return answer
 
 
 def check_size(topology: Topology) -> None:
-    """Refuses a launcher that started more or fewer processes than there are servers.
+    """Rejects a launcher that started more or fewer processes than there are servers.
 
     Raises:
-        OptionError: naming both numbers.
+        OptionError: gives both numbers.
     """
     size = size_given(launcher() or "")
     if size is not None and size != topology.num_servers:
@@ -157,13 +161,13 @@ def check_size(topology: Topology) -> None:
 
 
 def check_same(answers: Sequence[Mapping[str, str]]) -> None:
-    """Refuses processes that would train on different texts, the sources of their packages.
+    """Rejects processes whose installed sources differ: the sources are the text to train on.
 
     Args:
-        answers: of the processes, by rank, as `TrainingServer.introduce` gives them.
+        answers: the processes' answers to `TrainingServer.introduce`, by rank.
 
     Raises:
-        OptionError: naming the first that differs from rank 0.
+        OptionError: names the first process that differs from rank 0.
     """
     for rank, answer in enumerate(answers):
         if answer["text"] != answers[0]["text"]:
@@ -177,8 +181,8 @@ def ordered_by_host(topology: Topology, hosts: Sequence[str]) -> Topology:
     """The network with its servers in the order of their hosts' processes.
 
     Args:
-        topology: the network; returned as it is where its servers are not named by these hosts.
-        hosts: of the processes, by rank, as many as there are servers.
+        topology: the network; returned unchanged if its servers are not named by these hosts.
+        hosts: host of each process, by rank, as many as there are servers.
     """
     names = [topology.label(server) for server in topology.servers.tolist()]
     processes = numbered(hosts)

@@ -1,4 +1,4 @@
-"""Clocks of different machines, compared by messages between their processes."""
+"""Offsets between the clocks of different machines, measured by messages between processes."""
 
 import time
 
@@ -9,9 +9,9 @@ from gradweave.processes.clock_offset import ROUNDS, ahead_s
 
 
 def clock_ahead_s() -> float:
-    """How far this process's monotonic clock is ahead of the first one's; all processes call it.
+    """How far this process's monotonic clock is ahead of rank 0's; called by all processes.
 
-    The first asks each other one in turn, and tells it what `ahead_s` makes of the answers.
+    Rank 0 queries each other process in turn, and sends it the offset that `ahead_s` computes.
     """
     if dist.get_rank():
         return _answer()
@@ -21,11 +21,11 @@ def clock_ahead_s() -> float:
 
 
 def _ask(peer: int) -> None:
-    """Finds how far a process is ahead, and tells it."""
+    """Measures how far a process's clock is ahead, and sends it the result."""
     asked: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS):
         answer = torch.zeros(1, dtype=torch.float64)
-        # gloo sends nothing before it is asked for, so that this comes before the question.
+        # gloo sends nothing before it is requested, so this must come before the question.
         arriving = dist.irecv(answer, peer)
         assert arriving is not None
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Passes of a stage in PyTorch: timed, and in our orders with receives that are there in time."""
+"""Passes of a stage in PyTorch: timed, and in our orders with receives posted in advance."""
 
 import time
 from typing import Any
@@ -14,20 +14,20 @@ PYTORCH = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 class TimedStage(PipelineStage):
-    """A stage that notes when its passes begin and end, in seconds of the monotonic clock."""
+    """A stage that records when its passes start and end, in seconds of the monotonic clock."""
 
     noted: list[tuple[bool, int, float, float]]
-    """Whether backward, micro-batch, beginning and end of each pass."""
+    """For each pass: whether it is backward, its micro-batch, its start and its end."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **options: Any) -> Any:
-        """As PyTorch's."""
+        """Runs PyTorch's method and records the pass."""
         begun = time.monotonic()
         output = super().forward_one_chunk(fwd_chunk_id, *args, **options)
         self.noted.append((False, fwd_chunk_id, begun, time.monotonic()))
         return output
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **options: Any) -> None:
-        """As PyTorch's."""
+        """Runs PyTorch's method and records the pass."""
         begun = time.monotonic()
         super().backward_one_chunk(bwd_chunk_id, *args, **options)
         self.noted.append((True, bwd_chunk_id, begun, time.monotonic()))
@@ -36,15 +36,15 @@ class TimedStage(PipelineStage):
 class OrderedPasses(PipelineScheduleSingle):
     """Passes in the order of `stage_order`, each as soon as its message has arrived.
 
-    PyTorch's schedules post a receive when they come to its pass, and gloo sends nothing before the
-    receiver asks for it: each message takes the latency of its route twice, and 1F1B waits for
-    messages to be taken before it goes on. Here all receives of a step are posted beforehand, and
-    sends are waited for at the end alone, so that a message takes what the network needs for it.
+    PyTorch's schedules post a receive only when they reach its pass, and gloo sends nothing before
+    the receiver requests it. So each message takes the latency of its route twice, and 1F1B waits
+    for messages to be taken before it continues. This class posts all receives of a step in advance
+    and waits for sends only at the end, so a message takes only the time that the network needs.
 
     Args:
-        stage: of PyTorch.
+        stage: PyTorch's stage.
         microbatches: M.
-        loss_fn: of the last stage's output and target.
+        loss_fn: loss of the last stage's output and target.
         order: see `Order`.
     """
 
@@ -54,12 +54,12 @@ class OrderedPasses(PipelineScheduleSingle):
         self._arriving: dict[tuple[bool, int], list[dist.Work]] = {}
 
     def prepare(self) -> None:
-        """Agrees with the other stages on what is sent; all stages of the pipeline call it."""
+        """Agrees with the other stages on message shapes; called by all stages of the pipeline."""
         self._stage.has_backward = True
         self._initialize_stage((), {})
 
     def post(self) -> None:
-        """Posts all receives of the next step, where that is not done."""
+        """Posts all receives of the next step, unless they are posted already."""
         if self._arriving:
             return
         for one in self._passes:

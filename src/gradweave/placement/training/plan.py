@@ -1,4 +1,4 @@
-"""What the processes of a training are told."""
+"""The description of a training that its processes receive."""
 
 import dataclasses
 from typing import Literal, get_args
@@ -9,14 +9,14 @@ from gradweave.placement.timeline.orders import ORDERS, Order
 from gradweave.placement.workload import Transformer, Workload
 
 Averages = Literal["schedule", "gloo", "pytorch"]
-"""``schedule``: the groups' gradients by our schedules, after passes that our schedule of the
-pipeline orders. ``gloo``: the same passes, averages by gloo's all-reduce. ``pytorch``: all by
-PyTorch's own, its schedules of the pipeline and DistributedDataParallel around each stage."""
+"""``schedule``: our schedules for the groups' averages, and our pipeline schedule for the order of
+passes. ``gloo``: the same passes, with averages by gloo's all-reduce. ``pytorch``: PyTorch's own
+pipeline schedules, and DistributedDataParallel around each stage."""
 AVERAGES: tuple[str, ...] = get_args(Averages)
 LETTERS = 128
-"""Least vocabulary for text, whose tokens are its characters."""
+"""Minimum vocabulary for text, whose tokens are its characters."""
 FLOAT_BYTES = 4
-"""Values are computed and sent as float32."""
+"""Size of a value; values are computed and sent as float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Plan:
     """[S][D] ranks: row s computes stage s, column p is pipeline p."""
     workload: Workload
     model: Transformer | None = None
-    """Trained on text; None: nothing is computed, and a pass sleeps for its seconds."""
+    """Model to train on text; None: nothing is computed, and each pass sleeps for its seconds."""
     order: Order = "1f1b"
     averages: Averages = "schedule"
     schedules: tuple[str | None, ...] = ()
-    """[S] the groups' all-reduces, as in schedule files; None for a group of one. Empty where none
-    are used."""
+    """[S] the groups' all-reduces as in schedule files, or None for a group of one. Empty if no
+    schedules are used."""
     seed: int = 0
     rate: float = 1e-3
-    """Of AdamW."""
+    """Learning rate of AdamW."""
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS or self.order == "interleaved":
@@ -65,10 +65,10 @@ class Plan:
 
 
 def check_trainable(model: Transformer) -> None:
-    """Refuses a transformer that is not trained as it is estimated.
+    """Rejects a transformer that cannot be trained as it is estimated.
 
     Raises:
-        OptionError: its vocabulary has no room for text, or its values are not float32.
+        OptionError: its vocabulary is too small for text, or its values are not float32.
     """
     if model.vocabulary < LETTERS:
         raise OptionError(

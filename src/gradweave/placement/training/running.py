@@ -1,4 +1,4 @@
-"""Trainings on processes: measured steps beside the predicted one, and losses."""
+"""Training on processes: measured and predicted steps, and losses."""
 
 import contextlib
 import dataclasses
@@ -24,39 +24,39 @@ from gradweave.placement.workload import Transformer
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.guarded import guarded
-from gradweave.schedule.file import to_bytes
+from gradweave.schedules.file import to_bytes
 from gradweave.topology.topology import Topology
 
 COMMAND = (sys.executable, "-m", "gradweave.placement.training.server")
-"""Of each process."""
+"""Command that starts each process."""
 HEADSTART_S = 0.1
-"""Time for all processes to learn when to start, and ask for their messages; beside latencies."""
+"""Time for all processes to learn when to start and to request their messages, plus latencies."""
 
 
 class Processes(Protocol):
-    """One process for each server, which carry out the tasks of `server.TrainingServer`."""
+    """One process for each server, which carries out tasks of `server.TrainingServer`."""
 
     def ask(self, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-        """Gives each process its task, from its rank; returns their answers, by rank."""
+        """Gives each process the task for its rank; returns their answers by rank."""
         ...
 
 
 Groups = Sequence[GroupSchedule | None]
 Routed = Callable[[Groups], contextlib.AbstractContextManager[object]]
-"""What routes the messages of some groups' schedules; processes connect inside of its context."""
+"""Routes the messages of the groups' schedules; processes connect inside its context."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to train, whoever computes what."""
+    """How to train, independent of the placement."""
 
     order: Order = "1f1b"
     steps: int = 6
-    """One more is taken before, where nothing is computed."""
+    """Number of steps; if nothing is computed, an extra step is run first."""
     seed: int = 0
-    """Of weights, batches and the schedules' searches."""
+    """Seed of weights, batches and the schedules' searches."""
     rate: float = 1e-3
-    """Of AdamW."""
+    """Learning rate of AdamW."""
     time_limit: float | None = None
     """Seconds for each schedule's search."""
 
@@ -67,27 +67,27 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-    """A training as it went."""
+    """The record of a training."""
 
     name: str
     placement: Placement
     averages: Averages
     predicted: StepTime | None
-    """By `step_time`; None where its model does not hold: averages are not by our schedules, passes
-    take what they take, or the processes are not on the network."""
+    """Prediction by `step_time`, or None if its model does not apply: averages are not by our
+    schedules, passes compute a real model, or the processes are not on the network."""
     steps: list[StepTime]
-    """As they were measured."""
+    """The measured steps."""
     losses: list[float]
-    """Mean of each step's batch, before the step; empty where nothing is computed."""
+    """Mean loss of each step's batch, before the step; empty if nothing is computed."""
 
     @property
     def measured(self) -> StepTime:
-        """The step whose time is the median, or next above it."""
+        """The step with the median time, or the next longer one."""
         return sorted(self.steps, key=lambda step: step.seconds)[len(self.steps) // 2]
 
     @property
     def measured_s(self) -> float:
-        """Median of the steps' seconds, until the last gradient is averaged everywhere."""
+        """Median time of the steps in seconds, until the last gradient is averaged everywhere."""
         return statistics.median(step.seconds for step in self.steps)
 
     @property
@@ -103,10 +103,10 @@ def plan_of(
     averages: Averages,
     model: Transformer | None,
 ) -> Plan:
-    """What the processes of a training are told, but for the schedules; their ranks are servers'.
+    """The training's description for its processes, without schedules; ranks are those of servers.
 
     Raises:
-        OptionError: for what cannot be trained so.
+        OptionError: for a setting that cannot be trained.
     """
     ranks = topology.rank[placement.servers].tolist()
     return Plan(
@@ -126,12 +126,12 @@ class Trainers:
     Args:
         topology: the network.
         processes: one for each of its servers.
-        folder: where processes of one machine find each other; None: they have, and are on the
+        folder: where processes on one machine find each other, or None if they have, and run on the
             network itself.
-        routed: what routes messages; nothing if not given.
-        told_after: how often the network's largest latency passes before the last process has a
-            step's task and has asked for its messages.
-        check: called now and then while schedules are sought; raises an error where a process has
+        routed: routes messages; not used if not given.
+        told_after: how many times the network's largest latency passes until the last process has
+            received a step's task and requested its messages.
+        check: called regularly while schedules are searched for; raises an error if a process has
             ended.
     """
 
@@ -165,21 +165,21 @@ class Trainers:
         """Trains, and measures each step from a common start to the last gradient averaged.
 
         Args:
-            name: for progress and tables.
-            placement: who computes what, on this network.
-            settings: how.
+            name: name for progress lines and tables.
+            placement: a placement on this network.
+            settings: the settings.
             averages: see `Averages`.
-            model: what is computed, of which the placement's workload is; if not given, passes
+            model: the model to train, matching the placement's workload; if not given, passes
                 sleep for the workload's seconds.
-            predicted: the step as `predict` gives it, by whose schedules gradients are averaged;
-                if not given and there are to be schedules, it is predicted first.
+            predicted: the step predicted by `predict`, whose schedules average the gradients; if
+                not given and schedules are used, it is predicted first.
             progress: called with each step under way.
 
         Raises:
-            OptionError: for what cannot be trained so.
-            RunError: a process was lost, or failed.
+            OptionError: for a setting that cannot be trained.
+            RunError: a process was lost or failed.
         """
-        plan = plan_of(self.topology, placement, settings, averages, model)  # or refuses
+        plan = plan_of(self.topology, placement, settings, averages, model)  # may reject
         step = None
         if averages == "schedule":
             step = predicted or self.predict(placement, settings, progress=progress)
@@ -211,12 +211,12 @@ class Trainers:
         groups: Groups | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> StepTime:
-        """The step in time, with its groups' schedules.
+        """The predicted step, with its groups' schedules.
 
         Args:
-            placement: who computes what, on this network.
-            settings: how.
-            groups: the schedules; sought if not given.
+            placement: a placement on this network.
+            settings: the settings.
+            groups: the schedules; searched for if not given.
             progress: called with each step under way.
 
         Raises:
@@ -252,11 +252,11 @@ class Trainers:
 
 
 _Answers = Mapping[tuple[int, ...], dict[str, Any]]
-"""Of each stage and pipeline."""
+"""Answers by stage and pipeline."""
 
 
 def _measured(placement: Placement, order: Order, groups: Groups, answers: _Answers) -> StepTime:
-    """A step as it was, on the clock that begins with the last process's start."""
+    """The measured step, on a clock that starts with the last process's start."""
     origin = max(one["start"] for one in answers.values())
     rows = np.array(
         [
@@ -290,14 +290,14 @@ def _measured(placement: Placement, order: Order, groups: Groups, answers: _Answ
 
 
 def _loss(answers: _Answers) -> float:
-    """The mean over pipelines, which have as many tokens each."""
+    """The mean over pipelines, which all have equally many tokens."""
     last = max(stage for stage, _ in answers)
     return float(np.mean([one["loss"] for (stage, _), one in answers.items() if stage == last]))
 
 
 @contextlib.contextmanager
 def on_this_machine(topology: Topology) -> Iterator[Trainers]:
-    """Processes of this machine, one for each server, without the network's links.
+    """Processes on this machine, one for each server, without the network's links.
 
     Args:
         topology: the network.

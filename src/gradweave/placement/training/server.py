@@ -2,8 +2,8 @@
 
     python -m gradweave.placement.training.server
 
-Rank and number of processes are in the environment, as torchrun has them. Each task is a JSON
-object, answered by one.
+Rank and number of processes are in the environment, as with torchrun. Each task is a JSON object,
+and so is its answer.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ class TrainingServer:
         self._connected = False
 
     def introduce(self, _task: dict[str, Any]) -> dict[str, Any]:
-        """Says which machine this is, and what text it trains on."""
+        """Returns the machine's name and the hash of the text that it trains on."""
         text = hashlib.sha256(characters().tobytes()).hexdigest()
         return {"host": socket.gethostname(), "text": text}
 
     def prepare(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Connects to the others where a launcher has not, and makes this server's stage."""
+        """Connects to the others unless a launcher has, and creates this server's stage."""
         self._connected = task["store"] is not None
         if self._connected:
             dist.init_process_group(
@@ -44,13 +44,13 @@ class TrainingServer:
                 rank=int(os.environ["RANK"]),
                 world_size=int(os.environ["WORLD_SIZE"]),
             )
-        # Processes that connect by a file are on one machine, and have one clock.
+        # Processes that connect by a file are on one machine and share a clock.
         ahead_s = 0.0 if self._connected else clock_ahead_s()
         self._trainer = StageTrainer(msgspec.convert(task["plan"], Plan), ahead_s)
         return {}
 
     def step(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Takes a step."""
+        """Runs a step."""
         assert self._trainer is not None
         return self._trainer.step(task["number"], task["at"])
 
@@ -63,7 +63,7 @@ class TrainingServer:
 
 
 def main() -> None:
-    """Does tasks until the training ends."""
+    """Carries out tasks until the training ends."""
     torch.set_num_threads(1)  # as many processes as servers share the cores
     Parent().serve(TrainingServer())
 

@@ -1,4 +1,4 @@
-"""A synthetic stage computes nothing and takes its time: one machine stands for many devices."""
+"""A synthetic stage that sleeps instead of computing: one machine stands for many devices."""
 
 import time
 from typing import Any
@@ -11,13 +11,13 @@ from gradweave.placement.workload import Workload
 
 
 class SyntheticStage(nn.Module):
-    """[1, any] → [1, elements]: sleeps for the seconds of a pass, and hands on zeros.
+    """[1, any] → [1, elements]: sleeps for the seconds of a pass, and returns zeros.
 
     Its parameters are as large as the stage's gradient.
 
     Args:
         workload: the stages.
-        stage: which of them, from 0.
+        stage: index of the stage, from 0.
     """
 
     def __init__(self, workload: Workload, stage: int) -> None:
@@ -33,7 +33,7 @@ class SyntheticStage(nn.Module):
 
 
 def elements_after(workload: Workload, stage: int) -> int:
-    """Values that a stage hands to the next one for each micro-batch; 1 for the last."""
+    """Number of values that a stage passes to the next for each micro-batch; 1 for the last."""
     if stage == len(workload.stages) - 1:
         return 1
     return max(1, round(workload.stages[stage].activation_bytes / FLOAT_BYTES))

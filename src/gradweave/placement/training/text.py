@@ -1,4 +1,4 @@
-"""Text that ships with the package, its own sources, as tokens."""
+"""The text that ships with the package, its sources, as tokens."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def characters(path: Path | None = None) -> NDArray[np.uint8]:
-    """[length] the characters of a text, below 128; others are question marks.
+    """[length] the characters of a text, below 128; others become question marks.
 
     Args:
-        path: of a file; the package's own sources if not given.
+        path: path of a file; the package's sources if not given.
 
     Raises:
         FileError: it cannot be read.
@@ -29,13 +29,13 @@ def characters(path: Path | None = None) -> NDArray[np.uint8]:
 
 
 def batch(text: NDArray[np.uint8], model: Transformer, step: int, seed: int) -> NDArray[np.int64]:
-    """[batch, sequence + 1] sequences of a step, over all pipelines.
+    """[batch, sequence + 1] sequences for a step, over all pipelines.
 
     Args:
         text: see `characters`.
-        model: how many, and how long.
+        model: gives the number and length of sequences.
         step: from 0.
-        seed: of the choice of sequences.
+        seed: seed of the choice of sequences.
 
     Raises:
         FileError: the text is shorter than a sequence.

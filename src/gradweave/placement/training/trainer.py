@@ -17,18 +17,18 @@ from gradweave.placement.training.plan import Plan
 from gradweave.placement.training.synthetic_stage import SyntheticStage, elements_after
 from gradweave.placement.training.text import batch, characters
 from gradweave.placement.workload import Transformer
-from gradweave.schedule.file import from_bytes
+from gradweave.schedules.file import from_bytes
 
 CPU = torch.device("cpu")
 
 
 class StageTrainer:
-    """Trains a stage; all processes make one, and then step together.
+    """Trains a stage; all processes create one and then step together.
 
     Args:
         plan: the training.
-        ahead_s: by how much this process's monotonic clock is ahead of the one that tells when to
-            begin.
+        ahead_s: how far this process's monotonic clock is ahead of the clock that determines the
+            start of steps.
     """
 
     def __init__(self, plan: Plan, ahead_s: float = 0.0) -> None:
@@ -73,14 +73,14 @@ class StageTrainer:
             group=pipeline,
         )
         stage.noted = []
-        # PyTorch numbers the processes of a group by rank, and takes stages to be in that order.
+        # PyTorch numbers a group's processes by rank and expects the stages in that order.
         ranks = dist.get_process_group_ranks(pipeline)
         column = [row[self._pipeline] for row in plan.servers]
         stage.stage_index_to_group_rank = {s: ranks.index(one) for s, one in enumerate(column)}
         return stage
 
     def _example(self, stage: int) -> torch.Tensor:
-        """What a stage hands on for one micro-batch; stage −1: what the first one is given."""
+        """Example output of a stage for one micro-batch; stage −1: input of the first stage."""
         plan, model = self._plan, self._plan.model
         if model is None:
             shape = (1, 1 if stage < 0 else elements_after(plan.workload, stage))
@@ -101,7 +101,7 @@ class StageTrainer:
         return passes
 
     def _averaging(self, group: Any) -> Callable[[], object] | None:
-        """What averages the gradients over the group, where that is not left to PyTorch."""
+        """Averages the gradients over the group, unless that is left to PyTorch."""
         plan = self._plan
         if plan.data == 1 or plan.averages == "pytorch":
             return None
@@ -112,19 +112,19 @@ class StageTrainer:
             return None
         schedule = from_bytes(content.encode(), f"the schedule of stage {self._number}")
         collective = Collective(schedule, group)
-        collective(self._flat, reduction="mean")  # connects, and compares what it is given
+        collective(self._flat, reduction="mean")  # connects, and compares schedules
         return lambda: collective(self._flat, reduction="mean")
 
     def step(self, number: int, at: float | None = None) -> dict[str, Any]:
-        """One step; all processes take it.
+        """Runs one step; called by all processes.
 
         Args:
-            number: of the step, from 0.
-            at: when to begin, by the clock that tells it; at once if not given.
+            number: index of the step, from 0.
+            at: when to start, by the reference clock; immediately if not given.
 
         Returns:
-            Times by that clock of the beginning, the passes (see `TimedStage.noted`), the last
-            one's end and the average's, and the mean loss where this process knows it.
+            Times by that clock: the start, the passes (see `TimedStage.noted`), the end of the last
+            pass and of the average; and the mean loss if this process knows it.
         """
         if self.idle:
             return {}
@@ -156,7 +156,7 @@ class StageTrainer:
         }
 
     def _batch(self, number: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-        """What the first stage is given, and what the last one is to come to; of this pipeline."""
+        """Input of the first stage, and target of the last, for this process's pipeline."""
         plan, model = self._plan, self._plan.model
         first, last = self._stage.is_first, self._stage.is_last
         if model is None:
@@ -171,7 +171,7 @@ class StageTrainer:
 def inputs_and_targets(
     text: NDArray[np.uint8], model: Transformer, step: int, seed: int, rows: slice
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[B, T] tokens of some sequences of a step, and the tokens that follow each."""
+    """[B, T] tokens of some sequences of a step, and the token that follows each."""
     tokens = torch.from_numpy(batch(text, model, step, seed)[rows])
     return tokens[:, :-1], tokens[:, 1:].contiguous()
 
@@ -179,13 +179,13 @@ def inputs_and_targets(
 def whole_losses(
     model: Transformer, steps: int, *, seed: int = 0, rate: float = 1e-3
 ) -> list[float]:
-    """Mean losses of the same training in this process alone, the whole batch at once.
+    """Mean losses of the same training in this process, with the whole batch at once.
 
     Args:
-        model: how large.
-        steps: how many.
-        seed: of weights and batches.
-        rate: of AdamW.
+        model: sizes of the model.
+        steps: number of steps.
+        seed: seed of weights and batches.
+        rate: learning rate of AdamW.
     """
     module, text = stage_of(model, 1, 0, seed), characters()
     optimizer = torch.optim.AdamW(module.parameters(), rate)
@@ -201,7 +201,7 @@ def whole_losses(
 
 
 def _flat_gradients(module: torch.nn.Module) -> torch.Tensor:
-    """[size] the gradients of all parameters, which are parts of it from now on."""
+    """[size] the gradients of all parameters, as one tensor of which they become views."""
     parameters = list(module.parameters())
     flat = torch.zeros(sum(one.numel() for one in parameters))
     for one, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):

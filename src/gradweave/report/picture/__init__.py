@@ -1,1 +1,1 @@
-"""Pictures and films of networks and schedules: one scene, written as SVG, PNG, PDF, GIF or MP4."""
+"""Pictures and films of networks and schedules: a scene written as SVG, PNG, PDF, GIF or MP4."""

@@ -1,6 +1,6 @@
-"""The colours of the page in its light theme, as every program that reads SVG knows them.
+"""The colours of the page's light theme, in a form that every SVG reader understands.
 
-The page writes pieces' colours in OKLCH, which browsers know and programs for slides do not.
+The page writes pieces' colours in OKLCH, which browsers support and slide programs do not.
 """
 
 import math
@@ -9,17 +9,17 @@ PAPER, CELL, INK, MUTED = "#ffffff", "#f0eee8", "#24272d", "#6b6f78"
 RULE, LINK, SWITCH, ACCENT, BAR = "#dcd8ce", "#d9d5cb", "#8d8a83", "#3d5a9e", "#f1efe9"
 FRAME = "#fbfaf7"
 BAR_RIM = "#bcbab6"
-"""That of switches, at the opacity that it has in the page."""
+"""Rim of bars, with the opacity that it has on the page."""
 ON_COLOUR = "#ffffff"
 LIGHTNESS, CHROMA = 0.62, 0.135
-"""Of the pieces' colours: ``--piece-lightness`` of page.css, and what view.js has."""
+"""OKLCH lightness and chroma of pieces: ``--piece-lightness`` of page.css, and view.js."""
 _SHADED_PIECES = 24
-"""With more pieces, neighbours differ in lightness, too; as in model.js."""
+"""With more pieces, neighbours also differ in lightness; as in model.js."""
 _SHADE = 0.09
 
 
 def piece_colours(pieces: int) -> list[str]:
-    """A colour for each piece: hues evenly around the circle, neighbours about 137° apart.
+    """A colour for each piece: evenly spaced hues, with neighbours about 137° apart.
 
     Source: ``pieceHues`` of the page's model.js.
     """
@@ -37,7 +37,7 @@ def piece_colours(pieces: int) -> list[str]:
 
 
 def _hex(lightness: float, chroma: float, hue: float) -> str:
-    """OKLCH in sRGB, clipped to it.
+    """OKLCH converted to sRGB and clipped.
 
     Source: Ottosson, "A perceptual color space for image processing", 2020.
     """

@@ -1,10 +1,9 @@
-"""Films of a schedule: frames, painted one by one, as GIF or MP4."""
+"""Films of a schedule as GIF or MP4, painted frame by frame."""
 
 import contextlib
 import dataclasses
 import io
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,37 +13,38 @@ from numpy.typing import NDArray
 
 from gradweave.errors import RunError
 from gradweave.lazy import missing, require
+from gradweave.processes.owned import temporary_folder
 from gradweave.report.picture.moments import ROUND_S, ByRounds, Clock, played, whole_s
 from gradweave.report.picture.scene import Scenes, Stage
 from gradweave.report.picture.sheet import Frames
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 
 LAST_S = 1.6
-"""Seconds for which a film rests at its end, before a GIF begins anew."""
+"""Seconds for which a film pauses at its end, before a GIF restarts."""
 _FRAMES_PER_S = {"gif": 10, "mp4": 30}
-"""In a GIF 10 are enough for eyes to follow discs; with 12, a GIF of BCube(4,1) by seconds had more
-than 3 MB, which is as much as places that show them take."""
+"""10 frames per second in a GIF are enough for eyes to follow discs; with 12, a GIF of BCube(4,1)
+by seconds exceeded 3 MB, the limit of sites that display them."""
 _PALETTE_FRAMES = 6
-"""Frames whose colours a GIF has: 255 of them, for the whole film."""
+"""Number of frames from which a GIF's palette of 255 colours is made."""
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _WHITE = 248
-"""Colours as light as that become white: Pillow looks colours up by their first five bits."""
+"""Colours at least this light become white: Pillow looks colours up by their first five bits."""
 
 Progress = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class FilmOptions:
-    """What a film shows, and how large."""
+    """Content and size of a film."""
 
     clock: Clock
     width: int
     gradient_bytes: float
     round: int | None = None
-    """The only round that it shows, if any."""
+    """The only round to show, if any."""
 
 
 def gif(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
@@ -61,7 +61,7 @@ def gif(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
     sample = _frames(schedule, options, _PALETTE_FRAMES, lambda _: None)
     palette = _palette([Image.fromarray(frame) for frame in sample])
     count = _count(schedule, options, rate)
-    # One after another: all at once would take gigabytes where they are wide.
+    # One frame at a time: all together would take gigabytes for wide pictures.
     stills = (
         Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.NONE)
         for frame in _frames(schedule, options, count, progress)
@@ -72,7 +72,7 @@ def gif(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
         "gif",
         save_all=True,
         append_images=stills,
-        # Browsers count hundredths of a second.
+        # Browsers round durations to hundredths of a second.
         duration=[10 * round(100 / rate)] * (count - 1) + [round(1000 * LAST_S)],
         loop=0,
         optimize=True,
@@ -96,15 +96,15 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
     frames = _frames(schedule, options, _count(schedule, options, rate), progress)
     frame = next(frames)
     high, wide, _ = frame.shape
-    with tempfile.TemporaryDirectory(prefix="gradweave-") as folder:
+    with temporary_folder() as folder:
         path = Path(folder) / "film.mp4"
-        # Not by the package's writer, which forks beside JAX's threads.
+        # The package's writer forks, which is unsafe with JAX's threads.
         raw = f"-f rawvideo -pix_fmt rgb24 -s {wide}x{high} -r {rate} -i -"
         coded = "-an -c:v libx264 -pix_fmt yuv420p -movflags +faststart"
         program = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *raw.split(), *coded.split()]
         with subprocess.Popen([*program, str(path)], stdin=subprocess.PIPE) as writer:
             assert writer.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # its status says why
+            with contextlib.suppress(BrokenPipeError):  # ffmpeg's status tells why
                 writer.stdin.write(frame.tobytes())
                 for frame in frames:
                     writer.stdin.write(frame.tobytes())
@@ -116,7 +116,7 @@ def mp4(schedule: Schedule, options: FilmOptions, progress: Progress) -> bytes:
 
 
 def _count(schedule: Schedule, options: FilmOptions, rate: int) -> int:
-    """Frames of a film at its own speed."""
+    """Number of frames of a film at its normal speed."""
     long = ROUND_S if options.round is not None else whole_s(schedule, options.clock)
     return max(2, round(long * rate))
 
@@ -124,7 +124,7 @@ def _count(schedule: Schedule, options: FilmOptions, rate: int) -> int:
 def _frames(
     schedule: Schedule, options: FilmOptions, count: int, progress: Progress
 ) -> Iterator[NDArray[np.uint8]]:
-    """Frames from a film's begin to its end, [height, width, 3] each, both sides even."""
+    """Frames of a film from start to end, [height, width, 3] each, with even height and width."""
     stage = Stage.of(schedule.topology, options.width)
     scenes = Scenes.of(stage, schedule)
     shares = np.linspace(0, 1, count).tolist()
@@ -142,7 +142,7 @@ def _frames(
 
 
 def _palette(frames: "list[Image.Image]") -> "Image.Image":
-    """A palette for a whole film: that of some of its frames, one below the other."""
+    """A palette for a whole film, made from some of its frames stacked vertically."""
     from PIL import Image
 
     wide, high = frames[0].size
@@ -151,7 +151,7 @@ def _palette(frames: "list[Image.Image]") -> "Image.Image":
         together.paste(frame, (0, place * high))
     palette = together.quantize(255, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     entries = palette.getpalette() or []
-    # The sheet stays white, as what is around the film may be; entries are means of colours.
+    # The background stays white like a typical page around it; palette entries are mean colours.
     for at in range(0, len(entries), 3):
         if min(entries[at : at + 3]) >= _WHITE:
             entries[at : at + 3] = [255, 255, 255]

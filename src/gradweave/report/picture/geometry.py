@@ -1,6 +1,6 @@
-"""Where nodes, links and routes lie on a sheet of some width.
+"""Positions of nodes, links and routes on a sheet of a given width.
 
-What geometry.js does in the page, where the reader's window has the width, this does for pictures;
+Pictures use this module as the page uses geometry.js, which takes the width of the reader's window;
 a test compares the two. Both start from the positions of `gradweave.report.layout`.
 """
 
@@ -21,37 +21,37 @@ from gradweave.report.short_names import short_names
 from gradweave.topology.topology import Topology
 
 DENSE_RADIUS = 12.0
-"""Where servers are smaller, lines and lanes lie closer; as in the page."""
+"""If servers are smaller, lines and lanes are drawn closer together; as on the page."""
 _MANY = 60
-"""With more servers, the drawing takes more of the sheet, and is as high as wide."""
+"""With more servers, the drawing fills more of the sheet, and is as high as it is wide."""
 _STEPS = 16
-"""Straight parts of a bowed link."""
+"""Number of straight segments of a bowed link."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Geometry:
-    """A network on a sheet; all lengths in pixels, y growing downwards."""
+    """A network laid out on a sheet; all lengths in pixels, y growing downwards."""
 
     topology: Topology
     width: float
     height: float
-    """Of the drawing alone."""
+    """Height of the drawing without heading and legend."""
     radius: float
-    """Of a server."""
+    """Radius of a server."""
     at: NDArray[np.float64]
-    """[V, 2] of each node; the middle of a bar."""
+    """[V, 2] position of each node; the centre of a bar."""
     reach: NDArray[np.float64]
     """[V, 2] half of a bar's extent along x and y; zeros for a point."""
     ends: NDArray[np.float64]
     """[L, 2] where each link direction leaves its source."""
     bend: NDArray[np.float64]
-    """[L] how far it bows to its right, as a share of its length."""
+    """[L] how far each link bows to its right, as a fraction of its length."""
     frames: tuple[Frame, ...] = ()
     """Outlines of boxes, racks and pods."""
 
     @staticmethod
     def of(topology: Topology, width: float) -> "Geometry":
-        """Fits a network into a width, with a margin for what bows beyond the nodes."""
+        """Fits a network into a width, with a margin for links that bow beyond the nodes."""
         drawing = draw(topology)
         flip = np.array([1.0, -1.0])
         at, ends = drawing.positions * flip, drawing.ends * flip
@@ -87,9 +87,9 @@ class Geometry:
         )
 
     def trimmed(self, top: float, margin: float) -> "Geometry":
-        """The same drawing with its highest point at `top`, no space above and little below.
+        """The same drawing with its highest point at `top` and less space above and below.
 
-        Where links bow beyond the sides, the sheet is made wider.
+        If links bow beyond the sides, the sheet is made wider.
         """
         low, high = self._extent()
         over = max(0.0, margin - float(low[0]), float(high[0]) - (self.width - margin))
@@ -104,7 +104,7 @@ class Geometry:
         )
 
     def _extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Left and top, right and bottom of all that is drawn, lanes included."""
+        """The top left and bottom right corners of everything that is drawn, lanes included."""
         own = np.full((len(self.at), 2), self.radius * 1.1)
         thick = np.where(self.bar[:, None], np.maximum(self.reach, self.room[:, None] / 2), own)
         lows, highs = [self.at - thick], [self.at + thick]
@@ -120,7 +120,7 @@ class Geometry:
 
     @property
     def side(self) -> float:
-        """How far right of a link's middle its first lane is."""
+        """Distance of a link's first lane from its centre, to the right."""
         return max(1.0 if self.radius < DENSE_RADIUS else 2.4, self.radius * 0.26)
 
     @property
@@ -130,7 +130,7 @@ class Geometry:
 
     @cached_property
     def short_names(self) -> list[str]:
-        """[V] what is written in the nodes."""
+        """[V] the text in each node."""
         return short_names(self.topology)
 
     @cached_property
@@ -140,14 +140,14 @@ class Geometry:
 
     @cached_property
     def radii(self) -> list[float]:
-        """[V] how far links keep from each node's middle."""
+        """[V] distance that links keep from each node's centre."""
         server, bar = self.topology.is_server, self.bar
         other = np.where(bar, 0.0, max(1.6, self.radius * 0.62))
         return np.where(server, self.radius, other).tolist()
 
     @cached_property
     def room(self) -> NDArray[np.float64]:
-        """[V] how thick each bar is; see `bar_room`."""
+        """[V] thickness of each bar; see `bar_room`."""
         room = bar_room(self.at, self.reach, self.radius, np.asarray(self.radii))
         return np.where(self.bar, np.maximum(room, 1.6), 0.0)
 
@@ -171,13 +171,13 @@ class Geometry:
     def lane(
         self, source: int, target: int, offset: float = 0.0, trims: Point = (0.0, 0.0)
     ) -> list[Point]:
-        """Points along a link direction, moved to its right, from one node's edge to the other's.
+        """Points along a link direction, shifted to its right, from one node's edge to the other's.
 
         Args:
             source: node.
             target: node.
-            offset: to the right.
-            trims: how much to leave out at either end.
+            offset: shift to the right.
+            trims: length to leave out at each end.
         """
         link = self.link(source, target)
         (ax, ay), (bx, by) = self._ends[link], self._ends[self.link(target, source)]
@@ -197,12 +197,12 @@ class Geometry:
     def way(
         self, route: Sequence[int], offsets: Sequence[float], lanes: Sequence[float]
     ) -> list[Point]:
-        """Points along a whole route, softly round the points and along the bars that it passes.
+        """Points along a whole route, with soft turns at points and straight runs along bars.
 
         Args:
             route: its nodes.
-            offsets: of each of its links, to the right.
-            lanes: how far from the middle of a bar it runs, by place in the route.
+            offsets: shift of each of its links to the right.
+            lanes: distance from the centre line of each bar, by place in the route.
         """
         points: list[Point] = []
         final = len(route) - 2
@@ -228,14 +228,14 @@ class Geometry:
         return self._at[bar][0] + offset, point[1]
 
     def span_on_bar(self, before: int, bar: int, after: int) -> Point:
-        """From where to where a route runs along a bar."""
+        """The start and end coordinates of a route's run along a bar."""
         along = 0 if self.reach[bar, 0] > 0 else 1
         a, b = (self._ends[self.link(bar, other)][along] for other in (before, after))
         return min(a, b), max(a, b)
 
 
 class Way:
-    """A polyline by how far along it one is."""
+    """A polyline, parametrised by arc length."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.points = tuple(points)
@@ -244,7 +244,7 @@ class Way:
             self._along.append(self._along[-1] + math.dist(a, b))
 
     def at(self, share: float) -> Point:
-        """The point at a share of its length."""
+        """The point at a fraction of its length."""
         want = share * self._along[-1]
         i = 1
         while i < len(self.points) - 1 and self._along[i] < want:
@@ -254,7 +254,7 @@ class Way:
         return ax + (bx - ax) * s, ay + (by - ay) * s
 
     def head(self, size: float) -> tuple[Point, ...]:
-        """The head of an arrow at its end."""
+        """The arrowhead at its end."""
         (px, py), (x, y) = self.points[-2:]
         length = math.hypot(x - px, y - py) or 1.0
         ux, uy = (x - px) / length * size, (y - py) / length * size
@@ -266,7 +266,7 @@ class Way:
 
 
 def _turn(a: Point, b: Point, middle: Sequence[float]) -> list[Point]:
-    """A quadratic curve between two points, drawn towards the middle of the node passed."""
+    """A quadratic curve between two points, pulled towards the centre of the node in between."""
     cx, cy = (a[0] + b[0]) / 4 + middle[0] / 2, (a[1] + b[1]) / 4 + middle[1] / 2
     return [
         (
@@ -280,7 +280,7 @@ def _turn(a: Point, b: Point, middle: Sequence[float]) -> list[Point]:
 def _with_bows(
     topology: Topology, at: NDArray, bend: NDArray, left: float, right: float
 ) -> tuple[float, float]:
-    """From where to where it reaches along x with the middles of its bowed links."""
+    """The horizontal extent of a drawing, including the midpoints of bowed links."""
     bowed = np.flatnonzero(bend)
     a, b = at[topology.source[bowed]], at[topology.target[bowed]]
     middle = (a[:, 0] + b[:, 0]) / 2 - (b[:, 1] - a[:, 1]) * bend[bowed] / 2
@@ -288,7 +288,7 @@ def _with_bows(
 
 
 def _bulge(topology: Topology, at: NDArray, bend: NDArray, scale: float) -> float:
-    """How far bowed links reach beyond the nodes at the drawing's edge, about."""
+    """Approximate distance by which bowed links extend beyond the outermost nodes."""
     if not bend.any():
         return 0.0
     span = np.hypot(*(at[topology.source] - at[topology.target]).T)

@@ -5,27 +5,27 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import REDUCE, Schedule
+from gradweave.schedules.schedule import REDUCE, Schedule
 
 
 class Holdings:
-    """Contributions held, moved on by transfers; a valid schedule's counts, not its sets."""
+    """Contributions held by nodes, updated by transfers; counts suffice for a valid schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self.held = _at_start(schedule)
-        """[V, P] contributions; those of `complete` are a complete sum."""
+        """[V, P] contributions; a complete sum has those of `complete`."""
         self._sent = _carried(schedule, self.held.copy())
 
     def arrive(self, transfers: NDArray) -> None:
-        """Lets some transfers arrive, in the order of the schedule."""
+        """Applies some transfers, in the order of the schedule."""
         _arrive(self._schedule, self.held, transfers, self._sent[transfers])
 
 
 def _at_start(schedule: Schedule) -> NDArray[np.float32]:
     topology = schedule.topology
     held = np.zeros((topology.num_nodes, schedule.pieces), np.float32)
-    if schedule.demand is not None:  # what others hold counts nothing
+    if schedule.demand is not None:  # data of non-contributors counts nothing
         given = schedule.contributors
         held[given.servers, given.owner] = 1.0
     elif schedule.collective == "all_gather":
@@ -36,14 +36,14 @@ def _at_start(schedule: Schedule) -> NDArray[np.float32]:
 
 
 def complete(schedule: Schedule) -> NDArray[np.int64]:
-    """[P] contributions of a complete sum of each piece."""
+    """[P] number of contributions in a complete sum of each piece."""
     if schedule.demand is not None:
         return schedule.contributors.sizes
     return np.full(schedule.pieces, schedule.topology.num_servers)
 
 
 def asked(schedule: Schedule) -> NDArray[np.bool_]:
-    """[V, P] whether a node is to have each piece; without a demand all are shown so."""
+    """[V, P] whether a node must receive each piece; all true without a demand."""
     everywhere = schedule.demand is None
     table = np.full((schedule.topology.num_nodes, schedule.pieces), everywhere)
     if not everywhere:
@@ -53,7 +53,7 @@ def asked(schedule: Schedule) -> NDArray[np.bool_]:
 
 
 def _carried(schedule: Schedule, held: NDArray) -> NDArray[np.float32]:
-    """[T] contributions in each transfer; all of a round's reads come before its first write."""
+    """[T] contributions in each transfer; a round's reads all precede its first write."""
     sent = np.zeros(schedule.num_transfers, np.float32)
     offsets = schedule.round_offsets.tolist()
     for first, end in pairwise(offsets):

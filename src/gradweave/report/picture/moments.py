@@ -1,4 +1,4 @@
-"""What a schedule looks like at one moment, by rounds or by seconds."""
+"""The state of a schedule at one moment, by rounds or by seconds."""
 
 import dataclasses
 import heapq
@@ -14,31 +14,32 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.report.picture.geometry import DENSE_RADIUS, Geometry, Way
 from gradweave.report.picture.holdings import Holdings
-from gradweave.schedule.schedule import COPY, Schedule
-from gradweave.schedulers.solve.seconds_bound import has_equal_links
-from gradweave.simulate.seconds import event_seconds, round_seconds
+from gradweave.schedulers.solving.seconds_bound import has_equal_links
+from gradweave.schedules.schedule import COPY, Schedule
+from gradweave.simulator.seconds import event_seconds, round_seconds
 from gradweave.topology.units import format_seconds, format_size
 from gradweave.wording import counted
 
 Clock = Literal["rounds", "seconds"]
-"""By what a film moves: a round takes as long as any other, or transfers as long as they take."""
+"""The clock of a film: all rounds take equally long, or transfers take their predicted time."""
 CLOCKS: tuple[Clock, ...] = ("rounds", "seconds")
 
 WHOLE_S = 20.0
-"""Seconds in which a film shows the whole schedule; by rounds it is shorter where these are few."""
+"""Duration of a film of the whole schedule; by rounds it is shorter if there are few."""
 ROUND_S = 1.2
-"""Seconds of a film that a round takes at most: time to follow a disc with one's eyes."""
+"""Maximum duration of a round in a film: long enough for eyes to follow a disc."""
 MAX_TRACKS = 6_000
-"""Transfers that are drawn at a time, as in the page."""
+"""Maximum number of transfers that are drawn at a time, as on the page."""
 RESTING = 0.36
-"""Share of their way at which transfers wait in a still picture, as labels of their tracks."""
+"""Fraction of their way at which transfers are drawn in a still picture, as labels of their
+tracks."""
 _STILL = 0.82
-"""Share of a round's time in which its transfers move; then their pieces have arrived."""
+"""Fraction of a round's time in which its transfers move; then their pieces have arrived."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Moving:
-    """A transfer on its way."""
+    """A transfer in progress."""
 
     transfer: int
     way: Way
@@ -47,31 +48,31 @@ class Moving:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moment:
-    """What is under way, and what nodes hold."""
+    """The active transfers, and the contributions held by nodes."""
 
     heading: str
     caption: str
     moving: Sequence[Moving]
     stroke: float
-    """Width of tracks, so that those beside each other stay apart."""
+    """Width of tracks, small enough to keep adjacent tracks apart."""
     held: NDArray[np.float32]
     """[V, P] contributions."""
     done: float
-    """Share of the whole that is over."""
+    """Fraction of the whole schedule that is over."""
 
 
 class Play(Protocol):
-    """A schedule that moves."""
+    """A schedule in motion."""
 
     def moments(self, shares: Sequence[float]) -> Iterator[Moment]:
-        """What is to be seen at some shares of the whole, ascending."""
+        """The moments at some fractions of the whole, in ascending order."""
         ...
 
 
 def clock_of(schedule: Schedule) -> Clock:
-    """By what a schedule moves if nobody says: seconds where rounds do not tell the time.
+    """The default clock of a schedule: seconds if rounds do not determine the time.
 
-    That is where links differ in bandwidth, or pieces in size, or seconds were the objective.
+    That is the case if links differ in bandwidth, pieces in size, or seconds were the objective.
     """
     seconds = schedule.scheduler.options.get("objective") == "seconds"
     alike = has_equal_links(schedule.topology) and schedule.shares is None
@@ -79,7 +80,7 @@ def clock_of(schedule: Schedule) -> Clock:
 
 
 def whole_s(schedule: Schedule, clock: Clock) -> float:
-    """Seconds in which a film shows the whole."""
+    """Duration of a film of the whole schedule."""
     return WHOLE_S if clock == "seconds" else min(ROUND_S * schedule.rounds, WHOLE_S)
 
 
@@ -90,7 +91,7 @@ def played(geometry: Geometry, schedule: Schedule, clock: Clock, gradient_bytes:
 
 
 class ByRounds:
-    """Round after round, each as long as any other."""
+    """Round after round, all equally long."""
 
     def __init__(self, geometry: Geometry, schedule: Schedule, gradient_bytes: float) -> None:
         self._geometry, self._schedule = geometry, schedule
@@ -109,10 +110,10 @@ class ByRounds:
         return self._moment(number, self._ways(number), RESTING, holdings)
 
     def check(self, number: int) -> None:
-        """Refuses a round that there is not.
+        """Rejects a round that does not exist.
 
         Raises:
-            OptionError: naming those that there are.
+            OptionError: names the existing rounds.
         """
         rounds = self._schedule.rounds
         if not 0 <= number < rounds:
@@ -137,7 +138,7 @@ class ByRounds:
             yield self._moment(number, ways, _eased(progress), holdings)
 
     def one(self, number: int, shares: Sequence[float]) -> Iterator[Moment]:
-        """The moments of one round alone, at shares of it.
+        """The moments of one round only, at fractions of it.
 
         Raises:
             OptionError: there is no such round.
@@ -179,7 +180,7 @@ class ByRounds:
 
 
 class BySeconds:
-    """As seconds pass: transfers begin and end as the event model has it."""
+    """By seconds: transfers start and end as in the event model."""
 
     def __init__(self, geometry: Geometry, schedule: Schedule, gradient_bytes: float) -> None:
         self._geometry, self._schedule = geometry, schedule
@@ -230,22 +231,25 @@ class BySeconds:
 
 
 def spoken_seconds(seconds: float) -> str:
-    """Seconds in a unit that suits them, as the page writes them."""
+    """Seconds in a suitable unit, as the page writes them."""
     return format_seconds(seconds, 3).replace("us", "µs")
 
 
 def stages_of(schedule: Schedule, transfers: NDArray) -> str:
-    """The stages that transfers belong to, in words; those of an empty round by its neighbours."""
+    """The stages of some transfers in words; ``idle`` without transfers."""
     if not len(transfers):
         return "idle"
     copies = schedule.op[transfers] == COPY
-    stages = ("reduce-scatter", "all-gather") if schedule.demand is None else ("sums", "copies")
+    stages = ("sums", "copies")
+    if schedule.demand is None:
+        one = schedule.pieces == 1  # the whole gradient goes to one root and back
+        stages = ("reduce", "broadcast") if one else ("reduce-scatter", "all-gather")
     there = bool((~copies).any()), bool(copies.any())
     return " + ".join(compress(stages, there))
 
 
 def ways_of_round(geometry: Geometry, routes: Sequence[tuple[int, ...]]) -> tuple[list[Way], float]:
-    """Ways of transfers that move at once, each in a lane of its own, and the width of tracks."""
+    """Ways of transfers that move together, each in a separate lane, and the width of tracks."""
     load = Counter(geometry.link(*hop) for route in routes for hop in pairwise(route))
     lanes, stroke = _bar_lanes(geometry, routes)
     taken: Counter[int] = Counter()
@@ -261,7 +265,7 @@ def ways_of_round(geometry: Geometry, routes: Sequence[tuple[int, ...]]) -> tupl
 
 
 def lane_offset(geometry: Geometry, lane: int, lanes: int) -> float:
-    """How far right of a link's middle one of its lanes is."""
+    """Distance to the right of a link's centre line at which one of its parallel lines is drawn."""
     if lanes <= 1:
         return geometry.side
     apart = 0.4 if geometry.radius < DENSE_RADIUS else 2.0
@@ -273,10 +277,10 @@ def lane_offset(geometry: Geometry, lane: int, lanes: int) -> float:
 def _bar_lanes(
     geometry: Geometry, routes: Sequence[tuple[int, ...]]
 ) -> tuple[list[list[float]], float]:
-    """For each route how far from the middle of a bar it runs, and how wide tracks may be.
+    """For each route its distance from the centre line of each bar, and the width of tracks.
 
-    Routes that overlap on a bar have different lanes: from its start on, each takes the first that
-    is free.
+    Routes that overlap on a bar have different lanes: in order of their starts, each takes the
+    first free lane.
     """
     offsets = [[0.0] * len(route) for route in routes]
     on_bar: dict[int, list[tuple[float, float, int, int]]] = {}
@@ -304,8 +308,8 @@ def _bar_lanes(
 class _LanesInTime:
     """Lanes of links and bars that transfers keep from their start to their end.
 
-    Each takes the lowest lane of a link that is free when it starts; of a bar the lowest lane on
-    which no other runs beside it.
+    On a link, each transfer takes the lowest lane that is free when it starts; on a bar, the
+    lowest lane without an overlapping transfer.
     """
 
     def __init__(
@@ -313,7 +317,7 @@ class _LanesInTime:
     ) -> None:
         self._geometry, self._schedule = geometry, schedule
         self._lane: dict[tuple[int, int], int] = {}
-        """By transfer and place in its route: the lane of the link that begins there."""
+        """By transfer and place in its route: the lane of the link that starts there."""
         self._bar_lane: dict[tuple[int, int], int] = {}
         self._lanes: Counter[int] = Counter()
         self._bar_lanes: Counter[int] = Counter()
@@ -324,7 +328,7 @@ class _LanesInTime:
             self.stroke = max(0.7, min(self.stroke, apart * 0.72))
 
     def way(self, transfer: int) -> Way:
-        """Where a transfer runs."""
+        """The way of a transfer."""
         geometry, route = self._geometry, self._schedule.route(transfer)
         offsets = [
             lane_offset(geometry, self._lane[transfer, i], self._lanes[geometry.link(*hop)])
@@ -384,5 +388,5 @@ class _LanesInTime:
 
 
 def _eased(progress: float) -> float:
-    """Slow at either end."""
+    """Easing: slow at both ends."""
     return 2 * progress**2 if progress < 0.5 else 1 - 2 * (1 - progress) ** 2

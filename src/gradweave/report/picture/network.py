@@ -1,4 +1,4 @@
-"""A network as shapes: links, switches, and servers with what they hold."""
+"""A network as shapes: links, switches, and servers with the contributions that they hold."""
 
 import dataclasses
 import math
@@ -22,27 +22,27 @@ from gradweave.report.picture.shapes import (
 )
 
 _LEAST_SLICE = 3.2
-"""Pixels of the narrowest slice of a ring; with narrower ones a ring has one arc."""
+"""Width in pixels of the narrowest slice of a ring; below it a ring has a single arc."""
 _LEAST_TEXT = 6.0
 """Size in pixels of the smallest names that are written."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rings:
-    """How the pieces stand in the servers' rings."""
+    """The pieces in the servers' rings."""
 
     share: NDArray[np.float64]
-    """[P] share of the gradient that each piece is."""
+    """[P] part of the gradient in each piece."""
     colours: list[str]
-    """[P] of the pieces."""
+    """[P] colours of the pieces."""
     complete: NDArray[np.int64]
-    """[P] contributions of a complete sum."""
+    """[P] number of contributions in a complete sum."""
     asked: NDArray[np.bool_]
-    """[V, P] whether a node is to have each piece."""
+    """[V, P] whether a node must receive each piece."""
 
 
 def links(geometry: Geometry) -> Layer:
-    """All links, one shape for each bandwidth, wider where there is more of it."""
+    """All links, one shape per bandwidth, wider for higher bandwidth."""
     topology = geometry.topology
     bands, band = np.unique(topology.bandwidth_bytes_per_s, return_inverse=True)
     most = max(0.8, 0.6 * _least_gap(geometry))
@@ -60,7 +60,7 @@ def links(geometry: Geometry) -> Layer:
 
 
 def band_widths(bands: int) -> list[float]:
-    """How thick links of each bandwidth are, as a share of a track: by their order."""
+    """Thickness of links of each bandwidth relative to a track, by rank of bandwidth."""
     return [0.75] if bands < 2 else [0.5 + 1.7 * band / (bands - 1) for band in range(bands)]
 
 
@@ -80,7 +80,7 @@ def frames(geometry: Geometry) -> Layer:
 
 
 def bars(geometry: Geometry) -> Layer:
-    """Switches that are bars, with room for lanes."""
+    """Switches drawn as bars, with space for lanes."""
     shapes = []
     for node in np.flatnonzero(geometry.bar).tolist():
         thick = max(2.0, float(geometry.room[node])) / 2
@@ -94,7 +94,7 @@ def bars(geometry: Geometry) -> Layer:
 
 
 def switches(geometry: Geometry) -> Layer:
-    """Switches that are points."""
+    """Switches drawn as points."""
     side = 2 * max(1.2, geometry.radius * 0.46)
     points = ~geometry.topology.is_server & ~geometry.bar
     return Layer(
@@ -111,11 +111,11 @@ def switches(geometry: Geometry) -> Layer:
 
 
 def servers(geometry: Geometry, rings: Rings | None, held: NDArray | None) -> Layer:
-    """Servers: rings with a slice for each piece, as deep as its contributions, and names.
+    """Servers: rings with a slice for each piece, shaded by its contributions, and names.
 
     Args:
-        geometry: where they are.
-        rings: the pieces; none for a network alone.
+        geometry: their positions.
+        rings: the pieces, or None for a network without a schedule.
         held: [V, P] contributions that each node has of each piece.
     """
     shapes: list[Shape] = []
@@ -151,7 +151,7 @@ def _server(
 def _ring(
     place: tuple[float, float, float, float], rings: Rings, held: NDArray, asked: NDArray
 ) -> list[Shape]:
-    """Slices of one ring, or its arcs where slices would be too narrow."""
+    """Slices of one ring, or arcs if slices would be too narrow."""
     least = float(rings.share.min())
     if 2 * math.pi * place[3] * 0.8 * least < _LEAST_SLICE:
         sizes = rings.share * asked / max(float(rings.share[asked].sum()), 1e-300)
@@ -177,17 +177,17 @@ def _ring(
 
 
 def depth(value: float, everyone: int) -> float:
-    """How strongly a share of the contributions is drawn: a complete sum stands apart."""
+    """Opacity for a number of contributions; a complete sum is clearly stronger."""
     return 1.0 if value >= everyone else round(0.16 + 0.52 * value / everyone, 3)
 
 
 def _least_gap(geometry: Geometry) -> float:
-    """The least way between two links that end beside each other on a bar."""
+    """The smallest distance between two links that end next to each other on a bar."""
     least = math.inf
     source = geometry.topology.source
     for bar in np.flatnonzero(geometry.bar):
         ends = geometry.ends[source == bar]
-        # Links that leave an upright bar's end lie side by side.
+        # Links that leave the end of an upright bar lie side by side.
         across = np.abs(ends[:, 0] - geometry.at[bar, 0]) > 1e-3
         across |= geometry.reach[bar, 0] >= geometry.reach[bar, 1]
         for along in (ends[across, 0], ends[~across, 1]):

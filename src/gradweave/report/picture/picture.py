@@ -1,4 +1,4 @@
-"""Pictures and films by the suffix of a file's name, and a picture as SVG in memory."""
+"""Pictures and films by the suffix of a file name, and pictures as SVG in memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +11,13 @@ from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock, clock_of
 from gradweave.report.picture.scene import Scenes, Stage, network_scene
 from gradweave.report.picture.shapes import Scene
 from gradweave.report.picture.svg import svg
-from gradweave.schedule.schedule import Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
 STILLS, FILMS = (".svg", ".png", ".pdf"), (".gif", ".mp4")
-"""How the names of pictures and of films end."""
+"""Suffixes of pictures and of films."""
 STILL_WIDTH, FILM_WIDTH = 1000, 640
-"""Pixels of pictures and of films where none are given."""
+"""Default width in pixels of pictures and of films."""
 
 
 def scene_of(
@@ -31,12 +31,13 @@ def scene_of(
 
     Args:
         shown: what to draw.
-        round: whose transfers are drawn, with what servers hold after it; none draws the network.
-        width: of the picture in pixels.
+        round: the round whose transfers are drawn, with the contributions held after it; if not
+            given, the network is drawn.
+        width: width of the picture in pixels.
         gradient_bytes: size of the whole gradient, for the round's time; see `page`.
 
     Raises:
-        OptionError: there is no such round, or the network is too large.
+        OptionError: the round does not exist, or the network is too large.
     """
     if round is None:
         return network_scene(shown.topology if isinstance(shown, Schedule) else shown, width)
@@ -74,21 +75,21 @@ def write_picture(
     gradient_bytes: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Writes a picture or a film, whole or not at all; of which kind its suffix says.
+    """Writes a picture or a film, completely or not at all; the suffix determines its kind.
 
     Args:
-        shown: what to draw. Films (``.gif``, ``.mp4``) take a schedule; pictures (``.svg``,
-            ``.png``, ``.pdf``) draw the network alone where `round` is not given.
+        shown: what to draw. Films (``.gif``, ``.mp4``) need a schedule; pictures (``.svg``,
+            ``.png``, ``.pdf``) show only the network if `round` is not given.
         path: where to write.
         round: the only round to show.
         width: in pixels; `STILL_WIDTH` or `FILM_WIDTH` if not given.
-        clock: by what a film moves; `clock_of` if not given.
+        clock: the clock of a film; `clock_of` if not given.
         gradient_bytes: size of the whole gradient, for times; see `page`.
-        progress: called with what is done.
+        progress: called with the step under way.
 
     Raises:
-        OptionError: an unknown suffix or clock, no such round, or a network that is too large.
-        MissingExtraError: what the kind of file needs is not installed.
+        OptionError: an unknown suffix or clock, a missing round, or a network that is too large.
+        MissingExtraError: a package for this kind of file is not installed.
         FileError: the file cannot be written.
     """
     kind = Path(path).suffix.lower()

@@ -23,38 +23,38 @@ from gradweave.report.picture.shapes import (
     Shape,
     centred,
 )
-from gradweave.schedule.schedule import COPY, Schedule
+from gradweave.schedules.schedule import COPY, Schedule
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 from gradweave.wording import counted
 
 MAX_NODES = 4_000
-"""Nodes of the largest network that is drawn, as in the page."""
+"""Nodes of the largest network that is drawn, as on the page."""
 LEAST_WIDTH, MOST_WIDTH = 200, 8_000
-"""Pixels that a picture may be wide."""
+"""Range of a picture's width in pixels."""
 _DRAWN_WIDTHS = (540, 760, 1000)
-"""Widths at which networks are laid out; a picture is one of them, made larger or smaller."""
+"""Widths at which networks are laid out; a picture is one of them, scaled."""
 _HEAD, _MARGIN, _FOOT = 68.0, 20.0, 44.0
 """Heights of the heading, of the space below the drawing, and of the legend."""
 _LABELLED_RADIUS, _LABELLED_DOTS = 25.0, 200
-"""Discs have their pieces' numbers where servers are at least so large, and discs at most so many;
-as in the page."""
+"""Discs show their pieces' numbers if servers are at least this large and discs at most this many;
+as on the page."""
 _DENSE_DOTS = 300
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stage:
-    """A network laid out on a sheet, with what never changes there drawn once."""
+    """A network laid out on a sheet, with its constant parts drawn once."""
 
     geometry: Geometry
     ground: tuple[Layer, ...]
 
     @staticmethod
     def of(topology: Topology, width: float) -> "Stage":
-        """Lays a network out for a picture of some width in pixels.
+        """Lays out a network for a picture of some width in pixels.
 
         Raises:
-            OptionError: it has too many nodes to be drawn, or the picture has not a width.
+            OptionError: it has too many nodes to be drawn, or the width is out of range.
         """
         if topology.num_nodes > MAX_NODES:
             raise OptionError(
@@ -76,7 +76,7 @@ class Stage:
 
 
 def network_scene(topology: Topology, width: float) -> Scene:
-    """A network alone."""
+    """A network without a schedule."""
     stage = Stage.of(topology, width)
     switches = topology.num_nodes - topology.num_servers
     bandwidths = np.unique(topology.bandwidth_bytes_per_s)
@@ -95,7 +95,7 @@ def network_scene(topology: Topology, width: float) -> Scene:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenes:
-    """A schedule's scenes."""
+    """The scenes of a schedule."""
 
     stage: Stage
     schedule: Schedule
@@ -112,8 +112,8 @@ class Scenes:
         """The scene of a moment.
 
         Args:
-            moment: what is under way.
-            bar: whether to show how much of the whole is over.
+            moment: the moment to draw.
+            bar: whether to draw a progress bar.
         """
         name = printable(self.schedule.topology.name)
         foot = _legend(self.stage, ["reduce", "copy", *_kinds(self.stage)])
@@ -129,7 +129,7 @@ class Scenes:
         return Scene(*self.stage.size, f"{name}: {moment.heading}", layers)
 
     def _tracks(self, moment: Moment) -> Layer:
-        """Lines with heads, together where they are of one piece and operation."""
+        """Lines with arrowheads, grouped by piece and operation."""
         groups: dict[tuple[int, int], list[Moving]] = {}
         for one in moment.moving:
             key = (int(self.schedule.piece[one.transfer]), int(self.schedule.op[one.transfer]))
@@ -145,7 +145,7 @@ class Scenes:
         return Layer("transfers", tuple(shapes))
 
     def _dots(self, moment: Moment) -> Layer:
-        """What moves: a disc for a reduce, an open square for a copy."""
+        """The moving pieces: a disc for a reduce, an open square for a copy."""
         radius = self.stage.geometry.radius
         many = len(moment.moving)
         dense = radius < DENSE_RADIUS or many > _DENSE_DOTS
@@ -224,7 +224,7 @@ def _symbol(kind: str, x: float, y: float) -> tuple[list[Shape], float]:
 
 
 def _progress(stage: Stage, done: float) -> Layer:
-    """A line along the foot, as long as what is over."""
+    """A progress bar along the bottom."""
     width, height = stage.size
     whole, y = width - 40, height - 8
     over = 20 + whole * min(1.0, max(done, 1e-4))

@@ -1,6 +1,6 @@
-"""What a picture consists of: a few kinds of shapes, in an order, on a sheet.
+"""The shapes that a picture consists of: a few kinds, in order, on a sheet.
 
-Whatever writes pictures, `svg`, `sheet` and `film`, knows these shapes alone; whatever draws
+The writers of pictures, `svg`, `sheet` and `film`, know only these shapes, and the code that draws
 networks makes them. Coordinates are pixels, y growing downwards.
 """
 
@@ -14,13 +14,13 @@ Anchor = Literal["start", "middle", "end"]
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """Polylines of one look; they do not join."""
+    """Separate polylines with the same look."""
 
     lines: tuple[tuple[Point, ...], ...]
     stroke: str
     width: float
     dashes: tuple[float, float] | None = None
-    """Length of a dash and of a gap."""
+    """Lengths of a dash and of a gap."""
     opacity: float = 1.0
 
 
@@ -35,7 +35,7 @@ class Polygon:
 
 @dataclasses.dataclass(frozen=True)
 class Disc:
-    """A disc, with a rim where `width` is positive; only the rim where `fill` is empty."""
+    """A disc, with a rim if `width` is positive; only the rim if `fill` is empty."""
 
     x: float
     y: float
@@ -47,7 +47,7 @@ class Disc:
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """A rectangle with rounded corners, by its middle."""
+    """A rectangle with rounded corners, given by its centre."""
 
     x: float
     y: float
@@ -58,11 +58,11 @@ class Box:
     stroke: str = ""
     width: float = 0.0
     turned: bool = False
-    """Whether it stands on a corner: turned by 45°."""
+    """Whether it stands on a corner, turned by 45°."""
 
     @property
     def outline(self) -> tuple[Point, ...]:
-        """Its rim, once around, without the corners' rounding; of a box that is not turned."""
+        """Its rim as a closed path, without rounded corners; for a box that is not turned."""
         left, right = self.x - self.wide / 2, self.x + self.wide / 2
         top, foot = self.y - self.high / 2, self.y + self.high / 2
         return (left, top), (right, top), (right, foot), (left, foot), (left, top)
@@ -70,7 +70,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A part of a ring, from one share of the turn to another, clockwise from the top."""
+    """A part of a ring between two fractions of a turn, clockwise from the top."""
 
     x: float
     y: float
@@ -82,14 +82,14 @@ class Slice:
     opacity: float = 1.0
 
     def corner(self, radius: float, share: float) -> Point:
-        """A point at a share of the turn."""
+        """The point at a radius and a fraction of a turn."""
         angle = (share - 0.25) * 2 * math.pi
         return self.x + radius * math.cos(angle), self.y + radius * math.sin(angle)
 
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """Text on its baseline."""
+    """Text at its baseline."""
 
     x: float
     y: float
@@ -105,7 +105,7 @@ Shape = Line | Polygon | Disc | Box | Slice | Label
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """Shapes that belong together, one over the other."""
+    """Shapes that belong together, painted in order."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -118,10 +118,10 @@ class Scene:
     width: float
     height: float
     title: str
-    """What it shows, for readers who do not see it."""
+    """A description of its content for readers who cannot see it."""
     layers: tuple[Layer, ...]
 
 
 def centred(x: float, y: float, text: str, size: float, fill: str) -> Label:
-    """Bold text about a point; 0.35 of the size is half the height of a capital."""
+    """Bold text centred at a point; 0.35 of the size is half the height of a capital."""
     return Label(x, y + 0.35 * size, text, size, fill, bold=True)

@@ -1,4 +1,4 @@
-"""Scenes painted by matplotlib: as pixels, for PNG and films, and as PDF."""
+"""Scenes painted by matplotlib, as pixels for PNG and films, and as PDF."""
 
 import functools
 import io
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from matplotlib.path import Path
 
 MOVING = ("pieces", "progress")
-"""Layers that differ from frame to frame; they are above all others."""
+"""Layers that differ between frames; they are above all others."""
 _ANCHORS = {"start": 0.0, "middle": 0.5, "end": 1.0}
 _LETTER_SIZE = 100.0
-"""At which outlines of letters are kept."""
+"""Size at which outlines of letters are cached."""
 
 
 class Frames:
-    """Paints scenes one after another as pixels; what did not change is not painted again."""
+    """Paints scenes one after another as pixels, without repainting unchanged layers."""
 
     def __init__(self, width: int) -> None:
         require("a PNG or a film", "matplotlib")
@@ -45,7 +45,7 @@ class Frames:
         self._pixels: NDArray[np.uint8] | None = None
 
     def paint(self, scene: Scene) -> NDArray[np.uint8]:
-        """A scene as [height, width, 3] pixels, height even, as films need it."""
+        """A scene as [height, width, 3] pixels, with even height as films need."""
         from matplotlib.backends.backend_agg import RendererAgg
 
         scale = self._width / scene.width
@@ -78,7 +78,7 @@ def png(scene: Scene, width: int) -> bytes:
 
 
 def pdf(scene: Scene, width: float) -> bytes:
-    """A scene as a PDF file of one page, lines as lines and text as text.
+    """A scene as a PDF file of one page, with vector lines and real text.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -91,7 +91,7 @@ def pdf(scene: Scene, width: float) -> bytes:
     height = scene.height * scale
 
     class Whole(Artist):
-        """The scene, for matplotlib's figure."""
+        """The scene, as an artist of matplotlib's figure."""
 
         def draw(self, renderer: Any) -> None:
             _Painter(renderer, scale, height, as_outlines=False).paint(scene, scene.layers)
@@ -99,7 +99,7 @@ def pdf(scene: Scene, width: float) -> bytes:
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     figure.add_artist(Whole(), clip=False)
     file = io.BytesIO()
-    # Without a date, so that one scene is always one file; text is that of TrueType fonts.
+    # No date, so that a scene always gives the same file; text uses TrueType fonts.
     from matplotlib import rc_context
 
     with rc_context({"pdf.fonttype": 42}):
@@ -108,10 +108,10 @@ def pdf(scene: Scene, width: float) -> bytes:
 
 
 class _Painter:
-    """Paints shapes through a renderer of matplotlib, whatever it writes.
+    """Paints shapes through any renderer of matplotlib.
 
-    Text is painted as text where a file keeps it, and else as outlines, which are made once: of a
-    film's time, letters took most.
+    Text is painted as text if the file format keeps it, otherwise as outlines. These are cached,
+    since letters took most of a film's time.
     """
 
     def __init__(self, renderer: Any, scale: float, height: float, *, as_outlines: bool) -> None:
@@ -122,14 +122,14 @@ class _Painter:
         self._as_outlines = as_outlines
 
     def paint(self, scene: Scene, layers: Iterable[Layer]) -> None:
-        """Paints some of a scene's layers on white."""
+        """Paints some of a scene's layers on a white background."""
         self._shape(Box(*(scene.width / 2, scene.height / 2, scene.width, scene.height, 0), PAPER))
         self.layers(layers)
 
     def layers(self, layers: Iterable[Layer]) -> None:
-        """Paints layers over what there is."""
+        """Paints layers on top of the existing ones."""
         with warnings.catch_warnings():
-            # Of characters that the font has not; a box stands in their place.
+            # About characters that the font lacks, which are drawn as boxes.
             warnings.filterwarnings("ignore", message="Glyph .* missing")
             for layer in layers:
                 for shape in layer.shapes:
@@ -246,7 +246,7 @@ def _outline(shape: Polygon | Disc | Box | Slice) -> "Path":
 
 @functools.lru_cache(maxsize=1 << 14)
 def _arc(x: float, y: float, inner: float, outer: float, begin: float, end: float) -> "Path":
-    """The outline of a slice, its arcs in steps of at most a hundredth of a turn."""
+    """The outline of a slice, with arcs in steps of at most a hundredth of a turn."""
     from matplotlib.path import Path
 
     angles = (np.linspace(begin, end, max(3, math.ceil((end - begin) * 100) + 1)) - 0.25) * math.tau
@@ -262,7 +262,7 @@ def _box(shape: Box) -> "Path":
     wide, high, corner = shape.wide / 2, shape.high / 2, shape.corner
     points: list[Point] = [(-wide + corner, -high)]
     codes = [int(Path.MOVETO)]
-    # Each side, then a quadratic curve round the corner after it.
+    # Each side, then a quadratic curve around the corner after it.
     for sx, sy in ((1, -1), (1, 1), (-1, 1), (-1, -1)):
         before = (sx * (wide - corner), sy * high), (sx * wide, sy * (high - corner))
         first, last = before if sx * sy < 0 else before[::-1]

@@ -1,4 +1,4 @@
-"""Scenes as SVG: plain shapes and text, without scripts or styles, for slides and notebooks."""
+"""Scenes as SVG: plain shapes and text without scripts or styles, for slides and notebooks."""
 
 import html
 from collections.abc import Iterable
@@ -23,8 +23,8 @@ def svg(scene: Scene, width: float | None = None) -> str:
     """A scene as one SVG element.
 
     Args:
-        scene: what to write.
-        width: of the picture in pixels; the scene's own if not given.
+        scene: the scene to write.
+        width: width of the picture in pixels; the scene's width if not given.
     """
     wide = scene.width if width is None else width
     high = scene.height * wide / scene.width
@@ -121,6 +121,6 @@ def _faint(what: str, opacity: float) -> str:
 
 
 def _n(value: float) -> str:
-    """A number with two digits at most behind the point."""
+    """A number with at most two decimals."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text

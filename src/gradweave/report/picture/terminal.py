@@ -1,4 +1,4 @@
-"""Scenes as characters, for terminals: lines in Braille dots, names and pieces as text."""
+"""Scenes as characters for terminals: lines in Braille dots, names and pieces as text."""
 
 import dataclasses
 import math
@@ -9,18 +9,18 @@ from gradweave.report.picture.colours import LINK, MUTED, RULE
 from gradweave.report.picture.shapes import Box, Disc, Label, Layer, Line, Point, Scene
 
 _ACROSS, _DOWN = 2, 4
-"""Dots of a character."""
+"""Dots per character."""
 _BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Of a Braille character, by row and column: Unicode's chapter on Braille patterns."""
+"""Bits of a Braille character by row and column, from Unicode's Braille Patterns block."""
 _BLANK = 0x2800
 LEAST_COLUMNS = 20
 _ASPECT = 2.0
-"""A character is about twice as high as wide."""
+"""A character is about twice as high as it is wide."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A character and its colour; the colour of plain text where it is empty."""
+    """A character and its colour; an empty colour means plain text."""
 
     text: str
     colour: str = ""
@@ -30,11 +30,11 @@ def characters(scene: Scene, columns: int) -> list[list[Cell]]:
     """A scene's links, transfers and names in characters, without heading and legend.
 
     Args:
-        scene: what to draw.
-        columns: characters of a row.
+        scene: the scene to draw.
+        columns: characters per row.
 
     Returns:
-        Rows of cells, empty ones at the edges left out.
+        Rows of cells, without empty rows at the top and bottom.
     """
     columns = max(LEAST_COLUMNS, columns)
     scale = columns / scene.width
@@ -61,7 +61,7 @@ def characters(scene: Scene, columns: int) -> list[list[Cell]]:
 
 
 def _write_names(grid: "_Grid", layer: Layer) -> None:
-    """Servers' names, and pieces' numbers in the colours of the symbols that they are on."""
+    """Writes servers' names, and pieces' numbers in the colours of their symbols."""
     colour = ""
     for shape in layer.shapes:
         if isinstance(shape, Disc | Box):
@@ -99,14 +99,14 @@ class _Grid:
                 yield int((ax + (bx - ax) * s) * across), int((ay + (by - ay) * s) * down)
 
     def write(self, x: float, y: float, text: str, colour: str) -> None:
-        """Text about a point."""
+        """Writes text centred at a point."""
         row = int(y * self._scale / _ASPECT)
         first = round(x * self._scale - len(text) / 2)
         for place, character in enumerate(text):
             self._text[row, first + place] = Cell(character, colour)
 
     def trimmed(self) -> list[list[Cell]]:
-        """The rows from the first to the last that have anything."""
+        """The rows from the first to the last that is not empty."""
         rows = [
             [self._cell(row, column) for column in range(self._columns)]
             for row in range(self._rows)

@@ -1,10 +1,10 @@
 /* Zoom and pan of a drawing: by buttons, keys, wheel with Ctrl, pinch, drag and double click. */
 
 const MOST_ZOOM = 24;
-/** Least size at which names of servers are written, and names of racks. */
+/** Smallest size at which names of servers, and of racks, are shown. */
 const LABEL_PX = 6.7, FRAME_PX = 6;
 
-/** Looks at a drawing; `frame` gives its size and radius now. */
+/** A view of a drawing; `frame` gives its current size and radius. */
 function cameraOf(root, frame, changed) {
   const state = { zoom: 1, x: 0, y: 0 };
   const pointers = new Map();
@@ -24,7 +24,7 @@ function cameraOf(root, frame, changed) {
     root.classList.toggle("unframed", small(".frames text", FRAME_PX));
     changed?.(state.zoom);
   };
-  /* Zooms by a factor about a point of the screen, or about the middle. */
+  /* Zooms by a factor about a point of the screen, or about the centre. */
   const zoomBy = (factor, clientX, clientY) => {
     const { width, height } = frame();
     const point = clientX === undefined ? { x: state.x + width / state.zoom / 2, y: state.y + height / state.zoom / 2 } : inside(clientX, clientY);

@@ -1,4 +1,4 @@
-/* The network in SVG: links, servers, switches, and the transfers of one round on their way. */
+/* The network in SVG: links, servers, switches, and the moving transfers of one round. */
 
 const MAX_TRACKS = 6000;
 const MAX_DOTS = 400;
@@ -13,18 +13,18 @@ function svg(name, attributes = {}, parent = null) {
   return element;
 }
 
-/** How thick links of each bandwidth are drawn, as a share of the usual: by their order, where they differ. */
+/** Relative thickness of links of each bandwidth, by rank if bandwidths differ. */
 function bandWidths(schedule) {
   const bands = schedule.raw.bands.length;
   return Array.from({ length: bands }, (_, band) => (bands < 2 ? 0.75 : 0.5 + (1.7 * band) / (bands - 1)));
 }
 
-/** The least way between two links that end beside each other on a bar. */
+/** The smallest distance between two links that end next to each other on a bar. */
 function leastGap(schedule, geometry) {
   const onBar = new Map();
   schedule.links.source.forEach((node, link) => {
     if (!schedule.isBar(node)) return;
-    /* Links that leave an upright bar's end lie side by side. */
+    /* Links that leave the end of an upright bar lie side by side. */
     const across = geometry.wide[node] >= geometry.high[node] || Math.abs(geometry.endX[link] - geometry.x[node]) > 1e-3;
     const side = `${node} ${across}`;
     if (!onBar.has(side)) onBar.set(side, new Set());
@@ -67,7 +67,7 @@ function drawFrames({ frames }, layer) {
   });
 }
 
-/** Draws one switch as a bar with room for lanes. */
+/** Draws one switch as a bar with space for lanes. */
 function drawBar(geometry, node, layer) {
   const thick = Math.max(2, geometry.room[node]) / 2;
   const [wide, high] = [Math.max(geometry.wide[node], thick), Math.max(geometry.high[node], thick)];
@@ -77,7 +77,7 @@ function drawBar(geometry, node, layer) {
   }, layer);
 }
 
-/** A slice of a server's ring from one share of the turn to another. */
+/** A slice of a server's ring between two fractions of a turn. */
 function sliceData(inner, outer, from, to) {
   const point = (radius, share) => {
     const angle = (share - 0.25) * 2 * Math.PI;
@@ -88,7 +88,7 @@ function sliceData(inner, outer, from, to) {
     + `L${point(inner, to)}A${inner} ${inner} 0 ${large} 0 ${point(inner, from)}Z`;
 }
 
-/** Draws one server: a ring with a slice per piece, as large as its share, or with one arc where slices are too small. */
+/** Draws one server: a ring with a slice per piece, as large as its share, or with one arc if slices are too small. */
 function drawServer(schedule, geometry, node, pieces, colour, layer) {
   const r = geometry.radius, inner = r * 0.64;
   const group = svg("g", { class: "server", transform: `translate(${geometry.x[node]} ${geometry.y[node]})` }, layer);
@@ -125,7 +125,7 @@ function drawSwitch(geometry, node, layer) {
   }, layer);
 }
 
-/** Draws the network and returns what changes it. */
+/** Draws the network and returns the functions that update it. */
 function drawNetwork(schedule, root, colour, width) {
   const geometry = geometryOf(schedule, width);
   root.replaceChildren();
@@ -170,14 +170,14 @@ function laneOffsets(drawing, route, taken, load) {
   return offsets;
 }
 
-/** How far right of a link's middle one of its lanes is. */
+/** Distance of a lane from a link's centre line, to the right. */
 function laneOffset(geometry, lane, lanes) {
   if (lanes <= 1) return geometry.side;
   const room = Math.min(geometry.stroke + (geometry.radius < DENSE_RADIUS ? 0.4 : 2), (geometry.radius * 0.85) / lanes);
   return Math.max(geometry.side * 0.4, Math.min(geometry.side, geometry.radius * 0.9 - lanes * room)) + lane * room;
 }
 
-/** How many transfers of a round each link direction carries. */
+/** Number of transfers of a round over each link direction. */
 function loadOf(schedule, start, end) {
   const load = new Map();
   for (let t = start; t < end; t++) {
@@ -190,7 +190,7 @@ function loadOf(schedule, start, end) {
   return load;
 }
 
-/** Draws a round's transfers; dims those of other pieces where one is followed. Returns how many are left out. */
+/** Draws a round's transfers, with other pieces dimmed if one is followed. Returns the number left out. */
 function showRound(drawing, round, piece) {
   const { schedule, geometry, tracks, dots } = drawing;
   drawing.clock = "rounds";
@@ -214,7 +214,7 @@ function showRound(drawing, round, piece) {
   return Math.max(0, end - shown);
 }
 
-/** Draws every transfer by itself. */
+/** Draws every transfer separately. */
 function drawEach(drawing, round, piece, parts) {
   const { schedule, geometry } = drawing;
   const labelled = geometry.radius >= 25 && drawing.moving.length <= 200;
@@ -227,7 +227,7 @@ function drawEach(drawing, round, piece, parts) {
   }
 }
 
-/** Draws one transfer's way. */
+/** Draws the way of one transfer. */
 function drawTrack({ schedule, colour, stroke: width }, { t, points }, className, parent) {
   const track = svg("g", { class: `transfer${schedule.op[t] ? " copy" : ""} ${className}` }, parent);
   const stroke = colour(schedule.piece[t]);
@@ -241,7 +241,7 @@ function dashes(schedule, width, t) {
   return schedule.op[t] ? `${(width * 2.2).toFixed(2)} ${(width * 1.9).toFixed(2)}` : "none";
 }
 
-/** Draws many transfers as few elements: one for each colour and operation. */
+/** Draws many transfers with few elements: one for each colour and operation. */
 function drawTogether(drawing, parts) {
   const { schedule, geometry, colour, stroke: width } = drawing;
   const groups = new Map();
@@ -265,7 +265,7 @@ function drawTogether(drawing, parts) {
   }
 }
 
-/** Draws what moves: a disc for a reduce, an open square for a copy. */
+/** Draws a moving piece: a disc for a reduce, an open square for a copy. */
 function drawDot(drawing, t, label, parent) {
   const { schedule, geometry, stroke } = drawing;
   const r = Math.max(2.4, geometry.radius * (stroke < geometry.stroke * 0.6 ? 0.2 : 0.29));
@@ -303,7 +303,7 @@ function showTree(drawing, round, piece) {
   tree.replaceChildren(part);
 }
 
-/** Moves the dots to a share of their way; at rest they wait on the first half as labels of their tracks. */
+/** Moves the dots to a fraction of their way; at rest they stay in the first half as labels of their tracks. */
 function moveDots(drawing, progress, resting) {
   const eased = progress < 0.5 ? 2 * progress ** 2 : 1 - 2 * (1 - progress) ** 2;
   drawing.dots.classList.toggle("resting", resting);
@@ -320,7 +320,7 @@ function moveDots(drawing, progress, resting) {
   }
 }
 
-/** Fills the servers' rings with what they hold. */
+/** Fills the servers' rings with the contributions that they hold. */
 function fillServers(drawing, held) {
   const { need, gets, share: sizes } = drawing.schedule, pieces = need.length;
   drawing.rings.forEach(({ group, slices, share, part }, server) => {
@@ -341,12 +341,12 @@ function fillServers(drawing, held) {
   });
 }
 
-/** How strongly a share of the contributions is drawn: a complete sum stands apart from every partial one. */
+/** Opacity for a number of contributions; a complete sum is clearly stronger than any partial sum. */
 function depth(value, all) {
   return value <= 0 ? 0 : value >= all ? 1 : 0.16 + 0.52 * (value / all);
 }
 
-/** Makes one transfer of the round stand out, or none. */
+/** Highlights one transfer of the round, or none. */
 function highlight(drawing, root, transfer) {
   root.classList.toggle("pointing", transfer !== null);
   drawing.alone?.remove();
@@ -358,7 +358,7 @@ function highlight(drawing, root, transfer) {
   }
 }
 
-/** The node or link at a point of the drawing. */
+/** The node or link at a point in the drawing. */
 function whatIsAt(drawing, x, y) {
   const { schedule, geometry } = drawing;
   for (let node = 0; node < schedule.count; node++) {

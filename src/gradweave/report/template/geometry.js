@@ -1,8 +1,8 @@
-/* Where things stand in the drawing, and the lines between them. */
+/* Positions in the drawing, and the lines between them. */
 
 const DENSE_RADIUS = 12;
 
-/** Where nodes stand in the drawing and how large they are. */
+/** Positions and sizes of nodes in the drawing. */
 function geometryOf(schedule, width) {
   const { x, y, wide: reachX, high: reachY } = schedule.nodes;
   const range = (values, reach, at, half) => [
@@ -32,7 +32,7 @@ function geometryOf(schedule, width) {
   return geometry;
 }
 
-/** What is written in each frame, and how large; alike within a level. */
+/** The text of each frame and its size, the same within a level. */
 function namesOfFrames(frames) {
   const sizeOf = (frame, text) => Math.min(15, 0.72 * frame.strip, (1.84 * frame.wide) / (0.58 * Math.max(1, text.length)));
   return frames.map(({ level, label, short }) => {
@@ -42,7 +42,7 @@ function namesOfFrames(frames) {
   });
 }
 
-/** How thick each bar may be: twice the way to the nearest server, or the way to the nearest bar beside it. */
+/** Maximum thickness of each bar: twice the distance to the nearest server, or that to the nearest parallel bar. */
 function roomOfBars(schedule, geometry) {
   const room = new Float64Array(schedule.count);
   const bars = [...room.keys()].filter(schedule.isBar);
@@ -63,7 +63,7 @@ function roomOfBars(schedule, geometry) {
   return room;
 }
 
-/** From where to where a drawing reaches along x with the middles of its bowed links, in drawing units. */
+/** Horizontal extent of a drawing including the midpoints of bowed links, in drawing units. */
 function withBows({ links, nodes }, [left, right]) {
   for (let link = 0; link < links.source.length; link++) {
     if (!links.bend[link]) continue;
@@ -75,7 +75,7 @@ function withBows({ links, nodes }, [left, right]) {
   return [left, right];
 }
 
-/** How far bowed links reach beyond the nodes at the drawing's edge, about, in drawing units. */
+/** Approximate distance by which bowed links extend beyond the outermost nodes, in drawing units. */
 function bulge(schedule, scale) {
   const { links, nodes } = schedule;
   let most = 0;
@@ -87,7 +87,7 @@ function bulge(schedule, scale) {
   return most * scale * 0.3;
 }
 
-/** Points along one link direction, moved to its right by an offset, from one node's edge to the other's. */
+/** Points along one link direction, shifted to its right by an offset, from one node's edge to the other's. */
 function lane(schedule, geometry, source, target, offset, trimSource, trimTarget) {
   const link = schedule.linkBetween(source, target), back = schedule.linkBetween(target, source);
   const ax = geometry.endX[link], ay = geometry.endY[link];
@@ -106,7 +106,7 @@ function lane(schedule, geometry, source, target, offset, trimSource, trimTarget
   return points;
 }
 
-/** Points along a whole route: softly round the points that it passes, along a lane of each bar. */
+/** Points along a whole route: soft turns at points, straight runs along a lane of each bar. */
 function routePoints(schedule, geometry, route, offsets, lanes) {
   const points = [];
   for (let i = 0; i + 1 < route.length; i++) {
@@ -123,13 +123,13 @@ function routePoints(schedule, geometry, route, offsets, lanes) {
   return points;
 }
 
-/** Moves a point of a link's end to a lane of the bar there. */
+/** Moves the end point of a link to a lane of the bar there. */
 function ontoLane(geometry, bar, point, offset) {
   if (geometry.wide[bar] > 0) point[1] = geometry.y[bar] + offset;
   else point[0] = geometry.x[bar] + offset;
 }
 
-/** From where to where a route runs along the bar at a place in it. */
+/** Start and end of a route's run along the bar at a place in it. */
 function spanOnBar(schedule, geometry, route, i) {
   const along = geometry.wide[route[i]] > 0 ? geometry.endX : geometry.endY;
   const ends = [route[i - 1], route[i + 1]].map((other) => along[schedule.linkBetween(route[i], other)]);
@@ -137,8 +137,8 @@ function spanOnBar(schedule, geometry, route, i) {
 }
 
 /**
- * For each route, by place in it, how far from the middle of a bar its lane is. Routes that overlap on a bar have
- * different lanes: left to right, each takes the first that is free. Also how thick lines may be to stay apart.
+ * For each route, by place in it, the distance of its lane from the centre line of a bar. Routes that overlap on a bar
+ * have different lanes: left to right, each takes the first free lane. Also the thickness at which lines stay apart.
  */
 function barLanes(schedule, geometry, routes) {
   const offsets = routes.map(() => []);
@@ -168,7 +168,7 @@ function barLanes(schedule, geometry, routes) {
   return { offsets, stroke };
 }
 
-/** A quadratic curve between two points, drawn towards the middle of the node passed. */
+/** A quadratic curve between two points, pulled towards the centre of the node in between. */
 function turn([ax, ay], [bx, by], x, y) {
   const cx = (ax + bx) / 4 + x / 2, cy = (ay + by) / 4 + y / 2;
   return [0.2, 0.4, 0.6, 0.8].map((s) => [
@@ -177,7 +177,7 @@ function turn([ax, ay], [bx, by], x, y) {
   ]);
 }
 
-/** Lengths along a polyline, and the point at a share of it. */
+/** Lengths along a polyline, and the point at a fraction of it. */
 function measured(points) {
   const lengths = [0];
   for (let i = 1; i < points.length; i++) {
@@ -195,7 +195,7 @@ function measured(points) {
 
 const pathData = (points) => "M" + points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
 
-/** The head of an arrow at the end of a polyline. */
+/** The arrowhead at the end of a polyline. */
 function arrowHead(points, size) {
   const [x, y] = points[points.length - 1], [px, py] = points[points.length - 2];
   const length = Math.hypot(x - px, y - py) || 1;

@@ -14,7 +14,7 @@ function freshCanvas(canvas, width, height) {
   return context;
 }
 
-/** What the theme says, by name: to ask the browser takes long while a drawing changes. */
+/** Values of the theme by name, cached: asking the browser is slow while a drawing changes. */
 const THEME = new Map();
 
 /** A colour of the theme. */
@@ -23,7 +23,7 @@ function themed(name) {
   return THEME.get(name);
 }
 
-/** The heat map: returns what draws it and what finds a cell. */
+/** The heat map: returns a function that draws it and a function that finds a cell. */
 function holdingsMatrix(schedule, canvas, colour) {
   const pieces = schedule.root.length, servers = schedule.servers.length;
   const left = Math.max(30, 9 + 7 * Math.max(...schedule.servers.map((node) => schedule.shortName(node).length)));
@@ -43,22 +43,22 @@ function holdingsMatrix(schedule, canvas, colour) {
   return { draw, at };
 }
 
-/** Whether cells are so many that one scale of colours says more than the pieces' own colours. */
+/** Whether there are so many cells that a single colour scale is clearer than one colour per piece. */
 function isAggregate(servers, pieces) {
   return servers * pieces > 2500;
 }
 
-/** Sizes of cells and margins that suit the room there is, or large enough to read, to be scrolled. */
+/** Sizes of cells and margins that fit the available space, or large enough to read with scrolling. */
 function matrixGrid(canvas, servers, pieces, enlarged, left) {
   const room = Math.max(120, canvas.parentElement.clientWidth);
   const top = 22;
   const cell = enlarged ? Math.max(1, Math.min(14, 7600 / Math.max(pieces, servers))) : Math.min(34, (room - left - 2) / pieces);
-  /* Rows stay legible where columns are many more. */
+  /* Rows stay legible even if there are many more columns. */
   const tall = enlarged ? cell : Math.min(Math.max(cell, Math.min(12, 200 / servers)), Math.max(cell < 4 ? 0.5 : 4, 520 / servers));
   return { left, top, cell, tall, width: left + cell * pieces + 2, height: top + tall * servers + 2 };
 }
 
-/** Cells large enough to have edges: pale while partial, full when complete, outlined when just received, underlined where a demand wants them. */
+/** Cells large enough to have edges: pale while partial, full when complete, outlined when just received, underlined if a demand requires them. */
 function drawCells(context, grid, held, before, { schedule, servers, pieces, colour }) {
   const gap = Math.min(grid.cell, grid.tall) > 9 ? 2 : 0.6;
   const paper = themed("--cell"), ink = themed("--ink"), one = themed("--accent"), onColour = themed("--on-colour");
@@ -94,7 +94,7 @@ function drawCells(context, grid, held, before, { schedule, servers, pieces, col
   }
 }
 
-/** Colours of 0 to `all` contributions: few to many on a scale of ratios, then the complete sum apart from all. */
+/** Colours of 0 to `all` contributions: a scale by ratio, with a distinct colour for the complete sum. */
 function ramp(all) {
   const [none, few, many, whole] = ["--cell", "--few", "--many", "--good"].map((name) => rgbOf(themed(name)));
   const colours = new Uint8ClampedArray(4 * (all + 1));
@@ -106,7 +106,7 @@ function ramp(all) {
   return colours;
 }
 
-/** Many cells: one pixel each, scaled; those that have just received are in a colour of their own. */
+/** Many cells: one pixel each, scaled; cells that have just received have a separate colour. */
 function drawPixels(context, grid, held, before, { need, servers: { length: servers } }) {
   const pieces = need.length, image = new ImageData(pieces, servers);
   const colours = ramp(servers), news = rgbOf(themed("--news"));
@@ -122,7 +122,7 @@ function drawPixels(context, grid, held, before, { need, servers: { length: serv
   context.drawImage(small, grid.left, grid.top, grid.cell * pieces, grid.tall * servers);
 }
 
-/** Red, green and blue of a colour, as the browser draws it. */
+/** Red, green and blue of a colour as the browser draws it. */
 function rgbOf(colour) {
   const context = new OffscreenCanvas(1, 1).getContext("2d");
   context.fillStyle = colour;
@@ -130,7 +130,7 @@ function rgbOf(colour) {
   return context.getImageData(0, 0, 1, 1).data;
 }
 
-/** Names of servers beside the rows, pieces above the columns, and frames around what is pointed at. */
+/** Names of servers next to the rows, pieces above the columns, and frames around the cell under the pointer. */
 function drawAxes(context, grid, schedule, { servers, pieces, piece, server, colour }) {
   context.font = `11px ${themed("--sans")}`;
   context.fillStyle = themed("--muted");

@@ -1,4 +1,4 @@
-/* The schedule as the page reads it: unpacked columns, loads of link directions, and contributions held. */
+/* The schedule in the page's form: unpacked columns, loads of link directions, and contributions held. */
 
 /** The round before the first: nothing has moved. */
 const START = -1;
@@ -12,7 +12,7 @@ function unpack(column) {
   return new Kind(bytes.buffer);
 }
 
-/** The schedule, columns unpacked, with what every part of the page looks up. */
+/** The schedule with unpacked columns and the lookup tables that the page needs. */
 function readSchedule(raw) {
   const unpackAll = (columns) => Object.fromEntries(Object.entries(columns).map(([k, v]) => [k, unpack(v)]));
   const { labels, names, short, ...columns } = raw.nodes;
@@ -47,8 +47,8 @@ function readSchedule(raw) {
 }
 
 /**
- * Per piece, how many contributions complete it; by `rank * pieces + piece`, who contributes and who is to have it.
- * Without a demand everyone contributes and, but for the roots of a reduce-scatter, is to have everything.
+ * Per piece, the number of contributions that complete it; by `rank * pieces + piece`, who contributes to it and who must receive it.
+ * Without a demand everyone contributes, and everyone must receive everything, except in a reduce-scatter only the roots.
  */
 function readDemand({ raw, servers, root }) {
   const pieces = root.length, cells = servers.length * pieces;
@@ -64,7 +64,7 @@ function readDemand({ raw, servers, root }) {
   return { need, gives, gets };
 }
 
-/** By rank, the share of the gradient that each server roots, and in how many pieces. */
+/** By rank, the share of the gradient that each server roots, and its number of pieces. */
 function rootedShares({ servers, root, share }) {
   const rank = new Map(servers.map((node, index) => [node, index]));
   const rooted = servers.map(() => ({ share: 0, pieces: 0 }));
@@ -76,7 +76,7 @@ function rootedShares({ servers, root, share }) {
   return rooted;
 }
 
-/** The least and the largest share of a piece; equal but for rounding where pieces are of one size. */
+/** The smallest and the largest share of a piece; equal up to rounding if pieces have one size. */
 function pieceSizes({ share }) {
   return [share.reduce((a, b) => Math.min(a, b), Infinity), share.reduce((a, b) => Math.max(a, b), 0)];
 }
@@ -97,7 +97,7 @@ function roundOf(schedule, transfer) {
   return low;
 }
 
-/** The transfers from one up to another, the other not included. */
+/** The transfers in a half-open range. */
 function between(start, end) {
   return Array.from({ length: end - start }, (_, i) => start + i);
 }
@@ -107,23 +107,29 @@ function eachLink(schedule, route, act) {
   for (let i = 0; i + 1 < route.length; i++) act(schedule.linkBetween(route[i], route[i + 1]));
 }
 
-/** The stages that transfers belong to, in words; empty where there are none. */
+/** The names of the two stages; of a gradient that travels in one piece, a reduce and a broadcast. */
+function stageNames(schedule) {
+  if (schedule.gets) return ["sums", "copies"];
+  return schedule.root.length === 1 ? ["reduce", "broadcast"] : ["reduce-scatter", "all-gather"];
+}
+
+/** The stages of some transfers in words; empty without transfers. */
 function stagesOf(schedule, transfers) {
   let reduces = false, copies = false;
   for (const t of transfers) schedule.op[t] ? (copies = true) : (reduces = true);
-  const [adding, copying] = schedule.gets ? ["sums", "copies"] : ["reduce-scatter", "all-gather"];
+  const [adding, copying] = stageNames(schedule);
   return [reduces && adding, copies && copying].filter(Boolean).join(" + ");
 }
 
-/** The stages that a round's transfers belong to, in words. */
+/** The stages of a round's transfers in words. */
 function stageOf(schedule, round) {
   const [start, end] = transfersOf(schedule, round);
   if (start < end) return stagesOf(schedule, between(start, end));
   if (schedule.gets) return "idle";
-  return round < schedule.raw.stages.reduce_scatter ? "reduce-scatter" : "all-gather";
+  return stageNames(schedule)[Number(round >= schedule.raw.stages.reduce_scatter)];
 }
 
-/** Per round, link directions taken by reduces and by copies; and what all link directions could carry. */
+/** Per round, link directions used by reduces and by copies; and the capacity of all link directions. */
 function linkLoad(schedule) {
   const load = [new Float64Array(schedule.rounds), new Float64Array(schedule.rounds)];
   for (let round = 0; round < schedule.rounds; round++) {
@@ -136,8 +142,8 @@ function linkLoad(schedule) {
 
 /**
  * Contributions held after each round, or at the START: a function from a round to one number per server and piece, of N in all,
- * or of as many as contribute to the piece; what others hold at the start counts nothing then.
- * Sums of contribution counts add up as the counts do, so the counts themselves are not needed to draw them.
+ * or of the piece's number of contributors; with a demand, data of non-contributors at the start counts nothing.
+ * Adding two partial sums adds their numbers of contributions, so numbers are enough to draw them.
  */
 function contributions(schedule) {
   const pieces = schedule.root.length, servers = schedule.servers.length;
@@ -188,7 +194,7 @@ function contributions(schedule) {
     }
     return done;
   };
-  /* Pieces that a server is to have. */
+  /* Pieces that a server must receive. */
   const asked = (server) => schedule.gets?.subarray(server * pieces, (server + 1) * pieces).reduce((sum, mark) => sum + mark, 0) ?? pieces;
   return { after, inTime, complete, asked, pieces, servers, row };
 }

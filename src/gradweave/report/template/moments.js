@@ -1,6 +1,6 @@
-/* A schedule by seconds: which transfers are under way when, in which lanes they run, what has arrived. */
+/* A schedule by seconds: the active transfers, their lanes, and the data that has arrived. */
 
-/** Which transfers are under way at a time; quick where times ascend. */
+/** The transfers under way at a time; fast if times ascend. */
 function transfersInTime({ begin, end, transfers }) {
   const order = Uint32Array.from({ length: transfers }, (_, t) => t).sort((a, b) => begin[a] - begin[b] || a - b);
   const active = new Set();
@@ -17,7 +17,7 @@ function transfersInTime({ begin, end, transfers }) {
   };
 }
 
-/** What has arrived by a time: a function from seconds to how many transfers, and to contributions held, as `contributions` counts. */
+/** The data that has arrived by a time: a function from seconds to the number of transfers and to contributions held, as in `contributions`. */
 function heldInTime({ schedule, start, sent, row }) {
   const { end, transfers, piece, target, op } = schedule, pieces = schedule.root.length;
   const order = Uint32Array.from({ length: transfers }, (_, t) => t).sort((a, b) => end[a] - end[b] || a - b);
@@ -48,8 +48,8 @@ function heldInTime({ schedule, start, sent, row }) {
 }
 
 /**
- * Lanes that transfers keep from start to end: of each link the lowest that is free at the start, of a bar the lowest
- * on which no other runs beside it. Returns a transfer's points, and how wide tracks may be.
+ * Lanes that transfers keep from start to end: on a link the lowest lane that is free at the start, on a bar the lowest
+ * without an overlapping transfer. Returns a transfer's points, and the width of tracks.
  */
 function lanesInTime(schedule, geometry) {
   const { begin, end, transfers } = schedule;
@@ -92,7 +92,7 @@ function lanesInTime(schedule, geometry) {
   return { points, stroke };
 }
 
-/** Draws a transfer with the elements of one that is over: to make new ones takes longest. Returns whether there were any. */
+/** Draws a transfer with the elements of a finished transfer, since creating elements is slow. Returns whether there were any. */
 function redrawn(drawing, one, left, label) {
   const { schedule, colour, stroke: width } = drawing;
   const at = left.findLastIndex((other) => schedule.op[other.t] === schedule.op[one.t]);
@@ -114,7 +114,7 @@ function redrawn(drawing, one, left, label) {
   return true;
 }
 
-/** Draws the transfers that are under way at a time, each where it is. Returns how many are left out. */
+/** Draws the transfers under way at a time at their positions. Returns the number left out. */
 function showMoment(drawing, now, piece) {
   const { schedule, tracks, dots } = drawing;
   const time = (drawing.time ??= { active: transfersInTime(schedule), lanes: lanesInTime(schedule, drawing.geometry), shown: new Map(), piece: null });

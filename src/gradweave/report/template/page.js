@@ -1,10 +1,14 @@
-/* The page: one state, the clock that moves it, and what changes it. */
+/* The page: its state, the clock that advances it, and its controls. */
 
 const ROUND_MS = 1500;
-/** In which the whole is played by seconds; at its own speed nothing could be seen. */
+/** Seconds for playing the whole schedule by time; at real speed nothing could be seen. */
 const WHOLE_MS = 20_000;
-/** Parts of the whole that the scrubber tells apart. */
+/** Number of positions of the scrubber. */
 const SCRUBBED = 2000;
+/** Pixels of a drawing's height, on a phone and elsewhere, below which a page scrolls rather than draw it even smaller. */
+const LOWEST_DRAWING = [220, 280];
+/** Pixels of a notebook's frame in which the drawing and the player fit. */
+const FRAMED = 760;
 const byId = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -21,7 +25,7 @@ let views = [];
 
 const bySeconds = () => state.clock === "seconds";
 
-/** Shows a round, or a moment, anew in every view. */
+/** Redraws every view for a round or a moment. */
 function showNow() {
   const { round } = state;
   const scrubber = byId("scrubber");
@@ -31,7 +35,7 @@ function showNow() {
   document.body.dataset.round = String(round);
 }
 
-/** Goes to a round, moving its transfers or with them arrived. */
+/** Goes to a round, with its transfers moving or arrived. */
 function goTo(round, moving = false) {
   state.round = Math.max(START, Math.min(last, round));
   state.progress = moving && state.round > START && !calm.matches ? 0 : 1;
@@ -54,7 +58,7 @@ function jumpToTime(now) {
   goToTime(now);
 }
 
-/** Goes to the next time before or after now at which a transfer begins or ends. */
+/** Goes to the previous or next time at which a transfer starts or ends. */
 function stepTime(forwards) {
   let next = forwards ? page.seconds : 0;
   for (const { schedule } of views) {
@@ -67,7 +71,7 @@ function stepTime(forwards) {
   jumpToTime(next);
 }
 
-/** Chooses by what the page moves, and stays about where it is. */
+/** Chooses between rounds and seconds, keeping the approximate position. */
 function setClock(clock) {
   setPlaying(false);
   const [{ schedule }] = views, first = unpack(schedule.raw.use.roundFirst);
@@ -91,7 +95,7 @@ function jump(round, moving = false) {
   goTo(round, moving);
 }
 
-/** Starts or stops playing; a round that is stopped halfway waits there. */
+/** Starts or stops playing; a round that is stopped halfway stays there. */
 function setPlaying(playing) {
   state.stepping = false;
   if (playing === state.playing) return;
@@ -126,7 +130,7 @@ function run() {
   frame = requestAnimationFrame(tick);
 }
 
-/** One frame by seconds: moves on by the time passed. */
+/** One frame by seconds: advances by the elapsed time. */
 function tickTime(time) {
   if (!state.playing) return;
   const step = lastTime ? ((time - lastTime) / WHOLE_MS) * state.speed * page.seconds : 0;
@@ -137,7 +141,7 @@ function tickTime(time) {
   else frame = requestAnimationFrame(tick);
 }
 
-/** One frame: moves on by the time passed. */
+/** One frame: advances by the elapsed time. */
 function tick(time) {
   if (bySeconds()) return tickTime(time);
   const step = lastTime ? ((time - lastTime) / ROUND_MS) * state.speed : 0;
@@ -158,7 +162,7 @@ function tick(time) {
   if (state.stepping || state.playing) frame = requestAnimationFrame(tick);
 }
 
-/** What steps through the whole, by rounds or by seconds. */
+/** Functions that step through the schedule, by rounds or by seconds. */
 const steps = {
   first: () => (bySeconds() ? jumpToTime(0) : jump(START)),
   back: () => (bySeconds() ? stepTime(false) : jump(state.round - 1)),
@@ -167,7 +171,7 @@ const steps = {
   scrub: (value) => (bySeconds() ? jumpToTime((value / SCRUBBED) * page.seconds) : jump(value)),
 };
 
-/** Wires pointer and keyboard to the state. */
+/** Connects pointer and keyboard to the state. */
 function listen() {
   const on = (id, type, act) => byId(id).addEventListener(type, act);
   for (const id of ["first", "back", "forward", "last"]) on(id, "click", steps[id]);
@@ -177,7 +181,8 @@ function listen() {
   on("speed", "change", () => { state.speed = Number(byId("speed").value); });
   on("piece", "change", () => follow(byId("piece").value === "" ? null : Number(byId("piece").value)));
   document.addEventListener("keydown", onKey);
-  new ResizeObserver(() => views.forEach(resizeView)).observe(byId("views"));
+  new ResizeObserver(() => { fitDrawing(); views.forEach(resizeView); }).observe(byId("views"));
+  addEventListener("resize", fitDrawing);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { THEME.clear(); views.forEach(redrawNetwork); showNow(); });
 }
 
@@ -205,7 +210,18 @@ function onKey(event) {
   act();
 }
 
-/** Fills the head of the page and what is chosen from, and puts the player where it belongs. */
+/** Limits the drawing's height so that the player under it is visible without scrolling. */
+function fitDrawing() {
+  if (views.length > 1) return; // there the player sticks to the top
+  const drawing = views[0].part("network"), box = drawing.getBoundingClientRect();
+  const under = byId("player").getBoundingClientRect().bottom - box.bottom;
+  // A notebook's frame is made as tall as the page: the window's height would then only grow.
+  const most = parent === self ? innerHeight : Math.min(innerHeight, FRAMED);
+  const room = most - (box.top + scrollY) - under - 8;
+  drawing.style.maxHeight = `${Math.max(LOWEST_DRAWING[Number(innerWidth > 700)], room)}px`;
+}
+
+/** Fills the head of the page and the menus, and puts the player under a single drawing. */
 function furnish() {
   const [{ schedule, root }] = views;
   const several = views.length > 1;
@@ -226,6 +242,7 @@ function furnish() {
 
 views = given.schedules.map((raw, index) => makeView(raw, index, given.schedules.length > 1, page));
 furnish();
+fitDrawing();
 for (const view of views) view.camera.apply();
 setClock(location.hash || !given.schedules.some(({ clock }) => clock === "seconds") ? "rounds" : "seconds");
 if (!bySeconds()) goTo(Number(/^#round=(\d{1,6})$/.exec(location.hash)?.[1] ?? START));

@@ -1,6 +1,6 @@
-/* Shares of the gradient: what each server roots, beside equal parts. */
+/* Shares of the gradient: the part that each server roots, compared with equal parts. */
 
-/** Whether pieces differ in size, by more than the rounding of what the page is given. */
+/** Whether pieces differ in size by more than the rounding of the page's data. */
 function sizesDiffer(schedule) {
   const [least, most] = pieceSizes(schedule);
   return schedule.root.length > 0 && most > least * (1 + 1e-5);
@@ -13,12 +13,12 @@ function rootsDiffer({ rooted, root, gets }) {
   return root.length > 0 && Math.max(...shares) - Math.min(...shares) > 1e-5;
 }
 
-/** A share in percent, finely enough to compare. */
+/** A share in percent, with enough digits to compare. */
 function shareText(share) {
   return `${(100 * share).toFixed(share < 0.0995 ? 2 : 1)} %`;
 }
 
-/** Fills the table of what each server roots. */
+/** Fills the table of the shares that servers root. */
 function showShares(schedule, table, hint) {
   const { rooted, servers } = schedule;
   const equal = 1 / servers.length, most = Math.max(equal, ...rooted.map(({ share }) => share));
@@ -27,7 +27,7 @@ function showShares(schedule, table, hint) {
     + (none ? `${counted(none, "server")} root${none === 1 ? "s" : ""} nothing: ${none === 1 ? "it adds its" : "they add their"} part to the others' sums and get${none === 1 ? "s" : ""} them back.` : "Every server roots some.");
   const head = element("tr", "", element("thead", "", table));
   const told = schedule.named ? ["rank", "id"] : [];
-  for (const text of ["server", ...told, "pieces", "share", "beside equal", ""]) element("th", text, head).scope = "col";
+  for (const text of ["server", ...told, "pieces", "share", "vs equal", ""]) element("th", text, head).scope = "col";
   const body = element("tbody", "", table);
   rooted.forEach(({ share, pieces }, rank) => {
     const row = element("tr", "", body);

@@ -1,9 +1,9 @@
-/* The load of links in each round, above the scrubber and in line with it. */
+/* The load of links in each round, above the scrubber and aligned with it. */
 
 const THUMB = 18;
 const SIDE = 14;
 
-/** The chart: returns what draws it and what finds a round. */
+/** The chart: returns a function that draws it and a function that finds a round. */
 function loadTimeline(schedule, canvas, load, rounds) {
   const height = 90, base = 82, top = 36;
   const width = () => Math.max(160, canvas.parentElement.clientWidth);
@@ -21,7 +21,7 @@ function loadTimeline(schedule, canvas, load, rounds) {
   return { draw, at };
 }
 
-/** The line that no load passes. */
+/** The line that no load exceeds. */
 function drawCeiling(context, width, top) {
   context.strokeStyle = themed("--line");
   context.setLineDash([2, 4]);
@@ -32,7 +32,7 @@ function drawCeiling(context, width, top) {
   context.setLineDash([]);
 }
 
-/** What that line means, readable over the cursor. */
+/** The label of that line, readable over the cursor. */
 function nameCeiling(context, width, top) {
   context.textAlign = "right";
   context.textBaseline = "bottom";
@@ -43,7 +43,7 @@ function nameCeiling(context, width, top) {
   context.fillText("all link directions", width - SIDE, top - 2);
 }
 
-/** One bar a round, or the highest of several: reduces filled, copies open, stacked where a round has both. */
+/** One bar per round, or the highest of several rounds: reduces filled, copies open, stacked if a round has both. */
 function drawBars(context, schedule, load, { place, base, top, round }) {
   const pitch = place(0) - place(START);
   const bar = Math.max(1, Math.min(26, pitch * 0.72));
@@ -66,12 +66,12 @@ function drawBars(context, schedule, load, { place, base, top, round }) {
   }
 }
 
-/** Names of the stages over the rounds that they last, and a line where one ends. */
+/** Names of the stages above their rounds, and a line at the end of a stage. */
 function drawStages(context, schedule, place) {
   const { reduce_scatter: reduces, all_gather: gathers } = schedule.raw.stages;
-  const spans = [];
-  if (reduces) spans.push(["reduce-scatter", -0.5, reduces - 0.5]);
-  if (gathers) spans.push(["all-gather", schedule.rounds - gathers - 0.5, schedule.rounds - 0.5]);
+  const spans = [], [adding, copying] = stageNames(schedule);
+  if (reduces) spans.push([adding, -0.5, reduces - 0.5]);
+  if (gathers) spans.push([copying, schedule.rounds - gathers - 0.5, schedule.rounds - 0.5]);
   const overlap = spans.length === 2 && spans[1][1] < spans[0][2];
   context.textBaseline = "middle";
   context.textAlign = "left";
@@ -89,7 +89,7 @@ function drawStages(context, schedule, place) {
   context.fillRect(place(spans[0][2]) - 0.5, 3, 1, 79);
 }
 
-/** Where the page is. */
+/** The current position of the page. */
 function drawCursor(context, x, base) {
   context.fillStyle = themed("--accent");
   context.fillRect(x - 0.75, 16, 1.5, base - 10);

@@ -1,9 +1,9 @@
-/* Where time goes: what the busiest link directions carry when, in the event model. */
+/* Where time goes: the load of the busiest link directions over time, in the event model. */
 
 const USE_ROW = 20;
 const USE_AXIS = 20;
 
-/** The chart: returns what draws it and what it says of a row. */
+/** The chart: returns a function that draws it and a function that describes a row. */
 function useChart(schedule, canvas) {
   const { use } = schedule.raw;
   const levels = unpack(use.levels), first = unpack(use.roundFirst), last = unpack(use.roundLast);
@@ -35,7 +35,7 @@ function linkName(schedule, link) {
   return `${schedule.name(schedule.links.source[link])} → ${schedule.name(schedule.links.target[link])}`;
 }
 
-/** The time in which the current round's transfers are under way. */
+/** The time span of the current round's transfers. */
 function drawNow(context, box, rows, from, to) {
   const x = (seconds) => box.left + ((box.right - box.left) * seconds) / box.seconds;
   context.fillStyle = themed("--accent");
@@ -52,7 +52,7 @@ function drawCursorAt(context, box, rows, now) {
   context.fillRect(box.left + ((box.right - box.left) * now) / box.seconds - 0.75, 0, 1.5, rows * USE_ROW + 3);
 }
 
-/** A row's link and how much of it is used. */
+/** A row's link and its utilisation. */
 function drawName(context, box, row, name, used) {
   const middle = (row + 0.5) * USE_ROW;
   context.textBaseline = "middle";
@@ -64,7 +64,7 @@ function drawName(context, box, row, name, used) {
   context.fillText(percent(used), box.right + 7, middle);
 }
 
-/** What a link carries over time, from the row's foot up: reduces strong, copies pale; where nothing is drawn it waits. */
+/** The load of a link over time, from the bottom of the row: reduces strong, copies pale; it is idle where nothing is drawn. */
 function drawLevels(context, box, row, levels, stretches) {
   const high = USE_ROW - 6, foot = (row + 1) * USE_ROW - 3;
   const left = Math.round(box.left), wide = Math.round(box.right) - left;
@@ -81,7 +81,7 @@ function drawLevels(context, box, row, levels, stretches) {
   }
 }
 
-/** The mean of some levels, of the first where there are none. */
+/** The mean of some levels, or the first level for an empty range. */
 function meanLevel(levels, from, to) {
   let sum = 0;
   const end = Math.max(from + 1, to);
@@ -108,22 +108,22 @@ function niceStep(least) {
   return power * [1, 2, 5, 10].find((factor) => factor * power >= least * 0.999);
 }
 
-/** When a link waits, in words. */
+/** A link's idle times in words. */
 function waitsOf({ used, before_s: before, between_s: between, gaps, longest_s: longest, after_s: after }) {
   return [
-    `carries ${percent(used)} of what it could`,
+    `carries ${percent(used)} of its capacity`,
     before && `idle ${duration(before)} before its first transfer`,
     gaps && `idle ${duration(between)} in ${counted(gaps, "gap")}${gaps > 1 ? `, the longest ${duration(longest)}` : ""}`,
     after && `idle ${duration(after)} after its last`,
   ].filter(Boolean);
 }
 
-/** What the chart shows, and of the busiest link in full. */
+/** A description of the chart, with details of the busiest link. */
 function showUse(schedule, hint) {
   const { links, seconds } = schedule.raw.use;
   if (!links.length) return;
   const [first] = links, others = schedule.links.source.length - links.length;
   const all = others > 0 ? `The ${links.length === 1 ? "busiest link direction" : `${links.length} busiest link directions`} of ${schedule.links.source.length.toLocaleString("en")}` : "All link directions";
-  hint.textContent = `${all} over the ${duration(seconds)} that the schedule takes without barriers: strong where they reduce, pale where they copy, as high as the share of their bandwidth in use; elsewhere they wait. `
+  hint.textContent = `${all} over the ${duration(seconds)} that the schedule takes without barriers: strong where they reduce, pale where they copy, with the used share of their bandwidth as height; elsewhere they are idle. `
     + `${linkName(schedule, first.link)} ${waitsOf(first).join("; ")}. Shaded: while the current round's transfers are under way.`;
 }

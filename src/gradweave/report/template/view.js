@@ -1,10 +1,10 @@
 /* One schedule on the page: its drawing, timeline, heat map and table. */
 
 const TABLE_ROWS = 400;
-/** While it plays by seconds, holdings and links' use are shown as often as that, or for one part in so many of the time: of large networks they take long. */
+/** While playing by seconds, holdings and link use are redrawn at most once in HELD_MS, and for at most one part in HELD_PART of the time: on large networks that is slow. */
 const HELD_MS = 100, HELD_PART = 5;
 
-/** Makes the view of a schedule from the page's template; the first one's parts have ids, too. */
+/** Creates a schedule's view from the page's template; the parts of the first view also have ids. */
 function makeView(raw, index, several, page) {
   const root = document.importNode(byId("view").content, true).firstElementChild;
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
@@ -33,7 +33,7 @@ function themedLightness() {
   return Number(themed("--piece-lightness")) || 0.62;
 }
 
-/** Fills what never changes. */
+/** Fills the constant parts. */
 function fillView(view) {
   const { part, schedule, page, several } = view;
   const { raw } = schedule;
@@ -43,14 +43,14 @@ function fillView(view) {
     for (const whose of view.root.querySelectorAll(".whose")) whose.textContent = ` · ${view.name}`;
     part("which-name").textContent = view.name;
     if (raw.known) element("small", raw.known, part("which-name"));
-    part("which-how").textContent = [given.title === raw.network ? "" : raw.network, provenance(raw)].filter(Boolean).join(" · ");
+    part("which-how").textContent = [given.title === raw.network ? "" : raw.network, provenance(raw), raw.options].filter(Boolean).join(" · ");
   }
   showFacts(several ? part("which-facts") : byId("facts"), factsOf(schedule, page.gradientBytes, several));
   part("transfers-of").hidden = false;
   const ringed = Boolean(view.part("network").querySelector(".slice"));
   const legend = part("server-legend");
   element("b", "server", legend);
-  legend.append(ringed ? `: a slice for each piece${sizesDiffer(schedule) ? ", as large as its share" : ""}, full when its sum is complete` : `: dark arc, the share of ${schedule.gets ? "what it is to have" : sizesDiffer(schedule) ? "the gradient" : "pieces"} that is complete`);
+  legend.append(ringed ? `: a slice for each piece${sizesDiffer(schedule) ? ", as large as its share" : ""}, full when its sum is complete` : `: dark arc, the share of ${schedule.gets ? "what it must have" : sizesDiffer(schedule) ? "the gradient" : "pieces"} that is complete`);
   part("switch-legend").hidden = ![...schedule.nodes.server.keys()].some((node) => !schedule.nodes.server[node] && !schedule.isBar(node));
   part("bar-legend").hidden = ![...schedule.nodes.server.keys()].some(schedule.isBar);
   showBandwidths(schedule, part("bandwidths"));
@@ -65,7 +65,7 @@ function fillView(view) {
   part("enlarge").hidden = !aggregate;
 }
 
-/** Draws the network from nothing. */
+/** Draws the network from scratch. */
 function redrawNetwork(view) {
   const root = view.part("network");
   view.width = drawingWidth(root);
@@ -73,18 +73,18 @@ function redrawNetwork(view) {
   view.camera?.apply();
 }
 
-/** Width of the drawing in its own units: fewer where there is little room, so that everything is larger. */
+/** Width of the drawing in its units: fewer on small screens, so that everything is larger. */
 function drawingWidth(root) {
   const room = root.parentElement.clientWidth;
   return room < 520 ? 540 : room < 640 ? 760 : 1000;
 }
 
-/** Contributions that are held now. */
+/** Contributions held now. */
 function heldNow({ held, page, settled }) {
   return page.state.clock === "seconds" ? held.inTime().at(page.state.now) : held.after(settled ?? START);
 }
 
-/** Shows a moment: words, what is under way, what has arrived. */
+/** Shows a moment: its text, the active transfers, the data that has arrived. */
 function showMomentOf(view) {
   const { part, schedule, page, network } = view;
   const { now, piece, playing } = page.state;
@@ -95,7 +95,7 @@ function showMomentOf(view) {
   part("now").textContent = `${duration(Math.min(now, schedule.seconds))} of ${duration(schedule.seconds)}${stage ? ` · ${stage}` : ""}`;
   const missing = left ? ` ${left.toLocaleString("en")} more are not drawn.` : "";
   const over = now >= schedule.seconds;
-  part("caption").textContent = over ? "Every server holds everything that it is to hold." : `${counted(active.length, "transfer")} under way.${missing}`;
+  part("caption").textContent = over ? "Every server holds everything that it must hold." : `${counted(active.length, "transfer")} under way.${missing}`;
   part("load").textContent = part("takes").textContent = "";
   part("transfers-of").textContent = "Transfers under way";
   if (part("details").open && !playing) showTable(view);
@@ -110,7 +110,7 @@ function showMomentOf(view) {
   view.heldNext = started + Math.max(HELD_MS, HELD_PART * (performance.now() - started));
 }
 
-/** Shows a round anew: words, drawing, table. */
+/** Redraws a round: text, drawing, table. */
 function showRoundOf(view) {
   if (view.page.state.clock === "seconds") return showMomentOf(view);
   const { part, schedule, page, load, network } = view;
@@ -121,7 +121,7 @@ function showRoundOf(view) {
   const left = network.showRound(here, piece);
   const missing = left ? ` ${left.toLocaleString("en")} transfers are not drawn.` : "";
   const done = here >= schedule.rounds;
-  part("caption").textContent = (done ? "Every server holds everything that it is to hold." : caption(schedule, here, piece)) + missing;
+  part("caption").textContent = (done ? "Every server holds everything that it must hold." : caption(schedule, here, piece)) + missing;
   network.showTree(here, piece);
   const busy = here >= 0 && !done ? load.reduce[here] + load.copy[here] : 0;
   part("load").textContent = here >= 0 && !done ? `Link load ${busy.toLocaleString("en")} of ${load.capacity.toLocaleString("en")}, ${Math.round((100 * busy) / load.capacity)} %.` : "";
@@ -134,7 +134,7 @@ function showRoundOf(view) {
   showProgressOf(view);
 }
 
-/** Shows how far the round is: dots on their way, holdings once they arrive. */
+/** Shows the progress of a round: moving dots, and holdings once they arrive. */
 function showProgressOf(view) {
   if (view.page.state.clock === "seconds") return showMomentOf(view);
   const { progress, round, playing } = view.page.state;
@@ -156,7 +156,7 @@ function showHoldings(view) {
   view.matrix.draw(now, fresh ? held.after(round - 1) : null, { piece: page.state.piece, server: view.server, enlarged: view.enlarged });
   const complete = held.complete(now).reduce((sum, c) => sum + c, 0);
   const cells = schedule.servers.reduce((sum, _, server) => sum + held.asked(server), 0);
-  const marked = schedule.gets ? `as many as contribute when complete${isAggregate(held.servers, held.pieces) ? "" : "; underlined where the demand wants it"}` : `${held.servers} when complete`;
+  const marked = schedule.gets ? `as many as contribute when complete${isAggregate(held.servers, held.pieces) ? "" : "; underlined where the demand requires it"}` : `${held.servers} when complete`;
   part("held").textContent = `Rows are servers, columns pieces; each cell counts contributions, ${marked}. Complete now: ${complete.toLocaleString("en")} of ${cells.toLocaleString("en")}.`;
 }
 
@@ -185,7 +185,7 @@ function showTable({ part, schedule, colour, page, network }) {
   part("count").textContent = `(${listed.length.toLocaleString("en")})`;
 }
 
-/** Shows a few words beside the pointer, or none. */
+/** Shows a tooltip next to the pointer, or hides it. */
 function showTip(lines, x, y) {
   const tip = byId("tip");
   tip.hidden = !lines;
@@ -196,7 +196,7 @@ function showTip(lines, x, y) {
   tip.style.top = `${Math.min(y + 16, innerHeight - tip.offsetHeight - 8)}px`;
 }
 
-/** What a node or a link has to say in this round. */
+/** The tooltip of a node or a link in this round. */
 function describe(view, found) {
   const { schedule, held, network } = view;
   if (found.node !== undefined) {
@@ -216,7 +216,7 @@ function describe(view, found) {
     `${schedule.name(source[link])} → ${schedule.name(target[link])}: ${schedule.raw.bands[band[link]] ?? ""}, carries ${carried.get(link) ?? 0} of ${capacity[link]}`)];
 }
 
-/** Points at what lies under the pointer in the drawing. */
+/** Highlights the object under the pointer in the drawing. */
 function pointAtNetwork(view, event) {
   const matrixToScreen = view.part("network").getScreenCTM();
   if (!matrixToScreen) return;
@@ -229,7 +229,7 @@ function pointAtNetwork(view, event) {
   showHoldings(view);
 }
 
-/** Says what a cell of the heat map holds. */
+/** Shows the content of a cell of the heat map. */
 function pointAtMatrix(view, event) {
   const { part, matrix, held, schedule } = view;
   const box = part("holdings").getBoundingClientRect();
@@ -239,11 +239,11 @@ function pointAtMatrix(view, event) {
   const name = schedule.name(schedule.servers[cell.server]);
   const size = sizesDiffer(schedule) ? `, ${percent(schedule.share[cell.piece])} of ${schedule.gets ? "all bytes" : "the gradient"}` : "";
   const at = cell.server * held.pieces + cell.piece;
-  const role = schedule.gets ? [[schedule.gives[at] && "contributes", schedule.gets[at] && "is to have it"].filter(Boolean).join(", ") || "neither contributes nor is to have it"] : [];
+  const role = schedule.gets ? [[schedule.gives[at] && "contributes", schedule.gets[at] && "must receive it"].filter(Boolean).join(", ") || "neither contributes nor receives it"] : [];
   showTip([`server ${name}, piece ${cell.piece}${size}`, `rank ${cell.server}, id ${schedule.servers[cell.server]}`, `${value} of ${schedule.need[cell.piece]} contribution${schedule.need[cell.piece] === 1 ? "" : "s"}`, ...role, "click to follow this piece"], event.clientX, event.clientY);
 }
 
-/** Wires a view's own controls. */
+/** Connects a view's controls. */
 function listenTo(view) {
   const { part, page } = view;
   const on = (name, type, act) => part(name).addEventListener(type, act);
@@ -280,7 +280,7 @@ function listenTo(view) {
   on("rows", "click", (event) => { if (event.target.dataset.piece) page.follow(Number(event.target.dataset.piece)); });
 }
 
-/** Fits a view to new room: everything is redrawn at its size. */
+/** Adapts a view to a new size and redraws everything. */
 function resizeView(view) {
   view.timeline.draw(Math.min(view.page.state.round, view.schedule.rounds));
   if (view.page.state.clock === "seconds") view.use.draw(START, view.page.state.now);

@@ -1,8 +1,8 @@
-/* What the page says in words; strings of the schedule become text, never markup. */
+/* The texts of the page; strings from the schedule become text, never markup. */
 
 /** A number with its noun. */
-function counted(count, noun) {
-  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+function counted(count, noun, plural = `${noun}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 }
 
 /** An element with text; text is never read as markup. */
@@ -14,13 +14,13 @@ function element(name, text, parent, className = "") {
   return made;
 }
 
-/** Seconds in a unit that suits them. */
+/** Seconds in a suitable unit. */
 function duration(seconds) {
   const [unit, name] = seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
   return `${Number((seconds / unit).toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 })} ${name}`;
 }
 
-/** Bytes in a unit that suits them. */
+/** Bytes in a suitable unit. */
 function sized(bytes) {
   const power = bytes >= 1 ? Math.min(4, Math.floor(Math.log10(bytes) / 3)) : 0;
   return `${Number((bytes / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
@@ -28,61 +28,69 @@ function sized(bytes) {
 
 /** A share as a percentage. */
 function percent(share) {
-  return `${Number((100 * share).toPrecision(share < 0.1 ? 1 : 2))} %`;
+  return `${Number((100 * share).toPrecision(share < 0.1 ? 1 : 2))}%`;
 }
 
-/** What the links' bandwidths are, in a few words. */
+/** A short description of the links' bandwidths. */
 function bandwidthOf({ bands }) {
   return bands.length === 1 ? bands[0] : `${bands[0]} to ${bands[bands.length - 1]}`;
 }
 
-/** On whose word a bound is: that of a certificate, of the page's maker, who computed it, or of a file. */
+/** The source of a bound: a certificate, the program that made the page and computed it, or a file. */
 function boundSource({ kind, source, certified }) {
   if (source === "stated") return `${kind}, stated by the file, not checked`;
   return certified ? kind : `${kind}, ${source === "search" ? "by search, " : ""}not certified`;
 }
 
-/** What the page may say of the rounds: green only where rounds tell the time and are what was asked for, and the bound was computed. */
+/** The schedules that the bound holds for; empty if it holds for every schedule. */
+function boundClass({ holds_for: some }) {
+  return some === "every schedule" ? "" : ` for ${some}`;
+}
+
+/** The badge for rounds: green only if rounds determine the time and were the objective, and the bound was computed. */
 function roundsBadge(raw) {
   if (!raw.bound) return null;
   const gap = raw.rounds - raw.bound.rounds;
-  const hint = `at least ${counted(raw.bound.rounds, "round")} (${boundSource(raw.bound)})`;
+  const hint = `at least ${counted(raw.bound.rounds, "round")} (${boundSource(raw.bound)})${boundClass(raw.bound)}`;
   if (raw.bound.source === "stated" && gap === 0) return { text: "as few as the file states", kind: "badge plain", hint };
   if (gap > 0 && raw.objective === "seconds") return null;
   if (gap > 0) return { text: `+${gap}`, kind: "badge gap", hint };
   if (gap < 0) return { text: "below the bound", kind: "badge gap", hint };
   const told = raw.equalLinks && raw.objective === "rounds";
-  return told ? { text: "optimal in rounds", kind: "badge", hint } : { text: "fewest rounds", kind: "badge plain", hint };
+  const among = boundClass(raw.bound) && " among such schedules";
+  return told ? { text: `optimal in rounds${among}`, kind: "badge", hint } : { text: `fewest rounds${among}`, kind: "badge plain", hint };
 }
 
-/** What it may say of the time, where the least is known. */
+/** The badge of the time, if its lower bound is known. */
 function timeBadge(raw) {
-  const { events, least, why } = raw.time;
+  const { events, least, why, holdsFor } = raw.time;
   if (!least || events === 0) return null;
   const gap = events / least - 1;
-  if (gap < 1e-9) return { text: "optimal in seconds", kind: "badge", hint: why };
+  if (gap < 1e-9) return { text: `optimal in seconds${holdsFor && " among such schedules"}`, kind: "badge", hint: why };
   const far = !raw.equalLinks || raw.objective === "seconds";
-  return { text: `${percent(gap)} above the least`, kind: far ? "badge gap" : "badge plain", hint: why };
+  return { text: `${percent(gap)} above the lower bound${holdsFor}`, kind: far ? "badge gap" : "badge plain", hint: why };
 }
 
-/** What the head says of one schedule: names, values, small words beside them, badges. */
+/**
+ * The facts in the head about one schedule: names, values, notes and badges. The measure that was minimised comes first;
+ * the bound on rounds is shown only if that is rounds, since it says nothing about time.
+ */
 function factsOf({ raw, ...schedule }, gradientBytes, several) {
   const switches = schedule.count - schedule.servers.length;
   const { reduce_scatter: reduces, all_gather: gathers } = raw.stages;
   const stages = reduces && gathers ? `${reduces} + ${gathers}` : "";
   const { events, barriers } = raw.time;
   const time = { name: `time for ${sized(gradientBytes)}`, value: duration(events), note: duration(events) === duration(barriers) ? "" : `${duration(barriers)} with barriers`, badge: timeBadge(raw), hint: "predicted, without barriers between rounds" };
+  const byTime = raw.objective === "seconds" || raw.clock === "seconds";
+  const rounds = { name: "rounds", value: raw.rounds.toLocaleString("en"), note: stages, badge: byTime && !several ? null : roundsBadge(raw), hint: stages && `${reduces} of reduce-scatter, ${gathers} of all-gather` };
+  const nodes = [counted(schedule.servers.length, "server"), switches && counted(switches, "switch", "switches")].filter(Boolean);
   return [
-    several || given.title === raw.network ? null : { name: "network", value: raw.network },
-    { name: "servers", value: schedule.servers.length.toLocaleString("en") },
-    switches ? { name: "switches", value: switches.toLocaleString("en") } : null,
+    ...(byTime ? [time, rounds] : [rounds]),
+    byTime ? null : time,
+    { name: several || given.title === raw.network ? "network" : raw.network, value: nodes.join(", ") },
     { name: "links", value: (schedule.links.source.length / 2).toLocaleString("en"), note: bandwidthOf(raw), hint: "full-duplex; bandwidth of each direction" },
-    sizesDiffer(schedule) ? { name: "pieces", value: schedule.root.length.toLocaleString("en"), note: pieceSizes(schedule).map(percent).join(" to "), hint: `and the least and the largest share of ${schedule.gets ? "all bytes" : "the gradient"} that one is` } : null,
-    several ? null : { name: "transfers", value: schedule.transfers.toLocaleString("en") },
-    several || raw.seed === null ? null : { name: "seed", value: raw.seed },
-    { name: "rounds", value: String(raw.rounds), note: stages, badge: roundsBadge(raw), hint: stages && `${reduces} of reduce-scatter, ${gathers} of all-gather` },
-    raw.bound && !several ? { name: "lower bound", value: String(raw.bound.rounds), note: boundSource(raw.bound) } : null,
-    time,
+    sizesDiffer(schedule) ? { name: "pieces", value: schedule.root.length.toLocaleString("en"), note: pieceSizes(schedule).map(percent).join(" to "), hint: `with the smallest and the largest share of ${schedule.gets ? "all bytes" : "the gradient"} in a piece` } : null,
+    raw.bound && !several && !byTime ? { name: "lower bound", value: String(raw.bound.rounds), note: boundSource(raw.bound) + boundClass(raw.bound) } : null,
   ].filter(Boolean);
 }
 
@@ -98,9 +106,14 @@ function showFacts(list, facts) {
   }
 }
 
-/** How a schedule came about. */
-function provenance({ collective, known, scheduler, options }) {
-  return `${collective.replaceAll("_", "-")} schedule · ${known ? `${known} · ` : ""}${scheduler}${options ? ` (${options})` : ""}`;
+/** The collective and the strategy that scheduled it. */
+function provenance({ collective, known, scheduler }) {
+  return `${collective.replaceAll("_", "-")} schedule · ${known ? `${known} · ` : ""}${scheduler}`;
+}
+
+/** The strategy with its options and seed. */
+function strategyOf({ scheduler, options, seed }) {
+  return `${scheduler}${options ? ` (${options})` : ""}${seed === null ? "" : `, seed ${seed}`}`;
 }
 
 /** Fills the explanations under the drawings. */
@@ -108,27 +121,29 @@ function showProse(schedule, prose) {
   const pieces = schedule.root.length, gather = schedule.raw.collective === "all_gather";
   element("h3", "What you see", prose);
   for (const { why, links } of schedule.raw.limits) {
-    element("p", `Why none takes less: ${why}.${links.length ? " Links that limit are dashed." : ""}`, prose);
+    element("p", `Lower bound: ${why}.${links.length ? " The links that limit it are dashed." : ""}`, prose);
   }
   if (schedule.gets) {
-    element("p", `${counted(schedule.raw.demand.blocks, "block")} of data, cut into ${counted(pieces, "piece")}, each with contributors and destinations. Partial sums are added where contributions meet, a block of one contributor is only copied, and in the end every destination has the sum of all contributions. Other servers pass on what is not theirs.`, prose);
-    return sayRounds(prose);
+    element("p", `${counted(schedule.raw.demand.blocks, "block")} of data, cut into ${counted(pieces, "piece")}, each with contributors and destinations. Partial sums are added where contributions meet, a block of one contributor is only copied, and in the end every destination has the sum of all contributions. Other servers may relay data.`, prose);
+    return sayRounds(schedule, prose);
   }
+  const [adding, copying] = stageNames(schedule);
   const words = {
-    reduce_scatter: `The gradient is cut into ${counted(pieces, "piece")}. In reduce-scatter, servers pass on partial sums and add them to their own, until each piece's root holds the sum of everyone's contributions.`,
-    all_gather: `In all-gather, ${gather ? "each piece's root starts with the whole of it, and" : "each complete sum travels back from its root:"} copies overwrite what servers hold, until everyone has everything.`,
+    reduce_scatter: `The gradient ${pieces === 1 ? "is one piece" : `is cut into ${counted(pieces, "piece")}`}. In the ${adding}, servers pass on partial sums and add them to their own, until ${pieces === 1 ? "the" : "each piece's"} root holds the sum of all contributions.`,
+    all_gather: `In the ${copying}, ${gather ? "each piece's root starts with the whole of it, and" : pieces === 1 ? "the complete sum travels back from the root:" : "each complete sum travels back from its root:"} copies overwrite partial sums, until every server has everything.`,
   };
   if (!gather) element("p", words.reduce_scatter, prose);
   if (schedule.raw.collective !== "reduce_scatter") element("p", words.all_gather, prose);
-  sayRounds(prose);
+  sayRounds(schedule, prose);
 }
 
-/** Explains rounds. */
-function sayRounds(prose) {
-  element("p", "A transfer takes its whole route for one round, and a link direction carries no more than its capacity; fewer rounds mean that more links work at once. Rounds count from 0, as in the schedule's file and in what the verifier says.", prose);
+/** Explains rounds, and names the strategy. */
+function sayRounds({ raw, transfers }, prose) {
+  element("p", "A transfer occupies its whole route for one round, and a link direction carries at most its capacity; fewer rounds mean that more links work at once. Rounds count from 0, as in the schedule's file and in the verifier's messages.", prose);
+  element("p", `${counted(transfers, "transfer")}, found by ${strategyOf(raw)}.`, prose);
 }
 
-/** Names the widths of links, where bandwidths differ: all, or the least and the largest of many. */
+/** Explains the widths of links if bandwidths differ: all, or the smallest and the largest of many. */
 function showBandwidths(schedule, item) {
   const { bands } = schedule.raw, share = bandWidths(schedule);
   item.hidden = bands.length < 2;
@@ -141,7 +156,7 @@ function showBandwidths(schedule, item) {
   }
 }
 
-/** A piece, and its root or where it goes. */
+/** A piece, and its root or destinations. */
 function pieceName(schedule, piece) {
   if (!schedule.gets) return `piece ${piece}, root ${schedule.name(schedule.root[piece])}`;
   const named = (marks) => {
@@ -151,7 +166,7 @@ function pieceName(schedule, piece) {
   return `piece ${piece}: ${named(schedule.gives)} → ${named(schedule.gets)}`;
 }
 
-/** What happens in the current round, in words. */
+/** The events of the current round in words. */
 function caption(schedule, round, piece) {
   if (piece !== null) return `Following ${pieceName(schedule, piece)}; numbers are rounds.`;
   if (round === START) {
@@ -171,7 +186,7 @@ function caption(schedule, round, piece) {
   return said.length ? `${said.join("; ")}.` : "No transfer in this round.";
 }
 
-/** How long the round takes, and all until its end, where every round waits for its slowest transfer. */
+/** The duration of the round, and the time until its end, with rounds that wait for their slowest transfer. */
 function timing(schedule, round) {
   if (round < 0 || round >= schedule.rounds) return "";
   let until = 0;
@@ -186,7 +201,7 @@ function headingOf(schedule, round) {
   return `Round ${round} of 0–${schedule.rounds - 1} · ${stageOf(schedule, round)}`;
 }
 
-/** Fills the table of two schedules: what each comes to, and how the second differs from the first. */
+/** Fills the table of two schedules: the figures of each, and the difference between them. */
 function showDifferences(table, views, gradientBytes) {
   const raws = views.map(({ schedule }) => schedule.raw);
   const busiest = (schedule) => Math.max(0, ...schedule.roundSeconds);
@@ -200,7 +215,7 @@ function showDifferences(table, views, gradientBytes) {
     ["seconds, without barriers", raws.map((raw) => raw.time.events), duration],
     ["seconds, with barriers", raws.map((raw) => raw.time.barriers), duration],
     ["longest round", views.map(({ schedule }) => busiest(schedule)), duration],
-    ["least time possible", raws.map((raw) => raw.time.least), duration],
+    ["lower bound, seconds", raws.map((raw) => raw.time.least), duration],
   ];
   const head = element("tr", "", element("thead", "", table));
   for (const text of [`for ${sized(gradientBytes)}`, ...views.map((view) => view.name), "difference"]) element("th", text, head).scope = "col";

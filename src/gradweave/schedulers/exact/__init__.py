@@ -1,1 +1,1 @@
-"""The optimum by constraint programming, or a proof that there is nothing better."""
+"""Optimal schedules and proofs of optimality by constraint programming."""

@@ -1,4 +1,4 @@
-"""Schedules that are proved to be as short as can be, by constraint programming."""
+"""Provably shortest schedules, by constraint programming."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from typing import ClassVar
 import numpy as np
 
 from gradweave import clock
-from gradweave.bounds import fixed_trees, free_trees
+from gradweave.bounds import Bound, Exhausted, fixed_trees, free_trees
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.compose import compose, reverse
-from gradweave.schedule.flow_tree import FlowTrees
-from gradweave.schedule.schedule import COLLECTIVES, Collective, Provenance, Schedule, StatedBound
 from gradweave.schedulers.exact.model import Effort
 from gradweave.schedulers.exact.proof import Proof, Stage
 from gradweave.schedulers.exact.search import Search
 from gradweave.schedulers.exact.start import fits, gathers, quick
 from gradweave.schedulers.exact.trees import TREES, Choice, Trees
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
+from gradweave.schedules.compose import compose, reverse
+from gradweave.schedules.flow_tree import FlowTrees
+from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, StatedBound
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from gradweave.wording import counted
 
 LARGEST = {
@@ -29,20 +29,20 @@ LARGEST = {
     "open_questions": 1_000_000,
     "max_booleans": 10**8,
 }
-"""Largest values of the options that count something; the smallest is 1."""
+"""Largest values of the integer options; the smallest is 1."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Scheduler):
     """The fewest rounds, and the proof that fewer are impossible, by constraint programming.
 
-    Asks CP-SAT whether an all-gather fits T rounds, from the lower bound on up; where a question is
-    too hard, halves the distance to the best that is known. A reduce-scatter is an all-gather on
-    the opposite directions, reversed; an all-reduce is both, with a barrier. With one worker the
-    result depends on the seed alone, unless a time limit cuts the search off.
+    It asks CP-SAT whether an all-gather fits T rounds, from the lower bound on up; if a question is
+    too hard, it halves the distance to the best known schedule. A reduce-scatter is a reversed
+    all-gather on the opposite link directions; an all-reduce is both, with a barrier. With one
+    worker the result depends on the seed alone, unless a time limit cuts the search off.
 
-    The model has all routes with only switches inside. It leaves out overlap of the stages, and
-    transfers that pass through servers without being kept there.
+    The model contains all routes with only switches inside. It excludes overlap of the stages, and
+    transfers that pass through servers without being stored there.
 
     Source: Cai and others 2021 (SCCL) ask the same question of an SMT solver, without switches.
     """
@@ -50,19 +50,19 @@ class Exact(Scheduler):
     name: ClassVar[str] = "exact"
 
     trees: Trees = "free"
-    """``free``: any trees; ``shortest``: any shortest-path trees; ``fixed``: the pinned ones, so
-    that only the order is open. What is proved holds for these trees."""
+    """``free``: any trees; ``shortest``: any shortest-path trees; ``fixed``: the pinned trees, so
+    that only the order is open. Proofs hold for these trees."""
     pieces_per_server: int = 1
     """Pieces that each server is the root of."""
     workers: int = 1
     """CP-SAT's workers; with more than one, results vary from run to run."""
     effort: float = 60.0
-    """Most deterministic time for one round count; a unit took one to three seconds."""
+    """Most deterministic time of CP-SAT per round count; a unit took one to three seconds."""
     open_questions: int | None = None
-    """Round counts left unanswered at most before the search ends; as many as there are between the
-    bound and the best known if not given, halving the distance each time."""
+    """Most round counts left unanswered before the search ends. By default as many as halving the
+    distance between the bound and the best known leaves."""
     max_booleans: int = 400_000
-    """Largest question asked; more booleans are refused in one line."""
+    """Most booleans of a model; a larger question is refused."""
 
     def __post_init__(self) -> None:
         if self.trees not in TREES:
@@ -76,7 +76,7 @@ class Exact(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(pieces_per_server=self.pieces_per_server, takes_pieces=True, proves=True)
 
     def prove(
@@ -89,24 +89,24 @@ class Exact(Scheduler):
         seed: int = 0,
         time_limit: float | None = None,
     ) -> Proof:
-        """Finds a schedule, and says what was proved.
+        """Finds a schedule and a proof.
 
         Args:
             topology: the network.
             collective: a stage, or both.
-            rounds: ask only whether so many rounds are enough; None to look for the fewest.
+            rounds: ask only whether this many rounds are enough; None to look for the fewest.
             start_from: schedules of the same pieces, for any collective and from any strategy. The
-                search begins at the best that is valid here; one that is not is a hint.
-            seed: every random choice depends on it alone.
-            time_limit: seconds after which to return what is known.
+                search begins at the best that is valid here; an invalid schedule is used as a hint.
+            seed: the only source of every random choice.
+            time_limit: seconds after which to return the best known result.
 
         Returns:
-            What was proved, with the best schedule found, verified; none where none has as few
-            rounds as were asked for.
+            The proof, with the best schedule found, verified; without a schedule if none has as few
+            rounds as requested.
 
         Raises:
-            NoScheduleError: where the question is too large; CP-SAT is not asked then.
-            OptionError: for a start that has other nodes or pieces.
+            NoScheduleError: if the model would be too large; CP-SAT is then not called.
+            OptionError: if a start has other nodes or pieces.
 
         >>> import gradweave as gw
         >>> proof = Exact().prove(gw.topology.mesh((3, 3)), "all_gather")
@@ -114,7 +114,7 @@ class Exact(Scheduler):
         ('optimal', 4, 4)
         >>> print(Exact().prove(gw.topology.mesh((3, 3)), "all_gather", rounds=3))
         infeasible: no all_gather in 3 rounds; on free trees fewer than 4 are impossible:
-        at least 4 rounds (cut), since 8 pieces must ...
+        at least 4 rounds (cut) for schedules that root a piece at each server, since 8 pieces ...
         """
         stop = Stop.after(time_limit)
         given = {"rounds": rounds, "start_from": start_from, "seed": seed}
@@ -130,15 +130,15 @@ class Exact(Scheduler):
         start_from: Sequence[Schedule] = (),
         seed: int = 0,
     ) -> Proof:
-        """As `prove`, in whatever time a caller's search has left.
+        """As `prove`, within the time that a caller's search has left.
 
         Args:
             topology: the network.
-            stop: when to return what is known.
-            collective: as in `prove`, and so are the others.
-            rounds: to ask about.
+            stop: when to return the best known result.
+            collective: as in `prove`, like the other arguments.
+            rounds: the round count in question.
             start_from: earlier schedules.
-            seed: of every random choice.
+            seed: the seed of every random choice.
         """
         if collective not in COLLECTIVES:
             raise OptionError(
@@ -154,12 +154,19 @@ class Exact(Scheduler):
         if made is not None:
             made = made.replace(
                 scheduler=Provenance(self.name, self.options(), seed),
-                bound=StatedBound(below, "exact", True) if self.trees == "free" else None,
+                bound=self._stated(topology, collective, below),
             )
             verify(made, forwarding_servers=False).raise_if_invalid()
         because = "; then ".join(dict.fromkeys(stage.because for stage in stages))
         wall_s = clock.now() - begun
         return Proof(collective, self.trees, made, below, because, rounds, wall_s)
+
+    def _stated(self, topology: Topology, collective: Collective, below: int) -> StatedBound | None:
+        if self.trees != "free":
+            return None
+        found = Bound(below, "exact", (Exhausted("CP-SAT", collective, below),))
+        holds_for = found.on(topology, self.pieces_per_server).holds_for
+        return StatedBound(below, "exact", True, holds_for)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
@@ -168,7 +175,7 @@ class Exact(Scheduler):
     def improve(
         self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
     ) -> Schedule:
-        """The search begins at the schedule that there is."""
+        """Starts the search from the known schedule."""
         return self._found(topology, collective, seed, stop, (known,))
 
     def _found(
@@ -191,7 +198,7 @@ class Exact(Scheduler):
         rounds: int | None,
         question: "_Question",
     ) -> list[Stage]:
-        """Each stage's all-gather. A reduce-scatter's is for the opposite directions."""
+        """Each stage as an all-gather; for a reduce-scatter, on the opposite link directions."""
         opposite = topology.capacity[topology.opposite]
         mirrored = dataclasses.replace(topology, capacity=opposite)
         if collective != "all_reduce":
@@ -206,7 +213,7 @@ class Exact(Scheduler):
         return [scatter, self._stage(topology, left, question)]
 
     def _stage(self, network: Topology, rounds: int | None, question: "_Question") -> Stage:
-        """The all-gather on a network: whether it fits the rounds, or the fewest that it takes."""
+        """The all-gather on a network: whether it fits `rounds`, or its fewest rounds."""
         self._check_servers(network)
         choice = Choice.of(network, np.repeat(network.servers, self.pieces_per_server), self.trees)
         least, because = self._bound(choice)
@@ -221,7 +228,7 @@ class Exact(Scheduler):
         return search.fewest() if rounds is None else search.decide(rounds)
 
     def _check_servers(self, network: Topology) -> None:
-        """Refuses at once what is far too large, before anything grows with it."""
+        """Refuses a model that is far too large, before anything of its size is built."""
         pieces = network.num_servers * self.pieces_per_server
         least = pieces * (network.num_servers - 1)
         if least > self.max_booleans:
@@ -231,7 +238,7 @@ class Exact(Scheduler):
             )
 
     def _bound(self, choice: Choice) -> tuple[int, str]:
-        """Rounds that the trees need at least, and why."""
+        """A lower bound on rounds for the trees, and the reason."""
         if self.trees == "fixed":
             bound = fixed_trees(FlowTrees.shortest_path(choice.topology, choice.root), "all_gather")
         else:
@@ -246,19 +253,19 @@ class Exact(Scheduler):
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """What `Exact.prove` was given besides the network."""
+    """The arguments of `Exact.prove` other than the network."""
 
     start_from: tuple[Schedule, ...]
     seed: int
     stop: Stop
 
     def half_time(self) -> "_Question":
-        """The same with half of the time that is left."""
+        """The same question with half of the remaining time."""
         return dataclasses.replace(self, stop=self.stop.part(0.5))
 
 
 def _joined(stages: Sequence[Stage], topology: Topology, collective: Collective) -> Schedule | None:
-    """The collective's schedule from its stages' all-gathers; None where one is missing."""
+    """The collective's schedule from its stages' all-gathers, or None if one is missing."""
     found = [stage.gather.replace(topology=topology) for stage in stages if stage.gather]
     if len(found) < len(stages):
         return None

@@ -1,11 +1,11 @@
-"""Can every server have every piece after T rounds? One question, put to CP-SAT.
+"""CP-SAT model: can every server have every piece after T rounds?
 
-For piece p, server v and round t, a boolean says whether v *holds* p when round t begins; for each
-link direction that p may take, how often it is *sent* over it in round t: once, or, into a switch
-that can pass it on to several servers, up to the link's capacity. A server that comes to hold a
-piece receives it exactly once; it sends what it holds; a switch sends on what it receives, in the
-same round. Piece and round are a network flow from servers to servers, which falls apart into
-routes that have only switches inside.
+For piece p, server v and round t, a boolean states whether v *holds* p at the start of round t. For
+each link direction that p may take, a variable counts how often it is *sent* over it in round t:
+once, or, into a switch that can forward it to several servers, up to the link's capacity. A server
+that comes to hold a piece receives it exactly once. Servers send pieces that they hold; a switch
+forwards pieces that it receives, in the same round. Each piece and round is a network flow from
+servers to servers, which decomposes into routes with only switches inside.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gradweave import cp_sat
-from gradweave.schedule.schedule import COPY, Schedule
 from gradweave.schedulers.exact.trees import Choice
+from gradweave.schedules.schedule import COPY, Schedule
 from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Row = tuple[int, int, int, list[int]]
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How hard to try."""
+    """The effort of a solve."""
 
     seed: int
     workers: int
@@ -41,10 +41,11 @@ class Effort:
 class GatherModel:
     """The question whether an all-gather fits a number of rounds.
 
-    Redundant constraints make the answer quick: what no round is left for is fixed by distance from
-    the root and by forced chains; every server must hold enough early on for its ports to take in
-    the rest; some server near enough must hold a piece for it to reach the far ones in time. Pieces
-    of one root are interchangeable, and ordered by their arrival at one server.
+    Redundant constraints speed up the answer: variables are fixed by distance from the root and by
+    forced chains if no rounds are left otherwise; every server must hold enough early on for its
+    ports to take in the rest; some server near enough must hold a piece for it to reach distant
+    servers in time. Pieces of one root are interchangeable, and are ordered by their arrival at one
+    server.
 
     Args:
         choice: the network, the roots and the trees that may be used.
@@ -60,7 +61,7 @@ class GatherModel:
         self.holds: dict[tuple[int, int], list[Any]] = {}
         """By piece and server: whether it holds the piece at the start of rounds 0 to T."""
         self.sends: dict[tuple[int, int, int], Any] = {}
-        """By piece, link direction and round: how many copies pass."""
+        """By piece, link direction and round: the number of copies sent."""
         self._add_holdings()
         self._add_transfers()
         self._limit_links()
@@ -100,7 +101,7 @@ class GatherModel:
         """One variable per round in which the piece can be at the link's source."""
         topology = self.choice.topology
         source, target = int(topology.source[link]), int(topology.target[link])
-        # Only what enters a switch can be worth sending twice.
+        # Sending a piece twice can only be useful into a switch.
         most = 1 if topology.is_server[target] else int(topology.capacity[link])
         for t in range(int(self.choice.earliest[piece, source]), self.rounds):
             sent = self.model.new_int_var(0, most, "")
@@ -115,7 +116,7 @@ class GatherModel:
                     self.model.add(sent <= most * held)
 
     def _receive_once(self, piece: int, entering: Any) -> None:
-        """A server holds the piece already, or not even after the round, or receives it once."""
+        """A server holds the piece before, or not even after the round, or receives it once."""
         for server in self.servers:
             if server != self.choice.root[piece]:
                 holds = self.holds[piece, server]
@@ -161,11 +162,11 @@ class GatherModel:
                     self.model.add_implication(later, earlier)
 
     def hint(self, schedule: Schedule) -> None:
-        """Tells the solver where to look first.
+        """Gives the solver a starting point.
 
         Args:
             schedule: an all-gather of the same pieces, in any number of rounds; transfers over
-                links that the network lacks or the trees exclude are left out.
+                links that the network lacks or the trees exclude are ignored.
         """
         links, transfer = schedule.route_links
         pieces, rounds = schedule.piece[transfer], schedule.round[transfer]
@@ -189,8 +190,8 @@ class GatherModel:
         """Asks CP-SAT.
 
         Returns:
-            The transfers of an all-gather; False where there is none; None where the effort was not
-            enough to tell.
+            The transfers of an all-gather; False if there is none; None if the effort was not
+            enough to decide.
         """
         from ortools.sat.python import cp_model
 
@@ -209,7 +210,7 @@ class GatherModel:
         return self._rows(solver)
 
     def _rows(self, solver: "cp_model.CpSolver") -> list[Row]:
-        """The transfers of the solution: each flow taken apart into routes."""
+        """The transfers of the solution: each flow decomposed into routes."""
         flows: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         topology = self.choice.topology
         for (piece, link, t), variable in self.sends.items():
@@ -225,11 +226,11 @@ class GatherModel:
         return rows
 
     def _walk(self, server: int, onward: dict[int, list[int]]) -> list[int]:
-        """Follows a flow from a server to the next, and takes what it follows out of the flow."""
+        """Follows a flow from a server to the next, and removes that path from the flow."""
         route = [server]
         while len(route) == 1 or not self.choice.topology.is_server[route[-1]]:
             node = onward[route[-1]].pop()
-            if node in route:  # a circle among switches moves nothing
+            if node in route:  # a cycle among switches moves nothing
                 del route[route.index(node) + 1 :]
             else:
                 route.append(node)

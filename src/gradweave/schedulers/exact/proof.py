@@ -1,10 +1,10 @@
-"""What an exact search proved."""
+"""The result of an exact search."""
 
 import dataclasses
 from typing import Literal
 
-from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.exact.trees import Trees
+from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.wording import counted
 
 Kind = Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -12,19 +12,19 @@ Kind = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Proof:
-    """What an exact search found and proved, for one kind of trees and a barrier between stages."""
+    """The result of an exact search, for one kind of trees and a barrier between stages."""
 
     collective: Collective
     trees: Trees
-    """What could be chosen. What is impossible for free trees is impossible for all."""
+    """The trees allowed. A proof of impossibility for free trees holds for all trees."""
     schedule: Schedule | None
-    """The best schedule found, verified; None where none has as few rounds as were asked for."""
+    """The best schedule found, verified, or None if none has as few rounds as requested."""
     impossible_below: int
     """Every schedule on such trees has at least this many rounds."""
     because: str
-    """Why fewer are impossible."""
+    """Why fewer rounds are impossible."""
     asked: int | None = None
-    """The round count in question; None where the fewest was sought."""
+    """The round count in question, or None if the fewest was sought."""
     wall_s: float = 0.0
     """Seconds that it took."""
 
@@ -35,11 +35,11 @@ class Proof:
 
     @property
     def kind(self) -> Kind:
-        """In one word.
+        """The result in one word.
 
         ``optimal``: the schedule has the fewest rounds possible. ``feasible``: there is a schedule,
-        and perhaps a shorter one. ``infeasible``: as few rounds as were asked for are impossible.
-        ``unknown``: the search ended before it could tell.
+        but perhaps a shorter one exists. ``infeasible``: the requested number of rounds is
+        impossible. ``unknown``: the search ended without an answer.
         """
         if self.rounds is not None:
             return "optimal" if self.rounds == self.impossible_below else "feasible"
@@ -60,7 +60,7 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stage:
-    """What a search proved about one stage, as an all-gather."""
+    """The result of a search for one stage, as an all-gather."""
 
     gather: Schedule | None
     impossible_below: int

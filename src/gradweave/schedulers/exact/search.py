@@ -1,43 +1,43 @@
-"""The search for the fewest rounds of an all-gather, one question to CP-SAT after the other."""
+"""Searches for the fewest rounds of an all-gather, by a sequence of CP-SAT questions."""
 
 import dataclasses
 from collections.abc import Sequence
 
 from gradweave.errors import NoScheduleError
-from gradweave.schedule.schedule import Schedule
 from gradweave.schedulers.exact.model import Effort, GatherModel
 from gradweave.schedulers.exact.proof import Stage
 from gradweave.schedulers.exact.trees import Choice
+from gradweave.schedules.schedule import Schedule
 from gradweave.stop import Stop
 from gradweave.wording import counted
 
 
 @dataclasses.dataclass
 class Search:
-    """An all-gather's fewest rounds: what is known so far, and how to learn more.
+    """A search for an all-gather's fewest rounds, with the bounds found so far.
 
-    Rounds below `impossible_below` are impossible; what is in `best` is possible; the questions
-    are asked in between.
+    Rounds below `impossible_below` are impossible, and `best` is possible; questions are asked
+    about rounds in between.
     """
 
     choice: Choice
     impossible_below: int
     because: str
     effort: Effort
-    """For one question, but for its stop."""
+    """The effort for one question, without its stop."""
     stop: Stop
     max_booleans: int
     open_questions: int | None = None
-    """Questions left unanswered at most; None for no limit."""
+    """Most questions left unanswered, or None for no limit."""
     best: Schedule | None = None
     hints: Sequence[Schedule] = ()
-    """All-gathers to look near, where there is no best one."""
+    """All-gathers to use as hints if there is no `best`."""
 
     def check_size(self, rounds: int) -> None:
         """Refuses a question that is too large.
 
         Raises:
-            NoScheduleError: naming the size.
+            NoScheduleError: with the size.
         """
         needed = self.choice.booleans(rounds)
         if needed > self.max_booleans:
@@ -57,9 +57,10 @@ class Search:
         return Stage(self.best, self.impossible_below, self.because)
 
     def fewest(self) -> Stage:
-        """The fewest rounds of an all-gather, as far as the effort goes; needs a `best` to begin.
+        """The fewest rounds of an all-gather, as far as the effort goes; needs a `best` to start.
 
-        From the lower bound on up; once a question was too hard, half-way to the best known.
+        It asks from the lower bound on up; once a question was too hard, half-way to the best
+        known.
         """
         assert self.best is not None
         if self.best.rounds > self.impossible_below:
@@ -76,7 +77,7 @@ class Search:
         return Stage(self.best, self.impossible_below, self.because)
 
     def _ask(self, rounds: int, share: float) -> bool | None:
-        """Whether so many rounds are enough; None where the effort was not enough to tell."""
+        """Whether this many rounds are enough, or None if the effort was not enough to decide."""
         if self.stop.reached() or self.choice.booleans(rounds) > self.max_booleans:
             return None
         model = GatherModel(self.choice, rounds)

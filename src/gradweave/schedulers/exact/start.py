@@ -1,16 +1,16 @@
-"""All-gathers to start an exact search from: what is in a given schedule, and a quick one."""
+"""All-gathers to start an exact search from: those in a given schedule, and a quick one."""
 
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.schedule.compose import reverse
-from gradweave.schedule.flow_tree import FlowTrees, Workloads
-from gradweave.schedule.schedule import COPY, REDUCE, Provenance, Schedule, take_rows
 from gradweave.schedulers.exact.trees import Choice
-from gradweave.schedulers.list_scheduling import Rule, list_schedule
-from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedules.compose import reverse
+from gradweave.schedules.flow_tree import FlowTrees, Workloads
+from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule, take_rows
+from gradweave.simulator.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
-from gradweave.verify import verify
+from gradweave.verifier import verify
 from gradweave.wording import counted
 
 
@@ -19,7 +19,7 @@ def quick(choice: Choice, seed: int, least: int) -> Schedule:
 
     Args:
         choice: the network and the roots.
-        seed: of the orders that are tried.
+        seed: the seed of the orders tried.
         least: rounds to stop at.
     """
     trees = FlowTrees.shortest_path(choice.topology, choice.root)
@@ -40,14 +40,14 @@ def quick(choice: Choice, seed: int, least: int) -> Schedule:
 def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
     """The all-gathers in a schedule, for the network and the roots of a choice; not verified.
 
-    A reduce-scatter is one reversed, and an all-reduce holds two.
+    A reduce-scatter is a reversed all-gather, and an all-reduce contains two.
 
     Args:
         schedule: any schedule on as many nodes; its network may have other links.
-        choice: what they are for.
+        choice: the network and roots that they are for.
 
     Raises:
-        OptionError: where its nodes or pieces are others.
+        OptionError: if its nodes or pieces differ.
     """
     if schedule.topology.num_nodes != choice.topology.num_nodes:
         raise OptionError(
@@ -57,7 +57,7 @@ def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
     by_root = np.argsort(schedule.root, kind="stable")
     if not np.array_equal(schedule.root[by_root], choice.root):
         raise OptionError(
-            f"start_from: expected {len(choice.root)} pieces, as many for every server, got "
+            f"start_from: expected {len(choice.root)} pieces, equally many per server, got "
             f"{counted(schedule.pieces, 'piece')} rooted elsewhere; set pieces_per_server to match"
         )
     number = np.empty(len(by_root), np.int64)
@@ -72,7 +72,7 @@ def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
 
 
 def _rows(schedule: Schedule, rows: np.ndarray, topology: Topology) -> Schedule:
-    """The stage that some of a schedule's transfers make up."""
+    """The stage that consists of some of a schedule's transfers."""
     nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
     copies = schedule.op[rows[0]] == COPY
     return schedule.replace(
@@ -90,7 +90,7 @@ def _rows(schedule: Schedule, rows: np.ndarray, topology: Topology) -> Schedule:
 
 
 def fits(gather: Schedule, choice: Choice) -> bool:
-    """Whether an all-gather is valid, and uses only trees that may be chosen."""
+    """Whether an all-gather is valid, and uses only allowed trees."""
     links, transfer = gather.route_links
     if (links < 0).any() or not choice.allowed[gather.piece[transfer], links].all():
         return False

@@ -1,4 +1,4 @@
-"""Which link directions a piece may take on its way to all servers, and when at the earliest."""
+"""Which link directions a piece may take on its way to all servers, and how early."""
 
 import dataclasses
 from functools import cached_property
@@ -11,20 +11,20 @@ from gradweave.topology.routes import shortest_path_trees
 from gradweave.topology.topology import Integers, Topology
 
 Trees = Literal["free", "shortest", "fixed"]
-"""What may be chosen: any trees, any shortest-path trees, or nothing but the order."""
+"""The trees allowed: any trees, any shortest-path trees, or only the pinned trees."""
 TREES: tuple[str, ...] = get_args(Trees)
 
 _NEVER = 1 << 20
-"""A distance longer than any."""
+"""A distance larger than any path."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choice:
     """The trees that an all-gather may use, as the link directions that each piece may take.
 
-    Pieces are sent from servers through any number of switches to servers. In a network of links
-    that is a flow per piece and round which switches conserve, so every route with only switches
-    inside is in it, and no list of routes is needed.
+    Pieces are sent from servers through any number of switches to servers. For each piece and round
+    this is a network flow that switches conserve, so it covers every route with only switches
+    inside, and no list of routes is needed.
     """
 
     topology: Topology
@@ -36,7 +36,7 @@ class Choice:
 
     @staticmethod
     def of(topology: Topology, root: NDArray, trees: Trees) -> "Choice":
-        """The choice that a word describes.
+        """The choice for a kind of trees.
 
         Args:
             topology: the network.
@@ -65,8 +65,8 @@ class Choice:
     def rounds_after(self) -> NDArray[np.int64]:
         """[P, V] rounds that must follow once the piece is at a server: the forced chain behind it.
 
-        A server waits for another where all its ways in come from there; −1 for switches that
-        nothing forces the piece to pass.
+        A server depends on another if all its incoming links come from there; −1 for switches that
+        no dependency forces the piece to pass.
         """
         source, target = self.topology.source, self.topology.target
         pieces, rows = np.nonzero(self.allowed)
@@ -86,14 +86,14 @@ class Choice:
 
     @cached_property
     def least_rounds(self) -> int:
-        """Fewest rounds that the longest path of any piece takes."""
+        """The smallest number of rounds that allows every piece's longest path."""
         needed = (self.earliest + self.rounds_after)[:, self.topology.servers]
         return int(needed.max())
 
     def to_go(self, piece: int) -> NDArray[np.int64]:
         """[N, V] rounds that the piece needs from each node to each server, by the server's rank.
 
-        A node that cannot lead there has a very large number.
+        Nodes without a path to the server get a very large number.
         """
         topology, servers = self.topology, self.topology.servers
         need = np.full((len(servers), topology.num_nodes), _NEVER)
@@ -109,7 +109,7 @@ class Choice:
             need = nearer
 
     def booleans(self, rounds: int) -> int:
-        """How many booleans the question has whether so many rounds are enough.
+        """Number of booleans of the model for a number of rounds.
 
         Args:
             rounds: the round count in question.
@@ -122,7 +122,7 @@ class Choice:
 def _distances(
     topology: Topology, root: NDArray, allowed: NDArray[np.bool_], entering: NDArray
 ) -> NDArray[np.int64]:
-    """[P, V] cost of the cheapest path from each root, where entering a node costs as given."""
+    """[P, V] cost of the cheapest path from each root, given the cost of entering each node."""
     cost = np.full((len(root), topology.num_nodes), _NEVER)
     cost[np.arange(len(root)), root] = 0
     step = entering[topology.target]

@@ -1,4 +1,4 @@
-"""What several strategies' compiled loops share; each part is written down once.
+"""Building blocks shared by the compiled loops of several strategies.
 
 Import these where they are used: they import numba.
 """

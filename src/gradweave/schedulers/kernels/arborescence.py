@@ -1,4 +1,4 @@
-"""Arborescences of minimum cost that span all servers, and flatter ones that cost little more."""
+"""Minimum-cost arborescences that span all servers, and flatter trees that cost little more."""
 
 from typing import NamedTuple
 
@@ -10,21 +10,21 @@ from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
 
 NEW, ON_PATH, REACHED = 0, 1, 2
-"""What a node is while trees grow."""
+"""States of a node while trees grow."""
 
 
 @kernel
 def minimum_arborescences(
     cost: Floats, tolerance: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """For each root the arborescence of minimum cost; of equal ones a flat one.
+    """For each root the minimum-cost arborescence; among equal ones a flat one.
 
-    Edmonds' algorithm in the form of Tarjan for dense graphs: a path grows backwards along the
-    cheapest arcs; a cycle becomes one node. O(N²) for each root.
+    Edmonds' algorithm in Tarjan's form for dense graphs: a path grows backwards along the cheapest
+    arcs; a cycle is contracted to one node. O(N²) per root.
 
     Args:
-        cost: [N, N] of the arc from each server to each other; infinite where there is none.
-        tolerance: how much more an arc may cost that brings a server nearer to the root.
+        cost: [N, N] cost of the arc from each server to each other; infinite if there is none.
+        tolerance: extra cost that an arc may have if it brings a server nearer to the root.
 
     Returns:
         [N] cost of each root's tree, and [N, N] each server's parent in it; the root's is −1.
@@ -50,11 +50,11 @@ def write_arborescence(cost: Floats, flatter: float, root: int, parent: Integers
     """Writes the tree of one root within another kernel.
 
     Args:
-        cost: [N, N] as `minimum_arborescences` takes it.
-        flatter: how much more an arc may cost that brings a server nearer to the root, relative to
-            the mean cost of the tree's arcs.
+        cost: [N, N] as in `minimum_arborescences`.
+        flatter: extra cost that an arc may have if it brings a server nearer to the root, relative
+            to the mean cost of the tree's arcs.
         root: rank.
-        parent: [N] is written.
+        parent: [N] output.
     """
     _edmonds(cost, root, parent)
     total = _cost_of(cost, root, parent)
@@ -63,7 +63,7 @@ def write_arborescence(cost: Floats, flatter: float, root: int, parent: Integers
 
 @kernel(inner=True)
 def _flat_tree(cost: Floats, tolerance: float, root: int, parent: Integers) -> float:
-    """Writes a tree of minimum cost, made flat, and returns its cost."""
+    """Writes a minimum-cost tree, flattened, and returns its cost."""
     _edmonds(cost, root, parent)
     _flatten(cost, tolerance, root, parent)
     return _cost_of(cost, root, parent)
@@ -79,16 +79,17 @@ def _cost_of(cost: Floats, root: int, parent: Integers) -> float:
 
 
 class _Growing(NamedTuple):
-    """A tree that grows. Nodes are the servers, then cycles of nodes."""
+    """A growing tree. Nodes are the servers, then the contracted cycles."""
 
     into: NDArray[np.float64]
-    """[2N, N] what the arc from each server into a node costs beyond what its inner arc does."""
+    """[2N, N] reduced cost of the arc from each server into a node: its excess over the arcs
+    taken."""
     head: NDArray[np.int64]
     """[2N, N] the server in the node that this arc enters."""
     outermost: NDArray[np.int64]
-    """[N] the node that has each server and is in no other."""
+    """[N] the outermost node that contains each server."""
     cycle: NDArray[np.int64]
-    """[2N] the node that each node is part of, or −1."""
+    """[2N] the cycle that contains each node, or −1."""
     tail: NDArray[np.int64]
     """[2N] the server from which a node's cheapest arc comes."""
     entered: NDArray[np.int64]
@@ -96,12 +97,12 @@ class _Growing(NamedTuple):
     state: NDArray[np.int8]
     """[2N] `NEW`, `ON_PATH` or `REACHED` from the root."""
     path: NDArray[np.int64]
-    """[2N] nodes, each entered by its arc from the next one."""
+    """[2N] nodes, each entered by its arc from the next node."""
 
 
 @kernel(inner=True)
 def _edmonds(cost: Floats, root: int, parent: Integers) -> None:
-    """Writes the arborescence of minimum cost from a root."""
+    """Writes the minimum-cost arborescence from a root."""
     _grow(_nothing_grown(cost, root), parent)
 
 
@@ -124,8 +125,8 @@ def _grow(growing: _Growing, parent: Integers) -> None:
             else:
                 length = _make_cycle(growing, length, before, nodes)
                 nodes += 1
-    # From the outermost nodes inwards: where an arc enters a cycle, it takes the place of the
-    # cycle's own arc into that server, and of those of the cycles within.
+    # # Expand cycles from the outermost nodes inwards: the arc that enters a cycle replaces the
+    # cycle's arc into that server, and likewise in the cycles within.
     for node in range(nodes - 1, -1, -1):
         inner = growing.entered[node]
         while inner >= 0 and inner != node:
@@ -162,7 +163,7 @@ def _nothing_grown(cost: Floats, root: int) -> _Growing:
 
 @kernel(inner=True, allocates=False)
 def _append(growing: _Growing, length: int, node: int) -> int:
-    """Puts a node at the end of the path, whose new length it returns."""
+    """Appends a node to the path, and returns the new length."""
     growing.path[length] = node
     growing.state[node] = ON_PATH
     return length + 1
@@ -172,7 +173,7 @@ def _append(growing: _Growing, length: int, node: int) -> int:
 def _take_cheapest(growing: _Growing, node: int) -> int:
     """Takes the cheapest arc into a node, and returns the server from which it comes.
 
-    What the other arcs cost is from now on what they cost beyond it.
+    The costs of the node's other arcs are reduced by the cost of this arc.
     """
     best, least = -1, np.inf
     for u in range(len(growing.outermost)):
@@ -186,7 +187,7 @@ def _take_cheapest(growing: _Growing, node: int) -> int:
 
 @kernel(inner=True, allocates=False)
 def _make_cycle(growing: _Growing, length: int, first: int, node: int) -> int:
-    """Makes one node of the path from a node of it on; returns the path's new length."""
+    """Contracts the path from one of its nodes on; returns the path's new length."""
     servers = len(growing.outermost)
     while True:
         length -= 1
@@ -206,7 +207,7 @@ def _make_cycle(growing: _Growing, length: int, first: int, node: int) -> int:
 
 @kernel(inner=True)
 def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> None:
-    """Moves servers nearer to the root where that costs no more: fewer hops one after the other."""
+    """Moves servers nearer to the root if that costs no more than the tolerance: shorter paths."""
     servers = len(parent)
     depth = np.zeros(servers, np.int64)
     for _ in range(servers):
@@ -221,7 +222,7 @@ def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> Non
                 continue
             near, dearest = parent[v], cost[parent[v], v] + tolerance
             for u in range(servers):
-                # A server that is less deep than v's parent is not below v.
+                # A server less deep than v's parent is not below v.
                 if depth[u] < depth[near] and cost[u, v] <= dearest:
                     near = u
             if near != parent[v]:
@@ -233,7 +234,7 @@ def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> Non
 
 @kernel(inner=True)
 def reparent(cost: Floats, delay: Floats, root: int, parent: Integers) -> None:
-    """Gives servers of a tree the parent whose delay and the arc from it are less together."""
+    """Gives servers a parent with a smaller sum of delay and arc cost."""
     servers = len(parent)
     reached = np.zeros(servers)
     for _ in range(servers):
@@ -249,7 +250,7 @@ def reparent(cost: Floats, delay: Floats, root: int, parent: Integers) -> None:
             up = parent[v]
             least = (reached[up] + cost[up, v]) * (1 - ROUNDING)
             for u in range(servers):
-                # Nothing gets later, so that what is not reached after v is not below it.
+                # Nothing gets later, so a server that is not reached after v is not below it.
                 sooner = reached[u] + delay[u, v] <= reached[v]
                 if sooner and reached[u] + cost[u, v] < least:
                     least, up = reached[u] + cost[u, v], u

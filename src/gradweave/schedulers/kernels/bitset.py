@@ -1,4 +1,4 @@
-"""Sets as bits of words: 64 members are looked at at once."""
+"""Sets as bits of words: operations handle 64 members at a time."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _EIGHTS, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 
 @kernel(inlined=True)
 def count(word: Any) -> Any:
-    """How many bits of a word are set."""
+    """The number of set bits in a word."""
     word = word - ((word >> _ONE) & _PAIRS)
     word = (word & _FOURS) + ((word >> _TWO) & _FOURS)
     word = (word + (word >> _FOUR)) & _EIGHTS
@@ -27,7 +27,7 @@ def count(word: Any) -> Any:
 
 @kernel(inlined=True)
 def lowest(word: Any) -> Any:
-    """The place of the lowest bit that is set, of a word that is not 0."""
+    """The position of the lowest set bit of a nonzero word."""
     return count(~word & (word - _ONE))
 
 
@@ -39,7 +39,7 @@ def without_lowest(word: Any) -> Any:
 
 @kernel(inlined=True)
 def bit(member: int) -> Any:
-    """The word that has one member alone, by its place in the set."""
+    """The word with only the bit of one member, given by its position in the set."""
     return _ONE << np.uint64(member % WORD)
 
 

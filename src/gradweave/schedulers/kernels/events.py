@@ -1,4 +1,4 @@
-"""Events to be processed, a binary heap by time: O(log) for each."""
+"""A binary heap of events by time: O(log n) per operation."""
 
 from typing import Any, NamedTuple
 
@@ -10,19 +10,19 @@ from gradweave.schedulers.problem import Integers
 
 
 class Events(NamedTuple):
-    """Events to come; the first one is the earliest."""
+    """Pending events; the first is the earliest."""
 
     when: NDArray[np.float64]
     """[most] seconds."""
     what: Integers
-    """[most] numbers, which say what they are."""
+    """[most] numbers that identify the events."""
     length: Integers
-    """[1] how many they are."""
+    """[1] number of events."""
 
 
 @kernel(inner=True)
 def no_events(most: int) -> Events:
-    """Room for so many events at one time."""
+    """An empty heap with space for `most` events at a time."""
     return Events(np.empty(most), np.empty(most, np.int64), np.zeros(1, np.int64))
 
 
@@ -34,8 +34,8 @@ def push_event(events: Events, when: float, what: int, numbered: bool) -> None:
         events: changed.
         when: seconds.
         what: its number.
-        numbered: whether of events at one time the least number comes first; else in no order that
-            can be relied on, but always the same one.
+        numbered: whether simultaneous events are sorted by number; otherwise their order is
+            arbitrary, but always the same.
     """
     at = events.length[0]
     events.length[0] += 1
@@ -50,11 +50,11 @@ def push_event(events: Events, when: float, what: int, numbered: bool) -> None:
 
 @kernel(inner=True, allocates=False)
 def pop_event(events: Events, numbered: bool) -> Any:
-    """Takes the earliest event out, of which there must be one, and returns what it is.
+    """Removes the earliest event and returns its number; the heap must not be empty.
 
     Args:
         events: changed.
-        numbered: as in `push_event`, of which all calls have the same.
+        numbered: as in `push_event`; the same in all calls.
     """
     first = events.what[0]
     events.length[0] -= 1
@@ -82,7 +82,7 @@ def pop_event(events: Events, numbered: bool) -> Any:
 
 @kernel(inlined=True)
 def _sooner(when: float, what: int, other_when: float, other_what: int, numbered: bool) -> bool:
-    """Whether an event comes before another one."""
+    """Whether an event comes before another."""
     if when != other_when:
         return when < other_when
     return numbered and what < other_what

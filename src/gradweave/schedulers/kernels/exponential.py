@@ -1,7 +1,7 @@
-"""The exponential, of basic operations alone, so that every processor has the same bits.
+"""The exponential function from basic operations only, so that all processors get the same bits.
 
-Those of NumPy and of C libraries differ in the last bit between processors with and without certain
-instructions, and where costs are compared, a bit can be another schedule.
+The exponentials of NumPy and of C libraries differ in the last bit between processors with and
+without certain instructions. When costs are compared, one bit can lead to another schedule.
 """
 
 import math
@@ -13,9 +13,9 @@ from gradweave.topology.topology import Floats
 
 _LOG2_E = 1.4426950408889634
 _LN_2, _LN_2_REST = 0.6931471803691238, 1.9082149292705877e-10
-"""Together the logarithm of 2; multiples of the first up to 2000 are exact."""
+"""Their sum is the logarithm of 2; multiples of the first up to 2000 are exact."""
 _TERMS = 14
-"""Of Taylor's series, for up to half of that logarithm: the next one is below a bit."""
+"""Terms of the Taylor series, for up to half that logarithm: the next term is below one bit."""
 
 
 @kernel
@@ -23,7 +23,7 @@ def exponentials(x: Floats) -> Floats:
     """[N] exponentials of finite numbers, within two bits of the last place.
 
     Args:
-        x: [N]
+        x: [N] finite numbers.
     """
     found = np.empty(len(x))
     for i in range(len(x)):
@@ -33,7 +33,7 @@ def exponentials(x: Floats) -> Floats:
 
 @kernel
 def exponential(x: float) -> float:
-    """The same of one number."""
+    """The exponential of one number, as in `exponentials`."""
     power = math.floor(x * _LOG2_E + 0.5)
     rest = (x - power * _LN_2) - power * _LN_2_REST
     sum_ = 1.0

@@ -1,4 +1,4 @@
-"""Paths of minimum cost between servers, over switches alone."""
+"""Minimum-cost paths between servers, over switches only."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,14 @@ def cheapest_paths(
     """The cheapest path from each server to each node.
 
     Args:
-        first_link: [V+1] where the links that leave each node start.
+        first_link: [V+1] index of the first link that leaves each node.
         target: [L] node that each link enters.
-        link_cost: [L] at least 0.
+        link_cost: [L] cost of each link, at least 0.
         servers: [N] nodes.
-        is_server: [V] servers end a path, switches pass it on.
+        is_server: [V] whether each node is a server; servers end a path, switches forward.
 
     Returns:
-        [N, V] cost, infinite where there is no path; [N, V] the path's last link, or −1.
+        [N, V] cost, infinite without a path; [N, V] the path's last link, or −1.
     """
     nodes = len(is_server)
     cost = np.empty((len(servers), nodes))
@@ -51,22 +51,21 @@ def cheapest_from(
     last: NDArray[np.int64],
     waiting: NDArray[np.int64],
 ) -> None:
-    """Dijkstra's algorithm from one server, with a list of switches in place of a heap.
+    """Dijkstra's algorithm from one server, with a list of switches instead of a heap.
 
-    That is O(V²), which dense networks need anyway.
+    This takes O(V²), which dense networks need anyway.
 
     Args:
-        first_link: [V+1] where the links that leave each node start.
+        first_link: [V+1] index of the first link that leaves each node.
         target: [L] node that each link enters.
-        is_server: [V] servers end a path.
-        link_cost: [L] at least 0; infinite where a link may not be used.
+        is_server: [V] whether each node is a server; servers end a path.
+        link_cost: [L] at least 0; infinite if a link may not be used.
         start: the server.
-        numbered: whether of switches that are as near the one of the least number is gone on from
-            first: else the one that stands first in the list. Which of equal paths is found
-            depends on it.
-        cost: [V] is set, infinite where there is no path. That of `start` is not to be read.
-        last: [V] is set to the last link of the path to each node that has one.
-        waiting: [V] for switches that are reached, and not gone on from.
+        numbered: whether, among equally near switches, the smallest number is expanded first;
+            otherwise the first in the list is. This decides which of several equal paths is found.
+        cost: [V] output, infinite without a path. The value of `start` is undefined.
+        last: [V] output: the last link of the path to each node that has one.
+        waiting: [V] scratch for switches reached but not yet expanded.
     """
     cost[:] = np.inf
     node, least, count = start, 0.0, 0

@@ -1,4 +1,4 @@
-"""Transfers of a piece, which wait for each other: their order, and the longest path from each."""
+"""Dependencies among a piece's transfers: their order, and the longest path from each."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,12 @@ from gradweave.topology.topology import Floats, Integers
 
 @kernel
 def topological_order(waits: Integers, first: Integers, following: Integers) -> NDArray[np.int64]:
-    """[M] transfers of a piece, each after all that it waits for: Kahn's algorithm, O(M + edges).
+    """[M] transfers of a piece in topological order: Kahn's algorithm, O(M + edges).
 
     Args:
-        waits: [M] how many each waits for.
-        first: [M+1] where those that wait for each transfer start.
-        following: these.
+        waits: [M] how many transfers each waits for.
+        first: [M+1] index of the first of `following` for each transfer.
+        following: the transfers that wait for each transfer.
     """
     left, order, count = waits.copy(), np.empty(len(waits), np.int64), 0
     for m in range(len(waits)):
@@ -42,15 +42,15 @@ def tails(
     overhead: Floats,
     s_per_byte: Floats,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[parts, M] seconds, and seconds a byte, of the longest path from each transfer to the end.
+    """[parts, M] seconds, and seconds per byte, of the longest path from each transfer to the end.
 
     Args:
-        waits: [parts, M] how many each waits for.
-        first: [parts, M+1] where those that wait for each transfer start.
-        following: these, part by part.
+        waits: [parts, M] how many transfers each waits for.
+        first: [parts, M+1] index of the first of `following` for each transfer.
+        following: the transfers that wait for each transfer, part by part.
         latency: [parts, M] seconds of each transfer.
         overhead: [parts, M] added after the latency: rounding decides ties.
-        s_per_byte: [parts, M] of each transfer.
+        s_per_byte: [parts, M] seconds per byte of each transfer.
     """
     tail_s, tail_s_per_byte = np.empty(waits.shape), np.empty(waits.shape)
     for p in range(len(waits)):

@@ -1,4 +1,4 @@
-"""Which piece to send over a hop: the rarest one around the receiver, of those that may be sent."""
+"""Which piece to send over a hop: among those allowed, the rarest around the receiver."""
 
 from typing import Any, NamedTuple
 
@@ -10,42 +10,42 @@ from gradweave.schedulers.problem import HopTable, Integers
 
 
 class Rarity(NamedTuple):
-    """What counts as rare. Other tuples with these fields do as well."""
+    """Weights that define rarity. Other tuples with these fields work too."""
 
     near: int
-    """Weight of the number of hops by which the receiver could get the piece, from servers that
-    hold it or are about to: so that its neighbours are not all sent the same piece at once."""
+    """Weight of the number of hops into the receiver from servers that hold the piece or soon will.
+    It avoids that neighbouring servers are all sent the same piece at the same time."""
     everywhere: int
     """Weight of the number of servers that hold it at all."""
     noise: int
-    """Random part: up to this, less one; a power of two."""
+    """The random term is less than this; a power of two."""
 
 
 class Holdings(NamedTuple):
-    """Which server holds, gets and lacks which piece, while trees grow."""
+    """Which server holds, receives and lacks which piece, while trees grow."""
 
     holds: NDArray[np.bool_]
-    """[N, P] arrived."""
+    """[N, P] whether the piece has arrived."""
     wanted: NDArray[np.bool_]
-    """[N, P] neither arrived nor on the way."""
+    """[N, P] whether the piece has neither arrived nor is on the way."""
     near: Integers
-    """[N, P] hops into the server from one that holds the piece or is about to."""
+    """[N, P] hops into the server from servers that hold the piece or soon will."""
     held_by: Integers
-    """[P] servers that hold the piece; on a continuous clock also those that are about to."""
+    """[P] servers that hold the piece; on a continuous clock also those that soon will."""
     missing: Integers
     """[N] pieces that a server wants."""
     steps: NDArray[np.int16]
-    """[N, P] where they are limited, transfers in a row by which a piece reached a server."""
+    """[N, P] if steps are limited, the number of transfers by which a piece reached a server."""
     most_steps: NDArray[np.int16]
-    """[N, P] how many that may be at most; [0, 0], as `steps`, for no limit."""
+    """[N, P] the limit on them; both arrays are [0, 0] if there is no limit."""
 
 
 @kernel(inner=True)
 def held_by_roots(hops: HopTable, root: Integers, most_steps: NDArray[np.int16]) -> Holdings:
-    """Before the first transfer. In plain loops: NumPy's functions take long to compile.
+    """The state before the first transfer. Plain loops: NumPy's functions take long to compile.
 
     Args:
-        hops: of the network.
+        hops: the network's hops.
         root: [P] server at which each piece starts.
         most_steps: as in `Holdings`.
     """
@@ -69,11 +69,11 @@ def promise(hops: HopTable, near: Integers, server: Any, piece: Any, more: int) 
     """Counts a server, with each hop that leaves it, among those that can send a piece.
 
     Args:
-        hops: of the network.
+        hops: the network's hops.
         near: [N, P] as in `Holdings`; changed.
         server: rank.
         piece: number.
-        more: 1, or −1 for no longer.
+        more: 1 to add the server, −1 to remove it.
     """
     for i in range(hops.first_leaving[server], hops.first_leaving[server + 1]):
         near[hops.target[hops.leaving[i]], piece] += more
@@ -81,7 +81,7 @@ def promise(hops: HopTable, near: Integers, server: Any, piece: Any, more: int) 
 
 @kernel(inlined=True)
 def may_send(holdings: Holdings, source: int, target: int, piece: int) -> bool:
-    """Whether a piece is there to be sent, is wanted, and has not come too many steps."""
+    """Whether the source holds the piece, the target wants it, and steps are within the limit."""
     if not (holdings.holds[source, piece] and holdings.wanted[target, piece]):
         return False
     limited = len(holdings.most_steps) > 0
@@ -92,18 +92,18 @@ def may_send(holdings: Holdings, source: int, target: int, piece: int) -> bool:
 def rarest_piece(
     rarity: Any, holdings: Holdings, source: Any, target: Any, hop: Any, salt: int
 ) -> Any:
-    """The rarest piece to send over a hop, ties by a hash; −1 where there is none.
+    """The rarest piece to send over a hop, ties broken by a hash; −1 if there is none.
 
-    Takes most of a search's time: one pass over the pieces for each hop that is tried. A hash of
-    piece, hop and round breaks ties, which costs less than a random number for each piece.
+    Most of a search's time is spent here: one pass over the pieces for each hop tried. A hash of
+    piece, hop and round breaks ties, which costs less than a random number per piece.
 
     Args:
         rarity: its weights.
-        holdings: who has what.
+        holdings: which server holds which piece.
         source: server that the hop leaves.
         target: server that it enters.
         hop: its number.
-        salt: a random number, for all hops of one round or moment.
+        salt: a random number, the same for all hops of a round or moment.
     """
     best, lowest = -1, np.int64(1) << 62
     mix = salt + hop * 40503

@@ -1,7 +1,8 @@
-"""Residual bandwidth: what slow transfers leave of faster links on their routes.
+"""Residual bandwidth: the bandwidth that slow transfers leave unused on faster links.
 
-A transfer is as fast as the scarcest link of its route, its bottleneck. The residual bandwidth of a
-faster link is unusable, unless it carries other transfers, as slow, with other bottlenecks.
+A transfer is as fast as the slowest link of its route, its bottleneck. The residual bandwidth of a
+faster link is unusable unless the link carries other, equally slow transfers with other
+bottlenecks.
 """
 
 import numpy as np
@@ -25,18 +26,18 @@ def bottlenecks_over(
 
     Args:
         source: [L] node that each link leaves.
-        bandwidth: [L]
+        bandwidth: [L] bandwidth of each link.
         servers: [N] nodes.
-        cost: [N, N] of the path between each two servers; infinite where there is none.
+        cost: [N, N] cost of the path between every two servers; infinite if there is none.
         last: [N, V] the last link of the path from each server to each node.
-        near_source: which of a path's equally scarce links counts: the first one, or the last.
-            What `packed` and `planned` find depends on it, and each has its own.
+        near_source: whether the first of a path's equally slow links counts, or the last. The
+            results of `packed` and `planned` depend on it, and they differ in it.
     """
     slow = np.zeros((len(bandwidth), len(bandwidth)), np.bool_)
     for s in range(len(servers)):
         for to in range(len(servers)):
             if not np.isfinite(cost[s, to]):
-                continue  # over other servers alone
+                continue  # only reachable over other servers
             node, scarcest = servers[to], -1
             while node != servers[s]:
                 link = last[s, node]
@@ -55,16 +56,16 @@ def bottlenecks_over(
 def transfers_at_once(
     links: Integers, rate: float, bandwidth: Floats, slow: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """How many transfers at a rate share each of some links; 0 of links that are slower.
+    """How many transfers of a given rate share each of some links; 0 for slower links.
 
-    As many as fit, of those that are as slow: only those with another bottleneck count, since two
-    behind one slow port come one by one.
+    It is as many as fit, limited to the equally slow bottlenecks behind the link: two transfers
+    behind one slow port come one at a time.
 
     Args:
-        links: some.
-        rate: of the transfers, as the links' bandwidth.
-        bandwidth: [L]
-        slow: [L, L] as `bottlenecks_over` makes it.
+        links: the links.
+        rate: the transfers' rate, in the unit of bandwidth.
+        bandwidth: [L] bandwidth of each link.
+        slow: [L, L] from `bottlenecks_over`.
     """
     at_once = np.empty(len(links), np.int64)
     for i in range(len(links)):

@@ -1,4 +1,4 @@
-"""Slots of links in one round: one for each transfer that a link carries in it."""
+"""Slots of links in one round: one for each transfer that a link can carry."""
 
 from typing import Any, NamedTuple
 
@@ -8,17 +8,17 @@ from gradweave.compiled import kernel
 from gradweave.schedulers.problem import Integers
 
 SKIPPED_EQUALS = 0.3
-"""Share of the swaps between equals that are left out, so that a pass does not undo itself. Chosen
-by hand; compiled in, for it stands in the loops that most of a search's time goes into."""
+"""Share of the swaps between equals that are skipped, so that a pass does not undo itself. Chosen
+by hand; compiled in, because it is used in the hottest loops of the search."""
 
 
 class Slots(NamedTuple):
-    """Who has which slot. A link's taken slots come first, in any order."""
+    """The holders of slots. A link's taken slots come first, in any order."""
 
     capacity: Integers
     """[L] slots of each link."""
     first: Integers
-    """[L+1] where each link's slots start."""
+    """[L+1] index of each link's first slot."""
     used: Integers
     """[L] slots taken of each link."""
     holder: Integers
@@ -44,7 +44,7 @@ def is_full(slots: Slots, link: int) -> bool:
 def claim(slots: Slots, links: Integers, begin: int, end: int, hop: int) -> bool:
     """Takes a slot of each link of a hop's route, ``links[begin:end]``, or none.
 
-    One after the other: a route may use a link twice.
+    Slots are taken one after the other, since a route may use a link twice.
     """
     for i in range(begin, end):
         link = links[i]
@@ -59,14 +59,14 @@ def claim(slots: Slots, links: Integers, begin: int, end: int, hop: int) -> bool
 
 @kernel(inner=True, allocates=False)
 def release(slots: Slots, links: Integers, begin: int, end: int, hop: int) -> None:
-    """Gives back what `claim` took."""
+    """Frees the slots that `claim` took."""
     for i in range(begin, end):
         _give_back(slots, links[i], hop)
 
 
 @kernel(inlined=True)
 def _give_back(slots: Slots, link: int, hop: int) -> None:
-    """Gives one of a hop's slots back; the last slot moves there, so that taken ones stay first."""
+    """Frees one of a hop's slots; the last taken slot moves there: taken slots stay first."""
     last = slots.first[link] + slots.used[link] - 1
     for slot in range(slots.first[link], last):
         if slots.holder[slot] == hop:
@@ -86,13 +86,13 @@ def holds_slot(slots: Slots, link: int, hop: int) -> bool:
 
 @kernel(inlined=True)
 def any_holder(slots: Slots, link: int) -> Any:
-    """One of the hops with a slot of a link, at random; there must be one."""
+    """A random hop with a slot of a link; the link must have one."""
     return slots.holder[slots.first[link] + np.random.randint(slots.used[link])]
 
 
 @kernel(inner=True, allocates=False)
 def fits(capacity: Integers, used: Integers, links: Integers, begin: int, end: int) -> bool:
-    """Whether each link of a route has a slot left for each time that the route uses it."""
+    """Whether each link of a route has a free slot for each time that the route uses it."""
     for i in range(begin, end):
         needed = 1
         for j in range(begin, i):

@@ -1,4 +1,4 @@
-"""Hops over links with what a transfer takes of them, for event simulation."""
+"""Hops over links, with rates and delays of their transfers, for event simulation."""
 
 from typing import NamedTuple
 
@@ -9,15 +9,15 @@ from gradweave.topology.topology import Topology
 
 
 class Wires(NamedTuple):
-    """Over what: hops, as links one after the other, and what the links carry."""
+    """Hops, as concatenated links, with their rates and delays, and the links' bandwidths."""
 
     links: NDArray[np.int64]
     first: NDArray[np.int64]
-    """[H+1] where each hop's links start."""
+    """[H+1] index of each hop's first link."""
     rate: NDArray[np.float64]
     """[H] bytes per second of a transfer: the scarcest link's bandwidth."""
     overhead: NDArray[np.float64]
-    """[H] seconds that a message holds its links beside its bytes."""
+    """[H] seconds that a message holds its links in addition to its bytes."""
     latency: NDArray[np.float64]
     """[H] seconds from the last byte sent to its arrival."""
     bandwidth: NDArray[np.float64]
@@ -25,12 +25,12 @@ class Wires(NamedTuple):
 
 
 def wires_over(topology: Topology, links: NDArray[np.int64], first: NDArray[np.int64]) -> Wires:
-    """What a network's hops are over; one without links has no overhead and any rate.
+    """The wires of a network's hops; a hop without links has no overhead and an infinite rate.
 
     Args:
         topology: the network.
-        links: of the hops, one after the other.
-        first: [H+1] where each hop's links start.
+        links: links of the hops, concatenated.
+        first: [H+1] index of each hop's first link.
     """
     bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
     hops, there = len(first) - 1, np.flatnonzero(np.diff(first))

@@ -1,4 +1,4 @@
-"""A worklist: what is to be tried again, each member once."""
+"""A worklist: members to process again, each listed at most once."""
 
 from typing import NamedTuple
 
@@ -15,27 +15,27 @@ class Worklist(NamedTuple):
     members: Integers
     """[M] those on the list come first."""
     listed: NDArray[np.bool_]
-    """[M] whether each member is on it."""
+    """[M] whether each member is on the list."""
     length: Integers
-    """[1] how many are."""
+    """[1] number of members on the list."""
 
 
 @kernel(inner=True)
 def empty_worklist(most: int) -> Worklist:
-    """Nothing is to be tried."""
+    """An empty list."""
     return Worklist(np.empty(most, np.int64), np.zeros(most, np.bool_), np.zeros(1, np.int64))
 
 
 @kernel(inlined=True)
 def list_member(worklist: Worklist, member: int) -> None:
-    """Adds a member that is not on the list already."""
+    """Adds a member unless it is already on the list."""
     count = worklist.length[0]
     worklist.length[0] = add_once(worklist.members, worklist.listed, member, count)
 
 
 @kernel(inlined=True)
 def unlist_at(worklist: Worklist, place: int) -> None:
-    """Takes the member at a place off the list; the last one moves there."""
+    """Removes the member at a position; the last member moves there."""
     members = worklist.members
     worklist.listed[members[place]] = False
     worklist.length[0] -= 1
@@ -44,7 +44,7 @@ def unlist_at(worklist: Worklist, place: int) -> None:
 
 @kernel(inlined=True)
 def add_once(members: Integers, listed: NDArray[np.bool_], member: int, count: int) -> int:
-    """Adds a member to a list kept as bare arrays; how many are on it then."""
+    """Adds a member to a list kept as bare arrays; returns the new number of members."""
     if not listed[member]:
         listed[member] = True
         members[count] = member

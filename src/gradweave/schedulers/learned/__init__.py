@@ -1,1 +1,1 @@
-"""The learned policies as a strategy: their decoder in NumPy and numba, and their weights."""
+"""The learned policies as a strategy: a decoder in NumPy and numba, and the weights."""

@@ -1,4 +1,4 @@
-"""A scheduling problem as the compiled loops of the learned policies take it."""
+"""A scheduling problem as arrays for the learned policies' compiled loops."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from gradweave.schedulers.problem import HopTable, hop_table, hops_over, integer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CompiledInstance:
-    """A scheduling problem as the compiled round takes it."""
+    """A scheduling problem as arrays for the compiled round."""
 
     instance: Instance
     hops: HopTable
@@ -37,7 +37,7 @@ class CompiledInstance:
 
     @staticmethod
     def of(instance: Instance) -> "CompiledInstance":
-        """Lays an instance out."""
+        """Lays out an instance as arrays."""
         arrays, routes = instance.arrays, instance.hops
         links, first_link = routes.links, routes.first_link
         lengths = np.diff(first_link)
@@ -75,16 +75,16 @@ class CompiledInstance:
 
     @functools.cached_property
     def slots(self) -> HopSlots:
-        """The problem as a repair takes it."""
+        """The problem as arrays for repairs."""
         return slots_of(self.instance, self.workloads.intake)
 
 
 def _distinct_rows(table: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """The distinct ones of rows that are alike or have nothing in common, and which each row is."""
+    """The distinct rows of a table whose rows are equal or disjoint, and each row's number."""
     _, first, which = np.unique(table.argmax(1), return_index=True, return_inverse=True)
     return table[first], which
 
 
 def _carries(allowed: NDArray[np.bool_], stage: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[H, stages]."""
+    """[H, stages] whether a hop carries a tree of a stage."""
     return np.stack([allowed[:, stage == one].any(1) for one in range(stage.max() + 1)], 1)

@@ -29,25 +29,25 @@ from gradweave.stop import UNLIMITED, Stop
 
 
 class Episode(NamedTuple):
-    """What an episode came to."""
+    """The result of an episode."""
 
     rounds: int
-    """−1 where it was given up."""
+    """Number of rounds; −1 if the episode was abandoned."""
     sent_round: NDArray[np.int64]
     """[N, Q] round of each transfer."""
     sent_hop: NDArray[np.int64]
-    """[N, Q] its hop."""
+    """[N, Q] hop of each transfer."""
 
 
 class OngoingEpisode:
-    """An episode in the middle."""
+    """An episode in progress."""
 
     def __init__(self, problem: CompiledInstance, *, repair: bool = False) -> None:
         """Begins an episode.
 
         Args:
             problem: what to schedule.
-            repair: whether rounds are repaired, where there are swaps for it.
+            repair: whether rounds are repaired, if the problem allows swaps.
         """
         self.problem = problem
         can = repair and can_repair(problem.instance)
@@ -73,7 +73,7 @@ class OngoingEpisode:
         self._count()
 
     def _count(self) -> None:
-        """Counts holders and neighbours anew; a round keeps the counts up to date."""
+        """Recounts holders and neighbours; within a stage, rounds keep the counts up to date."""
         enter_stage(
             *(self.problem.hops, self.there, self.under_way, self.pending),
             *(self.near, self.lack, self.holders),
@@ -81,12 +81,12 @@ class OngoingEpisode:
 
     @property
     def bound(self) -> int:
-        """Lower bound on the stage's rounds, or on all with overlap."""
+        """Lower bound on the stage's rounds; with overlap, on all rounds."""
         bound = self.problem.bound
         return int(bound[self.stage] if self.problem.barrier else bound.sum())
 
     def features(self) -> Round:
-        """The features of the round that begins."""
+        """The features at the start of a round."""
         problem, there, trees = self.problem, self.there, self.under_way
         hops, workloads = problem.hops, problem.workloads
         spent = self.round - (self.stage_start if problem.barrier else 0)
@@ -96,7 +96,7 @@ class OngoingEpisode:
         wait, to_send = np.where(trees, self.waiting, 0), self.pending & trees
         holds, lacks = trees & (wait == 0), trees & (wait > 0)
         to_come = wait.sum(1).astype(np.float64)
-        if workloads.grown:  # any hop may bring what a server waits for, and there are no chains
+        if workloads.grown:  # any hop may bring an awaited piece, and there are no chains
             into = np.bincount(hops.target[there], minlength=len(to_come))
             left = (to_come / np.maximum(into, 1))[hops.target] * there
             tallest = np.zeros(len(trees), np.int64)
@@ -150,17 +150,17 @@ class OngoingEpisode:
         rng: np.random.Generator,
         temperature: float,
     ) -> NDArray[np.bool_]:
-        """Flow-tree selection: the round's trees."""
+        """Flow-tree selection: the trees of the round."""
         embeddings = self.encode(weights.tree.encoder, features)
         logits = policy.tree_logits(weights.tree, embeddings.tree)
         noise = rng.logistic(size=len(logits)) * temperature
         selected = features.candidates & (logits + noise > 0)
-        if not selected.any():  # a round without a transfer helps nobody
+        if not selected.any():  # a round without transfers is useless
             selected[np.where(features.candidates, logits, -np.inf).argmax()] = True
         return selected
 
     def scores(self, weights: PolicyWeights | RuleWeights, features: Round) -> Scores:
-        """Workload scheduling: what the features of the round's workloads count for."""
+        """Workload scheduling: the weights of the features of the round's workloads."""
         if isinstance(weights, RuleWeights):
             return policy.rule_scores(weights, len(self.there), *self.waiting.shape)
         embeddings = self.encode(weights.workload.encoder, features)
@@ -174,7 +174,7 @@ class OngoingEpisode:
         temperature: float,
         select: bool,
     ) -> int:
-        """One round; how many transfers it has."""
+        """Plays one round; returns its number of transfers."""
         features = self.features()
         selected = features.candidates
         if select and isinstance(weights, PolicyWeights):
@@ -209,7 +209,7 @@ class OngoingEpisode:
         return sent
 
     def _arrive(self, arriving: NDArray[np.int64], selected: NDArray[np.bool_]) -> None:
-        """The round's end: what was on the way has arrived."""
+        """Ends the round: transfers on the way have arrived."""
         problem = self.problem
         columns = np.flatnonzero(problem.then >= 0)
         roots = problem.root[columns]
@@ -223,10 +223,10 @@ class OngoingEpisode:
                 self._enter(int(problem.stage[left].min()))
 
     def backtrack(self, rounds: int) -> None:
-        """Takes the last rounds back, of an episode that is repaired.
+        """Takes back the last rounds of an episode with repairs.
 
         Args:
-            rounds: how many; all where there are fewer.
+            rounds: number of rounds; all, if there are fewer.
         """
         problem, repair = self.problem, self.repair
         assert repair is not None
@@ -254,20 +254,20 @@ def play(
     stop: Stop = UNLIMITED,
     finish: bool = False,
 ) -> Episode:
-    """One episode of the policies.
+    """Plays one episode of the policies.
 
     Args:
-        problem: what to schedule.
-        weights: of both agents, or of the rule in their place.
-        seed: of every random choice.
-        temperature: of the draws; 0 takes the best actions, ties broken at random.
+        problem: the problem to schedule.
+        weights: the weights of both agents, or of the rule that replaces them.
+        seed: the seed of every random choice.
+        temperature: temperature of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.
-        repair: whether rounds are improved by swaps and, where they come short, made again; see
-            `repair`. Only where there are swaps for it.
-        backtracks: whether a repaired episode backtracks where a round comes short.
-        max_rounds: after which to give up; eight times the bound if not given.
+        repair: whether rounds are improved by swaps and, if they fall short, redrawn; see `repair`.
+            Only if the problem allows swaps.
+        backtracks: whether a repaired episode backtracks if a round falls short.
+        max_rounds: number of rounds after which to give up; eight times the bound if not given.
         stop: when to give up.
-        finish: whether the episode is finished then, without taking a round back.
+        finish: whether the episode is then finished, without taking rounds back.
     """
     episode, rng = OngoingEpisode(problem, repair=repair), np.random.default_rng(seed)
     if max_rounds is None:

@@ -1,20 +1,20 @@
-"""What the policies look at: once a round, and again before each workload.
+"""Inputs of the policies: once per round, and again before each workload.
 
-Counts and ratios of a neighbourhood, so that nothing depends on a network's size or on how its
-servers are numbered. What is counted, each side counts in its own way: JAX in matrices
-(`learning.features`), for training; compiled loops in bitsets (`state_kernel`), for decoding. What
-is made of the counts stands here alone, over arrays of either library, `xp`; the compiled round
-inlines these functions, of numbers in place of arrays.
+Features are counts and ratios within a neighbourhood, so that they do not depend on a network's
+size or on the numbering of its servers. The two sides count differently: JAX with matrices
+(`learning.features`), for training; compiled loops with bitsets (`state_kernel`), for decoding. The
+features are computed from the counts here only, over arrays of either library, `xp`; the compiled
+round inlines these functions with numbers instead of arrays.
 """
 
 from typing import Any, NamedTuple
 
 WIDTH, LAYERS = 16, 2
-"""Numbers that each server, link and tree is described by, and rounds of message passing."""
+"""Embedding width of each server, link and tree, and rounds of message passing."""
 SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
-"""Kinds of messages to each: its own, of its neighbours by kind, and of all of its kind."""
+"""Kinds of messages to each: from itself, from its neighbours by kind, and from all of its kind."""
 SERVER_FEATURES, LINK_FEATURES, TREE_FEATURES, GLOBAL_FEATURES = 6, 3, 5, 5
-"""Of a round's start: see `Round`."""
+"""Number of features at a round's start: see `Round`."""
 
 HOP_FEATURES = 12
 (
@@ -31,11 +31,12 @@ HOP_FEATURES = 12
     LENGTH,
     CHAIN_SLACK,
 ) = range(HOP_FEATURES)
-"""Of a hop, before each workload: the receiver's slack (transfers that it can take until the bound,
-less those to come), and whether there is none; the same of the tightest link; logarithms of the
-hops that contend for the route's links, the receiver's and the sender's, over the room there; of
-the hop's ready workloads; the receiver's load of this round, and of the rounds left; the route's
-length; with fixed trees the slack of the longest chain of waiting workloads."""
+"""Features of a hop, before each workload: the receiver's slack (transfers that it can take until
+the bound, minus those still to come), and whether there is none; the same for the tightest link;
+logarithms of the hops that contend for the route's links, the receiver's and the sender's, per free
+capacity; logarithm of the hop's ready workloads; the receiver's load in this round, and over the
+remaining rounds; the route's length; with fixed trees, the slack of the longest chain of waiting
+workloads."""
 
 PIECE_FEATURES = 7
 (
@@ -47,98 +48,98 @@ PIECE_FEATURES = 7
     PIECE_CHAIN_SLACK,
     AWAITED,
 ) = range(PIECE_FEATURES)
-"""Of a tree on the hop that was drawn. With grown trees: hops by which the receiver could get the
-piece, from servers that hold it or are about to, and their logarithm; servers that hold it or are
-about to; hops from the receiver, and from the sender, to servers that still lack it. With fixed
-ones: the slack of the chain that the workload begins. Then one over the transfers that its receiver
-waits for."""
+"""Features of a tree on the hop that was drawn. With grown trees: hops by which the receiver could
+get the piece, from servers that hold it or soon will, and the logarithm of their number; servers
+that hold it or soon will; hops from the receiver, and from the sender, to servers that still lack
+it. With fixed trees: the slack of the chain that the workload begins. Then the inverse of the
+transfers that its receiver waits for."""
 
 SHARE = 4.0
-"""What shares of neighbours, from 0 to 1, are multiplied by."""
+"""Scale of shares of neighbours, which are between 0 and 1."""
 LOWEST, HIGHEST, UNIT = -4.0, 8.0, 4.0
-"""Slack, in transfers or rounds, is clipped to the first two and divided by the third."""
+"""Slack, in transfers or rounds, is clipped to [LOWEST, HIGHEST] and divided by UNIT."""
 HIGHEST_LOAD = 2.0
-"""Loads over what fits are cut off here."""
+"""Upper limit of relative loads."""
 PLENTY = 1e6
-"""Slack where there is no link."""
+"""Slack if there is no link."""
 LEAST = 1e-3
-"""Logarithms are of no smaller numbers."""
+"""Smallest argument of logarithms."""
 ROUNDING = 1e-4
-"""Slack of links below this counts as 0: the order of a sum of shares decides its last bits."""
+"""Link slack below this counts as 0: its last bits depend on the order of summation."""
 TIE = 1e-4
-"""Noise between equals where the best is taken."""
+"""Noise that breaks ties if the best action is taken."""
 
 
 class Counts(NamedTuple):
-    """What the features of a round's start are made of, in arrays of NumPy or JAX."""
+    """Counts from which a round's features are computed, in arrays of NumPy or JAX."""
 
     rounds_left: Any
     """Rounds of the stage until its bound, at least 1."""
     bound: Any
-    """Of the stage."""
+    """Lower bound on the stage's rounds."""
     grown: Any
     """Whether trees grow."""
     servers: Any
-    """How many there are."""
+    """Number of servers."""
     to_come: Any
     """[N] transfers into each server that are still to come."""
     intake: Any
-    """[N] transfers that it can take in a round."""
+    """[N] transfers that each server can take per round."""
     holds: Any
-    """[N] trees of the stage for which it is ready to send."""
+    """[N] trees of the stage for which each server is ready to send."""
     lacks: Any
-    """[N] trees of the stage for which it waits."""
+    """[N] trees of the stage for which each server waits."""
     wanted: Any
-    """[N] trees that it holds and that a server waits for to which it can send."""
+    """[N] trees that each server holds and that one of its receivers waits for."""
     demand: Any
     """[L] transfers to come over each link."""
     contenders: Any
-    """[L] workloads that are ready on hops over it."""
+    """[L] workloads that are ready on hops over each link."""
     capacity: Any
-    """[L] transfers that it carries in a round."""
+    """[L] transfers that each link carries per round."""
     used: Any
-    """[L] whether hops of the stage lead over it."""
+    """[L] whether hops of the stage use each link."""
     there: Any
-    """[Q] trees of the stage."""
+    """[Q] whether each tree is of the stage."""
     by_sender: Any
     """[Q] whether transfers merge into their receivers."""
     unsent: Any
-    """[Q] transfers of each tree that are to come."""
+    """[Q] transfers of each tree that are still to come."""
     ready: Any
-    """[Q] those that could be made now."""
+    """[Q] transfers of each tree that could be made now."""
     total: Any
-    """[Q] all of them."""
+    """[Q] all transfers of each tree."""
     tallest: Any
-    """[Q] rounds that its longest chain of transfers takes; 0 where trees grow."""
+    """[Q] rounds of each tree's longest chain of transfers; 0 if trees grow."""
     selected_before: Any
-    """[Q] whether it was selected in the round before."""
+    """[Q] whether each tree was selected in the round before."""
 
 
 class Round(NamedTuple):
-    """What does not change within a round. Arrays of NumPy or JAX, padded or not."""
+    """Values that are fixed within a round. Arrays of NumPy or JAX, padded or not."""
 
     server: Any
     """[N, 6] load; slack; shares of trees held and lacked; ports; share of held trees in demand."""
     link: Any
-    """[L, 3] load; workloads ready over capacity, logarithm; whether hops use it."""
+    """[L, 3] load; logarithm of ready workloads over capacity; whether hops use it."""
     tree: Any
-    """[Q, 5] shares sent, ready and to come; whether it was selected in the round before; rounds
-    that its longest chain takes over the rounds left."""
+    """[Q, 5] shares sent, ready and to come; whether it was selected in the round before; rounds of
+    its longest chain over the remaining rounds."""
     global_features: Any
     """[5] grown or fixed; shares of the bound's rounds and of transfers left; whether any merge
-    into their receivers; the logarithm of the servers' number."""
+    into their receivers; the logarithm of the number of servers."""
     holds: Any
     """[N, Q] trees of this stage for which a server is ready to send."""
     lacks: Any
     """[N, Q] trees of this stage for which a server waits."""
     stage: Any
-    """That is under way."""
+    """The current stage."""
     candidates: Any
-    """[Q] trees with a workload that is ready."""
+    """[Q] whether each tree has a ready workload."""
     rounds_left: Any
     """As in `Counts`."""
     link_slack: Any
-    """[H] transfers that the tightest link of a route can spare until then."""
+    """[H] transfers that the tightest link of a route can spare until the bound."""
     chain: Any
     """[H] rounds of the longest chain that a ready workload of the hop begins."""
     to_come: Any
@@ -150,7 +151,7 @@ def of_round(xp: Any, counts: Counts) -> tuple[Any, Any, Any, Any, Any]:
 
     Args:
         xp: numpy, or jax.numpy.
-        counts: at the round's start.
+        counts: the counts at the round's start.
     """
     (rounds_left, bound, grown, servers), there = counts[:4], counts.there
     to_come, intake, holds, trees = counts.to_come, counts.intake, counts.holds, there.sum()
@@ -195,9 +196,9 @@ def receiver_features(
     Args:
         xp: numpy, or jax.numpy.
         to_come: transfers into the server that are neither made nor on the way.
-        taken: those on the way in this round.
-        intake: transfers that it can take in a round.
-        rounds_left: until the bound.
+        taken: transfers on the way to it in this round.
+        intake: transfers that it can take per round.
+        rounds_left: rounds until the bound.
     """
     slack = rounds_left * intake - to_come
     taken_share = taken / xp.maximum(intake, 1)
@@ -205,26 +206,26 @@ def receiver_features(
 
 
 def route_features(xp: Any, link_slack: Any, length: Any) -> tuple[Any, Any, Any]:
-    """`LINK_SLACK`, `NO_LINK_SLACK` and `LENGTH` of a hop's route, which last a round.
+    """`LINK_SLACK`, `NO_LINK_SLACK` and `LENGTH` of a hop's route, fixed within a round.
 
     Args:
         xp: numpy, or jax.numpy.
-        link_slack: transfers that its tightest link can spare.
-        length: its links.
+        link_slack: transfers that the tightest link of the route can spare.
+        length: number of links of the route.
     """
     return clipped(xp, link_slack), link_slack <= ROUNDING, length / 2.0 - 1.0
 
 
 def load(xp: Any, number: Any, capacity: Any, rounds_left: Any) -> Any:
-    """Transfers to come over those that fit the rounds left."""
+    """Transfers to come, relative to those that fit in the remaining rounds."""
     return xp.minimum(number / (rounds_left * xp.maximum(capacity, 1)), HIGHEST_LOAD)
 
 
 def clipped(xp: Any, slack: Any) -> Any:
-    """Slack as a feature."""
+    """Slack, clipped and scaled as a feature."""
     return xp.minimum(xp.maximum(slack, LOWEST), HIGHEST) / UNIT
 
 
 def logarithm(xp: Any, number: Any) -> Any:
-    """Of a count or of a ratio of counts, as a feature."""
+    """Logarithm of a count or of a ratio of counts, as a feature."""
     return xp.log(xp.maximum(number, LEAST))

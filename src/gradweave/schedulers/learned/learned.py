@@ -1,7 +1,7 @@
-"""The learned scheduler: a tuned rule, or what two cooperating policies learned, on any network.
+"""The learned scheduler: a tuned rule, or two cooperating trained policies, on any network.
 
-The policies were trained with JAX by `gradweave.learning`. To use them takes NumPy and numba alone:
-`episode` plays one in milliseconds on small networks, and on networks of any size.
+The policies were trained with JAX by `gradweave.learning`. Using them only needs NumPy and numba:
+`episode` plays an episode in milliseconds on small networks, and works on networks of any size.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.schedule import Collective, Schedule
 from gradweave.schedulers.instance import Instance, Trees
 from gradweave.schedulers.learned.policy import PolicyWeights, RuleWeights, read_weights
 from gradweave.schedulers.learned.repair import can_repair
 from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
+from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
@@ -26,28 +26,29 @@ if TYPE_CHECKING:
     from gradweave.schedulers.learned.episode import Episode
 
 ROUTES = 4
-"""Shortest routes between two servers that are looked for."""
+"""Most shortest routes to look for between two servers."""
 RECEIVERS = 48
-"""Servers, near and far, to which each may send at most: behind large switches the hops that share
-a link are the square of the servers."""
+"""Most servers, near and far, to which each server may send: behind large switches, the number of
+hops that share a link is the square of the number of servers."""
 A_MOMENT, TEN_SECONDS, A_MINUTE = 0.3, 10.0, 60.0
 A_TRANSFER_S, A_HOP_S, A_PIECE_S = 1.1e-5, 1e-6, 1e-8
-"""What an episode takes on one core, roughly: for each transfer; for each hop that shares a link
-with its hop; and for each piece. Fitted to eleven networks of 54 to 1,024 servers: all were within
-30% by the trained policies; the rule takes from a quarter of it to all."""
+"""Approximate time of an episode on one core: per transfer; per hop that shares a link with its
+hop; and per piece. Fitted to eleven networks of 54 to 1,024 servers: all were within 30% for the
+trained policies; the rule takes between a quarter of it and all."""
 BACKTRACKING = 7
-"""Times as long that an episode takes, about, which does not meet the bound and so backtracks."""
+"""Approximate slowdown of an episode that misses the bound and therefore backtracks."""
 REPAIRED_TEMPERATURE = 2.0
-"""Temperature of drawn episodes that are repaired: docs/experiments/learning.md compares others."""
+"""Temperature of drawn episodes with repairs: docs/experiments/learning.md compares others."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Learned(Scheduler):
-    """Workload scheduling by a rule of 19 tuned constants, or by trained policies.
+    """Workload scheduling by a rule with 19 tuned constants, or by trained policies.
 
-    Takes the best action at every step; then, until the bound is met, episodes whose actions are
-    drawn by their odds. With grown trees each round is repaired, and draws are hotter, by the
-    square roots of the odds. The best of all is kept. The other stage is the reversed one.
+    First an episode takes the best action at every step; then, until the bound is met, episodes
+    draw their actions by their odds. With grown trees, each round is repaired, and draws are at a
+    higher temperature, by the square roots of the odds. The best episode is kept. The other stage
+    is this stage reversed.
 
     Source: sections 4.2 to 4.4 of the paper for the trained policies, whose features the rule
     weighs; docs/concepts/learning.md for what differs, and for what learning adds.
@@ -56,30 +57,31 @@ class Learned(Scheduler):
     name: ClassVar[str] = "learned"
 
     samples: int | None = None
-    """Episodes drawn at most, after the one that takes the best actions; 0 for that one alone. If
-    not given, 16 repaired ones or 64 others, or fewer on networks so large that they would take
-    more than about ten seconds on one core, reckoned from the size and not from the clock; none at
-    all, and no schedule, where one episode would take more than a minute."""
+    """Most episodes drawn after the one that takes the best actions; 0 for that episode only. By
+    default 16 repaired or 64 other episodes, or fewer on networks so large that they would take
+    more than about ten seconds on one core, estimated from the size and not from the clock; none at
+    all, and no schedule, if a single episode would take more than a minute."""
     greedy: bool = True
-    """Whether the episode that takes the best actions is played at all."""
+    """Whether to play the episode that takes the best actions."""
     repair: bool = True
-    """With grown trees: whether swaps improve each round that was drawn, and rounds that leave a
-    server more than it can take until the bound are made again, and rounds before them."""
+    """With grown trees: whether swaps improve each round drawn, and whether rounds (and rounds
+    before them) are redrawn if they leave a server more than it can take until the bound."""
     trees: Trees = "grown"
-    """Whether trees grow with the schedule or are the pinned shortest paths."""
+    """Whether trees grow with the schedule or are the pinned shortest-path trees."""
     routes: int = ROUTES
-    """With grown trees: shortest routes to look for between two servers, one by the pinned rule,
-    others at random; on more than 48 servers one of them is kept, at random, from port to port."""
+    """With grown trees: number of shortest routes per pair of servers. The first is by the pinned
+    rule, the others are random. With more than 48 servers, one random route per pair of ports is
+    kept."""
     workers: int = 1
-    """Threads that play side by side; the result does not depend on their number."""
+    """Threads that play in parallel; the result does not depend on their number."""
     weights: str | None = None
-    """File of weights made by `gradweave learn`, for the trained policies; the shipped ones if not
-    given."""
+    """File of trained policies' weights made by `python -m gradweave.learning`; by default the
+    shipped weights."""
     policy: Literal["rule", "trained"] | None = None
-    """Who decides: a rule, whose weight of each feature of a workload is the same on all networks
-    and which selects all trees; or the trained policies, the paper's method, whose message passing
-    sets the weights anew each round. If not given, the trained policies where `weights` are given,
-    and else the rule."""
+    """Who decides. ``rule``: a rule that selects all trees and weighs each feature of a workload
+    the same on all networks. ``trained``: the trained policies, the paper's method, whose message
+    passing sets the weights in each round. By default the trained policies if `weights` are given,
+    otherwise the rule."""
 
     def __post_init__(self) -> None:
         check_counts(self, "samples", least=0)
@@ -95,13 +97,13 @@ class Learned(Scheduler):
             raise OptionError(f"learned: policy: expected rule or trained, got {self.policy!r}")
         if self.policy == "rule" and self.weights is not None:
             raise OptionError(
-                "learned: weights are of trained policies, and policy=rule has its own; leave out "
-                "one of them"
+                "learned: weights are for trained policies, but policy=rule has fixed weights; "
+                "leave out one of them"
             )
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(after_proofs=True, one_draw=self.samples == 1 and not self.greedy)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -117,13 +119,13 @@ class Learned(Scheduler):
 
     @property
     def _own_stage(self) -> Literal["reduce_scatter", "all_gather"]:
-        """The stage that is played; the other one is it, reversed."""
+        """The stage that is played; the other is its reverse."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
     def _stage(
         self, topology: Topology, weights: PolicyWeights | RuleWeights, seed: int, stop: Stop
     ) -> Schedule:
-        # Importing what is compiled takes longer than most strategies do.
+        # Imported here: importing compiled modules takes longer than most strategies.
         from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 
         stage = self._own_stage
@@ -149,21 +151,21 @@ class Learned(Scheduler):
 
 
 def _spread(topology: Topology) -> int | None:
-    """Servers to keep hops to; all where there are few enough."""
+    """Number of servers to keep hops to, or None for all if there are few enough."""
     return None if topology.num_servers <= RECEIVERS else RECEIVERS
 
 
 def _samples(instance: Instance, repair: bool) -> int:
-    """As many samples as take about ten seconds, at most 16 with repair and 64 without.
+    """Number of samples that take about ten seconds, at most 16 with repair and 64 without.
 
     Raises:
-        NoScheduleError: where one episode alone takes over a minute.
+        NoScheduleError: if a single episode takes over a minute.
     """
     episode_s = _episode_s(instance)
     if episode_s > A_MINUTE:
         raise NoScheduleError(
             f"learned: one episode on {instance.topology.num_servers} servers takes about "
-            f"{episode_s:.0f} s; give samples, such as samples=0, to play it all the same"
+            f"{episode_s:.0f} s; give samples, such as samples=0, to play it anyway"
         )
     if repair and can_repair(instance):
         return int(min(16, TEN_SECONDS // (BACKTRACKING * episode_s)))
@@ -171,20 +173,20 @@ def _samples(instance: Instance, repair: bool) -> int:
 
 
 def _check_time(instance: Instance, stop: Stop) -> None:
-    """Refuses to begin an episode that takes longer than there is time.
+    """Refuses to start an episode that takes longer than the remaining time.
 
     Raises:
-        NoScheduleError: saying how long it takes.
+        NoScheduleError: with the time that it takes.
     """
     episode_s, left_s = _episode_s(instance), stop.seconds_left
     if episode_s > max(left_s, A_MOMENT):
         raise NoScheduleError(
-            f"learned: one episode takes about {episode_s:.1f} s; {left_s:.1f} are left"
+            f"learned: one episode takes about {episode_s:.1f} s, but {left_s:.1f} s are left"
         )
 
 
 def _episode_s(instance: Instance) -> float:
-    """Seconds that one episode takes on one core, roughly."""
+    """Approximate seconds of one episode on one core."""
     hops, servers = instance.hops, instance.topology.num_servers
     on_link = np.bincount(hops.links)
     beside = float(np.square(on_link).sum()) / len(hops.source)  # hops that share a hop's links
@@ -202,20 +204,20 @@ def best_of(
     workers: int = 1,
     stop: Stop = UNLIMITED,
 ) -> "Episode | None":
-    """Episodes until one meets the bound; the best of all.
+    """Plays episodes until one meets the bound; returns the best.
 
     Args:
-        problem: what to schedule.
-        weights: of the policies, or of the rule in their place.
-        numbers: of the episodes; number 0 takes the best actions, all others draw theirs, hotter
-            where they are repaired.
+        problem: the problem to schedule.
+        weights: the weights of the policies, or of the rule that replaces them.
+        numbers: numbers of the episodes; number 0 takes the best actions, all others draw theirs,
+            at a higher temperature if they are repaired.
         repair: whether they are repaired; see `Learned`.
-        seed: of every random choice, together with an episode's number.
-        workers: threads that play side by side.
-        stop: before the bound is met; one episode is always played.
+        seed: the seed of every random choice, together with an episode's number.
+        workers: threads that play in parallel.
+        stop: when to stop before the bound is met; one episode is always played.
 
     Returns:
-        The episode; None where none was completed.
+        The best episode, or None if none was completed.
     """
     from gradweave.schedulers.learned.episode import play
 

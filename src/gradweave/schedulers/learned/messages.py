@@ -21,13 +21,13 @@ from gradweave.schedulers.learned.messages_kernel import (
 
 Numbers = NDArray[np.float32]
 Pair = Callable[[Numbers], tuple[Numbers, Numbers]]
-"""[., D] -> two means [A, D] of it."""
+"""Maps [., D] to two means [A, D]."""
 
 
 class StageEdges:
-    """Who hears whom in a round; what the hops of a stage decide of it, once a stage.
+    """Who hears whom in a round; the part that depends on a stage's hops is computed per stage.
 
-    One implementation of `policy.Edges`, whose fields say what is heard.
+    One implementation of `policy.Edges`, whose fields document the messages.
     """
 
     xp = np
@@ -35,12 +35,12 @@ class StageEdges:
     def __init__(
         self, problem: CompiledInstance, there: NDArray[np.bool_], trees: NDArray[np.bool_]
     ) -> None:
-        """Before the stage's first round.
+        """Prepares a stage, before its first round.
 
         Args:
             problem: the problem.
-            there: [H] which hops are the stage's.
-            trees: [Q] which trees are.
+            there: [H] which hops belong to the stage.
+            trees: [Q] which trees belong to it.
         """
         hops, servers, links = problem.hops, len(problem.waiting), len(problem.workloads.capacity)
         sender, receiver = hops.source[there], hops.target[there]
@@ -58,7 +58,7 @@ class StageEdges:
         self._servers = pack(np.ones((1, servers), bool))[0]
 
     def begin_round(self, features: Round) -> "StageEdges":
-        """Notes who holds what: the others hear it from those that do not."""
+        """Records which server holds which tree, and so from whom each hears."""
         is_server, _, is_tree = self.masks
         holds, held = pack(features.holds), pack(np.ascontiguousarray(features.holds.T))
         self.trees_to_servers = partial(means_of_parts, holds, self._trees, is_server)
@@ -67,7 +67,7 @@ class StageEdges:
 
     @staticmethod
     def relu(x: Numbers) -> Numbers:
-        """What is positive of it."""
+        """The positive part."""
         return np.maximum(x, 0.0)
 
     @staticmethod
@@ -83,7 +83,7 @@ class StageEdges:
         bias: Numbers,
         mask: NDArray[np.bool_],
     ) -> Numbers:
-        """By which a layer changes embeddings: see `policy.Edges`."""
+        """The change of embeddings by a layer: see `policy.Edges`."""
         messages = np.empty((len(weights), *own.shape), np.float32)
         messages[0] = own
         for place, (means, x) in enumerate(heard):

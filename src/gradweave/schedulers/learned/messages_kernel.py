@@ -1,4 +1,4 @@
-"""Means over neighbours and products of small matrices, compiled: what `messages` is made of."""
+"""Means over neighbours and products of small matrices, compiled, for `messages`."""
 
 from typing import NamedTuple
 
@@ -17,11 +17,11 @@ class Neighbours(NamedTuple):
     """Who hears whom: a sparse matrix whose rows sum to 1, or are empty."""
 
     first: Integers
-    """[rows+1] where each row's entries start."""
+    """[rows+1] index of each row's first entry."""
     source: Integers
-    """What each entry comes from."""
+    """Source row of each entry."""
     share: Numbers
-    """What it counts for."""
+    """Weight of each entry."""
 
 
 @kernel(fastmath=True)
@@ -41,15 +41,15 @@ def mean_of_neighbours(x: Numbers, neighbours: Neighbours) -> Numbers:
 def means_of_parts(
     part: Bitset, whole: Bitset, rows: Booleans, x: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """The means over a part of a set, and over the rest of it; 0 where there is none.
+    """The means over a part of a set, and over the rest of it; 0 if empty.
 
-    The smaller of the two is summed up, and the other is what it leaves of the whole.
+    The smaller of the two is summed, and the other is the difference from the sum of the whole.
 
     Args:
         part: [A, W] subsets of the set.
         whole: [W] the set.
-        rows: [A] those of interest.
-        x: [., D] of which the means are.
+        rows: [A] which rows to compute.
+        x: [., D] the vectors to average.
     """
     width, number = x.shape[1], 0
     of_part = np.zeros((len(part), width), np.float32)
@@ -89,14 +89,14 @@ def means_of_parts(
 def hop_weights(
     hops: HopTable, own: Numbers, of_sender: Numbers, of_receiver: Numbers, of_links: Numbers
 ) -> Numbers:
-    """[H, 12] what the features of each hop count for.
+    """[H, 12] the weights of the features of each hop.
 
     Args:
         hops: the network.
-        own: [12] on every hop.
-        of_sender: [N, 12] more by the sender.
-        of_receiver: [N, 12] more by the receiver.
-        of_links: [L, 12] more by the route's links, on average.
+        own: [12] base weights, equal on all hops.
+        of_sender: [N, 12] additional weights of the sender.
+        of_receiver: [N, 12] additional weights of the receiver.
+        of_links: [L, 12] additional weights, averaged over the route's links.
     """
     links, first_link = hops.links, hops.first_link
     out = np.zeros((len(hops.source), len(own)), np.float32)
@@ -115,7 +115,7 @@ def hop_weights(
 
 @kernel(fastmath=True)
 def times(x: Numbers, y: Numbers) -> Numbers:
-    """[A, C] the product of [A, B] and [B, C]. A library's threads would wait for one another."""
+    """[A, C] the product of [A, B] and [B, C]. Threads of a library would wait for each other."""
     out = np.zeros((x.shape[0], y.shape[1]), np.float32)
     for row in range(x.shape[0]):
         for i in range(x.shape[1]):
@@ -126,13 +126,13 @@ def times(x: Numbers, y: Numbers) -> Numbers:
 
 @kernel(fastmath=True)
 def rectified_sums(messages: Numbers, weights: Numbers, bias: Numbers, mask: Booleans) -> Numbers:
-    """[A, D] the rectified linear map of each row's messages; 0 of padding.
+    """[A, D] the rectified linear map of each row's messages; 0 for padding.
 
     Args:
-        messages: [M, A, D] to each row, by kind.
-        weights: [M, D, D].
-        bias: [D].
-        mask: [A] rows that there are; others are padding.
+        messages: [M, A, D] messages to each row, by kind.
+        weights: [M, D, D] weights by kind.
+        bias: [D] bias.
+        mask: [A] whether each row exists; others are padding.
     """
     rows, width = messages.shape[1:]
     out = np.zeros((rows, width), np.float32)

@@ -1,12 +1,12 @@
-"""The two policies: message passing over servers, links and trees, once a round; their weights.
+"""The two policies: message passing over servers, links and trees once per round; their weights.
 
-One definition for both: compiled loops decode by it (`messages`), and JAX trains it
-(`gradweave.learning.networks`). They differ in how the means over neighbours are taken: over sparse
-lists and bitsets there, by dense matrices here; and in who keeps the weights.
+There is one definition for both uses: compiled loops decode by it (`messages`), and JAX trains it
+(`gradweave.learning.networks`). They differ in how means over neighbours are computed (sparse lists
+and bitsets for decoding, dense matrices for training) and in where the weights are kept.
 
-A round's messages set, for each hop and each server, how much each feature counts; a workload's
-score then is a dot product. That is what lets a round's workloads be drawn in sequence at the price
-of one evaluation a round, each draw seeing what the draws before it did. Nothing depends on the
+A round's messages set, for each hop and each server, the weight of each feature; a workload's score
+is then a dot product. Thus a round's workloads can be drawn in sequence at the cost of one
+evaluation per round, and each draw sees the effect of the draws before it. Nothing depends on the
 lengths of the axes or on the order of servers, links or trees.
 """
 
@@ -36,24 +36,24 @@ from gradweave.schedulers.learned.features import (
 )
 
 FORMAT, VERSION = "gradweave-policy", "1"
-"""What a file of weights says it is."""
+"""Format and version in a file of weights."""
 OLD_NAMES = {
     "hop_of_giver": "hop_of_sender",
     "hop_of_taker": "hop_of_receiver",
     "piece_of_taker": "piece_of_receiver",
     "whole": "global_features",
 }
-"""Of parts of arrays' names in files, the shipped one among them."""
+"""Former parts of arrays' names, which files (such as the shipped one) still use."""
 COMMON = 8.0
-"""What the weights that all hops, or all servers, have in common count for, so that they are
-learned before what tells one place from another. Files say by which factor theirs were trained."""
+"""Scale of the weights that all hops, or all servers, share, so that these are learned before
+differences between places. Files state the factor with which they were trained."""
 
 Pair = Any
-"""Two means over neighbours, such as those that a server receives from and those it sends to."""
+"""Two means over neighbours, such as over a server's senders and over its receivers."""
 
 
 class LayerWeights(NamedTuple):
-    """Of the messages to each server, link and tree."""
+    """Weights of the messages to each server, link and tree."""
 
     server: Any
     """[8, D, D]"""
@@ -89,7 +89,7 @@ class TreeWeights(NamedTuple):
 
 
 class WorkloadWeights(NamedTuple):
-    """Workload scheduling: weights of the features, by where."""
+    """Workload scheduling: weights of the features, by place."""
 
     encoder: EncoderWeights
     common: Any
@@ -118,9 +118,9 @@ class PolicyWeights(NamedTuple):
 
 
 class RuleWeights(NamedTuple):
-    """A rule in place of both agents: one weight for each feature, and all trees are selected.
+    """A rule instead of both agents: one weight for each feature, and all trees are selected.
 
-    No messages are passed; the weights are the same on all hops and at all servers.
+    There is no message passing; the weights are the same on all hops and at all servers.
     """
 
     hop: NDArray[np.float32]
@@ -130,7 +130,7 @@ class RuleWeights(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """What the message passing makes of each part of a network."""
+    """The embeddings of each part of a network after message passing."""
 
     server: Any
     """[N, D]"""
@@ -139,27 +139,27 @@ class Embeddings(NamedTuple):
     tree: Any
     """[Q, D]"""
     pooled: Any = None
-    """[3 D + 5] their means and the global features, where a critic needs them: in training."""
+    """[3 D + 5] their means and the global features, if a critic needs them: in training."""
 
 
 class Scores(NamedTuple):
-    """What a round's features count for."""
+    """The weights of a round's features."""
 
     hop: Any
-    """[H, 12] those of each hop."""
+    """[H, 12] weights of each hop's features."""
     piece: Any
-    """[N, 7] those of a tree, by the receiver."""
+    """[N, 7] weights of a tree's features, by the receiver."""
     match: Any
     """[N, Q] added to a tree's score at a receiver."""
 
 
 class Edges(Protocol):
-    """Who hears whom in a round, and how a library's arrays do what the definition says."""
+    """Who hears whom in a round, and the array operations of the definition in one library."""
 
     xp: Any
     """numpy, or jax.numpy."""
     masks: tuple[Any, Any, Any]
-    """[N], [L], [Q] servers, links and trees that are no padding."""
+    """[N], [L], [Q] servers, links and trees that are not padding."""
     servers_to_servers: Pair
     """From servers that send to a server, and from those that it sends to."""
     links_to_servers: Pair
@@ -172,7 +172,7 @@ class Edges(Protocol):
     """From servers that hold a tree, and from the others."""
 
     def relu(self, x: Any) -> Any:
-        """What is positive of it."""
+        """The positive part."""
         ...
 
     def times(self, x: Any, y: Any) -> Any:
@@ -182,10 +182,10 @@ class Edges(Protocol):
     def change(
         self, own: Any, heard: Sequence[tuple[Pair, Any]], weights: Any, bias: Any, mask: Any
     ) -> Any:
-        """[A, D] ``relu(sum of message @ weights + bias)``; 0 of padding.
+        """[A, D] ``relu(sum of message @ weights + bias)``; 0 for padding.
 
-        The messages, in the order of the weights [M, D, D]: its own embedding, the two means of
-        each pair, taken of the embeddings beside it, and the mean of all of its kind.
+        The messages, in the order of the weights [M, D, D]: its embedding, the two means of each
+        pair over the embeddings paired with it, and the mean of all of its kind.
         """
         ...
 
@@ -193,12 +193,12 @@ class Edges(Protocol):
 def encode(weights: Any, features: Round, edges: Edges) -> Embeddings:
     """Message passing over servers, links and trees.
 
-    Workloads speak through who holds and who lacks which tree, and through the links' demand and
-    contenders.
+    Workloads influence it through which servers hold and lack which trees, and through the links'
+    demand and contenders.
 
     Args:
-        weights: of an agent, with the fields of `EncoderWeights`; so below.
-        features: of the round's start.
+        weights: the weights of an agent, with the fields of `EncoderWeights`.
+        features: the features of the round's start.
         edges: who hears whom.
     """
     xp, masks = edges.xp, edges.masks
@@ -229,7 +229,7 @@ def encode(weights: Any, features: Round, edges: Edges) -> Embeddings:
 
 
 def tree_logits(weights: Any, tree: Any) -> Any:
-    """[Q] the logit of each tree's selection, each for itself, from its embedding."""
+    """[Q] the logit of each tree's selection, from its embedding only."""
     return tree @ weights.score + weights.bias
 
 
@@ -239,14 +239,14 @@ def workload_scores(
     times: Callable[[Any, Any], Any],
     on_hops: Callable[..., Any],
 ) -> Scores:
-    """What the features of a round's workloads count for.
+    """The weights of the features of a round's workloads.
 
     Args:
-        weights: of workload scheduling.
-        embeddings: by its encoder.
+        weights: the weights of workload scheduling.
+        embeddings: the embeddings from its encoder.
         times: the product of two matrices.
-        on_hops: [H, 12] the sum of what all hops have, of what is [N, 12] of the sender, of the
-            receiver, and of the mean over the route's links, [L, D] times [D, 12].
+        on_hops: [H, 12] the sum of the shared weights, the sender's and the receiver's [N, 12], and
+            the mean over the route's links of [L, D] times [D, 12].
     """
     server = embeddings.server
     return Scores(
@@ -262,11 +262,11 @@ def workload_scores(
 
 
 def rule_scores(weights: RuleWeights, hops: int, servers: int, trees: int) -> Scores:
-    """What the features count for by a rule: everywhere the same.
+    """The weights of the features by a rule: the same everywhere.
 
     Args:
-        weights: of the rule.
-        hops: how many there are, H.
+        weights: the rule's weights.
+        hops: number of hops, H.
         servers: N.
         trees: Q.
     """
@@ -309,13 +309,13 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def read_weights(path: str | None = None) -> PolicyWeights:
-    """Reads weights; the shipped ones if no file is given.
+    """Reads weights; without a file, the shipped weights.
 
     Args:
-        path: a file that `gradweave learn` wrote.
+        path: a file that `python -m gradweave.learning` wrote.
 
     Raises:
-        FileError: where the file does not hold trained policies.
+        FileError: if the file does not contain trained policies.
     """
     return _shipped() if path is None else _read(Path(path).expanduser())
 
@@ -353,12 +353,12 @@ def weights_of(
     """Weights from the trained policies' arrays.
 
     Args:
-        arrays: by their paths in the policies, such as ``tree.score``.
+        arrays: arrays by their paths in the policies, such as ``tree.score``.
         common: `COMMON` when they were trained.
-        origin: of the arrays, for messages.
+        origin: origin of the arrays, for error messages.
 
     Raises:
-        FileError: where one is missing or of another shape.
+        FileError: if an array is missing or has another shape.
     """
     read = {
         name: _checked(origin, name, arrays.get(name), shape) for name, shape in shapes().items()
@@ -382,7 +382,7 @@ def weights_of(
 def _checked(
     origin: Path | str, name: str, array: NDArray[Any] | None, shape: tuple[int, ...]
 ) -> NDArray[np.float32]:
-    """An array, if it is what it should be."""
+    """An array, checked for type, shape and finite values."""
     got = None if array is None else (array.dtype.name, array.shape)
     if array is None or got != ("float32", shape) or not np.isfinite(array).all():
         raise FileError(f"{origin}: array {name!r}: expected finite float32 {shape}, got {got}")

@@ -1,7 +1,7 @@
-"""Rounds that leave no port idle: swaps after the policies' draws, and rounds taken back.
+"""Repairs rounds so that no port idles: swaps after the policies' draws, and backtracking.
 
-Where a round leaves a server more than it can still take until the bound, it is drawn again; where
-that does not help, the rounds before it are.
+If a round leaves a server more than it can still take until the bound, it is redrawn; if that does
+not help, so are the rounds before it.
 """
 
 import functools
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from gradweave.schedulers.learned.state_kernel import EpisodeArrays
 
 TRIES = 4
-"""Attempts at a round that comes short: every second one without draws, by the swaps alone."""
+"""Attempts at a round that falls short; every second attempt uses swaps only, without draws."""
 BACKTRACKS, FURTHER = 10, 4
-"""Times that an episode backtracks at most: by one round, then by four, by sixteen, … to its start.
-Less often, more episodes miss a bound that they can meet: docs/experiments/learning.md."""
+"""Most backtracks of an episode, and their growth: by one round, then four, sixteen, … to its
+start. With fewer, more episodes miss a bound that they can meet: docs/experiments/learning.md."""
 HEATS = 0.3, 2.0
-"""Temperatures, at least, of draws that are made again, by turns from one backtrack to the next: on
-networks of boxes nearly all episodes meet the bound at the first, on fat-trees at the second."""
+"""Minimum temperatures of redraws, alternating from one backtrack to the next: on networks of boxes
+nearly all episodes meet the bound with the first, on fat-trees with the second."""
 
 
 def can_repair(instance: Instance) -> bool:
-    """Whether there are swaps for a problem: for an all-gather on grown trees."""
+    """Whether a problem allows swaps: an all-gather on grown trees does."""
     return instance.trees == "grown" and instance.collective == "all_gather"
 
 
 def slots_of(instance: Instance, intake: NDArray[np.int64]) -> "HopSlots":
-    """The problem as the swaps take it.
+    """The problem as arrays for the swaps.
 
     Args:
-        instance: one that `can_repair` is true of.
-        intake: [N] transfers that a server can take in a round.
+        instance: an instance for which `can_repair` is true.
+        intake: [N] transfers that each server can take per round.
     """
     from gradweave.schedulers.learned.repair_kernel import HopSlots
 
@@ -51,10 +51,10 @@ def slots_of(instance: Instance, intake: NDArray[np.int64]) -> "HopSlots":
 
 
 class RoundRepair:
-    """The repair of an episode's rounds."""
+    """Repairs the rounds of an episode."""
 
     def __init__(self, slots: "HopSlots", hops: HopTable) -> None:
-        """Before the first round.
+        """Prepares for the first round.
 
         Args:
             slots: the problem.
@@ -67,7 +67,7 @@ class RoundRepair:
         self.begin_after(np.full((servers, pieces), NEVER))
 
     def begin_after(self, sent_hop: NDArray[np.int64]) -> None:
-        """Begins in the middle of an episode.
+        """Continues in the middle of an episode.
 
         Args:
             sent_hop: [N, P] hop over which each server was sent each piece; `NEVER` for none.
@@ -76,12 +76,12 @@ class RoundRepair:
 
         self.state = begin(self.slots, sent_hop)
         self.short = False
-        """Whether the last round left a server more than it can take until the bound, which it
-        could before."""
+        """Whether the last round left a server more than it can take until the bound, although the
+        round before did not."""
 
     @property
     def to_backtrack(self) -> int:
-        """Rounds to take back; 0 where the last one did well, or enough were taken back."""
+        """Rounds to take back; 0 if the last round met its target, or enough were taken back."""
         return FURTHER**self.backtracks if self.short and self.backtracks < BACKTRACKS else 0
 
     def fill(
@@ -93,18 +93,19 @@ class RoundRepair:
         temperature: float,
         rng: np.random.Generator,
     ) -> int:
-        """Makes a round: of all attempts the one that leaves the least for too late.
+        """Makes a round: the attempt with the smallest shortfall.
 
         Args:
-            progress: of the episode; changed.
-            draw: draws the round, by temperature and seed.
+            progress: the episode; changed.
+            draw: draws the round, given a temperature and a seed.
             at: the round.
-            rounds_left: until the bound, this round included; not positive where it is past.
-            temperature: of the first draws.
-            rng: of every random choice.
+            rounds_left: rounds until the bound, including this one; not positive if the bound has
+                passed.
+            temperature: temperature of the first draws.
+            rng: the generator of every random choice.
 
         Returns:
-            How many transfers it has.
+            Number of transfers of the round.
         """
         from gradweave.schedulers.learned.repair_kernel import settle, shortfall, take_back
 

@@ -1,7 +1,7 @@
-"""The repair of a round that the policies drew, compiled: take back a workload, put others there.
+"""Repair of a round that the policies drew, compiled: replaces workloads by others.
 
-The swaps are those of `trees.growing_kernel`, of hops into servers that could take more. They begin
-at what the policies drew, and leave a round in which hardly a port idles that need not.
+The swaps are those of `trees.growing_kernel`, on hops into servers that could take more. They start
+from the policies' draws, and leave hardly any port idle unnecessarily.
 """
 
 from typing import Any, NamedTuple
@@ -16,18 +16,18 @@ from gradweave.schedulers.trees import growing_kernel as growing
 from gradweave.schedulers.trees.growing_kernel import Growth, Rule
 
 NEVER = -1
-"""In `sent_round` and `sent_hop`: not sent. In a table of hops: none."""
+"""Sentinel: in `sent_round` and `sent_hop`, a transfer not sent yet; in tables, no hop."""
 
 
 class HopSlots(NamedTuple):
-    """The problem as the swaps take it: a slot for each time that a hop can be taken in a round."""
+    """The problem as arrays for the swaps: a slot for each use of a hop in a round."""
 
     growth: Growth
     """Its hops are slots."""
     hop: NDArray[np.int64]
     """[G] hop of each slot, ascending."""
     first: NDArray[np.int64]
-    """[H+1] where each hop's slots start."""
+    """[H+1] index of each hop's first slot."""
 
 
 @kernel
@@ -36,7 +36,8 @@ def begin(slots: HopSlots, sent_hop: NDArray[np.int64]) -> Any:
 
     Args:
         slots: the problem.
-        sent_hop: [N, P] hop over which each server was sent each piece in them; −1 for none.
+        sent_hop: [N, P] hop over which each server received each piece in these rounds; −1 for
+            none.
     """
     state = growing.start(slots.growth)
     _replay(slots, state, sent_hop, np.zeros((1, 3), np.int64))
@@ -47,7 +48,7 @@ def begin(slots: HopSlots, sent_hop: NDArray[np.int64]) -> Any:
 def _replay(
     slots: HopSlots, state: Any, sent_hop: NDArray[np.int64], row: NDArray[np.int64]
 ) -> None:
-    """Sends what was sent in some rounds; `row` is scratch, [1, 3]."""
+    """Replays the transfers of some rounds; `row` is scratch, [1, 3]."""
     for server in range(sent_hop.shape[0]):
         for piece in range(sent_hop.shape[1]):
             if sent_hop[server, piece] >= 0:
@@ -67,20 +68,20 @@ def repair(
     rounds_left: int,
     seed: int,
 ) -> NDArray[np.int64]:
-    """Improves a round by swaps. The state does not have its transfers yet: see `settle`.
+    """Improves a round by swaps. The state does not contain its transfers yet: see `settle`.
 
     Args:
         slots: the problem.
-        state: of `begin`, with what earlier rounds sent; changed.
+        state: from `begin`, with the transfers of earlier rounds; changed.
         hops: the problem's hops.
-        progress: of the episode, the round drawn; changed.
+        progress: the episode with the round drawn; changed.
         rule: how pieces are chosen, and how often the swaps go through all hops.
         at: the round.
-        rounds_left: until the bound, this round included.
-        seed: of every random choice.
+        rounds_left: rounds until the bound, including this one.
+        seed: the seed of every random choice.
 
     Returns:
-        [transfers, 3] round, piece and slot of what the round sends.
+        [transfers, 3] round, piece and slot of the round's transfers.
     """
     np.random.seed(seed)
     _enter(slots, state, progress, at)
@@ -101,7 +102,7 @@ def take_back(hops: HopTable, progress: EpisodeArrays, at: int) -> None:
 
     Args:
         hops: the problem's hops.
-        progress: of the episode; changed.
+        progress: the episode; changed.
         at: the round.
     """
     _write(hops, progress, np.zeros(0, np.int64), np.zeros((0, 3), np.int64), at)
@@ -120,10 +121,10 @@ def settle(
 
     Args:
         slots: the problem.
-        state: of `begin`; changed.
+        state: from `begin`; changed.
         hops: the problem's hops.
-        progress: of the episode; changed.
-        sent: [transfers, 3] as from `repair`.
+        progress: the episode; changed.
+        sent: [transfers, 3] from `repair`.
         at: the round.
     """
     _write(hops, progress, slots.hop, sent, at)
@@ -139,12 +140,12 @@ def _assign_all(slots: HopSlots, state: Any, sent: NDArray[np.int64]) -> None:
 
 @kernel
 def shortfall(to_come: NDArray[np.float64], intake: NDArray[np.int64], rounds: int) -> float:
-    """Transfers that come too late: more than the servers can take in the rounds that follow.
+    """Number of transfers that will be late: beyond what servers can take in the remaining rounds.
 
     Args:
         to_come: [N] transfers into each server that are still to be made.
-        intake: [N] transfers that it can take in a round.
-        rounds: that follow until the bound.
+        intake: [N] transfers that each server can take per round.
+        rounds: remaining rounds until the bound.
     """
     short = 0.0
     for server in range(len(intake)):
@@ -154,7 +155,7 @@ def shortfall(to_come: NDArray[np.float64], intake: NDArray[np.int64], rounds: i
 
 @kernel(inner=True, allocates=False)
 def _enter(slots: HopSlots, state: Any, progress: EpisodeArrays, at: int) -> None:
-    """Puts what was drawn on the slots. What finds none stays out."""
+    """Puts the drawn transfers on slots; those that find no slot are dropped."""
     servers, trees = progress.sent_round.shape
     state.slots.used[:] = 0
     state.taken[:] = 0
@@ -172,7 +173,7 @@ def _enter(slots: HopSlots, state: Any, progress: EpisodeArrays, at: int) -> Non
 
 @kernel(inner=True)
 def _sent(slots: HopSlots, state: Any, at: int) -> NDArray[np.int64]:
-    """[transfers, 3] round, piece and slot of what the round sends."""
+    """[transfers, 3] round, piece and slot of the round's transfers."""
     sent = np.empty(((state.carries >= 0).sum(), 3), np.int64)
     growing.list_sent(state, at, sent, 0)
     return sent
@@ -186,7 +187,7 @@ def _write(
     sent: NDArray[np.int64],
     at: int,
 ) -> None:
-    """Changes the episode where the round was changed."""
+    """Updates the episode to the changed round."""
     taken = np.full(progress.sent_round.shape, NEVER)
     for i in range(len(sent)):
         hop = hop_of_slot[sent[i, 2]]
@@ -196,7 +197,7 @@ def _write(
 
 @kernel(inner=True, allocates=False)
 def _change(hops: HopTable, progress: EpisodeArrays, taken: NDArray[np.int64], at: int) -> None:
-    """Makes a round's transfers those of a table, [N, Q] hops."""
+    """Replaces a round's transfers by those of a table of hops, [N, Q]."""
     servers, trees = taken.shape
     for server in range(servers):
         for tree in range(trees):
@@ -214,7 +215,7 @@ def _change(hops: HopTable, progress: EpisodeArrays, taken: NDArray[np.int64], a
 
 @kernel(inner=True, allocates=False)
 def _count(hops: HopTable, progress: EpisodeArrays, server: int, tree: int, more: int) -> None:
-    """Counts a server among those that a piece is on the way to, or no longer."""
+    """Adds a server to those that a piece is on the way to, or removes it."""
     progress.pending[server, tree] = more < 0
     progress.arriving[server, tree] += more
     progress.to_come[server] -= more

@@ -1,9 +1,10 @@
-"""The learned policies' round, compiled: its workloads, drawn and sent one after the other.
+"""One round of the learned policies, compiled: it draws and sends workloads one after the other.
 
-A transfer changes the scores of hops near it alone, and only those are scored again, so that a draw
-costs little more on a large network than on a small one: JAX, in training, scores all anew. A hop's
-features are by `features`. A tree's are written out, each with its weight and what it is divided by
-taken together once a draw: their product would else be another in its last bit, and draws with it.
+A transfer only changes the scores of nearby hops, and only those are updated, so that a draw costs
+little more on a large network than on a small one. (JAX, in training, recomputes all scores.) A
+hop's features are computed by `features`. A tree's features are written out, with each weight
+divided by its scale once per draw: otherwise their product would differ in the last bit, and so
+would draws.
 """
 
 from typing import Any, NamedTuple
@@ -35,11 +36,11 @@ from gradweave.schedulers.learned.state_kernel import (
 from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 
 BLOCK = 64
-"""Hops whose best score, or whose sum of weights, is kept up to date together."""
+"""Number of hops per block; a block keeps its best score, or its sum of weights."""
 TOLERANCE = 0.05
-"""Relative change of a link's contenders over its room for which its hops are not scored again:
-where hundreds of hops share a link, each transfer would else have thousands scored. With 20
-contenders or fewer every change counts."""
+"""Relative change of a link's contenders per free capacity below which its hops are not rescored:
+if hundreds of hops share a link, each transfer would otherwise rescore thousands. With 20
+contenders or fewer, every change counts."""
 
 for _function in (
     table.clipped,
@@ -52,41 +53,41 @@ for _function in (
 
 
 class RoundScores(NamedTuple):
-    """What the policy made of a round's start, and what of its features the draws look at."""
+    """The policy's scores at a round's start, and the features that draws need."""
 
     hop: NDArray[np.float32]
     """[H, 12] as in `policy.Scores`."""
     piece: NDArray[np.float32]
-    """[N, 7] as there."""
+    """[N, 7] as in `policy.Scores`."""
     match: NDArray[np.float32]
-    """[N, Q] as there."""
+    """[N, Q] as in `policy.Scores`."""
     link_slack: NDArray[np.float32]
     """[H] as in `features.Round`."""
     chain: Integers
-    """[H] as there."""
+    """[H] as in `features.Round`."""
 
 
 class _Round(NamedTuple):
-    """A round half drawn. Scores are exact up to `TOLERANCE`, all else is exact."""
+    """A partly drawn round. Scores are exact up to `TOLERANCE`, everything else is exact."""
 
     there: Booleans
     """[H] hops of the stage."""
     sets: Any
-    """What can be sent, as far as data goes."""
+    """Sets of workloads that can be sent as far as data is concerned."""
     room: Integers
     """[L] transfers that a link can still carry in this round."""
     contenders: Integers
     """[L] hops that fit and use the link."""
     ratio: NDArray[np.float64]
-    """[L] contenders for each transfer that the link can still carry."""
+    """[L] contenders per transfer that the link can still carry."""
     log_ratio: NDArray[np.float64]
-    """[L] its logarithm."""
+    """[L] logarithm of the ratio."""
     scored_ratio: NDArray[np.float64]
-    """[L] the ratio when the link's hops were scored last."""
+    """[L] the ratio when the link's hops were last scored."""
     ready: Integers
     """[H] workloads ready on the hop."""
     fits: Booleans
-    """[H] whether a workload is ready and every link has room."""
+    """[H] whether a workload is ready and every link has capacity left."""
     into: Integers
     """[N] hops of the stage into the server."""
     out: Integers
@@ -94,30 +95,30 @@ class _Round(NamedTuple):
     taken: NDArray[np.float64]
     """[N] transfers into the server in this round."""
     fixed: NDArray[np.float64]
-    """[H] the part of the hop's score that is the same throughout the round, and noise."""
+    """[H] the constant part of the hop's score within the round, plus noise."""
     value: NDArray[np.float64]
-    """[H] logarithm of the hop's weight, or the weight itself where hops are drawn by it; `empty`
-    where the hop does not fit."""
+    """[H] logarithm of the hop's weight, or the weight itself if hops are drawn by weight; `empty`
+    if the hop does not fit."""
     empty: float
     """The value of a hop that does not fit."""
     of_block: NDArray[np.float64]
-    """Of each block of hops, the highest value, or the sum where hops are drawn."""
+    """Highest value of each block of hops, or their sum if hops are drawn by weight."""
     stale: Booleans
-    """Blocks to look at again."""
+    """Whether each block must be updated."""
     logarithms: NDArray[np.float64]
-    """Of the numbers up to the most trees or hops."""
+    """Logarithms of the integers up to the number of trees or hops."""
     chance: NDArray[np.float64]
-    """[Q] for the draw of a tree."""
+    """[Q] weights for the draw of a tree."""
     ready_trees: Bitset
-    """[W] for the draw of a tree: those that are ready."""
+    """[W] the ready trees, for the draw of a tree."""
     queue: Integers
-    """[H] hops to score again, or hops that fit no more: one use at a time."""
+    """[H] hops to rescore, or hops that no longer fit: one use at a time."""
     queued: Booleans
-    """[H] whether a hop waits to be scored again."""
+    """[H] whether a hop is queued for rescoring."""
     changed: Integers
-    """[L] links whose room or contenders changed with the last transfer."""
+    """[L] links whose free capacity or contenders changed with the last transfer."""
     is_changed: Booleans
-    """[L] whether a link is among them."""
+    """[L] whether a link is in `changed`."""
 
 
 @kernel
@@ -135,23 +136,23 @@ def draw_round(
 ) -> int:
     """Draws and sends a round's workloads, one after the other, until none fits.
 
-    A transfer takes time in the hops that share a link with it or with a hop that it makes unfit,
-    plus, for the draws, one `BLOCK`-th of H and the trees that are ready.
+    A transfer takes time proportional to the hops that share a link with it or with a hop that it
+    blocks, plus, for the draws, one `BLOCK`-th of H and the ready trees.
 
     Args:
         hops: the network.
         workloads: the problem.
-        progress: of the episode; changed.
-        scores: by the policy.
+        progress: the episode; changed.
+        scores: the policy's scores.
         there: [H] hops of the stage.
         selected: [Q] trees whose workloads may be sent.
-        rounds_left: until the stage's bound.
-        temperature: of the draws; 0 takes the best.
-        seed: of every random choice.
+        rounds_left: rounds until the stage's bound.
+        temperature: temperature of the draws; 0 takes the best.
+        seed: the seed of every random choice.
         at: the round.
 
     Returns:
-        How many were sent.
+        Number of workloads sent.
     """
     np.random.seed(seed)
     state = _begin_round(
@@ -171,7 +172,7 @@ def _draw_all(
     temperature: float,
     at: int,
 ) -> int:
-    """Draws and sends; how many were sent. All hops wait to be scored."""
+    """Draws and sends; returns the number sent. Initially all hops are queued for scoring."""
     waits, sent = len(hops.source), 0
     while True:
         _score_hops(hops, workloads, progress, scores, state, rounds_left, temperature, waits)
@@ -198,7 +199,7 @@ def _begin_round(
     rounds_left: float,
     temperature: float,
 ) -> Any:
-    """A round in which nothing is drawn; all hops wait to be scored."""
+    """A round before the first draw; all hops are queued for scoring."""
     links, number, servers = len(workloads.capacity), len(hops.source), len(workloads.intake)
     trees, blocks = len(selected), (number + BLOCK - 1) // BLOCK
     empty = 0.0 if temperature == 1.0 else -np.inf
@@ -236,7 +237,7 @@ def _begin_round(
 
 @kernel(inner=True, allocates=False)
 def _contend_all(hops: HopTable, state: Any) -> None:
-    """Counts, at a round's start, the hops that want each link."""
+    """Counts the hops that contend for each link, at a round's start."""
     for hop in range(len(state.fits)):
         if state.fits[hop]:
             for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
@@ -248,7 +249,7 @@ def _contend_all(hops: HopTable, state: Any) -> None:
 
 @kernel(inner=True, allocates=False)
 def _count_ready(hops: HopTable, workloads: WorkloadTable, state: Any) -> None:
-    """Counts, at a round's start, each hop's ready workloads and each server's hops."""
+    """Counts each hop's ready workloads and each server's hops, at a round's start."""
     sets, there, ready, fits = state.sets, state.there, state.ready, state.fits
     holds, pending, selected, by_sender = sets.holds, sets.pending, sets.selected, sets.by_sender
     senders, receivers, into, out = hops.source, hops.target, state.into, state.out
@@ -275,7 +276,7 @@ def _score_what_stays(
     rounds_left: float,
     temperature: float,
 ) -> None:
-    """What no draw changes of a hop's score; where the best is taken, noise that parts equals."""
+    """The part of a hop's score that draws do not change; for best actions, plus tie noise."""
     of_hops, link_slack, chain = scores.hop, scores.link_slack, scores.chain
     first_link, fixed, fits, grown = hops.first_link, state.fixed, state.fits, workloads.grown
     best, tie = _takes_best(temperature), _tie(temperature)
@@ -296,7 +297,7 @@ def _score_what_stays(
 
 @kernel(inlined=True)
 def _contend(contenders: Integers, room: Integers, ratio: Any, log_ratio: Any, link: int) -> None:
-    """Notes how many hops want a link, for each transfer that it can still carry."""
+    """Updates a link's contenders per transfer that it can still carry."""
     ratio[link] = contenders[link] / max(room[link], 1)
     log_ratio[link] = table.logarithm(np, ratio[link])
 
@@ -348,9 +349,9 @@ def _score_hops(
 
 @kernel(inlined=True)
 def _draw_hop(state: Any, temperature: float) -> int:
-    """A hop that fits, by its weight; −1 where none does."""
+    """Draws a hop that fits, by its weight; −1 if there is none."""
     value, of_block, stale = state.value, state.of_block, state.stale
-    if temperature == 1.0:  # one random number in place of one for each hop
+    if temperature == 1.0:  # one random number instead of one per hop
         for block in range(len(of_block)):
             if stale[block]:
                 stale[block] = False
@@ -390,7 +391,7 @@ def _highest(value: Any, block: int) -> float:
 
 @kernel(inlined=True)
 def _by_weight(value: Any, of_block: Any, goal: float) -> int:
-    """The hop at which the sum of weights reaches a goal; −1 where no weight is positive."""
+    """The hop at which the sum of weights reaches a goal; −1 if no weight is positive."""
     chosen, last = -1, -1
     for block in range(len(of_block)):
         if of_block[block] > 0:
@@ -419,7 +420,7 @@ def _draw_tree(
     rounds_left: float,
     temperature: float,
 ) -> int:
-    """A tree whose workload is ready on a hop that fits: there is one."""
+    """Draws a tree whose workload is ready on a hop that fits; there must be one."""
     chosen, highest, total_chance = -1, -np.inf, 0.0
     sender, receiver = hops.source[hop], hops.target[hop]
     chance, logarithms = state.chance, state.logarithms
@@ -456,7 +457,7 @@ def _draw_tree(
                 total_chance += chance[tree]
             elif not best:
                 total += _noise(temperature)
-            elif total + tie > highest:  # the others' noise would not help them
+            elif total + tie > highest:  # below this, noise cannot change the result
                 total += tie * np.random.random()
             if total > highest:
                 chosen, highest = tree, total
@@ -479,7 +480,7 @@ def _find_ready_trees(hops: HopTable, workloads: WorkloadTable, state: Any, hop:
 
 @kernel(inlined=True)
 def _by_chance(trees: Bitset, chance: Any, goal: float) -> int:
-    """The member of a set at which the sum of chances reaches a goal; else the last."""
+    """The member of a set at which the sum of chances reaches a goal, or else the last."""
     tree = -1
     for place in range(len(trees)):
         word = trees[place]
@@ -531,10 +532,10 @@ def _without_workload(
     hop: int,
     tree: int,
 ) -> int:
-    """Hops that could have made the same transfer have one workload less.
+    """Removes a workload from the hops that could have made the same transfer.
 
     Returns:
-        How many of them fit no more; they are at the head of the queue.
+        Number of these hops that no longer fit; they are at the head of the queue.
     """
     key, gone = key_server(hops, workloads, hop, tree), 0
     by_sender = workloads.by_sender[tree]
@@ -556,10 +557,10 @@ def _without_workload(
 
 @kernel(inlined=True)
 def _take_room(hops: HopTable, over: HopsOver, state: Any, hop: int, gone: int) -> tuple[int, int]:
-    """A transfer over a hop leaves less room on its links, and on a full one no hop fits.
+    """Uses up capacity of a hop's links; hops over full links no longer fit.
 
     Returns:
-        How many links have changed; how many hops at the head of the queue fit no more.
+        Number of changed links; number of hops at the head of the queue that no longer fit.
     """
     room, fits, queue, changed_links = state.room, state.fits, state.queue, state.changed
     links, first_on, hops_on, is_changed = hops.links, over.first, over.hop, state.is_changed
@@ -580,7 +581,7 @@ def _take_room(hops: HopTable, over: HopsOver, state: Any, hop: int, gone: int) 
 
 @kernel(inlined=True)
 def _contend_no_more(hops: HopTable, state: Any, changed: int, gone: int) -> int:
-    """Hops that fit no more leave their links to others; how many links have changed."""
+    """Removes hops that no longer fit from the contenders; returns the number of changed links."""
     queue, value, contenders, stale = state.queue, state.value, state.contenders, state.stale
     links, first_link, empty = hops.links, hops.first_link, state.empty
     changed_links, is_changed = state.changed, state.is_changed
@@ -596,13 +597,13 @@ def _contend_no_more(hops: HopTable, state: Any, changed: int, gone: int) -> int
 
 @kernel(inlined=True)
 def _queue_changed(hops: HopTable, over: HopsOver, state: Any, hop: int, changed: int) -> int:
-    """Queues what must be scored again: hops over changed links, and over either server.
+    """Queues the hops to rescore: over changed links, into the receiver, or out of the sender.
 
-    A hop's score depends on its links' room and contenders, on its own workloads, and on what its
-    receiver still takes; nothing else of it changes within a round.
+    A hop's score depends on its links' capacity and contenders, on its workloads, and on what its
+    receiver still takes; nothing else changes within a round.
 
     Returns:
-        How many wait.
+        Number of queued hops.
     """
     fits, queued, queue = state.fits, state.queued, state.queue
     links, is_changed, contenders = state.changed, state.is_changed, state.contenders
@@ -630,7 +631,7 @@ def _queue_changed(hops: HopTable, over: HopsOver, state: Any, hop: int, changed
 
 @kernel(inlined=True)
 def _queue_up(rows: Integers, fits: Booleans, queued: Booleans, queue: Integers, waits: int) -> int:
-    """Queues the hops that fit and do not wait already; how many wait then."""
+    """Queues the hops that fit and are not queued; returns the number of queued hops."""
     for hop in rows:
         if fits[hop]:
             waits = add_once(queue, queued, hop, waits)
@@ -639,13 +640,13 @@ def _queue_up(rows: Integers, fits: Booleans, queued: Booleans, queue: Integers,
 
 @kernel(inlined=True)
 def _takes_best(temperature: float) -> bool:
-    """Whether a temperature is so low that the highest score is taken, up to noise."""
+    """Whether the temperature is so low that the highest score is taken, up to noise."""
     return temperature <= table.TIE
 
 
 @kernel(inlined=True)
 def _tie(temperature: float) -> float:
-    """Most noise between equals where the best is taken."""
+    """Largest tie-breaking noise if the best is taken."""
     return table.TIE if temperature == 0 else temperature
 
 

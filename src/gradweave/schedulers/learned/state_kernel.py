@@ -1,7 +1,8 @@
-"""An episode of the learned policies, compiled: what there is to send, and what features count.
+"""State and feature counts of an episode of the learned policies, compiled.
 
-`learning.features` counts the same in matrices; a test compares the two, and episodes with the
-environment's. What is made of the counts is defined once, in `features`.
+`learning.features` computes the same counts with matrices; a test compares the two, and another
+compares episodes with the environment's. The features computed from the counts are defined once, in
+`features`.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ Booleans = NDArray[np.bool_]
 
 
 class WorkloadTable(NamedTuple):
-    """Which transfers there can be, what they take, and how many fit into a round.
+    """The possible transfers, the links they use, and how many fit into a round.
 
     H hops, L link directions, N servers, Q trees.
     """
@@ -33,17 +34,17 @@ class WorkloadTable(NamedTuple):
     sender_link: Integers
     """[H] link of each hop's route at the sender's end."""
     receiver_link: Integers
-    """[H] link at the receiver's end."""
+    """[H] link of each hop's route at the receiver's end."""
     over: HopsOver
     """Hops by link."""
     capacity: Integers
-    """[L] transfers that a link direction carries in a round."""
+    """[L] transfers that each link direction carries per round."""
     intake: Integers
-    """[N] transfers that a server can take in a round."""
+    """[N] transfers that each server can take per round."""
     allowed: Bitset
     """[A, W] sets of trees that hops may carry, as bits."""
     allowed_row: Integers
-    """[H] which of them each hop may."""
+    """[H] the row of `allowed` for each hop."""
     by_sender: Booleans
     """[Q] as in `Instance.arrays`."""
     height: Integers
@@ -53,10 +54,10 @@ class WorkloadTable(NamedTuple):
 
 
 class EpisodeArrays(NamedTuple):
-    """How far an episode has got; a round changes it."""
+    """The progress of an episode; rounds change it."""
 
     waiting: Integers
-    """[N, Q] transfers that a server waits for; changed at a round's end, not in it."""
+    """[N, Q] transfers that a server waits for; changed at the end of a round, not within it."""
     pending: Booleans
     """[N, Q] transfers not sent."""
     arriving: Integers
@@ -72,12 +73,12 @@ class EpisodeArrays(NamedTuple):
     sent_round: Integers
     """[N, Q] round in which each transfer was sent."""
     sent_hop: Integers
-    """[N, Q] the hop that it was sent over."""
+    """[N, Q] hop over which each transfer was sent."""
 
 
 @kernel(inlined=True)
 def key_server(hops: HopTable, workloads: WorkloadTable, hop: int, tree: int) -> int:
-    """The server whose row of an [N, Q] array stands for a transfer: its sender or its receiver."""
+    """The server whose row of an [N, Q] array represents a transfer: its sender or receiver."""
     return hops.source[hop] if workloads.by_sender[tree] else hops.target[hop]
 
 
@@ -96,11 +97,11 @@ def enter_stage(
     Args:
         hops: the network.
         there: [H] hops of the stage.
-        under_way: [Q] its trees.
+        under_way: [Q] trees of the stage.
         pending: [N, Q] transfers not sent.
-        near: [N, Q] set to the hops into a server from one that holds the piece.
-        lack: [N, Q] set to the hops out of a server to one that lacks it.
-        holders: [Q] set to the servers that hold it.
+        near: [N, Q] output: hops into each server from a server that holds the piece.
+        lack: [N, Q] output: hops out of each server to a server that lacks it.
+        holders: [Q] output: servers that hold it.
     """
     servers, trees = pending.shape
     near[:] = 0
@@ -126,11 +127,11 @@ def hop_counts(
     waiting: Integers,
     pending: Booleans,
 ) -> tuple[Integers, Integers, Integers, Booleans, Booleans]:
-    """What each hop can carry, now and later.
+    """The workloads that each hop can carry, now and later.
 
     Returns:
-        [H] workloads to come, those that are ready, the rounds of the longest chain that one of
-        them begins; [N, Q] transfers that can be made now; [Q] trees with one.
+        [H] workloads to come, ready workloads, and rounds of the longest chain that a ready
+        workload begins; [N, Q] transfers that can be made now; [Q] trees with such a transfer.
     """
     servers, trees = pending.shape
     number = len(there)
@@ -154,7 +155,7 @@ def hop_counts(
             ready[hop] += count(word)
             now[sender, place] |= word & by
             now[receiver, place] |= word & ~by
-            while word and not grown:  # which have no chains
+            while word and not grown:  # grown trees have no chains
                 tree = WORD * place + lowest(word)
                 key = sender if by & bit(tree) else receiver
                 chain[hop] = max(chain[hop], height[key, tree])
@@ -173,11 +174,11 @@ class Sets(NamedTuple):
     """Sets of trees, as bits."""
 
     holds: Bitset
-    """[N, W] those for which a server waits no more."""
+    """[N, W] trees for which a server no longer waits."""
     pending: Bitset
     """[N, W] transfers not sent."""
     selected: Bitset
-    """[W] those that may be sent."""
+    """[W] trees that may be sent."""
     by_sender: Bitset
     """[W] as in `Instance.arrays`."""
 
@@ -197,13 +198,12 @@ def begin_sets(
 
 @kernel(inlined=True)
 def unsent_trees(of_receiver: Any, of_sender: Any, by_sender: Any, may: Any) -> Any:
-    """A word of the trees whose transfer over a hop is not made.
+    """A word of the trees whose transfer over a hop has not been made.
 
-    Args:
-        of_receiver: transfers not sent, of those that the receiver stands for.
-        of_sender: of those that the sender does.
-        by_sender: trees whose transfers the sender stands for.
-        may: trees that may be sent over the hop.
+    of_receiver: transfers not sent, among those that the receiver represents.
+    of_sender: transfers not sent, among those that the sender represents.
+    by_sender: trees whose transfers the sender represents.
+    may: trees that may be sent over the hop.
     """
     return ((of_receiver & ~by_sender) | (of_sender & by_sender)) & may
 
@@ -212,7 +212,7 @@ def unsent_trees(of_receiver: Any, of_sender: Any, by_sender: Any, may: Any) -> 
 def wanted_beside(
     hops: HopTable, there: Booleans, holds: Booleans, lacks: Booleans
 ) -> tuple[Integers, Integers, Integers]:
-    """[N] trees that each server holds, lacks, and holds while a hop leads to one that lacks it."""
+    """[N] number of trees that each server holds, lacks, and holds while a receiver lacks them."""
     servers, held, lacked = len(holds), pack(holds), pack(lacks)
     want = np.zeros_like(held)
     for hop in range(len(there)):

@@ -1,4 +1,4 @@
-"""The constants of `learned:policy=rule`: what each feature counts for, on all networks."""
+"""Constants of `learned:policy=rule`: the weight of each feature, for all networks."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ HOP = {
     table.LENGTH: -11.5342,
     table.CHAIN_SLACK: -24.1595,
 }
-"""By a hop's feature."""
+"""Weights of a hop's features."""
 PIECE = {
     table.NEAR: -27.1757,
     table.NEAR_LOGARITHM: -24.9478,
@@ -29,11 +29,11 @@ PIECE = {
     table.PIECE_CHAIN_SLACK: -18.6284,
     table.AWAITED: 4.98369,
 }
-"""By a tree's feature."""
+"""Weights of a tree's features."""
 RULE = RuleWeights(
     hop=np.array([HOP[feature] for feature in range(table.HOP_FEATURES)], np.float32),
     piece=np.array([PIECE[feature] for feature in range(table.PIECE_FEATURES)], np.float32),
 )
-"""Found by CMA-ES on the exercises of `gradweave learn`, the best there of three searches:
-benchmarks/experiments/learned_ablation.py, seed 1. Scores are differences: the larger all weights,
-the closer draws are to best actions."""
+"""Found by CMA-ES on the exercises of `gradweave.learning`, the best of three searches:
+benchmarks/experiments/learned_ablation.py, seed 1. Only differences of scores matter: the larger
+all weights, the closer draws are to best actions."""

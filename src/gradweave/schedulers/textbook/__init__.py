@@ -1,1 +1,1 @@
-"""The collectives of textbooks: rings, halving and doubling, binomial trees, parameter servers."""
+"""Textbook collectives: rings, halving and doubling, binomial trees, parameter servers."""

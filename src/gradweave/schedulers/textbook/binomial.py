@@ -1,4 +1,4 @@
-"""Binomial trees: the whole gradient to one server, and the sum back."""
+"""Binomial trees: the whole gradient is reduced to one server, and the sum broadcast."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.places import (
     Order,
@@ -17,6 +16,7 @@ from gradweave.schedulers.textbook.places import (
     check_partners,
 )
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -25,15 +25,16 @@ Stage = Literal["reduce_scatter", "all_gather"]
 
 @dataclasses.dataclass(frozen=True)
 class Binomial(Scheduler):
-    """The gradient in one piece: reduced to a root along a binomial tree, then broadcast along it.
+    """The gradient as one piece: reduced to a root along a binomial tree, then broadcast along it.
 
-    ⌈log2 N⌉ steps a stage. In step s of the reduction each place whose lowest bit is s sends to the
-    place without that bit; servers above the largest power of two send to the one that stands for
-    them before that. Few rounds and few transfers, 2·(N−1) in all, each of the whole gradient.
+    A stage takes ⌈log2 N⌉ steps. In step s of the reduction, each place whose lowest set bit is bit
+    s sends to the place without that bit; before that, servers above the largest power of two send
+    to the servers that represent them. There are few rounds and few transfers, 2·(N−1) in all, each
+    of the whole gradient.
 
-    With ``radix=k`` it is a k-nomial tree, of ⌈logk N⌉ levels: each place is the child of the one
-    whose lowest digit to the base k that is not 0 is 0, and no server is folded. So many children
-    pay where a message arrives long after the next can be sent.
+    With ``radix=k`` it is a k-nomial tree with ⌈logk N⌉ levels: the parent of a place is the place
+    with its lowest nonzero digit to the base k set to 0, and no server is folded. Many children pay
+    off if a message arrives long after the next can be sent.
 
     Source: Thakur, Rabenseifner and Gropp 2005, sections 4.1 and 4.4 (binomial trees).
     """
@@ -41,12 +42,12 @@ class Binomial(Scheduler):
     name: ClassVar[str] = "binomial"
 
     order: Order = "id"
-    """Who stands at which place: ascending ids; near servers as partners (greedy); or the node ids
-    given. The first is the root."""
+    """Which server is at which place: ascending ids; near servers as partners (greedy); or the node
+    ids given. The first is the root."""
     radix: int = 2
-    """K: servers after a level of the tree, for each one before."""
+    """k: the factor by which each level multiplies the number of servers reached."""
     partners: Partners = "hypercube"
-    """Which places are neighbours: see `Places.partner`. ``bine`` with radix 2 alone."""
+    """Which places are neighbours: see `Places.partner`. ``bine`` requires radix 2."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
@@ -59,7 +60,7 @@ class Binomial(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True, one_root=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -78,12 +79,12 @@ class Binomial(Scheduler):
 
 
 def binomial_steps(places: Places, stage: Stage, partners: Partners = "hypercube") -> list[Step]:
-    """The fold and the tree's steps, or the same reversed: the tree's steps and the unfold.
+    """The fold and the tree's steps; for a broadcast reversed: the tree's steps and the unfold.
 
     Args:
         places: the servers in their places; the first is the root.
         stage: the reduction or the broadcast.
-        partners: who is whose neighbour.
+        partners: which places are partners.
     """
     reached, levels = np.zeros(1, np.int64), []
     for s in range(places.exchanges)[::-1]:
@@ -94,7 +95,7 @@ def binomial_steps(places: Places, stage: Stage, partners: Partners = "hypercube
 
 
 def _knomial_steps(places: Places, stage: Stage, radix: int) -> list[Step]:
-    """The steps of a k-nomial tree: one for each digit and its value, the larger ones first."""
+    """The steps of a k-nomial tree: one for each digit and each of its values."""
     servers = np.concatenate([places.core, places.folded])
     place, pairs, unit = np.arange(len(servers)), [], 1
     while unit < len(servers):
@@ -107,7 +108,7 @@ def _knomial_steps(places: Places, stage: Stage, radix: int) -> list[Step]:
 
 
 def _along(pairs: list[tuple[NDArray, NDArray]], stage: Stage) -> list[Step]:
-    """Steps from the lower to the upper of each pair, or the other way in the reversed order."""
+    """Steps from child to parent of each pair, or from parent to child in reversed order."""
     steps, gathering = [], stage == "all_gather"
     for below, above in pairs[::-1] if gathering else pairs:
         source, target = (above, below) if gathering else (below, above)

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.groups import members_of_groups
 from gradweave.topology.topology import Integers, Topology
@@ -20,13 +20,13 @@ from gradweave.topology.topology import Integers, Topology
 class DoubleTree(Scheduler):
     """Half of the gradient over one binary tree, half over another, up to its root and back.
 
-    As NCCL's algorithm ``tree`` between machines, here between all servers. In the first tree each
-    place has the places half as far to its left and right below it; the second one is its mirror
-    image (for an odd number of servers, the same one place further), so that those who have others
-    below them in the one have nobody below them in the other. Cut into parts, the halves use both
-    directions of all ports; each server then sends 2·M in all, in about 2·log2 N steps.
+    This is NCCL's algorithm ``tree`` between machines, here between all servers. In the first tree,
+    the children of a place are the places half as far to its left and right. The second tree is its
+    mirror image (for an odd number of servers, the same tree shifted by one place), so that inner
+    servers of one tree are leaves of the other. When cut into parts, the halves use both directions
+    of all ports; each server then sends 2·M in all, in about 2·log2 N steps.
 
-    A stage has a root for each half, and channel.
+    A single stage has one root per half and channel.
 
     Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
         and scan", 2009; NCCL 2.4.
@@ -35,11 +35,12 @@ class DoubleTree(Scheduler):
     name: ClassVar[str] = "double_tree"
 
     order: Order = "id"
-    """Who stands at which place: ascending ids, near servers beside each other, or node ids."""
+    """Which server is at which place: ascending ids, near servers side by side, or node ids."""
     chains: bool = False
-    """Whether the trees are between groups of servers only, such as boxes, and inside each group
-    a chain leads to its place, as NCCL has it; on each of as many channels as a group has servers
-    another one of these heads the chain. Without groups (`nested_groups`) as if False."""
+    """Whether the trees only connect groups of servers, such as boxes, and a chain inside each
+    group leads to its place in the tree, as in NCCL. There are as many channels as a group has
+    servers, each with another server at the head of the chain. Without groups (`nested_groups`), it
+    has no effect."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
@@ -48,7 +49,7 @@ class DoubleTree(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True, one_root=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -76,7 +77,7 @@ class DoubleTree(Scheduler):
 
 
 def parents(count: int) -> list[int]:
-    """[N] who is above each place in the first tree; −1 at the root, place 0.
+    """[N] the parent of each place in the first tree; −1 at the root, place 0.
 
     >>> parents(8)
     [-1, 2, 4, 2, 0, 6, 4, 6]
@@ -95,13 +96,13 @@ def mirrored(servers: Integers) -> Integers:
     """The servers at the places of the second tree.
 
     Args:
-        servers: [N] those of the first one.
+        servers: [N] the servers at the places of the first tree.
     """
     return np.roll(servers, -1) if len(servers) % 2 else servers[::-1]
 
 
 def _chain_steps(members: NDArray[np.int32], op: int) -> list[Step]:
-    """Each channel's chains, towards the servers that head them or from these."""
+    """The steps of each channel's chains, towards their heads or from them."""
     groups, servers = members.shape
     channel = np.repeat(np.arange(servers), groups)
     group = np.tile(np.arange(groups), servers)
@@ -115,7 +116,7 @@ def _chain_steps(members: NDArray[np.int32], op: int) -> list[Step]:
 
 
 def _levels(servers: Integers) -> list[tuple[NDArray, NDArray]]:
-    """Who is below whom, those first that are farthest from the root."""
+    """Children and parents level by level, farthest from the root first."""
     above = parents(len(servers))
     depth = [0] * len(above)
     for place in range(1, len(above)):
@@ -128,7 +129,7 @@ def _levels(servers: Integers) -> list[tuple[NDArray, NDArray]]:
 
 
 def _steps(trees: list[list[tuple[NDArray, NDArray]]], op: int) -> list[Step]:
-    """Both trees' steps side by side, towards the roots or from them."""
+    """The steps of all trees in parallel, towards the roots or from them."""
     steps = []
     for level in range(max(map(len, trees))):
         at = level if op == REDUCE else -1 - level

@@ -1,4 +1,4 @@
-"""Few rounds: recursive halving and doubling, and recursive doubling of the whole gradient."""
+"""Recursive halving and doubling, and recursive doubling of the whole gradient: few rounds."""
 
 import dataclasses
 from typing import ClassVar
@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.binomial import binomial_steps
 from gradweave.schedulers.textbook.places import (
@@ -15,25 +14,26 @@ from gradweave.schedulers.textbook.places import (
     check_order,
 )
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 MAX_RADIX = 64
-"""Largest number of servers that exchange at once: no server has more links."""
+"""Largest number of servers that exchange all-to-all: no server has more links."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HalvingDoubling(Scheduler):
     """Reduce-scatter by recursive halving, all-gather by recursive doubling: 2·log2 N exchanges.
 
-    In each exchange of the halving a server sends its partner the half of the pieces that is the
-    partner's, N/2 pieces first, 1 last; the doubling is the same backward. For N a power of two
-    each server sends 2·(N−1)/N of the gradient, as in a ring. For another N, the servers above the
-    largest power of two are folded: each first sends all its pieces to one that stands for it, and
-    in the end gets all of them back, which costs two exchanges of the whole gradient more.
+    In each exchange of the halving, a server sends its partner the partner's half of the pieces:
+    N/2 pieces first, 1 last; the doubling is the same backwards. If N is a power of two, each
+    server sends 2·(N−1)/N of the gradient, as in a ring. For other N, the servers above the largest
+    power of two are folded: each first sends all its pieces to the server that represents it, and
+    at the end receives all of them back, which costs two more exchanges of the whole gradient.
 
-    An exchange of several pieces takes several rounds, and where partners are not neighbours their
-    flows share links, first fit. The largest exchange is the first, between places that differ in
+    An exchange of several pieces takes several rounds. If partners are not neighbours, their flows
+    share links, placed first fit. The largest exchange is the first, between places that differ in
     the lowest bit.
 
     Source: Thakur, Rabenseifner and Gropp 2005, section 4.4; distance doubling, vector halving.
@@ -42,15 +42,15 @@ class HalvingDoubling(Scheduler):
     name: ClassVar[str] = "halving_doubling"
 
     order: Order = "id"
-    """Who stands at which place: ascending ids; near servers as partners, nearest in the largest
-    exchanges (greedy); or the node ids given."""
+    """Which server is at which place: ascending ids; near servers as partners, nearest in the
+    largest exchanges (greedy); or the node ids given."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -70,7 +70,7 @@ class HalvingDoubling(Scheduler):
         else:
             everything = np.tile(pieces, (len(folded), 1))
             if collective == "all_gather":
-                everything[np.arange(len(folded)), own[:, 0]] = -1  # Theirs from the start.
+                everything[np.arange(len(folded)), own[:, 0]] = -1  # they hold it from the start
             unfold = Step.of(stand_in, folded, everything, COPY)
             if collective == "all_gather":
                 steps = [Step.of(folded, stand_in, own, COPY), *gather, unfold]
@@ -82,18 +82,20 @@ class HalvingDoubling(Scheduler):
 
 @dataclasses.dataclass(frozen=True)
 class RecursiveDoubling(Scheduler):
-    """The whole gradient in one piece: in each of log2 N exchanges partners add up what they hold.
+    """The whole gradient as one piece: in each of log2 N exchanges, partners add up their sums.
 
     Nothing is scattered, so an all-reduce has one stage, in which every server sends log2 N times
-    the gradient: the fewest rounds, and many bytes. Partners reduce into each other in the same
-    round; a program that runs it needs a buffer beside the gradient. Servers above the largest
-    power of two are folded as in `HalvingDoubling`. A reduce-scatter or all-gather of one piece is
-    a reduction to its root or a broadcast, by the binomial tree.
+    the gradient: the fewest rounds, but many bytes. Partners reduce into each other in the same
+    round, so a program that runs it needs a buffer in addition to the gradient. Servers above the
+    largest power of two are folded as in `HalvingDoubling`. A reduce-scatter or all-gather of one
+    piece is a reduction to its root or a broadcast, by the binomial tree.
 
-    With ``radix=4`` or more that many exchange at once, each with each, in as many times fewer
-    exchanges; the links of each must carry that in one round, since all send what they held before
-    (recursive multiplying). Each then adds in another order, so that servers end with different
-    last bits of a sum of floating-point numbers.
+    With a larger ``radix``, groups of that many servers exchange all-to-all, in proportionally
+    fewer exchanges (recursive multiplying). The links of each server must carry an exchange in one
+    round, since all send the sums they held before. With as many as there are servers, all exchange
+    with all: the whole all-reduce takes the time of one message. Each server adds in the order of
+    the servers' ids, so that all end with bitwise identical sums; with ``order="near"`` and several
+    exchanges they may differ.
 
     Source: Thakur, Rabenseifner and Gropp 2005, section 4.3; Ruefenacht, Bull and Booth,
         "Generalisation of recursive doubling for AllReduce", 2017, for the radix.
@@ -102,9 +104,9 @@ class RecursiveDoubling(Scheduler):
     name: ClassVar[str] = "recursive_doubling"
 
     order: Order = "id"
-    """As in `HalvingDoubling`."""
+    """See `HalvingDoubling.order`."""
     radix: int = 2
-    """How many exchange at once. The last exchange has fewer where need be."""
+    """Size of the groups that exchange. The last exchange may have smaller groups."""
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
@@ -112,7 +114,7 @@ class RecursiveDoubling(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True, one_root=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -120,6 +122,8 @@ class RecursiveDoubling(Scheduler):
         places = Places.of(topology, self.order, self.name)
         if collective == "all_reduce":
             places = places.of_radix(self.radix)
+            if self.radix > 2 and self.order == "id":  # the same order of sums in every exchange
+                places = dataclasses.replace(places, core=np.sort(places.core))
             beside = np.zeros(len(places.folded), np.int64)
             steps = [
                 Step(places.folded, places.stand_in, beside, REDUCE),
@@ -133,7 +137,7 @@ class RecursiveDoubling(Scheduler):
 
 
 def _by_place(topology: Topology, places: Places) -> NDArray[np.int64]:
-    """[2^k, 1 or 2] the pieces of each place: its server's, and its folded server's or −1."""
+    """[2^k, 1 or 2] the pieces of each place: its server's, and those of a folded server or −1."""
     of_core = topology.rank[places.core].astype(np.int64)
     of_folded = np.full(topology.num_nodes, -1, np.int64)
     of_folded[places.stand_in] = topology.rank[places.folded]
@@ -143,7 +147,7 @@ def _by_place(topology: Topology, places: Places) -> NDArray[np.int64]:
 
 
 def _halving(places: Places, pieces_of_place: NDArray, *, doubling: bool = False) -> list[Step]:
-    """The halving's exchanges; for the doubling, which is the last first, the same reversed.
+    """The exchanges of the halving; for the doubling the same with directions reversed, last first.
 
     In exchange s, a server sends its partner the pieces of all places that agree with the partner's
     in bits 0 … s.
@@ -161,9 +165,9 @@ def _halving(places: Places, pieces_of_place: NDArray, *, doubling: bool = False
 
 
 def _exchanges(places: Places, radix: int) -> list[Step]:
-    """All of the gradient between partners, in as many exchanges as the radix takes for all places.
+    """Exchanges of the whole gradient between partners, one per digit to the base `radix`.
 
-    Places that differ in one digit to that base exchange each with each.
+    Places that differ in one digit exchange all-to-all.
     """
     steps = []
     for group in places.exchanging(radix):

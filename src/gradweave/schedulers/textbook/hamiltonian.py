@@ -14,7 +14,7 @@ from gradweave.topology.routes import follow, switch_only_trees
 from gradweave.topology.topology import Topology
 
 SEARCH_SECONDS = 20.0
-"""Time that the search takes at most where no limit is given."""
+"""Maximum time of the search if no limit is given."""
 
 
 def hamiltonian_order(
@@ -34,23 +34,23 @@ def hamiltonian_orders(
 ) -> NDArray[np.int32]:
     """Finds Hamiltonian cycles of servers whose routes, all together, fit the links' capacities.
 
-    A step of a ring in that order, or of all the rings at once, is one round. Travelled both ways,
-    a cycle must leave a server by another port than it entered, unless the port takes two
-    transfers. Tries the shortest switch-only routes first and lengthens them until there are such
-    cycles.
+    A step of a ring in that order, or of all rings together, then takes one round. If a cycle is
+    travelled both ways, it must leave a server by another port than it entered, unless the port
+    takes two transfers. The search tries the shortest switch-only routes first, and allows longer
+    ones until such cycles exist.
 
     Args:
         topology: the network.
-        cycles: how many, used at the same time.
-        both_ways: whether each cycle is travelled backward too, on the reversed routes.
-        seed: of the search.
-        stop: after `SEARCH_SECONDS` at the latest where it has no deadline.
+        cycles: number of cycles, used at the same time.
+        both_ways: whether each cycle is also travelled backwards, on the reversed routes.
+        seed: the seed of the search.
+        stop: when to stop; `SEARCH_SECONDS` at the latest if it has no deadline.
 
     Returns:
         [cycles, N] node ids, in order round each cycle, from the first server.
 
     Raises:
-        NoScheduleError: where there are no such cycles, or none were found in time.
+        NoScheduleError: if there are no such cycles, or none were found in time.
 
     Source: the circuit constraint of OR-Tools CP-SAT.
     """
@@ -80,7 +80,7 @@ def hamiltonian_orders(
 
 
 def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, decided: bool) -> str:
-    """Says in one line that there are no such cycles, or that none were found in time."""
+    """The message that there are no such cycles, or that none were found in time."""
     count, many = topology.num_servers, cycles > 1
     what = f"{cycles} Hamiltonian cycles" if many else "Hamiltonian cycle"
     if decided:
@@ -99,16 +99,16 @@ def _reason(topology: Topology, cycles: int, both_ways: bool, limit: float, deci
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Arcs:
-    """What a cycle may be made of."""
+    """The arcs of which cycles may consist."""
 
     tail: NDArray
     """[A] rank of the server that an arc leaves."""
     head: NDArray
-    """[A] rank of the server that it enters."""
+    """[A] rank of the server that an arc enters."""
     links: NDArray
-    """Link directions that arcs use, in either sense where a cycle is travelled both ways."""
+    """Link directions that arcs use, in both directions if cycles are travelled both ways."""
     arc: NDArray
-    """The arc that uses each."""
+    """The arc that uses each link direction."""
 
 
 def _circuits(
@@ -141,7 +141,7 @@ def _circuits(
 
 
 def _solve(model: Any, seed: int, stop: Stop) -> tuple[Any, Any]:
-    """The solver, and with what it came back."""
+    """Runs the solver; returns it with its status."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()

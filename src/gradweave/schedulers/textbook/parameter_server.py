@@ -1,4 +1,4 @@
-"""Parameter servers: every contribution travels alone to its piece's server, the sum back."""
+"""Parameter servers: every contribution travels to its piece's server, and the sum back."""
 
 import dataclasses
 from typing import ClassVar
@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.schedule.flow_tree import FlowTrees, Workloads
-from gradweave.schedule.schedule import Collective, Provenance, Schedule
-from gradweave.schedulers.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, from_stage
-from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.schedules.flow_tree import FlowTrees, Workloads
+from gradweave.schedules.schedule import Collective, Provenance, Schedule
+from gradweave.simulator.rounds import schedule_from_rounds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -19,9 +19,9 @@ from gradweave.topology.topology import Topology
 class ParameterServer(Scheduler):
     """Peer to peer: each server is the parameter server of one piece.
 
-    Unmerged flows, each on its whole shortest path in one round, through other servers too; one
-    random order per run, first fit over the remaining flows each round; the all-gather is the
-    reversed reduce-scatter.
+    Flows are not merged; each takes its whole shortest path in one round, also through other
+    servers. One random order per run, first fit over the remaining flows in each round. The
+    all-gather is the reversed reduce-scatter.
 
     Source: the paper's baseline, section 5.
     """
@@ -30,7 +30,7 @@ class ParameterServer(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -45,10 +45,10 @@ class ParameterServer(Scheduler):
 
 @dataclasses.dataclass(frozen=True)
 class CentralParameterServer(Scheduler):
-    """Central: one server holds all pieces, and its links carry everything.
+    """Centralised: one server holds all pieces, and its links carry everything.
 
-    The gradient is still cut into one piece per server, so that rounds compare with the other
-    strategies' rounds.
+    The gradient is still cut into one piece per server, so that rounds are comparable with those of
+    other strategies.
 
     Source: Bandyopadhyay, "Modern Distributed Computing", lecture, 2025.
     """
@@ -60,7 +60,7 @@ class CentralParameterServer(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:

@@ -1,4 +1,4 @@
-"""Which server stands where in an exchange between partners: a hypercube of places."""
+"""Places of servers in exchanges between partners: a hypercube of places."""
 
 import dataclasses
 from typing import Literal
@@ -11,19 +11,19 @@ from gradweave.topology.routes import shortest_path_trees
 from gradweave.topology.topology import Topology
 
 Order = Literal["id", "near"] | tuple[int, ...]
-"""``id``: ascending; ``near``: partners of the first exchanges near each other; or node ids."""
+"""``id``: ascending; ``near``: partners of the first exchanges are near each other; or node ids."""
 
 Partners = Literal["hypercube", "bine"]
-"""Who exchanges with whom; see `Places.partner`."""
+"""Which places exchange with which; see `Places.partner`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Places:
-    """The servers at the 2^k places of a hypercube, and those that stand beside it.
+    """The servers at the 2^k places of a hypercube, and the folded servers.
 
-    Partners of exchange s are the places that differ in bit s alone. Where the number of servers is
-    no power of two, 2^k is the largest below it, and each server left over is folded onto the one
-    that stands for it.
+    Partners of exchange s are the places that differ only in bit s. If the number of servers is no
+    power of two, 2^k is the largest power below it, and each surplus server is folded onto a server
+    that represents it.
 
     Source: Thakur, Rabenseifner and Gropp 2005, section 4.5 (folding).
     """
@@ -31,20 +31,20 @@ class Places:
     core: NDArray[np.int32]
     """[2^k] node id of the server at each place."""
     folded: NDArray[np.int32]
-    """[N − 2^k] servers that stand beside."""
+    """[N − 2^k] node ids of the folded servers."""
     stand_in: NDArray[np.int32]
-    """[N − 2^k] the server of the core that stands for each."""
+    """[N − 2^k] the server of the core that represents each folded server."""
 
     @property
     def exchanges(self) -> int:
-        """K, the number of exchanges."""
+        """k, the number of exchanges."""
         return len(self.core).bit_length() - 1
 
     def of_radix(self, radix: int) -> "Places":
-        """The same servers at places whose number is a multiple of a power of some base.
+        """The same servers with the number of places a multiple of a power of another base.
 
         Args:
-            radix: the base. For a power of two the largest power of two below N is kept.
+            radix: the base. For a power of two, the largest power of two below N is kept.
         """
         servers, count = np.concatenate([self.core, self.folded]), len(self.core)
         if radix >= len(servers):
@@ -59,12 +59,12 @@ class Places:
         return Places(servers[:count], servers[count:], servers[: len(servers) - count])
 
     def partner(self, exchange: int, partners: "Partners") -> NDArray[np.int64]:
-        """[2^k] the place of each one's partner in an exchange.
+        """[2^k] the place of each place's partner in an exchange.
 
         Args:
             exchange: its number, from 0.
             partners: whether places differ in that bit, or are near on a ring of places: 1, 1, 3,
-                5, 11, … apart, each about two thirds of the difference in a hypercube.
+                5, 11, … apart, about two thirds of the distances in a hypercube.
 
         Source: De Sensi et al., "Bine trees", 2025 (arXiv 2508.17311), for the latter.
         """
@@ -75,10 +75,10 @@ class Places:
         return (place + np.where(place % 2 == 0, apart, -apart)) % len(place)
 
     def exchanging(self, radix: int = 2) -> list[NDArray[np.int64]]:
-        """Of each exchange the places that take part together: they differ in one digit.
+        """For each exchange, the groups of places that exchange: they differ in one digit.
 
         Args:
-            radix: base of the digits. The highest digit has fewer values where need be.
+            radix: base of the digits. The highest digit may have fewer values.
 
         Returns:
             For each digit, the lowest first, [places / width, width] places.
@@ -95,12 +95,12 @@ class Places:
     def of(topology: Topology, order: Order, strategy: str) -> "Places":
         """Puts the servers in their places.
 
-        In a list of ids, the second of each of the first N − 2^k pairs is folded onto the first.
+        Of the first N − 2^k pairs in a list of ids, the second server is folded onto the first.
 
         Args:
             topology: the network.
-            order: how.
-            strategy: name of the strategy that asks, for messages.
+            order: the order of servers.
+            strategy: name of the strategy, for messages.
         """
         if order == "near":
             return _near(topology, _over(topology.num_servers))
@@ -116,7 +116,7 @@ class Places:
 
     @staticmethod
     def in_turn(servers: NDArray[np.int32]) -> "Places":
-        """Puts servers in their places as they come, folded as `of` says.
+        """Puts servers in their places in the given order, folded as in `of`.
 
         Args:
             servers: [N] in order.
@@ -139,7 +139,7 @@ def check_partners(partners: object, strategy: str) -> None:
 
 
 def _over(servers: int) -> int:
-    """How many of so many servers are folded."""
+    """How many of `servers` servers are folded."""
     return servers - (1 << (servers.bit_length() - 1))
 
 
@@ -169,9 +169,9 @@ def _distances(topology: Topology) -> NDArray[np.int64]:
 
 
 def _joined(groups: NDArray, distance: NDArray) -> NDArray:
-    """Groups joined two by two, each second one turned so that partners are near.
+    """Groups joined in pairs, with the second of each pair turned so that partners are near.
 
-    To turn a group is to flip some bits of its places, which keeps partners partners.
+    Turning a group flips some bits of its places, which preserves partners.
     """
     count, size = groups.shape
     cost = np.full((count, count), np.iinfo(np.int64).max)

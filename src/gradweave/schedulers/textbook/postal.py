@@ -1,4 +1,4 @@
-"""Small gradients on any network: trees by arrival times, and servers that exchange their parts."""
+"""Small gradients on any network: trees grown by arrival times, joined in several ways."""
 
 import dataclasses
 import functools
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.schedule import COPY, REDUCE, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
-from gradweave.simulate import seconds
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule, take_rows
+from gradweave.simulator import seconds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
@@ -27,15 +27,16 @@ class Tuning:
     """Limits, chosen by hand."""
 
     max_servers: int = 256
-    """Beyond, hops between all servers take too long to look at again and again."""
+    """Most servers: above this, repeatedly examining hops between all servers takes too long."""
     paired_servers: int = 64
-    """Up to which pairs of roots are looked for: half a second."""
+    """Most servers for which pairs of roots are sought: half a second."""
     forwarded_servers: int = 64
-    """Up to which servers without a switch-only route send to each other through others."""
+    """Most servers for which servers without a switch-only route send to each other through
+    others."""
     roots: int = 4
-    """Roots, and pairs of servers, that are timed; the others are only estimated."""
+    """Number of roots, or pairs of roots, that are simulated; the others are only estimated."""
     evaluations: int = 20_000_000
-    """Hops that all tries together may look at: about a fifth of a second."""
+    """Most hops examined by all tries together: about a fifth of a second."""
 
 
 TUNING = Tuning()
@@ -43,33 +44,35 @@ TUNING = Tuning()
 Message = tuple[int, int, int]
 """Hop, piece and operation."""
 Unit = tuple[Message, ...]
-"""Messages of one round, all of which read what was there before it."""
+"""Messages of one round, all of which read the state before the round."""
 Made = tuple[list[int], list[Unit]]
-"""Roots, and what is sent."""
+"""Roots, and the messages."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Postal(Scheduler):
-    """The gradient in one piece, over trees that grow by when messages arrive (the postal model).
+    """The gradient as one piece, over trees grown by arrival times of messages (the postal model).
 
-    A message holds the links of its route for its overhead and bytes, and arrives their latencies
-    later; who has received may send on. From a root, servers are informed one by one, each by
-    whoever can do so first; the order is improved by moves of single servers. A reduction is such a
-    broadcast with all messages reversed. In a star this is the optimal tree of the LogP model,
-    between a binomial tree and all from one; elsewhere distances and shared links count.
+    A message holds the links of its route for its overhead and bytes, and arrives after their
+    latencies; a server may send on as soon as it has received. From a root, servers are informed
+    one by one, each by the server that can do so first; the order is improved by moving single
+    servers. A reduction is such a broadcast with all messages reversed. In a star this is the
+    optimal tree of the LogP model, between a binomial tree and direct sends from the root;
+    elsewhere, distances and shared links count too.
 
-    An all-reduce has one of four shapes, of which the fastest roots are taken:
+    An all-reduce has one of four shapes, with the roots that make it fastest:
 
     - ``root``: reduced to a root and broadcast from it;
     - ``pair``: reduced to two roots, each from the servers on its side; they exchange their sums,
       and each broadcasts to its side;
-    - ``cross``: as ``pair``, but that each root's sum goes to all servers of the other side at
-      once, each of which adds it to the sum of its own side;
-    - ``hubs``: groups of near servers, each with a root, whose sum goes to one server of each other
-      group, or to all but their roots; those who have it all send it to the rest of their group.
-      Of three groups or more, servers add in different orders and end with different last bits.
+    - ``cross``: like ``pair``, but each root's sum goes directly to all servers of the other side,
+      which add it to the sum of their side;
+    - ``hubs``: groups of nearby servers, each with a root, whose sum goes to one server of each
+      other group, or to all but their roots; servers that have the total send it to the rest of
+      their group. With three groups or more, servers add in different orders and end with different
+      last bits.
 
-    A stage has one root. Where no route between two servers has only switches inside, a message
+    A single stage has one root. If no route between two servers has only switches inside, a message
     passes through servers, as in a ring.
 
     Source: Bar-Noy and Kipnis, "Designing broadcasting algorithms in the postal model", 1992; Karp,
@@ -79,14 +82,14 @@ class Postal(Scheduler):
     name: ClassVar[str] = "postal"
 
     shape: Shape = "root"
-    """How sums meet."""
+    """The shape of an all-reduce."""
     pieces: int = 1
-    """Pieces, each with roots of its own (``cross`` and ``hubs`` alone), so that several servers'
-    ports are used."""
+    """Number of pieces, each with its roots (only for ``cross`` and ``hubs``), so that several
+    servers' ports are used."""
     tries: int = 200
-    """Moves that are tried in each order."""
+    """Number of moves to try for each order."""
     gradient_bytes: float | None = None
-    """For which the trees are grown; messages have no bytes if not given."""
+    """Gradient size for which trees are grown; if not given, messages have no bytes."""
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -103,14 +106,15 @@ class Postal(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=True, one_root=True, takes_size=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
         if topology.num_servers > TUNING.max_servers:
             raise NoScheduleError(
-                f"{self.name}: {topology.num_servers} servers; it tries up to {TUNING.max_servers}"
+                f"{self.name}: expected at most {TUNING.max_servers} servers, "
+                f"got {topology.num_servers}"
             )
         size = self.gradient_bytes or 0.0
         clock = PostalClock.of(topology, size / self.pieces)
@@ -118,8 +122,8 @@ class Postal(Scheduler):
         paired = self.shape in ("pair", "cross")
         if paired and topology.num_servers > TUNING.paired_servers:
             raise NoScheduleError(
-                f"{self.name}: {topology.num_servers} servers; it looks for pairs of roots "
-                f"among up to {TUNING.paired_servers}"
+                f"{self.name}: expected at most {TUNING.paired_servers} servers with this shape, "
+                f"got {topology.num_servers}"
             )
         if collective != "all_reduce":
             root, units = program.stage(collective)
@@ -132,24 +136,24 @@ class Postal(Scheduler):
         }[self.shape]()
         schedules = [clock.schedule("all_reduce", roots, units) for roots, units in made]
         if not schedules:
-            raise NoScheduleError(f"{self.name}: {topology.name!r} has no such servers")
+            raise NoScheduleError(f"{self.name}: {topology.name!r} has no servers for this shape")
         return min(schedules, key=lambda schedule: seconds(schedule, size, "events"))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sorted:
-    """Hops sorted by the server that they enter, if need be reversed."""
+    """Hops, or reversed hops, sorted by the server that they enter."""
 
     number: NDArray[np.int64]
-    """[H] of each hop."""
+    """[H] number of each hop."""
     source: NDArray[np.int64]
-    """[H] rank of the server that it leaves."""
+    """[H] rank of the server that each hop leaves."""
     first_into: NDArray[np.int64]
-    """[N+1] where each server's hops start."""
+    """[N+1] index of each server's first hop."""
     links: NDArray[np.int64]
-    """Link directions, one hop after the other."""
+    """Link directions of the hops, concatenated."""
     first_link: NDArray[np.int64]
-    """[H+1] where each hop's links start."""
+    """[H+1] index of each hop's first link."""
 
     @staticmethod
     def of(hops: Hops, source: NDArray[np.int64], target: NDArray[np.int64]) -> "Sorted":
@@ -158,7 +162,7 @@ class Sorted:
         Args:
             hops: the hops.
             source: [H] rank of the server that each leaves.
-            target: [H] rank of the server that it enters.
+            target: [H] rank of the server that each enters.
         """
         number = np.lexsort((source, target))
         first_into = np.searchsorted(target[number], np.arange(int(target.max()) + 2))
@@ -169,22 +173,22 @@ class Sorted:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PostalClock:
-    """Hops between servers, and what a message over each takes."""
+    """Hops between servers, and the duration of a message over each."""
 
     topology: Topology
     hops: Hops
     hold: NDArray[np.float64]
     """[H] seconds for which a message holds the links."""
     latency: NDArray[np.float64]
-    """[H] seconds after which it arrives then."""
+    """[H] seconds from then until it arrives."""
 
     @staticmethod
     def of(topology: Topology, message_bytes: float, *, forwarded: bool = True) -> "PostalClock":
-        """Of a network.
+        """The clock of a network.
 
         Args:
             topology: the network.
-            message_bytes: of each message.
+            message_bytes: bytes of each message.
             forwarded: whether servers without a switch-only route send through others.
         """
         hops = Hops.of(topology)
@@ -202,17 +206,17 @@ class PostalClock:
 
     @functools.cached_property
     def backward(self) -> "Sorted":
-        """The same reversed: hops by the server that they leave."""
+        """The reversed hops: by the server that they leave."""
         return Sorted.of(self.hops, self.hops.target, self.hops.source)
 
     @functools.cached_property
     def closed(self) -> NDArray[np.float64]:
-        """[N, N] least time over any number of messages, one after the other."""
+        """[N, N] minimum time over any number of consecutive messages."""
         return _closed(self.least)
 
     @functools.cached_property
     def least(self) -> NDArray[np.float64]:
-        """[N, N] least time of a message from each server to each other; 0 to itself."""
+        """[N, N] minimum time of a message from each server to each other; 0 to itself."""
         count = self.topology.num_servers
         least = np.full((count, count), np.inf)
         ends = self.hops.source, self.hops.target
@@ -221,7 +225,7 @@ class PostalClock:
         return least
 
     def fastest(self, source: int, target: int) -> int:
-        """The hop between two servers by which a message arrives first; −1 if there is none."""
+        """The hop between two servers with the earliest arrival; −1 if there is none."""
         between = np.flatnonzero((self.hops.source == source) & (self.hops.target == target))
         if not len(between):
             return -1
@@ -233,7 +237,7 @@ class PostalClock:
         """The schedule of some messages, in the earliest rounds that keep their order on each link.
 
         Args:
-            collective: what they accomplish.
+            collective: the collective that they perform.
             roots: ranks of each piece's root.
             units: the messages.
         """
@@ -255,7 +259,7 @@ class PostalClock:
         )
 
     def _in_rounds(self, units: Iterable[Unit]) -> tuple[list[Message], list[int]]:
-        """Messages, and the round of each: after what it reads, not before others read."""
+        """Messages, and their rounds: after the data they read, not before others have read."""
         hops, capacity = self.hops, self.topology.capacity.tolist()
         first, links = hops.first_link.tolist(), hops.links.tolist()
         source, target = hops.source.tolist(), hops.target.tolist()
@@ -270,7 +274,7 @@ class PostalClock:
             for hop, piece, op in unit:
                 into = target[hop], piece
                 at = max(at, written.get((source[hop], piece), -1) + 1, read.get(into, 0))
-                # Sums may come from several in a round, but nothing beside a copy.
+                # Several sums may arrive in a round, but nothing together with a copy.
                 at = max(at, written.get(into, -1) + 1 if op == COPY or into in written else 0)
             at = max([at, *(latest[link] for link in used)])
             at += any(latest[link] == at and load[link] >= capacity[link] for link in used)
@@ -295,26 +299,26 @@ def tree_by_arrival(
     tries: int,
     seed: int,
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """The tree of a broadcast from a root, or of a reduction to it, by when messages arrive.
+    """The tree of a broadcast from a root, or of a reduction to it, grown by arrival times.
 
     Args:
         topology: the network.
         root: rank.
-        members: ranks of the servers that it spans, the root among them.
+        members: ranks of the servers that it spans, including the root.
         towards: whether they send to the root.
-        message_bytes: of each message.
-        tries: moves by which the order is improved.
-        seed: of the moves.
+        message_bytes: bytes of each message.
+        tries: number of moves to improve the order.
+        seed: the seed of the moves.
 
     Returns:
-        Of each member but the root the next one towards the root, and the links between them, as
-        data passes.
+        For each member except the root, its parent and the links between them, in the direction of
+        the data.
 
     Raises:
-        NoScheduleError: where members are too many, or share no link or switch with others.
+        NoScheduleError: if there are too many members, or some share no link or switch with others.
     """
     if len(members) > TUNING.max_servers:
-        raise NoScheduleError(f"{len(members)} servers; it tries up to {TUNING.max_servers}")
+        raise NoScheduleError(f"expected at most {TUNING.max_servers} servers, got {len(members)}")
     clock = PostalClock.of(topology, message_bytes, forwarded=False)
     informed, hop, _ = _Program(clock, tries, seed).grown([root], members, towards)
     if not np.isfinite(informed[members]).all():
@@ -330,7 +334,7 @@ def tree_by_arrival(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
-    """What is sent, by each shape."""
+    """The messages of each shape."""
 
     clock: PostalClock
     tries: int
@@ -343,14 +347,14 @@ class _Program:
         return root, self._forest([root], everybody, collective == "reduce_scatter")
 
     def by_root(self) -> Iterator[Made]:
-        """To a root, and from it."""
+        """Messages to a root, and from it."""
         everybody = np.arange(self.clock.topology.num_servers)
         for root in self._roots(everybody):
             towards, back = (self._forest([root], everybody, way) for way in (True, False))
             yield [root], towards + back
 
     def by_pair(self) -> Iterator[Made]:
-        """To two roots, between them, and from each to its side."""
+        """Messages to two roots, between them, and from each to its side."""
         least, everybody = self.clock.least, np.arange(self.clock.topology.num_servers)
         for one, other, _ in _pairs(least, across=least)[: TUNING.roots]:
             units = self._forest([one, other], everybody, True)
@@ -358,7 +362,7 @@ class _Program:
             yield [one], units + self._forest([one, other], everybody, False)
 
     def crossing(self, pieces: int) -> Iterator[Made]:
-        """To two roots, from each to its side, and from each to the other side."""
+        """Messages to two roots, from each to its side, and from each to the other side."""
         pairs = _pairs(self.clock.least, across=None)
         for first in range(min(len(pairs), TUNING.roots if pieces == 1 else 1)):
             chosen = _disjoint(pairs[first:], pieces)
@@ -383,7 +387,7 @@ class _Program:
         )
 
     def by_hubs(self, pieces: int) -> Iterator[Made]:
-        """To each group's root, from roots to other groups, and from those to all."""
+        """Messages to each group's root, from roots to other groups, and from there to all."""
         least = self.clock.least
         groups = _groups(least)
         if len(groups) < 2 or min(map(len, groups)) < 2:
@@ -411,13 +415,13 @@ class _Program:
         receivers: list[NDArray[np.int64]],
         piece: int,
     ) -> tuple[list[Unit], ...] | None:
-        """What is sent, in phases; None where there is no hop from some root to some receiver.
+        """The messages in phases, or None if some root has no hop to some receiver.
 
         Args:
             groups: ranks of each group's servers.
             hubs: each group's root.
-            receivers: who of each group receives from other groups.
-            piece: which piece.
+            receivers: the servers of each group that receive from other groups.
+            piece: number of the piece.
         """
         gathered, copied, crossed, back = [], [], [], []
         for at, (hub, group) in enumerate(zip(hubs, groups, strict=True)):
@@ -437,7 +441,7 @@ class _Program:
     def _both(
         self, one: int, other: int, side: NDArray[np.bool_], towards: bool, piece: int = 0
     ) -> list[Unit]:
-        """Two roots' trees: of those at whose place `side` is false, and of the others."""
+        """Two roots' trees: of the servers for which `side` is false, and of the others."""
         trees = [
             self._forest([root], np.flatnonzero(members), towards, piece)
             for root, members in ((one, ~side), (other, side))
@@ -445,25 +449,25 @@ class _Program:
         return list(_in_turn(trees))
 
     def _exchange(self, one: int, other: int, piece: int) -> Unit:
-        """Both at once, each what it had before."""
+        """Both roots send their sums to each other in the same round."""
         there, back = self.clock.fastest(one, other), self.clock.fastest(other, one)
         return ((there, piece, REDUCE), (back, piece, REDUCE))
 
     def _forest(
         self, roots: list[int], members: NDArray[np.int64], towards: bool, piece: int = 0
     ) -> list[Unit]:
-        """The messages of some roots' trees, in the order in which they start."""
+        """The messages of some roots' trees, in the order of their starts."""
         informed, hop, turn = self.grown(roots, members, towards)
         below = np.flatnonzero(hop >= 0)
         used = hop[below]
         start = informed[below] - (0.0 if towards else (self.clock.hold + self.clock.latency)[used])
-        # By turn where messages take no time, so that nobody sends before it has received.
+        # Ties by turn: if messages take no time, a server must still not send before it receives.
         sign = -1 if towards else 1
         order = np.lexsort((sign * turn[below], sign * start))
         return [((int(one), piece, REDUCE if towards else COPY),) for one in used[order]]
 
     def _roots(self, members: NDArray[np.int64]) -> list[int]:
-        """The servers nearest to all others of some, there and back."""
+        """The members nearest to all other members, there and back."""
         least = self.clock.closed
         largest = least[:, members].max(axis=1) + least[members].max(axis=0)
         ties = (least[:, members] + least[members].T).sum(axis=1)
@@ -473,11 +477,11 @@ class _Program:
     def grown(
         self, roots: list[int], members: NDArray[np.int64], towards: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """A broadcast from roots to some servers; or towards them, its messages reversed.
+        """A broadcast from roots to some servers; or, towards the roots, with messages reversed.
 
         Returns:
-            [N] when each server is informed; [N] by which hop, −1 of roots and others; [N] after
-            how many others.
+            [N] when each server is informed; [N] by which hop, −1 for roots and non-members; [N]
+            after how many others.
         """
         from gradweave.schedulers.textbook.postal_kernel import grow_best
 
@@ -509,7 +513,7 @@ class _Program:
 
 
 def _with_forwarded(topology: Topology, hops: Hops) -> Hops:
-    """Hops, and for pairs without any the path of least latency through servers."""
+    """Hops, and for pairs without one the path of minimum latency through servers."""
     count = topology.num_servers
     there = np.zeros((count, count), bool)
     there[hops.source, hops.target] = True
@@ -542,7 +546,7 @@ def _with_forwarded(topology: Topology, hops: Hops) -> Hops:
 
 
 def _closed(least: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[N, N] least time over any number of messages, one after the other."""
+    """[N, N] minimum time over any number of consecutive messages."""
     closed = least.copy()
     for k in range(len(closed)):
         closed = np.minimum(closed, closed[:, [k]] + closed[[k]])
@@ -553,12 +557,12 @@ Pair = tuple[int, int, NDArray[np.bool_]]
 
 
 def _pairs(least: NDArray[np.float64], across: NDArray[np.float64] | None) -> list[Pair]:
-    """Pairs of roots and who is on the second one's side, those first that take least.
+    """Pairs of roots with the servers on the second root's side, fastest first.
 
     Args:
-        least: [N, N] of a message; infinite where there is no hop.
-        across: the same, where the roots exchange their sums and send them on; None where each
-            sends its own to all.
+        least: [N, N] minimum time of a message; infinite without a hop.
+        across: the same if the roots exchange their sums and send them on; None if each sends its
+            sum to all.
     """
     closed, count = _closed(least), len(least)
     found: list[tuple[float, float, int, int, NDArray[np.bool_]]] = []
@@ -583,7 +587,7 @@ def _pairs(least: NDArray[np.float64], across: NDArray[np.float64] | None) -> li
 
 
 def _disjoint(pairs: list[Pair], count: int) -> list[Pair]:
-    """The first pairs of which no two share a root; the first again where there are too few."""
+    """The first pairs that share no root; repeated if there are too few."""
     chosen: list[Pair] = []
     for pair in pairs:
         if len(chosen) < count and not {*pair[:2]} & {end for one in chosen for end in one[:2]}:
@@ -592,7 +596,7 @@ def _disjoint(pairs: list[Pair], count: int) -> list[Pair]:
 
 
 def _groups(least: NDArray[np.float64]) -> list[NDArray[np.int64]]:
-    """Servers that are as near each other as any two, and through others."""
+    """Groups of servers connected by the shortest distances in the network."""
     apart = least + np.diag(np.full(len(least), np.inf))
     near = apart <= apart.min() * (1 + 1e-6)
     reach = near | near.T | np.eye(len(least), dtype=bool)
@@ -607,6 +611,6 @@ def _farthest_first(times: NDArray[np.float64], members: NDArray[np.bool_]) -> l
 
 
 def _in_turn(lists: Sequence[Sequence[Unit]]) -> Iterator[Unit]:
-    """The first of each, then the second of each, and so on."""
+    """The first units of all lists, then the second units, and so on."""
     for units in itertools.zip_longest(*lists):
         yield from (unit for unit in units if unit is not None)

@@ -1,4 +1,4 @@
-"""Trees grown by when messages arrive, compiled."""
+"""Trees grown by arrival times of messages, compiled."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +22,24 @@ def grow(
     hop: NDArray[np.int64],
     turn: NDArray[np.int64],
 ) -> float:
-    """A broadcast's latest arrival, where servers are informed in some order.
+    """The latest arrival of a broadcast if servers are informed in a given order.
 
-    The first in the order that somebody informed can reach is next, over the hop by which it is
-    informed first; ties by the hop's number.
+    The next server is the first in the order that an informed server can reach, over the hop with
+    the earliest arrival; ties by the hop's number.
 
     Args:
         order: [M] ranks of the servers to inform.
-        roots: ranks of the servers that know.
-        source: [H] rank of the server that a hop leaves.
-        first_into: [N+1] where each server's hops, which enter it, start.
-        links: link directions of the hops.
-        first_link: [H+1] where each hop's links start.
-        hold: [H] seconds for which a message holds them.
-        latency: [H] seconds after which it arrives then.
-        informed: [N] is set to when each server is, infinite where it is not.
-        free: [L] for when each link is.
-        hop: [N] is set to the hop by which each server is informed; −1 of others.
-        turn: [N] is set to how many are before each that is informed.
+        roots: ranks of the servers that are informed from the start.
+        source: [H] rank of the server that each hop leaves.
+        first_into: [N+1] index of the first hop that enters each server.
+        links: link directions of the hops, concatenated.
+        first_link: [H+1] index of each hop's first link.
+        hold: [H] seconds for which a message holds its links.
+        latency: [H] seconds from then until it arrives.
+        informed: [N] output: when each server is informed, infinite if it is not.
+        free: [L] scratch: when each link becomes free.
+        hop: [N] output: the hop by which each server is informed; −1 for others.
+        turn: [N] output: how many servers are informed before each.
     """
     informed[:], free[:], hop[:] = np.inf, 0.0, -1
     informed[roots] = 0.0
@@ -87,14 +87,14 @@ def grow_best(
     latency: Floats,
     link_count: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """The tree of the best order: of some, and of those that moves of one server make of it.
+    """The tree of the best order, among given orders and those reached by moving single servers.
 
     Args:
-        orders: [K, M] orders to begin with, in none of which a root is.
-        roots: ranks of the servers that know.
-        tries: moves.
-        seed: of the moves.
-        source: as in `grow`, and the following, too.
+        orders: [K, M] orders to start with, without roots.
+        roots: ranks of the servers that are informed from the start.
+        tries: number of moves.
+        seed: the seed of the moves.
+        source: as in `grow`, like the following.
         first_into: [N+1]
         links: link directions.
         first_link: [H+1]

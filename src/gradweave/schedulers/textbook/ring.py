@@ -1,4 +1,4 @@
-"""The ring: each server sends to the next, N−1 steps a stage; or to both neighbours, in half."""
+"""The ring: each server sends to the next, N−1 steps per stage; or both ways, in half as many."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -7,8 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.compose import compose
-from gradweave.schedule.schedule import (
+from gradweave.schedulers.ordering.list_scheduling import first_fit
+from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Traits, check_counts
+from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
+from gradweave.schedules.compose import compose
+from gradweave.schedules.schedule import (
     COPY,
     REDUCE,
     Collective,
@@ -17,16 +20,13 @@ from gradweave.schedule.schedule import (
     reverse_rows,
     take_rows,
 )
-from gradweave.schedulers.list_scheduling import first_fit
-from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Traits, check_counts
-from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.groups import members_of_groups
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
 from gradweave.topology.topology import Topology
 
 MAX_CYCLES = 16
-"""At once."""
+"""Most cycles that are used at the same time."""
 
 
 _ORDERS = ("id", "hamiltonian", "boxes")
@@ -34,13 +34,15 @@ _ORDERS = ("id", "hamiltonian", "boxes")
 
 @dataclasses.dataclass(frozen=True)
 class Ring(Scheduler):
-    """A logical ring of all servers, a barrier after each step, a step's flows first fit.
+    """A logical ring of all servers, with a barrier after each step.
+
+    The flows of a step are put into rounds by first fit.
 
     In step t of the reduce-scatter, the server at place p sends the piece whose root is at place
     p−1−t to place p+1; in the all-gather, the piece whose root is at place p−t. Each server sends
     2·(N−1)/N of the gradient. Flows between servers that are not neighbours pass through others,
-    and may need several rounds a step. With two directions each piece travels both ways round, and
-    half the steps, ⌈(N−1)/2⌉, are enough; the bytes are the same.
+    and may need several rounds per step. With two directions, each piece travels both ways round,
+    and half the steps, ⌈(N−1)/2⌉, are enough; the bytes are the same.
 
     Source: Patarasuk and Yuan 2009; Bandyopadhyay, lecture, 2025.
     """
@@ -48,21 +50,22 @@ class Ring(Scheduler):
     name: ClassVar[str] = "ring"
 
     order: Literal["id", "hamiltonian", "boxes"] | tuple[int, ...] = "id"
-    """Order of the servers round the ring: ascending ids, a cycle of neighbours that share no link
-    (found by constraint programming), group after group (of `nested_groups`, such as boxes), or the
+    """Order of the servers round the ring: ascending ids; a cycle of neighbours that share no link
+    (found by constraint programming); group after group (of `nested_groups`, such as boxes); or the
     node ids given."""
     steps: Literal["minimal", "paper"] = "minimal"
-    """N−1 steps a stage, or N as the paper counts: the last step of each stage is then a copy that
-    changes nothing."""
+    """N−1 steps per stage, or N as the paper counts: the last step of each stage is then a copy
+    that changes nothing."""
     directions: int = 1
-    """1, or 2: each piece travels both ways round. A Hamiltonian cycle is then one whose routes
-    and reversed routes share no link, so that it leaves a server by another port than it enters."""
+    """1, or 2: each piece travels both ways round. A Hamiltonian cycle's routes and reversed routes
+    must then share no link, so that it leaves a server by another port than it enters."""
     cycles: int = 1
-    """Rings at once; each server is the root of one piece for each. Hamiltonian ones share no link:
-    a network has at most half as many as its servers have ports. Of boxes, the nth enters each box
-    at its nth server, as NCCL's channels do; at most as many as a box has servers."""
+    """Number of rings used at the same time; each server is the root of one piece per ring.
+    Hamiltonian rings share no link: a network has at most half as many as its servers have ports.
+    With boxes, the nth ring enters each box at its nth server, as NCCL's channels do; at most as
+    many as a box has servers."""
     forwarding: bool = True
-    """Let flows between servers that are no neighbours pass through others; if not, refuse."""
+    """Let flows between servers that are not neighbours pass through others; otherwise refuse."""
 
     def __post_init__(self) -> None:
         if isinstance(self.order, str) and self.order not in _ORDERS:
@@ -77,23 +80,21 @@ class Ring(Scheduler):
             raise OptionError("ring: steps=paper goes one way round; use directions=1")
         check_counts(self, "cycles", most=MAX_CYCLES)
         if self.cycles > 1 and self.order not in ("hamiltonian", "boxes"):
-            raise OptionError(
-                "ring: cycles: several are found, not given; use order=hamiltonian or order=boxes"
-            )
+            raise OptionError("ring: cycles: several cycles need order=hamiltonian or order=boxes")
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(forwards=self.forwarding, pieces_per_server=self.cycles)
 
     def steps_fit_rounds(self, topology: Topology) -> bool:
-        """Whether, with the servers in an order that is given, each step takes one round.
+        """Whether each step takes one round, in the order of servers that the options give.
 
         Args:
             topology: the network.
         """
         if self.order == "hamiltonian":
-            return True  # that is what is looked for
+            return True  # the search ensures it
         flows = _Flows.of(topology, self._orders(topology, 0, UNLIMITED), self.directions, False)
         return flows.share_no_link()
 
@@ -135,7 +136,7 @@ class Ring(Scheduler):
         return np.array([self.order], np.int32)
 
     def _by_boxes(self, topology: Topology) -> NDArray[np.int32]:
-        """[cycles, N] box after box, each cycle from another server of each box on."""
+        """[cycles, N] box after box; each cycle begins at another server of each box."""
         members = members_of_groups(topology)
         if self.cycles > members.shape[1]:
             raise NoScheduleError(
@@ -148,7 +149,7 @@ class Ring(Scheduler):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Flows:
-    """What every step does: each server sends to the next, on each lap.
+    """The flows of every step: each server sends to the next, on each lap.
 
     A lap is one cycle in one direction. F flows, N to a lap.
     """
@@ -158,17 +159,17 @@ class _Flows:
     """[laps, N] node ids, in the order of travel."""
     cycles: int
     reach: NDArray[np.int64]
-    """[F] servers that a piece passes on to on the flow's lap."""
+    """[F] number of servers to which a piece is passed on along the flow's lap."""
     steps: NDArray[np.int64]
     """[F] steps that the flow takes part in."""
     nodes: NDArray
-    """Routes of the flows, one after the other."""
+    """Nodes of the flows' routes, concatenated."""
     offsets: NDArray
-    """[F+1] where each route starts."""
+    """[F+1] index of each route's first node."""
 
     @staticmethod
     def of(topology: Topology, orders: NDArray, directions: int, extra_step: bool) -> "_Flows":
-        """The laps of some cycles; those backward take the same routes reversed."""
+        """The laps of some cycles; backward laps take the same routes reversed."""
         count = topology.num_servers
         parts, lengths = [], []
         for order in orders:
@@ -195,7 +196,7 @@ class _Flows:
         )
 
     def share_no_link(self) -> bool:
-        """Whether no link carries more of the flows than it can in a round."""
+        """Whether no link carries more flows than it can in one round."""
         load = np.bincount(self.topology.links_along(self.nodes, self.offsets))
         return bool((load <= self.topology.capacity[: len(load)]).all())
 
@@ -209,13 +210,13 @@ class _Flows:
         rng: np.random.Generator,
         stop: Stop,
     ) -> Schedule:
-        """One stage: as many steps as the longest lap has, a barrier after each."""
+        """One stage: as many steps as the longest lap has, with a barrier after each."""
         count, scatter = self.topology.num_servers, collective == "reduce_scatter"
         lap, place = np.divmod(np.arange(len(self.reach)), count)
         step = np.arange(self.steps.max())[:, None]
         root_place = (place + (self.reach - step if scatter else -step)) % count
-        # The extra step of the reduce-scatter sends what is complete already: a copy, which changes
-        # no root's result.
+        # # The extra step of the reduce-scatter sends data that is already complete: a copy, which
+        # changes no root's result.
         op = np.where(scatter & (step < self.reach), REDUCE, COPY)
         # Pieces are numbered by their roots' ranks, then by cycle.
         cycle = lap // (len(self.laps) // self.cycles)
@@ -241,7 +242,7 @@ class _Flows:
     ) -> NDArray[np.int64]:
         """[steps, F] round of each flow of each step.
 
-        Once it is to stop, a step of the same flows as the last takes its rounds.
+        After the stop, a step with the same flows as the previous step reuses its rounds.
         """
         capacity = self.topology.capacity
         links = self.topology.links_along(self.nodes, self.offsets)
@@ -261,7 +262,7 @@ class _Flows:
 
 
 def _ring_routes(topology: Topology, order: NDArray, following: NDArray) -> tuple[NDArray, NDArray]:
-    """Each server's route to the next: switches only where there is one, else through servers."""
+    """Each server's route to the next: over switches only if possible, else through servers."""
     direct, lengths = switch_only_trees(topology, following)
     through = shortest_path_trees(topology, following)
     place = np.arange(len(order))

@@ -1,4 +1,4 @@
-"""Schedules made of steps: a step's flows first fit, a barrier after each step."""
+"""Schedules made of steps with a barrier after each; first fit puts a step's flows into rounds."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,37 +7,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError
-from gradweave.schedule.schedule import Collective, Schedule, take_rows
-from gradweave.schedulers.list_scheduling import first_fit
+from gradweave.schedulers.ordering.list_scheduling import first_fit
+from gradweave.schedules.schedule import Collective, Schedule, take_rows
 from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
 from gradweave.topology.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """Flows that wait for the step before and for nothing else."""
+    """Flows that only wait for the step before."""
 
     source: NDArray[np.int32]
     """[F] node that sends."""
     target: NDArray[np.int32]
     """[F] node that receives."""
     piece: NDArray[np.int64]
-    """[F] piece."""
+    """[F] piece of each flow."""
     op: int
-    """What all of them do."""
+    """The operation of all flows."""
     together: int = 1
-    """K of so many flows must take place in the same round, f, f + F/K, f + 2·F/K and so on: those
-    who reduce into each other all send what they held before."""
+    """K: flows f, f + F/K, f + 2·F/K and so on must be in the same round, because servers that
+    reduce into each other all send the sums they held before."""
 
     @staticmethod
     def of(source: NDArray, target: NDArray, pieces: NDArray, op: int) -> "Step":
-        """Each source sends several pieces to its target: all first pieces, then all second ones.
+        """Each source sends several pieces to its target: all first pieces, then all second pieces.
 
         Args:
             source: [S] nodes.
             target: [S] nodes.
-            pieces: [S, K] pieces of each; −1 where there are fewer than K.
-            op: what the flows do.
+            pieces: [S, K] pieces of each source; −1 if it has fewer than K.
+            op: the operation of the flows.
         """
         columns = pieces.shape[1]
         piece, kept = pieces.T.ravel(), pieces.T.ravel() >= 0
@@ -53,16 +53,15 @@ def schedule_steps(
 ) -> Schedule:
     """The schedule of some steps.
 
-    Flows take the shortest route with only switches inside; without one, the shortest through
-    servers. Within a step, pieces go in the order given; which sender chooses first is
-    random.
+    Flows take the shortest route with only switches inside, or else the shortest through servers.
+    Within a step, pieces go in the order given; the order in which senders choose is random.
 
     Args:
         topology: the network.
-        collective: what the steps accomplish.
+        collective: the collective that the steps perform.
         root: [P] root of each piece.
         steps: the steps; at least one has a flow.
-        rng: of the senders' order.
+        rng: randomises the senders' order.
     """
     steps = [step for step in steps if len(step.piece)]
     source = np.concatenate([step.source for step in steps])
@@ -100,7 +99,7 @@ def _first_fit(
     """[F] round of each flow of a step, from 0."""
     count, together = len(step.piece), step.together
     if together > 1:
-        # All flows of an exchange choose as one, with the links of all.
+        # All flows of an exchange choose together, with all of their links.
         parts = np.arange(count).reshape(together, -1).T
         links, offsets = take_rows(links, first, parts.ravel())
         offsets = offsets[::together]
@@ -116,18 +115,18 @@ def _first_fit(
 
 
 def _check_fits(topology: Topology, links: NDArray, offsets: NDArray) -> None:
-    """Refuses exchanges that do not fit into one round even alone."""
+    """Refuses exchanges that do not fit into one round even by themselves."""
     exchange = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     key, load = np.unique(exchange * len(topology.source) + links, return_counts=True)
     if (load > topology.capacity[key % len(topology.source)]).any():
         raise NoScheduleError(
-            f"{topology.name!r} has not enough links for servers to exchange with several others "
-            "in one round; give fewer partners"
+            f"{topology.name!r} does not have enough links for servers to exchange with several "
+            "others in one round; give fewer partners"
         )
 
 
 def routes_between(topology: Topology, source: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
-    """Routes between pairs: switches only where there is such a route, else through servers.
+    """Routes between pairs: over switches only if possible, else through servers.
 
     Args:
         topology: the network.
@@ -135,7 +134,7 @@ def routes_between(topology: Topology, source: NDArray, target: NDArray) -> tupl
         target: [M] servers.
 
     Returns:
-        The routes' nodes, one route after the other, and their offsets [M+1].
+        The routes' nodes, concatenated, and their offsets [M+1].
     """
     distinct, row = np.unique(target, return_inverse=True)
     direct, lengths = switch_only_trees(topology, distinct)

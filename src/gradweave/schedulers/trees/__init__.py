@@ -1,1 +1,1 @@
-"""One tree a piece: merged from shortest routes, grown round by round, or grown for an orbit."""
+"""One tree per piece: merged from shortest routes, grown round by round, or grown per orbit."""

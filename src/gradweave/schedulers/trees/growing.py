@@ -1,4 +1,4 @@
-"""The search over grown all-gathers: restarts of the compiled greedy until the bound is met."""
+"""Searches grown all-gathers: restarts the compiled greedy loop until the bound is met."""
 
 import dataclasses
 import itertools
@@ -21,43 +21,42 @@ RULES: tuple[tuple[int, int, int, int, int], ...] = (
     (1024, 0, 512, 4, 0),
     (1024, 200, 64, 20, 1),
 )
-"""What the restarts go through in turn; the first is the best on most networks."""
+"""The rules that restarts use in turn; the first is the best on most networks."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Search:
-    """How long to look."""
+    """The effort of a search."""
 
     seed: int = 0
     restarts: int = 1000
-    """Runs at most."""
+    """Most runs."""
     workers: int = 1
-    """Threads; the result depends on the seed alone, however many there are, unless time runs
-    out."""
+    """Threads; the result depends on the seed alone, not on their number, unless time runs out."""
     stop: Stop = UNLIMITED
-    """With a lower bound on the rounds as target. A first run that is late is finished without
-    swaps, unless the stop says that it may be given up."""
+    """With a lower bound on the rounds as its target. If the first run is late it is finished
+    without swaps, unless the stop allows abandoning it."""
     first: int = 0
-    """Number of the first restart; those before it count as made."""
+    """Number of the first restart; earlier restarts count as done."""
 
 
 def search(
     growth: "Growth", how: Search, hints: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64] | None:
-    """Restarts until the target is met; the best all-gather found.
+    """Restarts until the target is met; returns the best all-gather found.
 
     Args:
         growth: the problem.
-        how: how long to look.
-        hints: [M, 3] round, piece and hop of what every run tries first, by round.
+        how: the effort.
+        hints: [M, 3] round, piece and hop of the transfers that every run tries first, by round.
 
     Returns:
-        [transfers, 3] round, piece and hop; None where no restart completed one.
+        [transfers, 3] round, piece and hop; None if no restart completed an all-gather.
     """
     hints = np.zeros((0, 3), np.int64) if hints is None else hints
     best: NDArray[np.int64] | None = None
     pieces, servers = len(growth.root), len(growth.intake)
-    fewest = pieces * servers  # an all-gather that makes progress each round takes no more
+    fewest = pieces * servers  # an all-gather that makes progress in each round needs no more
     with ThreadPoolExecutor(how.workers) as pool, how.stop.watched() as stop:
 
         def run(restart: int, most: int) -> NDArray[np.int64]:

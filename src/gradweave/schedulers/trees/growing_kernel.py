@@ -1,9 +1,9 @@
-"""The grown all-gather's loop, compiled.
+"""The loop of grown all-gathers, compiled.
 
-Each round, receivers with the least slack choose first: over each hop into them, the ready piece
-that is rarest among their neighbours. Then swaps: a hop into a receiver that could take more,
-blocked by one other hop, takes that hop's place if the other's receiver has no less slack, and so
-on at random; such chains fill almost every round that can be filled.
+In each round, receivers with the least slack choose first: over each hop into them, the ready piece
+that is rarest among their neighbours. Then swaps follow: a hop into a receiver that could take
+more, if blocked by a single other hop, takes that hop's place if the other's receiver has no less
+slack, and so on at random. Such chains fill almost every round that can be filled.
 """
 
 from typing import Any, NamedTuple
@@ -31,63 +31,63 @@ from gradweave.schedulers.kernels.slots import (
 )
 from gradweave.schedulers.problem import HopTable, Integers
 
-# Chosen by hand, and compiled in: an argument would pass through each call of the round's loops.
+# Chosen by hand, and compiled in: as arguments they would pass through each call in the loops.
 PER_REPEAT = 4
-"""Rounds that earn one repeat of a round that would leave a server more than it can still take.
-Runs of many rounds without slack would else end at the first link that idles; short ones are as
-quickly restarted."""
+"""Number of rounds per allowed redraw of a round that leaves a server more than it can still take.
+Without redraws, runs of many rounds without slack would end at the first idle link; short runs are
+as quickly restarted."""
 LENGTHS = 64
-"""Lengths of hops that are told apart: the counting sort has as many buckets for each slack."""
+"""Lengths of hops that are distinguished: buckets of the counting sort per slack."""
 DENSE = 8
-"""Where at least one hop in so many is worth an attempt, hops are drawn from all."""
+"""Hops are drawn from all if at least one in this many is worth an attempt."""
 
 
 class Growth(NamedTuple):
-    """Who can send to whom over what, and what is to be sent."""
+    """The hops, and the pieces to send over them."""
 
     hops: HopTable
-    """Of the network; a route that carries several transfers in a round has a hop for each."""
+    """The network's hops; a route with several transfers per round has a hop for each."""
     root: Integers
     """[P] server at which each piece starts."""
     capacity: Integers
-    """[L] hops that each link direction carries in a round."""
+    """[L] hops that each link direction carries per round."""
     intake: Integers
-    """[N] pieces that a server can take in one round, at most."""
+    """[N] most pieces that each server can take per round."""
     most_steps: NDArray[np.int16]
-    """[N, P] transfers in a row by which a piece may reach a server, at most; [0, 0] for no limit.
-    Each server but a root has a neighbour with less, so that no piece gets stuck."""
+    """[N, P] most steps in sequence by which a piece may reach a server; [0, 0] for no limit. Each
+    server except a root has a neighbour with a smaller value, so that no piece gets stuck."""
 
 
 class Rule(NamedTuple):
-    """How pieces are chosen, and how long rounds are improved."""
+    """The choice of pieces, and the effort of improving rounds."""
 
     near: int
-    """This and the next two as in `Rarity`."""
+    """`near`, `everywhere` and `noise` are as in `Rarity`."""
     everywhere: int
     noise: int
     passes: int
-    """How often the swaps go through as many hops as there are."""
+    """Number of passes of swaps; each tries as many hops as there are."""
     short: int
-    """1 to try shorter hops first among receivers of the same slack, 0 not to."""
+    """1 to try shorter hops first among receivers of the same slack, 0 otherwise."""
 
 
 class _State(NamedTuple):
-    """A round half filled. `assign` and `_unassign` keep the counts equal to what they count."""
+    """A partly filled round. `assign` and `_unassign` keep its counts consistent."""
 
     holdings: Holdings
-    """Who holds, gets and lacks what; what is on the way is not wanted."""
+    """Which server holds, receives and lacks which piece; pieces on the way are not wanted."""
     slots: Slots
-    """Which hops send in this round, by link."""
+    """The hops that send in this round, by link."""
     taken: Integers
-    """[N] pieces on the way to a server in this round."""
+    """[N] pieces on the way to each server in this round."""
     carries: Integers
     """[H] piece on each hop in this round; −1 for none."""
     open: Integers
-    """[N] while swaps are tried: first, in any order, the servers that `_open` is true of."""
+    """[N] while swaps are tried: the servers for which `_open` is true come first, in any order."""
     place: Integers
-    """[N] where in `open` a server stands; −1 where it does not."""
+    """[N] position of each server in `open`; −1 if it is not open."""
     opened: Integers
-    """[2] how many servers stand in `open`, and how many hops enter them."""
+    """[2] number of open servers, and of hops that enter them."""
 
 
 @kernel
@@ -101,23 +101,23 @@ def grow(
     stop: NDArray[np.bool_],
     finish: bool,
 ) -> Integers:
-    """[transfers, 3] round, piece and hop of each; no rows where `max_rounds` are too few.
+    """[transfers, 3] round, piece and hop of each; no rows if `max_rounds` are too few.
 
     Args:
         growth: the problem.
-        rule: how to choose.
+        rule: how to choose pieces.
         hints: [M, 3] round, piece and hop to try first in their rounds, by round.
-        max_rounds: after which to give up.
-        target: rounds to aim at, from which receivers' slack is counted.
-        seed: of every random choice.
-        stop: [1] set by another thread once time is up.
-        finish: whether the run is finished then, without swaps and in a small part of the time, or
-            given up.
+        max_rounds: number of rounds after which to give up.
+        target: number of rounds to aim at, from which receivers' slack is counted.
+        seed: the seed of every random choice.
+        stop: [1] set by another thread when time is up.
+        finish: whether the run is then finished, without swaps and in a small part of the time, or
+            abandoned.
     """
     np.random.seed(seed)
     state = start(growth)
     left = state.holdings.missing.sum()
-    sent = np.empty((left, 3), np.int64)  # as many as are missing: each is sent once
+    sent = np.empty((left, 3), np.int64)  # one per missing piece: each is sent once
     count, at, hint, again = 0, 0, 0, 0
     while left:
         given_up = stop[0] and not finish
@@ -144,7 +144,7 @@ def grow(
 
 @kernel(inner=True, allocates=False)
 def list_sent(state: Any, at: int, sent: Integers, count: int) -> int:
-    """Adds a round's transfers to those before; how many there are then."""
+    """Appends a round's transfers; returns the new number of transfers."""
     for hop in range(len(state.carries)):
         piece = state.carries[hop]
         if piece >= 0:
@@ -157,7 +157,7 @@ def list_sent(state: Any, at: int, sent: Integers, count: int) -> int:
 def _fill(
     growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]
 ) -> None:
-    """What a round's hints leave: receivers choose, then swap."""
+    """Fills a round after its hints: receivers choose, then swaps follow."""
     salt = np.random.randint(1 << 30)
     if not stop[0]:
         _try_each(growth, state, rule, _by_slack(growth, state, rule, rounds_left), salt, stop)
@@ -179,7 +179,7 @@ def _try_each(
     salt: int,
     stop: NDArray[np.bool_],
 ) -> None:
-    """Sends something over each hop that has room, in order."""
+    """Sends a piece over each hop that fits, in order."""
     for hop in hops:
         if not _last_link_is_full(growth, state, hop):
             _try(growth, state, rule, hop, salt)
@@ -189,7 +189,7 @@ def _try_each(
 
 @kernel(inner=True)
 def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt: int) -> None:
-    """A valid round in little time: each receiver tries its hops until it can take no more."""
+    """Fills a valid round quickly: each receiver tries its hops until it can take no more."""
     slack = np.empty(len(growth.intake), np.int64)
     _write_slack(growth, state, rounds_left, slack)
     _try_receivers(growth, state, rule, np.argsort(slack), salt)
@@ -212,7 +212,7 @@ def _try_receivers(growth: Growth, state: Any, rule: Rule, servers: Integers, sa
 
 @kernel(inner=True, allocates=False)
 def undo(growth: Growth, state: Any) -> None:
-    """Takes all of a round's transfers back."""
+    """Takes back all of a round's transfers."""
     state.slots.used[:] = 0
     for hop in range(len(growth.hops.source)):
         if state.carries[hop] >= 0:
@@ -239,7 +239,7 @@ def start(growth: Growth) -> Any:
 
 @kernel(inner=True, allocates=False)
 def _cannot_finish(growth: Growth, state: Any, rounds_left: int) -> bool:
-    """Whether some server wants more than it can take in the rounds left."""
+    """Whether some server wants more than it can take in the remaining rounds."""
     for server in range(len(growth.intake)):
         if state.holdings.missing[server] > rounds_left * growth.intake[server]:
             return True
@@ -253,9 +253,9 @@ def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
 
 @kernel(inner=True)
 def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integers:
-    """Hops into servers that want something, least slack first, at random among equals.
+    """Hops into servers that want a piece, least slack first, at random among equals.
 
-    A counting sort, since there are many hops and few values of the slack.
+    It is a counting sort, since there are many hops and few values of the slack.
     """
     slack = np.empty(len(growth.intake), np.int64)
     _write_slack(growth, state, rounds_left, slack)
@@ -271,7 +271,7 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integ
 def _find_places(
     growth: Growth, state: Any, rule: Rule, rank: Integers, place: Integers, begins: Integers
 ) -> None:
-    """Writes the bucket of each hop, −1 where nothing is wanted over it, and where each begins."""
+    """Writes the bucket of each hop (−1 if the receiver wants nothing), and where each begins."""
     for hop in range(len(place)):
         server = growth.hops.target[hop]
         place[hop] = -1
@@ -301,7 +301,7 @@ def _write_slack(growth: Growth, state: Any, rounds_left: int, slack: Integers) 
 
 @kernel(inner=True)
 def _ranks(slack: Integers) -> Integers:
-    """[N] how many different values of the slack are below a server's."""
+    """[N] number of distinct slack values below each server's."""
     rank, last, values = np.empty(len(slack), np.int64), np.int64(0), -1
     for server in np.argsort(slack):
         if values < 0 or slack[server] > last:
@@ -312,7 +312,7 @@ def _ranks(slack: Integers) -> Integers:
 
 @kernel(inner=True, allocates=False)
 def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
-    """Sends something over a hop if there is room and anything to send."""
+    """Sends a piece over a hop if it fits and there is a piece to send."""
     if not claim_route(growth, state, hop):
         return False
     source, target = growth.hops.source[hop], growth.hops.target[hop]
@@ -326,7 +326,7 @@ def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
 
 @kernel(inner=True, allocates=False)
 def assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
-    """Puts a piece on a hop whose slots are claimed. Takes time in the receiver's hops."""
+    """Puts a piece on a hop with claimed slots, in time linear in the receiver's hops."""
     server = growth.hops.target[hop]
     if len(growth.most_steps):
         steps = state.holdings.steps
@@ -340,7 +340,7 @@ def assign(growth: Growth, state: Any, hop: int, piece: Any) -> None:
 
 @kernel(inner=True, allocates=False)
 def _unassign(growth: Growth, state: Any, hop: int) -> Any:
-    """Takes a hop's piece off it, and returns the piece; its slots stay claimed."""
+    """Removes and returns a hop's piece; its slots stay claimed."""
     piece, server = state.carries[hop], growth.hops.target[hop]
     state.carries[hop] = -1
     state.holdings.wanted[server, piece] = True
@@ -352,7 +352,7 @@ def _unassign(growth: Growth, state: Any, hop: int) -> Any:
 
 @kernel(inner=True, allocates=False)
 def _take(growth: Growth, state: Any, hop: int, piece: int) -> None:
-    """Sends a given piece over a hop, if it fits, is there to be sent and is wanted."""
+    """Sends a given piece over a hop, if it fits, the sender holds it and the receiver wants it."""
     source, target = growth.hops.source[hop], growth.hops.target[hop]
     if state.carries[hop] < 0 and may_send(state.holdings, source, target, piece):
         if claim_route(growth, state, hop):
@@ -374,19 +374,19 @@ def _release_route(growth: Growth, state: Any, hop: int) -> None:
 
 @kernel(inlined=True)
 def _last_link_is_full(growth: Growth, state: Any, hop: int) -> bool:
-    """Whether a hop's receiver is: saves a call, for most are."""
+    """Whether a hop's last link is full; checked first, since most are."""
     return is_full(state.slots, growth.hops.links[growth.hops.first_link[hop + 1] - 1])
 
 
 @kernel(inlined=True)
 def _open(growth: Growth, state: Any, server: Any) -> bool:
-    """Whether a server wants more than is on its way, and has room for it."""
+    """Whether a server wants more pieces than are on the way, and can take more."""
     return state.holdings.missing[server] > 0 and state.taken[server] < growth.intake[server]
 
 
 @kernel(inner=True, allocates=False)
 def find_open(growth: Growth, state: Any) -> None:
-    """Makes the list of servers that are open; `_note` keeps it."""
+    """Makes the list of open servers; `_note` maintains it."""
     state.opened[:] = 0
     for server in range(len(growth.intake)):
         state.place[server] = -1
@@ -395,7 +395,7 @@ def find_open(growth: Growth, state: Any) -> None:
 
 @kernel(inlined=True)
 def _note(growth: Growth, state: Any, server: Any) -> None:
-    """Puts a server among those that are open, or takes it out."""
+    """Adds a server to the open servers, or removes it."""
     place = state.place[server]
     if (place >= 0) == _open(growth, state, server):
         return
@@ -415,7 +415,7 @@ def _note(growth: Growth, state: Any, server: Any) -> None:
 
 @kernel(inlined=True)
 def _draw(growth: Growth, state: Any) -> Any:
-    """A hop into an open server, each as likely: at random among all, or among theirs if few."""
+    """A uniformly random hop into an open server, drawn from all hops, or from theirs if few."""
     if DENSE * state.opened[1] > len(growth.hops.source):
         while True:
             hop = np.random.randint(len(growth.hops.source))
@@ -433,10 +433,10 @@ def _draw(growth: Growth, state: Any) -> Any:
 
 @kernel(inner=True, allocates=False)
 def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]) -> bool:
-    """Random attempts at hops into open servers. Returns whether anything changed.
+    """Tries random hops into open servers. Returns whether anything changed.
 
-    As many as there would be if as many hops as there are were drawn from all: the others would be
-    in vain, and are counted in place of drawn.
+    The number of attempts is what drawing H times among all H hops would give. Draws of hops into
+    servers that are not open would have no effect, so they are counted without being made.
     """
     changed = False
     drawn = 0.0
@@ -470,9 +470,9 @@ def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray
 
 @kernel(inlined=True)
 def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
-    """The one hop to remove so that a hop fits; −1 for none, −2 where one is not enough.
+    """The single hop to remove so that a hop fits; −1 if none, −2 if one is not enough.
 
-    A receiver's own last link is never an obstacle: taking one piece for another there gains
+    A receiver's last link is never an obstacle: exchanging one piece for another there gains
     nothing.
     """
     links, obstacle, last = growth.hops.links, -1, growth.hops.first_link[hop + 1] - 1
@@ -490,7 +490,7 @@ def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
 
 @kernel(inner=True, allocates=False)
 def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
-    """Sends over a hop in place of another; puts the other back where there is nothing to send."""
+    """Sends over a hop instead of another; restores the other if there is nothing to send."""
     _release_route(growth, state, other)
     piece = _unassign(growth, state, other)
     if _try(growth, state, rule, hop, salt):
@@ -502,7 +502,7 @@ def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt:
 
 @kernel(inner=True, allocates=False)
 def arrive(growth: Growth, state: Any, sent: Integers) -> None:
-    """The round's end: what was on the way is held."""
+    """Ends the round: pieces on the way have arrived."""
     for i in range(len(sent)):
         piece, hop = sent[i, 1], sent[i, 2]
         state.holdings.holds[growth.hops.target[hop], piece] = True

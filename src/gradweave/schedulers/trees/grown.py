@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
-from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
 from gradweave.schedulers.trees.growing import Search, search
 from gradweave.schedulers.trees.steps import steps_allowed
+from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What tunes the search; chosen by hand unless said. The rules of its runs are in `growing`."""
+    """Constants of the search, chosen by hand unless noted. The rules of runs are in `growing`."""
 
     max_choices: int = 200_000_000
-    """Hops times pieces above which a network is thinned to its servers' nearest neighbours."""
+    """Hops times pieces above which a network is thinned to each server's nearest neighbours."""
     min_neighbours: int = 4
-    """Which are at least so many."""
+    """Fewest neighbours that are kept."""
     work: int = 150_000_000
-    """Choices between pieces, over hops and rounds, that all restarts make together by default."""
+    """Choices between pieces, over hops and rounds, that all restarts together make by default."""
     min_restarts: int = 8
     max_restarts: int = 5000
-    """Of the restarts that this comes to."""
+    """Limits of the resulting number of restarts."""
     spare: int = 8
-    """In the first runs, slots offered over a server's link for each transfer that it can carry
-    in a round. With half as many, some networks take a round more; with all of them, as later runs
-    have, a run takes up to 16 times as long, and now and then a round less."""
+    """In the first runs, slots offered over a server's link per transfer that it can carry in a
+    round. With half as many, some networks need one more round; with all slots, as in later runs, a
+    run takes up to 16 times as long, and now and then saves a round."""
     first_runs: int = 4
-    """How many those are."""
+    """Number of first runs."""
     max_slots: int = 32
-    """Of a hop: transfers between two servers in one round, at most, however large the capacity."""
+    """Most slots of a hop: transfers between two servers per round, however large the capacity."""
 
 
 TUNING = Tuning()
@@ -52,32 +52,32 @@ TUNING = Tuning()
 class Grown(Scheduler):
     """A randomised greedy all-gather on grown trees, restarted until it meets the lower bound.
 
-    Each round, the receivers with the least slack choose first, among the pieces that a neighbour
-    holds the one that the fewest of their neighbours hold; swaps then fill links that idle. The
-    reduce-scatter is the reversed all-gather.
+    In each round, the receivers with the least slack choose first, among the pieces that a
+    neighbour holds, the piece that the fewest of their neighbours hold; swaps then fill idle links.
+    The reduce-scatter is the reversed all-gather.
     """
 
     name: ClassVar[str] = "grown"
 
     restarts: int | None = None
-    """Runs at most; the search stops at the bound. If not given, as many as about ten seconds
-    take on one core, reckoned from the network's size and not from the clock."""
+    """Most runs; the search stops at the bound. By default as many as about ten seconds take on one
+    core, estimated from the network's size and not from the clock."""
     routes: int = 4
     """Shortest routes to look for between two servers: one by the pinned rule, others at random."""
     workers: int = 1
-    """Threads that restart side by side; the result does not depend on their number."""
+    """Threads that run restarts in parallel; the result does not depend on their number."""
     pieces_per_server: int = 1
-    """Pieces that each server is the root of."""
+    """Number of pieces that each server is the root of."""
     steps: int | None = None
-    """Transfers in a row that a piece makes in a stage, at most: few where messages are small and
-    latencies count, often at the price of more rounds; as many as it takes if not given."""
+    """Most steps in sequence that a piece makes in a stage: few if messages are small and latencies
+    matter, often at the cost of more rounds; by default unlimited."""
 
     def __post_init__(self) -> None:
         check_counts(self, "restarts", "routes", "workers", "pieces_per_server", "steps")
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(
             pieces_per_server=self.pieces_per_server,
             takes_pieces=True,
@@ -126,13 +126,13 @@ class Grown(Scheduler):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GrowthSlots:
-    """A network's hops, each with a slot for every transfer that it carries in a round."""
+    """A network's hops, each with a slot for every transfer that it carries per round."""
 
     hops: Hops
     hop: NDArray[np.int64]
     """[G] hop of each slot."""
     growth: "Growth"
-    """The problem in the form that the compiled search takes; its hops are slots of hops."""
+    """The problem as arrays for the compiled search; its hops are slots of hops."""
 
     @staticmethod
     def of(
@@ -145,15 +145,15 @@ class GrowthSlots:
         intake: NDArray | None = None,
         most_steps: NDArray[np.int16] | None = None,
     ) -> "GrowthSlots":
-        """Offers each hop as often as its links can carry it.
+        """Gives each hop as many slots as its links can carry.
 
         Args:
             topology: the network.
             root: [P] rank of each piece's root.
-            hops: its hops.
+            hops: the network's hops.
             spare: see `Hops.slots`.
-            most: slots of one hop at most.
-            intake: [N] transfers that each server can take in a round; `intake_of` the hops if not
+            most: most slots of a hop.
+            intake: [N] transfers that each server can take per round; `intake_of` the hops if not
                 given.
             most_steps: see `Growth`; None for no limit.
         """
@@ -161,8 +161,8 @@ class GrowthSlots:
 
         hop = hops.slots(topology.capacity, min(most, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
-        # A link holds no more than all slots over it, however large its capacity: each unit of it
-        # has one of its own.
+        # # A link needs no more capacity than the slots over it, however large its capacity: each
+        # unit has a slot in the arrays.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
         if intake is None:
             intake = intake_of(hops, capacity, topology.num_servers)
@@ -177,12 +177,12 @@ class GrowthSlots:
 
 
 def hops_for(topology: Topology, pieces: int, routes: int) -> Hops:
-    """The hops to grow trees on, thinned to near servers where there are too many.
+    """The hops to grow trees on, thinned to nearby servers if there are too many.
 
     Args:
         topology: the network.
-        pieces: P.
-        routes: shortest routes to look for between two servers.
+        pieces: P, number of pieces.
+        routes: number of shortest routes to look for between two servers.
     """
     hops = Hops.of(topology, variants=routes)
     if len(hops.source) * pieces <= TUNING.max_choices:
@@ -192,7 +192,7 @@ def hops_for(topology: Topology, pieces: int, routes: int) -> Hops:
 
 
 def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.float64]:
-    """[N] what each server can take: the capacity, or bandwidth, of its hops' last links."""
+    """[N] intake of each server: the total capacity, or bandwidth, of its hops' last links."""
     last = hops.links[hops.first_link[1:] - 1]
     pairs = np.unique(np.stack([hops.target, last]), axis=1)
     return np.bincount(pairs[0], capacity[pairs[1]], minlength=servers).astype(np.float64)
@@ -201,7 +201,7 @@ def intake_of(hops: Hops, capacity: NDArray, servers: int) -> NDArray[np.float64
 def schedule_from_slots(
     topology: Topology, slots: GrowthSlots, transfers: NDArray[np.int64]
 ) -> Schedule:
-    """The all-gather of some transfers.
+    """The all-gather with given transfers.
 
     Args:
         topology: the network.

@@ -1,15 +1,15 @@
-"""Merged flow trees along fixed shortest paths, put in order by list scheduling."""
+"""Merged flow trees along fixed shortest paths, ordered by list scheduling."""
 
 import dataclasses
 from typing import ClassVar, Literal
 
 from gradweave.bounds import fixed_trees
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.flow_tree import FlowTrees, Workloads
-from gradweave.schedule.schedule import Collective, Provenance, Schedule
-from gradweave.schedulers.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
-from gradweave.simulate.rounds import schedule_from_rounds
+from gradweave.schedules.flow_tree import FlowTrees, Workloads
+from gradweave.schedules.schedule import Collective, Provenance, Schedule
+from gradweave.simulator.rounds import schedule_from_rounds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -18,9 +18,9 @@ from gradweave.topology.topology import Topology
 class Merged(Scheduler):
     """Fixed shortest-path trees, merged at servers, each round filled by priority.
 
-    Keeps the best of several runs.
-    Stops at the bound of the fixed trees, which can be far above that of free trees: what decides
-    is the choice of trees, and this strategy does not choose.
+    It keeps the best of several runs, and stops at the bound of the fixed trees. That bound can be
+    far above the bound of free trees: the choice of trees matters most, and this strategy does not
+    choose.
 
     Source: the paper's section 4.1 (trees and merge); list scheduling is Graham's.
     """
@@ -28,7 +28,7 @@ class Merged(Scheduler):
     name: ClassVar[str] = "merged"
 
     rule: Literal["random", "deepest", "most_loaded"] = "most_loaded"
-    """What comes first: anything, the longest chain, or the busiest link plus the longest chain."""
+    """The priority: random, the longest chain, or the busiest link plus the longest chain."""
     tries: int = 16
     """Runs with different random orders."""
     swap_passes: int = 8
@@ -47,7 +47,7 @@ class Merged(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(
             overlaps=self.overlap, aggregates=self.aggregating_switches, after_proofs=True
         )

@@ -1,8 +1,8 @@
-"""Base trees under a symmetry: the loop, compiled.
+"""Base trees under a symmetry: the compiled loop.
 
-A ready hop is one whose sender holds a piece that its receiver lacks. Ready hops stand in one list
-from which some are drawn at random; of those with room, the one whose receiver could be reached
-from the fewest sides goes first, so that what is left for the end can be reached from many.
+A hop is ready if its sender holds a piece that its receiver lacks. Ready hops are kept in one list,
+from which some are drawn at random. Among those that fit, the hop whose receiver could be reached
+from the fewest sides is taken, so that receivers left for the end can be reached from many.
 """
 
 from typing import Any, NamedTuple
@@ -15,30 +15,30 @@ from gradweave.schedulers.kernels.slots import fits
 from gradweave.schedulers.problem import HopTable, Integers
 
 DRAWS = 6
-"""Ready hops drawn for each choice: more find one that fits better, and cost as much more. Chosen
-by hand, and compiled in, since every choice loops so often."""
+"""Number of ready hops drawn for each choice: more draws find hops that fit better, but cost
+proportionally more. Chosen by hand, and compiled in, since every choice loops this often."""
 
 
 class Orbits(NamedTuple):
-    """Hops of the whole network, and what they cost in orbits of links."""
+    """Hops of the whole network, with links given as orbits."""
 
     hops: HopTable
     """Its links are orbits."""
     root: Integers
     """[B] rank of each base tree's root."""
     capacity: Integers
-    """[R] hops that each orbit takes in a round."""
+    """[R] hops that each orbit carries per round."""
 
 
 @kernel
 def grow_base_trees(orbits: Orbits, most: int, seed: int, stop: NDArray[np.bool_]) -> Integers:
-    """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
+    """[B·(N−1), 3] round, base tree and hop; no rows if `most` rounds are too few.
 
     Args:
         orbits: the problem.
         most: rounds after which to give up.
-        seed: of every random choice.
-        stop: [1] set by another thread once time is up.
+        seed: the seed of every random choice.
+        stop: [1] set by another thread when time is up.
     """
     np.random.seed(seed)
     target, links, first_link = orbits.hops.target, orbits.hops.links, orbits.hops.first_link
@@ -46,7 +46,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int, stop: NDArray[np.bool_
     holds = np.zeros((bases, servers), np.bool_)
     near = np.zeros((bases, servers), np.int32)
     ready = np.empty(bases * hops, np.int64)
-    count = np.int64(0)  # one type, so that what takes it is compiled once
+    count = np.int64(0)  # a fixed type, so that callees are compiled once
     transfers = np.empty((bases * (servers - 1), 3), np.int64)
     done = 0
     for base in range(bases):
@@ -91,7 +91,7 @@ def _open(
     base: int,
     server: Any,
 ) -> Any:
-    """Adds the hops by which a server can pass a piece on. Returns how many are ready now."""
+    """Adds the hops by which a server can pass a piece on; returns the number of ready hops."""
     target, leaving, first = orbits.hops.target, orbits.hops.leaving, orbits.hops.first_leaving
     hops = len(target)
     for i in range(first[server], first[server + 1]):
@@ -112,9 +112,9 @@ def _draw(
     count: Any,
     used: Integers,
 ) -> tuple[Any, Any]:
-    """The place of the hop to take, −1 where none fits, and how many are ready still.
+    """The position of the hop to take (−1 if none fits), and the number of ready hops left.
 
-    Hops whose receiver was reached meanwhile are dropped on the way.
+    Hops whose receiver was reached in the meantime are dropped along the way.
     """
     target = orbits.hops.target
     hops = len(target)
@@ -126,7 +126,7 @@ def _draw(
         if holds[base, target[hop]]:
             count -= 1
             ready[place] = ready[count]
-            best, fewest = -1, 1 << 30  # what was found may have moved
+            best, fewest = -1, 1 << 30  # the best hop may have moved
             continue
         drawn += 1
         if _room(orbits, used, hop) and near[base, target[hop]] < fewest:

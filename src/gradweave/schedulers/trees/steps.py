@@ -1,4 +1,4 @@
-"""Transfers in a row: how few can do, and how many a server may be away from a piece's root."""
+"""Steps in sequence: the minimum, and the steps by which each piece may reach each server."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from gradweave.wording import counted
 
 
 def distances(hops: Hops, servers: int) -> NDArray[np.int16]:
-    """[N, N] transfers in a row from each server to each, at least; −1 where there is no path.
+    """[N, N] fewest steps from each server to each other; −1 if there is no path.
 
     Args:
         hops: between N servers.
@@ -30,7 +30,7 @@ def distances(hops: Hops, servers: int) -> NDArray[np.int16]:
 
 
 def fewest_steps(topology: Topology) -> int:
-    """Transfers in a row that a piece makes at least to reach all servers.
+    """Fewest steps in sequence with which a piece reaches all servers.
 
     Args:
         topology: the network.
@@ -43,26 +43,26 @@ def fewest_steps(topology: Topology) -> int:
 
 
 def steps_allowed(hops: Hops, root: NDArray, steps: int) -> NDArray[np.int16]:
-    """[N, P] by how many transfers in a row a piece may reach a server, so that it reaches all.
+    """[N, P] most steps by which a piece may reach a server, such that it still reaches all.
 
-    In a shortest-path tree from its root, a server hands the piece on over as many levels as are
-    below it, its height; that many steps must be left. A server's parent there is higher, so that
-    it may still send the piece on in time, whatever path the piece took to it.
+    In a shortest-path tree from the piece's root, a server's height is the number of levels below
+    it; that many steps must remain. A server's parent in the tree has a larger height, so it can
+    still send the piece on in time, whatever path the piece took to it.
 
     Args:
         hops: between N servers.
         root: [P] rank of each piece's root.
-        steps: of all in a row.
+        steps: total number of steps in sequence.
 
     Raises:
-        NoScheduleError: where more are needed.
+        NoScheduleError: if more steps are needed.
     """
     servers = int(max(hops.source.max(), hops.target.max())) + 1
     distance = distances(hops, servers)
     if steps < distance.max():
         raise NoScheduleError(
-            f"grown: steps: a piece reaches all servers in "
-            f"{counted(int(distance.max()), 'transfer')} in a row, not in {steps}"
+            f"grown: steps: a piece needs {counted(int(distance.max()), 'transfer')} in sequence "
+            f"to reach all servers, got {steps}"
         )
     height = np.zeros((servers, servers), np.int16)
     order = np.lexsort((hops.source, hops.target))

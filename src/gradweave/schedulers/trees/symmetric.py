@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
 from gradweave.errors import NoScheduleError
-from gradweave.schedule.columns import constant, frozen, narrowest
-from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
+from gradweave.schedules.columns import constant, frozen, narrowest
+from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.stop import Stop
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What tunes the search; chosen by hand."""
+    """Constants of the search, chosen by hand."""
 
     work: int = 10_000_000
-    """Base hops that the restarts look at where their number is not given: tenths of a second."""
+    """Base hops that restarts examine, if their number is not given: tenths of a second."""
     min_restarts: int = 4
     max_restarts: int = 20_000
-    """Of the restarts that this comes to."""
+    """Limits of the resulting number of restarts."""
     looks: int = 20
     searched: float = 1 / 8
-    """Base hops looked at for each transfer: so many, and so large a share of all, roughly."""
+    """Approximate number of base hops examined per transfer: `looks` plus this share of all."""
     batch_routes: int = 1 << 20
-    """Routes that are moved at once: as many as fit a processor's caches."""
+    """Routes moved at a time: as many as fit a processor's caches."""
 
 
 TUNING = Tuning()
@@ -44,25 +44,25 @@ TUNING = Tuning()
 class Symmetric(Scheduler):
     """Base trees under a group of automorphisms that acts freely on the servers.
 
-    The tree of a server's piece is the base tree of its orbit, moved by the element that brings the
-    orbit's root to the server. Each link of an orbit then carries what the base trees together use
-    of the orbit, so a round of base hops that respects the orbits' capacities makes a round of
-    transfers that respects every link's. The search is as small as the number of orbits: for
-    BCube, a torus or a hypercube, one tree.
+    The tree of a server's piece is the base tree of its orbit, moved by the group element that maps
+    the orbit's root to the server. Each link of an orbit then carries as much as the base trees
+    together use of the orbit, so a round of base hops that respects the orbits' capacities yields a
+    round of transfers that respects every link's. The search is as small as the number of orbits:
+    for BCube, a torus or a hypercube, one tree.
     """
 
     name: ClassVar[str] = "symmetric"
 
     restarts: int | None = None
-    """Runs at most for each group; the search stops at the bound. If not given, as many as a few
-    tenths of a second take on one core, reckoned from the number of base hops."""
+    """Most runs for each group; the search stops at the bound. By default as many as a few tenths
+    of a second take on one core, estimated from the number of base hops."""
 
     def __post_init__(self) -> None:
         check_counts(self, "restarts")
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(by_symmetry=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -84,7 +84,7 @@ class Symmetric(Scheduler):
                 for restart in range(self.restarts or int(most)):
                     transfers = hops.grow(fewest - 1, seed, restart, give_up)
                     if len(transfers):
-                        give_up = stop.flag  # what comes before the first schedule is finished
+                        give_up = stop.flag  # only runs before the first schedule must finish
                         best, fewest = (group, hops, transfers), int(transfers[-1, 0]) + 1
                     if stop.reached(fewest):
                         break
@@ -103,7 +103,7 @@ class Symmetric(Scheduler):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BaseHops:
-    """All hops of a network as images, under a group, of the hops that leave its orbits' roots."""
+    """All hops of a network as images, under a group, of the hops that leave the orbits' roots."""
 
     topology: Topology
     roots: NDArray[np.int64]
@@ -111,16 +111,16 @@ class BaseHops:
     routes: Hops
     """The hops that leave the roots."""
     element: NDArray[np.int64]
-    """[H] element of the group that brings a root's hop to each hop."""
+    """[H] the group element that maps a root's hop to each hop."""
     route: NDArray[np.int64]
-    """[H] the root's hop that it is the image of."""
+    """[H] the root's hop of which each hop is the image."""
     orbits: "Orbits"
-    """The hops, sorted by the server that they leave, in the form that the compiled search takes:
-    their links are orbits of links."""
+    """The hops, sorted by sender, as arrays for the compiled search; their links are orbits of
+    links."""
 
     @staticmethod
     def of(topology: Topology, group: FreeGroup) -> "BaseHops":
-        """Moves the roots' hops about, and finds the orbits of the links that they use."""
+        """Maps the roots' hops by the group, and finds the orbits of the links that they use."""
         from gradweave.schedulers.trees.orbit_kernel import Orbits
 
         servers, moves = topology.servers, group.permutations
@@ -146,9 +146,9 @@ class BaseHops:
     def grow(
         self, most: int, seed: int, restart: int, give_up: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """[B·(N−1), 3] round, base tree and hop; no rows where `most` rounds are too few.
+        """[B·(N−1), 3] round, base tree and hop; no rows if `most` rounds are too few.
 
-        Nor where `give_up`, [1], is set meanwhile.
+        There are also no rows if `give_up`, [1], is set in the meantime.
         """
         from gradweave.schedulers.trees.orbit_kernel import grow_base_trees
 
@@ -157,10 +157,10 @@ class BaseHops:
 
 
 def _link_orbits(topology: Topology, group: FreeGroup) -> tuple[NDArray, NDArray[np.int64]]:
-    """[L] orbit of each link direction, and the hops that each orbit's links take in a round.
+    """[L] orbit of each link direction, and the hops that each orbit's links carry per round.
 
-    An element that keeps a link in place brings a base hop over it once more, so a link takes only
-    its capacity divided by the number of such elements.
+    Each group element that keeps a link in place brings a base hop over it once more, so a link
+    only carries its capacity divided by the number of such elements.
     """
     label = np.arange(len(topology.source))
     images = [
@@ -182,7 +182,7 @@ def _link_orbits(topology: Topology, group: FreeGroup) -> tuple[NDArray, NDArray
 
 
 def _generators(topology: Topology, group: FreeGroup) -> list[NDArray]:
-    """Elements that generate the group: each new one reaches servers that those before do not."""
+    """Elements that generate the group; each reaches servers that those before do not."""
     first = topology.servers[0]
     reached = {int(first)}
     chosen: list[NDArray] = []
@@ -201,7 +201,7 @@ def _generators(topology: Topology, group: FreeGroup) -> list[NDArray]:
 def _moved_about(
     topology: Topology, group: FreeGroup, hops: BaseHops, transfers: NDArray[np.int64]
 ) -> Schedule:
-    """The all-gather in which every element of the group moves the base trees."""
+    """The all-gather that consists of the base trees moved by every group element."""
     at, base, hop = transfers[np.argsort(transfers[:, 0], kind="stable")].T
     nodes, offsets = take_rows(hops.routes.route_nodes, hops.routes.route_offsets, hops.route[hop])
     nodes = group.permutations[np.repeat(hops.element[hop], np.diff(offsets)), nodes]
@@ -231,15 +231,15 @@ def _moved_about(
 def _images(
     group: FreeGroup, nodes: NDArray, offsets: NDArray
 ) -> tuple[NDArray, NDArray[np.int64] | int]:
-    """Routes as every element of a group moves them: route by route, then by element.
+    """The images of routes under every element of a group: route by route, then by element.
 
     Args:
         group: G elements.
-        nodes: the routes' nodes, one route after the other.
+        nodes: the routes' nodes, concatenated.
         offsets: [M+1] where each route starts.
 
     Returns:
-        The nodes of M·G routes and their offsets, or the nodes of each if all have as many.
+        The nodes of M·G routes and their offsets, or the nodes per route if it is constant.
     """
     lengths, order = np.diff(offsets), group.order
     count, length = len(lengths), int(lengths[0])

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from gradweave.bounds import throughput
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedule.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, hops_over, integers
 from gradweave.schedulers.scheduler import (
@@ -20,6 +19,7 @@ from gradweave.schedulers.scheduler import (
     from_all_gather,
 )
 from gradweave.schedulers.trees.grown import intake_of
+from gradweave.schedules.schedule import COPY, Collective, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What tunes the search; chosen by hand."""
+    """Constants of the search, chosen by hand."""
 
     rarities: tuple[tuple[int, int, int], ...] = (
         # near, everywhere, noise
@@ -37,15 +37,14 @@ class Tuning:
         (1024, 50, 512),
         (1024, 200, 64),
     )
-    """What counts as a rare piece, see `Rarity`: the restarts go through them in turn."""
+    """Weights of rarity, see `Rarity`; restarts use them in turn."""
     target_makespans: tuple[float, ...] = (0.0, 0.5, 0.95, 0.25, 0.75)
-    """Makespans to aim at that the restarts go through in turn: from the bound, 0, to the best so
-    far, 1."""
+    """Target makespans that restarts use in turn, from the bound (0) to the best so far (1)."""
     work: int = 100_000_000
-    """Choices between pieces that all restarts make together by default: a few seconds."""
+    """Choices between pieces that all restarts together make by default: a few seconds."""
     min_restarts: int = 6
     max_restarts: int = 60
-    """Of the restarts that this comes to."""
+    """Limits of the resulting number of restarts."""
 
 
 TUNING = Tuning()
@@ -53,23 +52,23 @@ TUNING = Tuning()
 
 @dataclasses.dataclass(frozen=True)
 class Timed(Scheduler):
-    """A randomised greedy all-gather in which links that get free take the most urgent piece.
+    """A randomised greedy all-gather in which links that become free take the most urgent piece.
 
-    As `Grown`, without rounds: a transfer starts as soon as its links are free, whatever others
-    do, so that a link of four times the bandwidth carries four times as many pieces. The best of
-    several runs by the event model's time. The reduce-scatter is the reversed all-gather.
+    Like `Grown`, but without rounds: a transfer starts as soon as its links are free, whatever
+    others do, so that a link with four times the bandwidth carries four times as many pieces. It
+    keeps the best of several runs by the event model's time. The reduce-scatter is the reversed
+    all-gather.
     """
 
     name: ClassVar[str] = "timed"
 
     gradient_bytes: float = math.inf
-    """Size of the gradient for which it is fast; for one beyond all measure, latencies and
-    overheads do not count."""
+    """Gradient size to plan for; if infinite, latencies and overheads do not count."""
     pieces_per_server: int = 1
-    """Pieces that each server is the root of."""
+    """Number of pieces that each server is the root of."""
     restarts: int | None = None
-    """Runs at most. If not given, as many as a few seconds take on one core, reckoned from the
-    network's size and not from the clock."""
+    """Most runs. By default as many as a few seconds take on one core, estimated from the network's
+    size and not from the clock."""
     routes: int = 4
     """Shortest routes to look for between two servers: one by the pinned rule, others at random."""
 
@@ -82,7 +81,7 @@ class Timed(Scheduler):
 
     @property
     def traits(self) -> Traits:
-        """What it is like, with these options."""
+        """The strategy's traits with these options."""
         return Traits(
             pieces_per_server=self.pieces_per_server,
             takes_pieces=True,
@@ -121,10 +120,10 @@ class Timed(Scheduler):
                 break
         if best is None:
             raise NoScheduleError(f"timed: no all-gather of {topology.name!r} was completed")
-        return _schedule(topology, hops, clocked, best[0])
+        return _schedule(topology, clocked, best[0])
 
     def _least(self, topology: Topology, pieces: int) -> float:
-        """Seconds below which no all-gather ends, in the clock's unit."""
+        """Lower bound on an all-gather's time, in the clock's unit."""
         best = throughput(topology, "all_gather")
         if math.isinf(self.gradient_bytes):
             fastest = float(topology.bandwidth_bytes_per_s.max())
@@ -149,7 +148,7 @@ class Timed(Scheduler):
         rate = np.minimum.reduceat(bandwidth[hops.links], hops.first_link[:-1])
         held = np.maximum.reduceat(overhead[hops.links], hops.first_link[:-1])
         hold = held + 1 / rate
-        work = np.full(len(topology.source), np.inf)  # least bandwidth times time a piece takes
+        work = np.full(len(topology.source), np.inf)  # smallest bandwidth times duration of a piece
         np.minimum.at(work, hops.links[hops.first_link[1:] - 1], rate * hold)
         servers = topology.num_servers
         return Clocked(
@@ -164,35 +163,18 @@ class Timed(Scheduler):
         )
 
 
-def _schedule(
-    topology: Topology, hops: Hops, clocked: "Clocked", sent: NDArray[np.int64]
-) -> Schedule:
-    """The all-gather of transfers in the order in which they start: [T, 2] piece and hop."""
-    from gradweave.schedulers.kernels.ordered_rounds import rounds_in_order
+def _schedule(topology: Topology, clocked: "Clocked", sent: NDArray[np.int64]) -> Schedule:
+    """The all-gather made of the transfers `sent`, [T, 2] piece and hop, in order of start."""
+    from gradweave.schedulers.ordering.lower import lower
 
     piece, hop = sent.T
-    pieces = len(clocked.root)
-    rounds = rounds_in_order(
+    return lower(
+        topology,
         clocked.hops.links,
         clocked.hops.first_link,
         hop,
-        hops.source[hop] * pieces + piece,
-        hops.target[hop] * pieces + piece,
-        topology.num_servers * pieces,
-        len(topology.source),
-    )
-    order = np.argsort(rounds, kind="stable")
-    piece, hop = piece[order], hop[order]
-    nodes, offsets = take_rows(hops.route_nodes, hops.route_offsets, hop)
-    return Schedule(
-        topology=topology,
-        collective="all_gather",
-        root=topology.servers[clocked.root],
-        round=rounds[order],
         piece=piece,
-        source=topology.servers[hops.source[hop]],
-        target=topology.servers[hops.target[hop]],
         op=np.full(len(hop), COPY, np.int8),
-        route_nodes=nodes,
-        route_offsets=offsets,
+        root=clocked.root,
+        collective="all_gather",
     )

@@ -1,8 +1,8 @@
-"""Grown trees on a continuous clock: the loop, compiled.
+"""Grown trees on a continuous clock: the compiled loop.
 
-Nothing happens between two events: a link gets free, or a piece arrives. Only hops that an event
-concerns are tried: those over the link, and those that leave the server. Among them receivers
-with the least slack choose first, each the ready piece that is rarest among its neighbours, as in
+Nothing happens between two events: a link becomes free, or a piece arrives. Only hops that an event
+concerns are tried: those over the link, and those that leave the server. Among them, receivers with
+the least slack choose first, each taking the ready piece that is rarest among its neighbours, as in
 rounds (`growing_kernel`). A piece that would arrive after the target makespan is left to a faster
 link, until nothing else is left to do.
 """
@@ -26,14 +26,14 @@ from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 from gradweave.topology.units import ROUNDING
 
 LATER = 1.01
-"""How much later than the soonest arrival pieces may arrive where none can arrive in time. Chosen
+"""Factor on the soonest arrival within which pieces may arrive, if none can meet the target. Chosen
 by hand."""
 SALTS = 1 << 30
-"""Random numbers that tell one moment's ties from another's."""
+"""Number of random salts, which make ties at different moments break differently."""
 
 
 class Clocked(NamedTuple):
-    """Who can send to whom, over what, and how fast."""
+    """The hops, with their links and speeds."""
 
     hops: HopTable
     over: HopsOver
@@ -42,47 +42,47 @@ class Clocked(NamedTuple):
     bandwidth: NDArray[np.float64]
     """[L] pieces per second."""
     rate: NDArray[np.float64]
-    """[H] bandwidth of each hop's slowest link, which a transfer over it takes of them all."""
+    """[H] bandwidth of each hop's slowest link, which a transfer takes on all of its links."""
     latency: NDArray[np.float64]
-    """[H] seconds, of each hop's links together."""
+    """[H] total latency of each hop's links in seconds."""
     hold: NDArray[np.float64]
-    """[H] seconds for which a transfer takes its links: its overhead, and its bytes at `rate`."""
+    """[H] seconds for which a transfer holds its links: its overhead, and its bytes at `rate`."""
     intake: NDArray[np.float64]
-    """[N] pieces per second that a server can take."""
+    """[N] pieces per second that each server can take."""
 
 
 class _Clock(NamedTuple):
-    """What is under way."""
+    """The state of the simulation."""
 
     holdings: Holdings
     free: NDArray[np.float64]
-    """[L] bandwidth not taken."""
+    """[L] free bandwidth."""
     sent: Integers
-    """[T, 2] piece and hop of each transfer, in the order in which they start."""
+    """[T, 2] piece and hop of each transfer, in order of start."""
     start: NDArray[np.float64]
-    """[T] seconds."""
+    """[T] start of each transfer in seconds."""
     events: Events
-    """Transfers, times two, plus one where one arrives; else its links get free."""
+    """2t when transfer t frees its links, 2t + 1 when it arrives."""
     waiting: Worklist
     """Hops to try."""
     urgency: NDArray[np.float64]
-    """[H] scratch: of those of them that have room."""
+    """[H] scratch: urgency of the waiting hops that fit."""
     order: Integers
-    """[H] scratch: places of these, the most urgent first."""
+    """[H] scratch: their positions, most urgent first."""
 
 
 @kernel
 def grow_in_time(
     clocked: Clocked, rarity: Rarity, target_s: float, most: float, seed: int
 ) -> tuple[Integers, NDArray[np.float64], float]:
-    """An all-gather: piece and hop of each transfer, its start, and the time that all take.
+    """An all-gather: piece and hop of each transfer, its start, and the total time.
 
     Args:
         clocked: the problem.
-        rarity: how pieces are chosen.
+        rarity: weights for choosing pieces.
         target_s: target makespan, the seconds by which pieces should arrive.
         most: seconds after which to give up; the arrays are then empty.
-        seed: of every random choice.
+        seed: the seed of every random choice.
     """
     np.random.seed(seed)
     state = _start(clocked)
@@ -94,7 +94,7 @@ def grow_in_time(
 
 @kernel(inner=True, allocates=False)
 def _send_all(clocked: Clocked, state: Any, rarity: Rarity, target_s: float, most: float) -> float:
-    """Starts everything; the time that all take, infinite where it was given up."""
+    """Starts all transfers; returns the total time, infinite if it gave up."""
     left, count, now, last = state.holdings.missing.sum(), 0, 0.0, 0.0
     events, waiting = state.events, state.waiting
     _list_all(waiting)
@@ -109,7 +109,7 @@ def _send_all(clocked: Clocked, state: Any, rarity: Rarity, target_s: float, mos
             waiting.length[0] = 0
             while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
                 _process_event(clocked, state, pop_event(events, False))
-        elif soonest < np.inf:  # all that is left would arrive too late: the soonest of it may
+        elif soonest < np.inf:  # all remaining arrivals are too late: allow the soonest
             target_s = soonest * LATER
             _list_all(waiting)
         elif waiting.length[0] < len(waiting.members):
@@ -145,10 +145,10 @@ def _list_all(waiting: Worklist) -> None:
 
 @kernel(inner=True, allocates=False)
 def _cannot_finish(clocked: Clocked, state: Any, now: float, most: float) -> bool:
-    """Whether some server wants more than it can take in the time left."""
+    """Whether some server wants more than it can take in the remaining time."""
     missing = state.holdings.missing
     for server in range(len(clocked.intake)):
-        # What is on the way still takes intake, so this is no more than a server can take.
+        # Pieces on the way still use intake, so this overestimates what a server can take.
         if missing[server] > (most - now) * clocked.intake[server] * (1 + ROUNDING):
             return True
     return False
@@ -164,10 +164,10 @@ def _send(
     target_s: float,
     last: Any,
 ) -> tuple[int, Any, Any]:
-    """Starts what can start now, least slack first, at random among equals.
+    """Starts all transfers that can start now, least slack first, at random among equals.
 
     Returns:
-        Transfers so far, the last arrival, and the soonest arrival beyond the target.
+        Number of transfers so far, the last arrival, and the soonest arrival beyond the target.
     """
     urgent = _by_urgency(clocked, state)
     soonest, hops = np.inf, clocked.hops
@@ -193,10 +193,10 @@ def _send(
 
 @kernel(inner=True, allocates=False)
 def _by_urgency(clocked: Clocked, state: Any) -> int:
-    """Orders waiting hops with room by their receivers' slack; these move to the list's head.
+    """Sorts the waiting hops that fit by their receivers' slack, and moves them to the list's head.
 
     Returns:
-        How many they are.
+        Number of such hops.
     """
     waiting, missing = state.waiting, state.holdings.missing
     urgency, kept = state.urgency, 0
@@ -216,7 +216,7 @@ def _by_urgency(clocked: Clocked, state: Any) -> int:
 
 @kernel(inner=True)
 def _sort(urgency: NDArray[np.float64], order: Integers) -> None:
-    """Writes the places of numbers in ascending order, equal ones as they stand."""
+    """Writes the positions of numbers in ascending order; ties keep their order."""
     order[:] = np.argsort(urgency, kind="mergesort")
 
 
@@ -246,7 +246,7 @@ def _begin(clocked: Clocked, state: Any, hop: int, piece: int, number: int, now:
 
 @kernel(inner=True, allocates=False)
 def _process_event(clocked: Clocked, state: Any, event: int) -> None:
-    """A transfer's links get free, or its piece arrives; lists the hops concerned."""
+    """Frees a transfer's links, or lets its piece arrive; lists the hops concerned."""
     number, arrival = event // 2, event % 2
     piece, hop = state.sent[number, 0], state.sent[number, 1]
     hops, over = clocked.hops, clocked.over

@@ -71,8 +71,8 @@ def _positions(n: int, k: int) -> NDArray[np.float64]:
 def _grid_positions(n: int) -> NDArray[np.float64]:
     """Servers in a grid, a row to each switch of level 0 and a column to each of level 1.
 
-    A switch sits beside the middle of its row or column, and the ends of these bend towards it, so
-    that its links fan out and pass over no other node.
+    A switch is next to the middle of its row or column, and the ends of these bend towards it, so
+    its links fan out and pass over no other node.
     """
     row, column = np.divmod(np.arange(n * n), n)
     place, inner = np.arange(n), (n - 1) // 2

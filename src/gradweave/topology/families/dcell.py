@@ -86,10 +86,10 @@ def _positions(n: int, sizes: list[int]) -> NDArray[np.float64]:
 
 
 def _cell(n: int) -> NDArray[np.float64]:
-    """[n, 2] servers of the topmost cell of a circle of cells: on an arc towards its middle.
+    """[n, 2] where to draw the servers of a circle's topmost cell: on an arc facing its middle.
 
-    Server 0 of cell 0 is linked to the next cell of the circle, server 1 to the one after it, and
-    so on.
+    Server 0 of cell 0 is linked to the next cell of the circle, server 1 to the cell after that,
+    and so on.
     """
     angle = np.pi + np.pi * np.arange(n) / max(n - 1, 1)
     return 0.9 * np.stack([np.cos(angle), np.sin(angle)], axis=1)

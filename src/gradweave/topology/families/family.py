@@ -54,7 +54,7 @@ def spec_name(body: str, link: Link | None, default: Link | None = None) -> str:
     """The canonical specification of a network: family, parameters, then non-default properties.
 
     Args:
-        body: family and parameters, such as ``bcube:n=3,k=1``; without a colon where there are no
+        body: family and parameters, such as ``bcube:n=3,k=1``; without a colon if there are no
             parameters.
         link: properties of its links.
         default: properties that the specification leaves out; `Link()` if not given.

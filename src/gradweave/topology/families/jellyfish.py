@@ -29,7 +29,7 @@ def jellyfish(
     """Makes a Jellyfish: a random regular graph of switches, with equally many servers on each.
 
     Server i is on switch i // servers_per_switch; the switches follow the servers. Every switch has
-    `degree` links to others, except that one port stays free where the sum of degrees is odd.
+    `degree` links to others, except that one port stays free if the sum of degrees is odd.
 
     Args:
         switches: number of switches, at least 2.

@@ -110,9 +110,9 @@ def a100_box(
     """Makes one or several boxes of 8 A100 GPUs on NVSwitches.
 
     Several boxes are connected through one network card per GPU, modelled as a switch of two ports,
-    and outer switches without limits of their own; card i of every box is on outer switch
-    i mod `rails`. The box's six NVSwitches are one switch, since the hardware spreads each transfer
-    over them all and a schedule cannot choose. PCIe is left out: a GPU reaches its own card only,
+    and through outer switches without limits; card i of every box is on outer switch i mod `rails`.
+    The box's six NVSwitches are one switch, since the hardware spreads each transfer over them all
+    and a schedule cannot choose. PCIe is left out: a GPU reaches only its card,
     at the card's speed. Servers are numbered box by box; then come the NVSwitches box by box, the
     cards and the outer switches.
 

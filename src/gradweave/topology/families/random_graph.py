@@ -88,10 +88,10 @@ class _RandomGraph:
             self._join(a, b)
 
     def _splice(self) -> bool:
-        """Replaces a random link by links from its ends to free ports; False where impossible.
+        """Replaces a random link by links from its ends to free ports; False if impossible.
 
-        The free ports are two of one node or, where no node has two, one each of two nodes, which
-        are adjacent, or they would have been linked.
+        The free ports are two of one node or, if no node has two, one each of two nodes. These two
+        are adjacent, since otherwise they would have been linked.
         """
         first = max(self.open, key=lambda node: (self.free(node), -node))
         others = [node for node in self.open if node != first]
@@ -131,7 +131,7 @@ class _RandomGraph:
             self.neighbours[node].remove(other)
 
     def _close(self, node: int) -> None:
-        """Removes the node from `open`; the last one fills its place."""
+        """Removes the node from `open`; the last node takes its place."""
         last = self.open[-1]
         self.open[self.place[node]] = last
         self.place[last] = self.place[node]

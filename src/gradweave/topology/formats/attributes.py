@@ -23,8 +23,13 @@ _PROPERTY_KEYS = {
 """Link attributes by the property that they state."""
 SPREADS = ("bandwidth_spread_bytes_per_s", "latency_spread_s")
 """Link attributes of measured networks, which say how far their figures spread; not read."""
+SPEED_KEYS = ("LinkSpeedRaw", "LinkSpeed", "LinkSpeedUnits", "LinkLabel")
+"""Link attributes of the Internet Topology Zoo from which bandwidths are read."""
 _LINK_KEYS = frozenset(
-    [*(key for keys in _PROPERTY_KEYS.values() for key in keys), "id", "key", *SPREADS]
+    [
+        *(key for keys in _PROPERTY_KEYS.values() for key in keys),
+        *("id", "key", *SPREADS, *SPEED_KEYS),
+    ]
 )
 _SYNONYMS = {
     **dict.fromkeys(("bw", "speed", "rate", "throughput"), "bandwidth"),
@@ -58,6 +63,11 @@ def check_attributes(graph: "nx.Graph", name: str) -> None:
             unknown[str(key)] = None
     for source, target, data in graph.edges(data=True):
         for key in data.keys() - _LINK_KEYS:
+            if "module" in str(key).lower() and not data.keys() & set(_PROPERTY_KEYS["bandwidth"]):
+                raise TopologyError(
+                    f"link {shown(source)}→{shown(target)}: {shown(key)}: modules, as in SNDlib, "
+                    "have capacities without a unit; write bandwidth, such as 155Mbit/s"
+                )
             intended = _intended_property(key)
             if intended and not data.keys() & set(_PROPERTY_KEYS[intended]):
                 raise TopologyError(
@@ -95,7 +105,7 @@ def reject_misspelt(keys: Iterable[str], known: Iterable[str]) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def closest(word: object, known: tuple[str, ...]) -> str | None:
-    """The known word that a word probably misspells, ignoring case; None if there is none."""
+    """The known word that a word probably misspells, ignoring case, or None."""
     if not isinstance(word, str) or len(word) > 100:
         return None
     plain = word.strip().lower().replace("-", "_").replace(" ", "_")

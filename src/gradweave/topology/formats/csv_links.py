@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gradweave.errors import FileError
-from gradweave.topology.formats.attributes import reject_misspelt, shown
+from gradweave.topology.formats.attributes import SPEED_KEYS, reject_misspelt, shown
 from gradweave.topology.formats.directives import (
     Directives,
     directive_lines,
@@ -102,8 +102,9 @@ def _without_comments(text: str, directives: Directives) -> Iterator[str]:
 
 
 def _header(values: list[str]) -> list[str]:
-    """The columns' names, in lower case."""
-    header = [value.lower() for value in values]
+    """The columns' names, in lower case, except those of the Topology Zoo."""
+    speeds = {key.lower(): key for key in SPEED_KEYS}
+    header = [speeds.get(value.lower(), value.lower()) for value in values]
     reject_misspelt(header, _COLUMNS)
     if not {*_ENDS} <= {*header}:
         raise FileError(

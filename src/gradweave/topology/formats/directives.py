@@ -1,4 +1,4 @@
-"""Directives on nodes in files of one link per line, each in a comment line of its own.
+"""Directives on nodes in files of one link per line, each in a separate comment line.
 
 # switches: s0 s1      these nodes are switches; all others are servers
 # nodes: a b s0 s1     the order in which nodes are numbered
@@ -117,7 +117,7 @@ def directive_lines(topology: Topology, directed: bool) -> list[str]:
 
 
 def link_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """A link's properties as written in such files; an overhead only where it is not the default.
+    """A link's properties as written in such files; the overhead is omitted if it is the default.
 
     Args:
         data: the edge's attributes, as `to_networkx` gives them.

@@ -11,12 +11,17 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError, InputWarning
-from gradweave.topology.formats.attributes import reject_misspelt
+from gradweave.topology.formats.attributes import reject_misspelt, shown
 from gradweave.topology.formats.csv_links import parse_csv, write_csv
 from gradweave.topology.formats.edge_list import parse_edge_list, write_edge_list
 from gradweave.topology.formats.graph import from_networkx, to_networkx
 from gradweave.topology.formats.host_lines import are_host_lines, parse_host_lines
 from gradweave.topology.formats.host_tree import HostLinks, HostTree
+from gradweave.topology.formats.launch_hosts import (
+    are_launch_hosts,
+    only_launch_hosts,
+    parse_launch_hosts,
+)
 from gradweave.topology.formats.msccl_json import topology_from_msccl
 from gradweave.topology.formats.nccl_xml import parse_xml, topology_from_nccl_xml
 from gradweave.topology.formats.object import topology_from_object
@@ -47,10 +52,12 @@ SUFFIXES = {
 }
 """The format of a file by its suffix; for JSON, YAML, edge lists and XML, content decides
 further."""
+_HEAD_BYTES = 1 << 16
+"""Bytes read from the start of a file to recognise its format."""
 _NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
 
 
-def load(
+def read(
     path: str | Path, format: str | None = None, *, host_links: HostLinks | None = None
 ) -> Topology:
     """Reads a network from a file.
@@ -62,9 +69,10 @@ def load(
             ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
             `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
             ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"``, ``"simai"``, ``"slurm"``
-            (topology.conf) or ``"hosts"`` (lines such as ``rack1:node7``). JSON and YAML may also
-            be topograph's and Slurm's topology.yaml. If not given, by suffix and content; SimAI's
-            files may have any name.
+            (topology.conf) or ``"hosts"`` (lines such as ``rack1:node7``, or a launcher's list of
+            hosts). JSON and YAML may also be topograph's and Slurm's topology.yaml. If not given,
+            by suffix and content; hostfiles and the files of SimAI and ns-3 may have any
+            name.
         host_links: the links of hosts, which Slurm, topograph and lines of hosts do not tell; those
             of `HostLinks` if not given.
 
@@ -73,7 +81,7 @@ def load(
             one line.
     """
     path = Path(path)
-    format = _format(path, format or _simai_by_content(path), _READERS)
+    format = format_of(path, format)
     reader = _READERS[format]
     try:
         content = _read(path)
@@ -84,7 +92,7 @@ def load(
         name = str(path).encode(errors="backslashreplace").decode()
         read = reader(content, name)
         if isinstance(read, HostTree):
-            return read.topology(name, host_links or HostLinks())
+            return read.topology(name, host_links)
         if host_links is not None:
             raise FileError(
                 "bandwidth and oversubscription are for lists of hosts; these links have their own"
@@ -98,6 +106,15 @@ def load(
         # The libraries' parsers raise anything on a broken file: KeyError, TypeError, SyntaxError …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise FileError(f"{_shown(path)}: not a readable topology file: {reason}") from error
+
+
+def format_of(path: Path, format: str | None = None) -> str:
+    """The format in which `load` reads a file: the given one, or by content and suffix.
+
+    Raises:
+        FileError: it is not known.
+    """
+    return _format(path, format or _by_content(path), _READERS)
 
 
 def save(topology: Topology, path: str | Path, format: str | None = None) -> None:
@@ -121,7 +138,7 @@ def save(topology: Topology, path: str | Path, format: str | None = None) -> Non
 def save_graph(
     graph: "nx.Graph", topology: Topology, path: str | Path, format: str | None = None
 ) -> None:
-    """Writes a network with attributes beside its own, which JSON and YAML keep.
+    """Writes a network with additional attributes, which JSON and YAML preserve.
 
     Args:
         graph: the network as `to_networkx` gives it, with more attributes.
@@ -163,15 +180,19 @@ def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
     return format
 
 
-def _simai_by_content(path: Path) -> str | None:
-    """SimAI's own files have no suffix: recognised by their first line."""
+def _by_content(path: Path) -> str | None:
+    """The format of SimAI's files and hostfiles, which have no suffix, by their first lines."""
     if path.suffix.lower() in SUFFIXES or not path.is_file():
         return None
     try:
         with path.open("rb") as file:
-            return "simai" if is_simai(file.read(256).decode("latin-1")) else None
+            text = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
     except OSError:
         return None
+    if is_simai(text):
+        return "simai"
+    whole_lines = text if len(text) < _HEAD_BYTES else text.rpartition("\n")[0]
+    return "hosts" if only_launch_hosts(whole_lines) else None
 
 
 def _read(path: Path) -> bytes:
@@ -196,7 +217,13 @@ def _read_graphml(content: bytes, name: str) -> Topology:
 
 
 def _read_xml(content: bytes, name: str) -> Topology:
-    is_graphml = str(parse_xml(content).tag).endswith("}graphml")
+    tag = str(parse_xml(content).tag)
+    if tag.endswith("}network") and "sndlib" in tag:
+        raise FileError(
+            "is a network of SNDlib, whose capacities have no unit; write its links as an edge "
+            "list with bandwidths, such as 155Mbit/s"
+        )
+    is_graphml = tag.endswith("}graphml")
     return (_read_graphml if is_graphml else topology_from_nccl_xml)(content, name)
 
 
@@ -231,7 +258,20 @@ def _from_data(data: Any, name: str) -> Topology | HostTree:
         if not isinstance(data.get(key), list):
             raise FileError(f"{key}: expected a list")
     reject_misspelt(data, _NODE_LINK)
-    return from_networkx(nx.node_link_graph(data, edges=edges), name)
+    graph = nx.node_link_graph(data, edges=edges)
+    if graph.number_of_edges() < len(data[edges]):
+        _refuse_lost_links(graph, nx.node_link_graph({**data, "multigraph": True}, edges=edges))
+    return from_networkx(graph, name)
+
+
+def _refuse_lost_links(graph: "nx.Graph", every: "nx.MultiGraph") -> None:
+    """Refuses parallel links in a file that declares none, since only the last would count."""
+    for source, target, data in every.edges(data=True):
+        if data != graph.edges[source, target]:
+            raise FileError(
+                f"link {shown(source)}→{shown(target)} is given twice with different properties; "
+                "parallel links need multigraph: true"
+            )
 
 
 def _read_msccl(content: bytes, name: str) -> Topology:
@@ -261,14 +301,19 @@ def _read_slurm(content: bytes, name: str) -> HostTree:
 
 
 def _read_hosts(content: bytes, name: str) -> HostTree:
-    return parse_host_lines(_text(content))
+    text = _text(content)
+    return parse_launch_hosts(text) if are_launch_hosts(text) else parse_host_lines(text)
 
 
 def _read_edges(content: bytes, name: str) -> Topology | HostTree:
     text = _text(content)
+    if is_simai(text, whole=True):
+        return parse_simai(text, name)
+    if name.lower().endswith(".txt") and are_launch_hosts(text):
+        return parse_launch_hosts(text)
     if are_host_lines(text):
         return parse_host_lines(text)
-    return parse_simai(text, name) if is_simai(text) else from_networkx(parse_edge_list(text), name)
+    return from_networkx(parse_edge_list(text), name)
 
 
 def _read_simai(content: bytes, name: str) -> Topology:

@@ -1,5 +1,6 @@
 """Networks as networkx graphs, and back."""
 
+import functools
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,10 +11,19 @@ from numpy.typing import NDArray
 
 from gradweave.errors import InputWarning, SpecError, TopologyError
 from gradweave.topology.capacity import capacities_from_bandwidths
-from gradweave.topology.formats.attributes import KIND_KEYS, check_attributes, shown
+from gradweave.topology.formats.attributes import (
+    KIND_KEYS,
+    SPEED_KEYS,
+    check_attributes,
+    closest,
+    shown,
+)
+from gradweave.topology.formats.link_speeds import link_speed
 from gradweave.topology.topology import LINK_COLUMNS, LINK_PROPERTIES, Link, Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,
+    ambiguous_time,
+    format_bandwidth,
     parse_bandwidth,
     parse_latency,
     parse_overhead,
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+_KINDS = ("server", "switch")
 _SWITCH = re.compile(
     r"(tor|leaf|spine|(nv)?switch|sw|agg(regation)?|router|hub|fabric)[-_. ]?[0-9]*([-_.][0-9]+)*"
 )
@@ -74,11 +85,12 @@ def from_networkx(
 
     Args:
         graph: its nodes may have ``kind`` (or ``type``, ``role``), ``server`` or ``switch``,
-            servers if they have none; its edges ``bandwidth`` (``"10Gbit/s"`` or bytes/s) or
-            ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s) or ``latency_s``, ``overhead``
-            or ``overhead_s`` likewise, and ``capacity``. Defaults are those of `Link`; where no
-            edge has a capacity, capacities are the bandwidths divided by their greatest common
-            unit. Other attributes are ignored with a warning.
+            servers if they have none, or free text as ``type`` or ``role``; its edges ``bandwidth``
+            (``"10Gbit/s"`` or bytes/s) or ``bandwidth_bytes_per_s``, ``latency`` (``"5us"`` or s)
+            or ``latency_s``, ``overhead`` or ``overhead_s`` likewise, ``capacity``, and speeds as
+            in the Internet Topology Zoo (`link_speed`). Defaults are those of `Link`; if no edge
+            has a capacity, capacities are the bandwidths divided by their greatest common unit.
+            Other attributes are ignored with a warning.
         name: the network's name; the graph's if not given.
         round_capacities: whether bandwidths without a useful common unit, such as measured ones,
             get small capacities nearly in proportion to them, with a warning.
@@ -95,11 +107,12 @@ def from_networkx(
     nodes = _ordered(graph.nodes)
     index = {node: place for place, node in enumerate(nodes)}
     attributes: list[Mapping[str, Any]] = [graph.nodes[node] for node in nodes]
-    is_server = [_is_server(n, a) for n, a in zip(nodes, attributes, strict=True)]
-    _warn_of_likely_switches(nodes, attributes, name)
+    kinds = [_kind(n, a) for n, a in zip(nodes, attributes, strict=True)]
+    _warn_of_unknown_kinds(nodes, attributes, kinds, name)
+    _warn_of_likely_switches(nodes, attributes, kinds, name)
     return Topology(
         name=name,
-        is_server=np.array(is_server, np.bool_),
+        is_server=np.array([kind != "switch" for kind in kinds], np.bool_),
         labels=_labels(nodes, attributes),
         positions=_positions(attributes),
         **_links(graph, index, name, round_capacities),
@@ -116,26 +129,58 @@ def _ordered(nodes: Iterable[Any]) -> list[Any]:
     return sorted(nodes, key=lambda node: int(str(node))) if integer_named(nodes) else nodes
 
 
-def _is_server(node: Any, attributes: Mapping[str, Any]) -> bool:
-    key = next((key for key in KIND_KEYS if key in attributes), None)
-    if key is None:
-        return True
-    kind = str(attributes[key]).strip().lower()
-    if kind not in ("server", "switch"):
-        raise TopologyError(
-            f"node {shown(node)}: {key} must be server or switch, got {shown(attributes[key])}"
+def _kind(node: Any, attributes: Mapping[str, Any]) -> str | None:
+    """``server`` or ``switch``, or None if the node has no kind.
+
+    Other tools' files hold any text in ``type`` and ``role``, so there only a word that resembles
+    one of the two is an error.
+    """
+    for key in KIND_KEYS:
+        if key not in attributes:
+            continue
+        kind = str(attributes[key]).strip().lower()
+        if kind in _KINDS:
+            return kind
+        if key == "kind" or closest(kind, _KINDS):
+            raise TopologyError(
+                f"node {shown(node)}: {key} must be server or switch, got {shown(attributes[key])}"
+            )
+    return None
+
+
+def _warn_of_unknown_kinds(
+    nodes: Sequence[Any],
+    attributes: Sequence[Mapping[str, Any]],
+    kinds: Sequence[str | None],
+    name: str,
+) -> None:
+    """One warning that lists values of ``type`` and ``role`` that are not kinds."""
+    unknown = {
+        f"{key} {shown(each[key])}": shown(node)
+        for node, each, kind in zip(nodes, attributes, kinds, strict=True)
+        for key in KIND_KEYS
+        if kind is None and key in each
+    }
+    if unknown:
+        warnings.warn(
+            f"{name}: nodes of {listed(list(unknown), 4)} are taken for servers; where they only "
+            "forward, write kind: switch",
+            InputWarning,
+            stacklevel=4,
         )
-    return kind == "server"
 
 
 def _warn_of_likely_switches(
-    nodes: Sequence[Any], attributes: Sequence[Mapping[str, Any]], name: str
+    nodes: Sequence[Any],
+    attributes: Sequence[Mapping[str, Any]],
+    kinds: Sequence[str | None],
+    name: str,
 ) -> None:
     """One warning that names nodes that have no kind, and the name of a switch."""
     likely = [
         str(node)
-        for node, each in zip(nodes, attributes, strict=True)
-        if not each.keys() & set(KIND_KEYS)
+        for node, each, kind in zip(nodes, attributes, kinds, strict=True)
+        if kind is None
         and any(
             isinstance(word, str) and _SWITCH.fullmatch(word.strip().lower())
             for word in (node, each.get("label"), each.get("name"))
@@ -178,15 +223,16 @@ def _positions(attributes: list[Mapping[str, Any]]) -> NDArray[np.float64] | Non
 
 def _links(
     graph: "nx.Graph", index: Mapping[Any, int], name: str, round_capacities: bool
-) -> dict[str, NDArray]:
+) -> dict[str, Any]:
     """The link columns, parallel edges merged."""
     default = Link()
     properties = [
         _properties(f"link {shown(source)}→{shown(target)}", data)
         for source, target, data in graph.edges(data=True)
     ]
-    _warn_of_ambiguous_bandwidths(graph, name)
+    _warn_of_missing_units(graph, name)
     ends = np.array([(index[a], index[b]) for a, b in graph.edges()], np.int64).reshape(-1, 2)
+    _warn_of_missing_speeds(graph, [p[0] for p in properties], name)
     bandwidth = _column([p[0] for p in properties], default.bandwidth_bytes_per_s, np.float64)
     latency = _column([p[1] for p in properties], default.latency_s, np.float64)
     if all(p[2] is None for p in properties):
@@ -205,16 +251,39 @@ def _column(values: Iterable[float | None], default: float, dtype: type) -> NDAr
     return np.array([default if value is None else value for value in values], dtype)
 
 
-def _warn_of_ambiguous_bandwidths(graph: "nx.Graph", name: str) -> None:
-    """One warning that names the first of them."""
-    warned = [
-        f"link {shown(source)}→{shown(target)}: {doubt}"
-        for source, target, bandwidth in graph.edges(data="bandwidth")
-        if (doubt := ambiguous_bandwidth(bandwidth))
-    ]
-    if warned:
-        others = f" ({len(warned)} such links)" if len(warned) > 1 else ""
-        warnings.warn(f"{name}: {warned[0]}{others}", InputWarning, stacklevel=4)
+def _warn_of_missing_speeds(
+    graph: "nx.Graph", bandwidths: Sequence[float | None], name: str
+) -> None:
+    """One warning if a file states speeds as in the Topology Zoo, but not for all links."""
+    edges = list(graph.edges(data=True))
+    missing = [e for e, bandwidth in zip(edges, bandwidths, strict=True) if bandwidth is None]
+    if missing and any(data.keys() & set(SPEED_KEYS) for *_, data in edges):
+        source, target, _ = missing[0]
+        speed = format_bandwidth(Link().bandwidth_bytes_per_s)
+        warnings.warn(
+            f"{name}: no speed can be read of {len(missing)} of {len(edges)} links, such as "
+            f"{shown(source)}→{shown(target)}: taken for {speed}; write bandwidth",
+            InputWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_missing_units(graph: "nx.Graph", name: str) -> None:
+    """One warning per property, which names the first link."""
+    doubts: dict[str, Callable[[object], str | None]] = {
+        "bandwidth": ambiguous_bandwidth,
+        "latency": functools.partial(ambiguous_time, "latency"),
+        "overhead": functools.partial(ambiguous_time, "overhead"),
+    }
+    for key, doubted in doubts.items():
+        warned = [
+            f"link {shown(source)}→{shown(target)}: {doubt}"
+            for source, target, value in graph.edges(data=key)
+            if (doubt := doubted(value))
+        ]
+        if warned:
+            others = f" ({len(warned)} such links)" if len(warned) > 1 else ""
+            warnings.warn(f"{name}: {warned[0]}{others}", InputWarning, stacklevel=4)
 
 
 def _merged(
@@ -248,8 +317,13 @@ def _merged(
 def _properties(
     where: str, data: Mapping[str, Any]
 ) -> tuple[float | None, float | None, int | None, float | None]:
-    """Bandwidth, latency, capacity and overhead of an edge; None where it has none."""
+    """Bandwidth, latency, capacity and overhead of an edge, or None for those that are missing."""
     bandwidth = _property(where, data, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
+    if bandwidth is None:
+        try:
+            bandwidth = link_speed(data)
+        except SpecError as error:
+            raise TopologyError(f"{where}: {error}") from None
     latency = _property(where, data, "latency", "latency_s", parse_latency)
     overhead = _property(where, data, "overhead", "overhead_s", parse_overhead)
     return bandwidth, latency, _capacity(where, data), overhead

@@ -62,4 +62,4 @@ def parse_host_lines(text: str) -> HostTree:
             builder.add_switch(f"line {number}", lower, upper)
     if not builder.hosts:
         raise FileError(f"no hosts; {_EXPECTED}")
-    return builder.tree()
+    return builder.tree(top_has_no_name=True)

@@ -2,29 +2,31 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import FileError, InputWarning, OptionError
 from gradweave.topology.topology import MAX_NODES, Link, Topology
+from gradweave.topology.units import format_bandwidth
 
 MAX_LEVELS = 16
 """Most switches above each other."""
 ROOT = "core"
-"""What the switch above several uppermost ones is called, unless something else is."""
+"""Default name of the switch above several topmost switches."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HostLinks:
-    """Links that a list of hosts does not tell.
+    """Link properties that a list of hosts does not give.
 
     Raises:
         OptionError: for an oversubscription below 1.
     """
 
     link: Link = dataclasses.field(default_factory=Link)
-    """Of each host."""
+    """Link of each host."""
     oversubscription: float = 1.0
     """How many times the bandwidth of all links below a switch is that of its link upward: 1 is
     non-blocking."""
@@ -49,6 +51,10 @@ class HostTree:
     """The switch of each host, in the file's order."""
     above: Mapping[str, str]
     """The switch above each, but for the uppermost ones."""
+    top_has_no_name: bool = False
+    """Whether the format cannot name a switch above the uppermost ones."""
+    note: str = ""
+    """Assumption about the network that the file does not state, for a warning."""
 
     def __post_init__(self) -> None:
         for switch in self.above:
@@ -73,20 +79,22 @@ class HostTree:
                 "are supported"
             )
 
-    def topology(self, name: str, links: HostLinks) -> Topology:
+    def topology(self, name: str, links: HostLinks | None = None) -> Topology:
         """The network: hosts are servers, in the file's order, then come the switches.
 
-        Each link upward has the bandwidth of all links below it over the oversubscription, in one
-        link. Several uppermost switches are joined by one more. Switches without hosts below are
-        left out.
+        A switch's uplink is one link; its bandwidth is the sum of the links below, divided by the
+        oversubscription. Switches without hosts below are left out. If the file has several
+        uppermost switches, one more switch is added that joins them. A warning reports it, unless
+        the format has no name for such a switch and the caller gave `links`.
 
         Args:
             name: the network's name.
-            links: what the file does not tell.
+            links: the properties of links that the file lacks; those of `HostLinks` if not given.
 
         Raises:
             TopologyError: there are fewer than two hosts.
         """
+        given, links = links is not None, links or HostLinks()
         above = dict(self.above)
         switches: dict[str, float] = {}  # those with hosts below, with the bandwidth of these
         ways: dict[str, list[str]] = {}
@@ -98,7 +106,7 @@ class HostTree:
             switches |= dict.fromkeys(way, 0.0)
         tops = [switch for switch in switches if switch not in above]
         if len(tops) > 1:
-            root = _unused(ROOT, {*self.hosts, *switches})
+            root = unused(ROOT, {*self.hosts, *switches})
             above |= dict.fromkeys(tops, root)
             switches[root] = 0.0
         up: dict[str, float] = {}
@@ -110,6 +118,9 @@ class HostTree:
             if switch in above:
                 up[switch] = switches[switch] / links.oversubscription
                 switches[above[switch]] += up[switch]
+        note = self.note
+        if len(tops) > 1 and not (self.top_has_no_name and given):
+            note = _joined(tops, up, self.top_has_no_name)
         nodes = {node: number for number, node in enumerate([*self.hosts, *switches])}
         pairs = [(nodes[host], nodes[switch]) for host, switch in self.hosts.items()]
         pairs += [(nodes[switch], nodes[above[switch]]) for switch in up]
@@ -123,7 +134,22 @@ class HostTree:
             capacity=np.maximum((rates / host_rate * (1 + 1e-9)).astype(np.int64), 1),
             bandwidth_bytes_per_s=rates,
         )
+        if note:
+            warnings.warn(note, InputWarning, stacklevel=2)
         return dataclasses.replace(made, labels=tuple(nodes))
+
+
+def _joined(tops: Sequence[str], up: Mapping[str, float], nameless: bool) -> str:
+    """The assumption made if no switch of the file joins all hosts."""
+    shown = ", ".join(tops[:3]) + f" and {len(tops) - 3} more" * (len(tops) > 3)
+    rates = sorted({up[top] for top in tops})
+    each = " to ".join(dict.fromkeys(map(format_bandwidth, (rates[0], rates[-1]))))
+    remedy = (
+        "--bandwidth and --oversubscription of gradweave ranks say otherwise"
+        if nameless
+        else "name it in the file if there is one, else keep the hosts of one of them"
+    )
+    return f"no switch joins {shown}: one above them is assumed, with {each} to each; {remedy}"
 
 
 def _depth(switch: str, above: Mapping[str, str]) -> int:
@@ -133,7 +159,8 @@ def _depth(switch: str, above: Mapping[str, str]) -> int:
     return depth
 
 
-def _unused(name: str, used: set[str]) -> str:
+def unused(name: str, used: Collection[str]) -> str:
+    """A name, or a similar one that is not used yet."""
     while name in used:
         name += "'"
     return name
@@ -182,10 +209,14 @@ class HostTreeBuilder:
                 "expected a tree, with one switch above each"
             )
 
-    def tree(self) -> HostTree:
+    def tree(self, *, top_has_no_name: bool = False, note: str = "") -> HostTree:
         """The tree.
+
+        Args:
+            top_has_no_name: as in `HostTree`.
+            note: likewise.
 
         Raises:
             FileError: as `HostTree`.
         """
-        return HostTree(self.hosts, self.above)
+        return HostTree(self.hosts, self.above, top_has_no_name, note)

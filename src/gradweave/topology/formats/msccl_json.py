@@ -19,8 +19,8 @@ def topology_from_msccl(data: Mapping[str, Any], name: str) -> Topology:
     ``links[dst][src]`` is the number of transfers per round from src to dst: the link's capacity,
     and its bandwidth in multiples of that of `Link`. In this format an entry of ``switches`` is not
     a node but a limit on the sum of some links. Two kinds are supported, others are rejected: a
-    limit that never binds, which is dropped; and a **hub**, which limits what each of its nodes
-    sends to all others together and what it receives from them. A hub becomes a switch, in place of
+    limit that never binds, which is dropped; and a **hub**, which limits each node's total to and
+    from all others. A hub becomes a switch, instead of
     the direct links between its nodes.
 
     Args:
@@ -93,7 +93,7 @@ class _Limit:
 def _hubs(
     limits: list[_Limit], links: list[list[int]]
 ) -> list[tuple[list[int], dict[int, int], dict[int, int]]]:
-    """The nodes of each hub, and the limits on what each sends and receives, by node."""
+    """The nodes of each hub, and each node's limits on sending and receiving."""
     sides: dict[frozenset[int], tuple[dict[int, int], dict[int, int]]] = {}
     for limit in limits:
         node, outward, members = limit.side()

@@ -55,7 +55,7 @@ def cpu_link_mb_per_s(cpu: Any, where: str) -> int:
 
 
 def net_latency_s(net: Any, where: str) -> float:
-    """A port's latency in seconds; 0 where it is unknown."""
+    """A port's latency in seconds; 0 if it is unknown."""
     text = net.get("latency", "0")
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text):
         raise FileError(f"{where}: latency must be microseconds, got {text!r:.40}")

@@ -36,24 +36,26 @@ MAX_CPUS_PER_HOST = 128
 
 
 def topology_from_nccl_xml(
-    content: bytes, name: str, *, pcie: bool = True, network: bool = False
+    content: bytes, name: str, *, pcie: bool = True, network: bool | None = None
 ) -> Topology:
     """Reads a topology that NCCL or RCCL dumped.
 
     GPUs are servers, in the order of their ranks. PCIe switches and processors are switches; all
-    NVSwitches together are one, as in NCCL: the hardware spreads each transfer over them. Links are
-    NVLink and Infinity Fabric (``count`` times the speed of one, by GPU type), PCIe (speed times
-    width), links between processors of one host, and chip-to-chip links. Nodes that lie on no path
-    between two GPUs are left out, as are NVLinks to GPUs missing from the file; ``pcilink`` and the
-    overhead of peer-to-peer transfers through Intel processors are not modelled. Latencies are
-    `Link`'s.
+    NVSwitches of a host together are one, as in NCCL: the hardware spreads each transfer over them.
+    Hosts with Arm processors (Grace) share theirs, as in a rack of NVLink. Links are NVLink and
+    Infinity Fabric (``count`` times the speed of one, by GPU type), PCIe (speed times width), links
+    between processors of one host, and chip-to-chip links. Nodes that lie on no path between two
+    GPUs are left out, as are NVLinks to GPUs missing from the file, and processors without GPUs or
+    network cards, over which no hardware makes a detour; ``pcilink`` and the overhead of
+    peer-to-peer transfers through Intel processors are not modelled. Latencies are `Link`'s.
 
     Args:
         content: the file's bytes.
         name: the network's name.
         pcie: whether to keep PCIe, processors and the devices behind them; otherwise only NVLink,
             NVSwitch and Infinity Fabric.
-        network: whether to keep the network cards, all joined to one outer switch, ``fabric``.
+        network: whether to keep the network cards, all joined to one outer switch, ``fabric``; if
+            not given, they are kept if the file has several hosts that nothing else joins.
 
     Raises:
         FileError: naming the invalid element and attribute.
@@ -64,8 +66,12 @@ def topology_from_nccl_xml(
         raise FileError(
             f"expected a system element, as NCCL_TOPO_DUMP_FILE writes it, got {system.tag!r:.40}"
         )
-    reader = _TopologyReader(pcie=pcie, network=network)
-    for cpu in system.iterfind("cpu"):
+    cpus = system.findall("cpu")
+    racked = all(cpu.get("arch") == "arm64" for cpu in cpus)
+    if network is None:
+        network = pcie and not racked and len({cpu.get("host_hash", "") for cpu in cpus}) > 1
+    reader = _TopologyReader(pcie=pcie, network=network, one_nvswitch=racked)
+    for cpu in cpus:
         reader.read_cpu(cpu)
     reader.join_cpus()
     reader.add_nvlinks()
@@ -92,14 +98,18 @@ def parse_xml(content: bytes) -> Any:
 class _TopologyReader:
     """The graph built while the file is read."""
 
-    def __init__(self, *, pcie: bool, network: bool) -> None:
+    def __init__(self, *, pcie: bool, network: bool, one_nvswitch: bool) -> None:
         import networkx as nx
 
         self.graph: Any = nx.DiGraph()
-        self.pcie, self.network = pcie, network
+        self.pcie, self.network, self.one_nvswitch = pcie, network, one_nvswitch
         self.gpus: dict[tuple[str, str], Any] = {}
         """The gpu elements, by host and bus id."""
         self.cpus: dict[tuple[str, str], Any] = {}
+        self.with_gpus: set[str] = set()
+        """The processors that have GPUs."""
+        self.with_cards: set[str] = set()
+        """The processors whose network cards are kept."""
         self.cpus_of: Counter[str] = Counter()
         self.buses: set[tuple[str, str]] = set()
         self.hosts: dict[str, int] = {}
@@ -118,7 +128,7 @@ class _TopologyReader:
         self.cpus_of[host] += 1
         if self.cpus_of[host] > MAX_CPUS_PER_HOST:
             raise FileError(f"more than {MAX_CPUS_PER_HOST} cpu elements of a host")
-        # A list in place of recursion, so that no nesting is too deep.
+        # A list instead of recursion, so that no nesting is too deep.
         pending = [(child, node) for child in reversed(cpu)]
         while pending:
             element, parent = pending.pop()
@@ -126,7 +136,7 @@ class _TopologyReader:
                 below = self._read_pci(element, host, node, parent)
                 pending += [(child, below) for child in reversed(element)]
             elif element.tag == "nic" and parent == node:
-                self._add_nic(element, parent)
+                self._add_nic(element, parent, node)
 
     def _read_pci(self, pci: Any, host: str, cpu: str, parent: str) -> str:
         """Adds a PCIe device with its link to its parent; returns its node."""
@@ -145,9 +155,10 @@ class _TopologyReader:
             self._join(parent, node, speed)
         if gpus:
             self.gpus[host, bus] = gpus[0]
+            self.with_gpus.add(cpu)
             self._add_c2c(gpus[0], node, cpu)
         elif nic is not None:
-            self._add_nic(nic, node)
+            self._add_nic(nic, node, cpu)
         return node
 
     def _add_c2c(self, gpu: Any, node: str, cpu: str) -> None:
@@ -158,7 +169,7 @@ class _TopologyReader:
             if self.pcie:
                 self._join(cpu, node, speed)
 
-    def _add_nic(self, nic: Any, node: str) -> None:
+    def _add_nic(self, nic: Any, node: str, cpu: str) -> None:
         """Joins a network card to the outer switch, with the speeds of its ports added up."""
         for net in nic.iterfind("net") if self.network else ():
             if net.get("dev") is None or net.get("net") == "0":
@@ -166,14 +177,21 @@ class _TopologyReader:
             where = f"net {net.get('name', net.get('dev'))!r:.40} of {node}"
             mbits = integer_attribute(net, where, "speed", least=-(10**9), default=0)
             self.graph.add_node("fabric", kind="switch")
+            self.with_cards.add(cpu)
             speed = (mbits if mbits > 0 else 10_000) / 8
             self._join(node, "fabric", speed, net_latency_s(net, where))
 
     def join_cpus(self) -> None:
-        """Links every two processors of one host; each direction has the speed of its source."""
-        for host, node in self.cpus if self.pcie else ():
+        """Links every two processors of one host; each direction has the speed of its source.
+
+        Processors without devices, or with the only network cards of the file, would be mere
+        detours, which no hardware takes.
+        """
+        needed = self.with_gpus | (self.with_cards if len(self.with_cards) > 1 else set())
+        serving = [each for each in self.cpus if each[1] in needed]
+        for host, node in serving if self.pcie else ():
             speed = cpu_link_mb_per_s(self.cpus[host, node], node)
-            for other_host, other in self.cpus:
+            for other_host, other in serving:
                 if other_host == host and other != node:
                     self._add(node, other, speed)
 
@@ -192,8 +210,9 @@ class _TopologyReader:
                     if (host, target) in self.gpus:
                         self._add(node, self._label(host, f"gpu-{target}"), speed)
                 elif kind == "0x068000":
-                    self.graph.add_node("nvswitch", kind="switch")
-                    self._join(node, "nvswitch", speed)
+                    switch = "nvswitch" if self.one_nvswitch else self._label(host, "nvswitch")
+                    self.graph.add_node(switch, kind="switch")
+                    self._join(node, switch, speed)
                 elif kind != "0x068001":  # a processor's own NVLink: not modelled
                     raise FileError(
                         f"{where}: tclass must be 0x03… (a GPU) or 0x068000 (an NVSwitch), "
@@ -220,7 +239,7 @@ class _TopologyReader:
         return from_networkx(network, name, round_capacities=False)  # NCCL's figures, not measured
 
     def _in_order(self) -> Iterator[tuple[str, str]]:
-        """The nodes with their labels: GPUs first, by rank where all have one."""
+        """The nodes with their labels: GPUs first, by rank if all have one."""
         gpus = [(self._label(host, f"gpu-{bus}"), gpu) for (host, bus), gpu in self.gpus.items()]
         if all(gpu.get("rank") is not None for _, gpu in gpus):
             rank = {node: integer_attribute(gpu, node, "rank") for node, gpu in gpus}

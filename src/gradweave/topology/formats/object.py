@@ -20,8 +20,8 @@ def topology_to_object(topology: Topology) -> dict[str, Any]:
         topology: the network; its drawing positions are left out.
 
     Returns:
-        ``name``, ``servers``, ``switches``, ``links`` (columns; ``overhead_s`` only where it is not
-        the default everywhere) and, where the nodes have any, ``labels``.
+        ``name``, ``servers``, ``switches``, ``links`` (columns; without ``overhead_s`` if it is the
+        default everywhere) and, if the nodes have any, ``labels``.
 
     Source: docs/reference/schedule-file.md.
     """
@@ -61,7 +61,7 @@ def topology_from_object(data: Mapping[str, Any]) -> Topology:
     switches = _numbers("switches", _field(data, "switches", list), whole=True)
     links = _field(data, "links", Mapping)
     given = LINK_COLUMNS if "overhead_s" in links else _REQUIRED
-    columns = {
+    columns: dict[str, Any] = {
         column: _numbers(
             f"links.{column}",
             _field(links, column, list, "links."),

@@ -5,7 +5,9 @@
     0 16 900Gbps 0.000025ms 0     source, target, bandwidth, latency, error rate
     …
 
-The simulators of ns-3 have three numbers in the first line: nodes, switches, links.
+The simulators of ns-3 have three numbers in the first line: nodes, switches, links. Such a line
+could be an edge list's, but matching numbers of switch ids on the next line and of link lines are
+unlikely in an edge list.
 """
 
 import re
@@ -21,17 +23,31 @@ _HEADER = re.compile(rf"({_NUMBER})(?:\s+{_NUMBER}\s+({_NUMBER}))?\s+({_NUMBER})
 _GPU = re.compile(rf"\s+[A-Za-z]\S*(?:\s+{_NUMBER})?")
 
 
-def is_simai(text: str) -> bool:
-    """Whether a text's first line is the first line of a SimAI topology.
+def is_simai(text: str, *, whole: bool = False) -> bool:
+    r"""Whether a text begins like a SimAI topology, or like one of the ns-3 simulators.
 
-    No edge list begins like this: its lines have at most five fields.
+    No edge list begins like the first: its lines have at most six fields.
+
+    Args:
+        text: the file's text, or its beginning.
+        whole: whether the text is the whole file, so that the lines of links can be counted.
 
     >>> is_simai("34 8 2 16 96 H100"), is_simai("a b 100Gbit/s 1us 2")
     (True, False)
+    >>> is_simai("3 1 2\n2\n0 2 100Gbps 1us 0\n1 2 100Gbps 1us 0"), is_simai("3 1 2\n2 1\n")
+    (True, False)
     """
-    first = text.lstrip("\ufeff").lstrip().partition("\n")[0][:200].strip()
+    rows = [line.strip() for line in text.lstrip("\ufeff").splitlines() if line.strip()]
+    first = rows[0][:200] if rows else ""
     match = _HEADER.match(first)
-    return bool(match and match[2] and _GPU.fullmatch(first[match.end() :]))
+    if match and match[2]:
+        return bool(_GPU.fullmatch(first[match.end() :]))
+    if not match or match.end() < len(first) or len(rows) < 2:
+        return False
+    nodes, switches, links = int(match[1]), int(match[3]), int(match[4])
+    ids = rows[1].split()
+    counted = not whole or len(rows) == 2 + links
+    return counted and len(ids) == switches and all(_is_node(each, nodes) for each in ids)
 
 
 def parse_simai(text: str, name: str) -> Topology:
@@ -105,6 +121,10 @@ def _switch_ids(
 
 
 def _node(line: int, field: str, nodes: int) -> int:
-    if not re.fullmatch(_NUMBER, field) or int(field) >= nodes:
+    if not _is_node(field, nodes):
         raise FileError(f"line {line}: expected a node id from 0 to {nodes - 1}, got {field!r:.40}")
     return int(field)
+
+
+def _is_node(field: str, nodes: int) -> bool:
+    return bool(re.fullmatch(_NUMBER, field)) and int(field) < nodes

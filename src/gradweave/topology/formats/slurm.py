@@ -27,12 +27,12 @@ _ENTRY = re.compile(r"([A-Za-z]+)=(\S+)")
 
 @dataclasses.dataclass
 class _Entries:
-    """What either file says, with where it says so."""
+    """The entries of either file, with their places in it."""
 
     switches: list[tuple[str, str, str, str]] = dataclasses.field(default_factory=list)
-    """Where, name, hosts, switches below; expressions, empty where there are none."""
+    """Place, name, hosts, switches below; the last two are expressions, empty if there are none."""
     blocks: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
-    """Where, name, hosts."""
+    """Place, name, hosts."""
     block_sizes: Sequence[int] = ()
 
 
@@ -63,7 +63,7 @@ def parse_slurm_conf(text: str) -> HostTree:
 
 
 def is_slurm_yaml(data: Any) -> bool:
-    """Whether what a YAML file holds is a ``topology.yaml``.
+    """Whether the content of a YAML file is a ``topology.yaml``.
 
     Args:
         data: the decoded file.
@@ -108,7 +108,7 @@ def slurm_tree(data: Any) -> HostTree:
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
-    """Lines with something on them, joined where they end in a backslash, and which they are."""
+    """Non-empty lines, joined if they end in a backslash, and their line numbers."""
     lines: list[tuple[str, str]] = []
     begun, joined = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -154,7 +154,7 @@ def _tree(entries: _Entries) -> HostTree:
     (_add_blocks if entries.blocks else _add_switches)(builder, entries)
     if not builder.hosts:
         raise FileError("no hosts; expected switches with Nodes=… such as Nodes=tux[0-3]")
-    return builder.tree()
+    return builder.tree(top_has_no_name=bool(entries.blocks))
 
 
 def _add_switches(builder: HostTreeBuilder, entries: _Entries) -> None:

@@ -1,4 +1,4 @@
-"""What NVIDIA's topograph finds: the switches above each instance, the closest first.
+"""Networks found by NVIDIA's topograph: the switches above each instance, the closest first.
 
     {"instances": [{"id": "node1", "network_layers": ["leaf-a", "spine-a"]}, …]}
 
@@ -15,7 +15,7 @@ _EXPECTED = 'expected {"id": "node1", "network_layers": ["leaf-a", "spine-a"]}'
 
 
 def is_topograph(data: Any) -> bool:
-    """Whether what a JSON file holds is topograph's.
+    """Whether the content of a JSON file comes from topograph.
 
     Args:
         data: the decoded file.

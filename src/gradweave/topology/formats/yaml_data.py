@@ -22,7 +22,7 @@ def parse_yaml(content: bytes) -> Any:
         content: the file.
 
     Raises:
-        FileError: in one line, with the line of the file where that is known.
+        FileError: one line, with the line of the file if it is known.
     """
     import yaml
 

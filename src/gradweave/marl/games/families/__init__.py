@@ -1,1 +1,1 @@
-"""Families of games, one file each: what is particular to them, and what their rewards are."""
+"""Families of games, one per file: what is specific to them, and the meaning of their rewards."""

@@ -1,7 +1,7 @@
-"""Two agents who collect coins, one of whom loses by it.
+"""Two agents collect coins, at each other's expense.
 
-``coin_game``: 2 agents, +1 for a coin, −2 where the other takes one's own, so that at random both
-get 0 or less; with ``shared_rewards`` each gets the sum of both.
+``coin_game``: 2 agents, +1 for taking a coin, −2 if the other agent takes a coin of one's colour,
+so random agents both get 0 or less; with ``shared_rewards`` each gets the sum of both.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Gradweave's worlds on grids, whose events reward machines hear.
+"""Gradweave's grid worlds, whose events can move reward machines.
 
-``generator``, ``laboratory``, ``buttons``, ``rendezvous``: agents on a grid, who all get 1 once the
-team's task is done; with a reward machine (``machine``), each gets 1 once its own part is.
+``generator``, ``laboratory``, ``buttons``, ``rendezvous``: agents on a grid, which all get 1 when
+the team's task is done; with a reward machine (``machine``), each gets 1 when its part is done.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from gradweave.marl.games.family import TEAM, TOLD, Family
 from gradweave.marl.games.reading import Game
 
 WORLDS = "worlds"
-"""The family of games whose events reward machines hear."""
+"""The family of games whose events can move reward machines."""
 
 
 def _make(id: str, options: dict[str, Any]) -> Game:

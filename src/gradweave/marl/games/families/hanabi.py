@@ -1,6 +1,6 @@
-"""Hanabi, a game of cards.
+"""Hanabi, a card game.
 
-``hanabi``: 2 agents, the team's score.
+``hanabi``: 2 agents; the return is the team's score.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from gradweave.marl.games.reading import Reading
 
 
 def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
-    # JaxMARL has the numbers of cards for 5 ranks only: many of the first, one of the last.
+    # JaxMARL defines the number of cards per rank for 5 ranks only, from many of the first to one
+    # of the last.
     if "num_ranks" in options:
         ranks = options["num_ranks"]
         options["num_cards_of_rank"] = np.array([3] + [2] * (ranks - 2) + [1])[:ranks]
@@ -21,7 +22,7 @@ def _hanabi(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _score(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
-    """Cards played; none where the last life is lost, as the rewards have it."""
+    """Number of cards played, or 0 after the last life is lost, as in the rewards."""
     return rewards[game.agents[0]]
 
 

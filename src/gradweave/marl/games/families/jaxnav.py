@@ -1,7 +1,7 @@
-"""Robots that find their ways on a map.
+"""Robots that navigate on a map.
 
-``jaxnav``: robots on a map: +4 for the goal, −4 for a crash, and little for each step; half of each
-robot's reward is the mean over all.
+``jaxnav``: robots on a map: +4 for the goal, −4 for a crash, and a small reward in each step; half
+of each robot's reward is the mean over all robots.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ def _robots_under_way(game: Any, state: Any, info: Any, done: Any) -> Any:
 
 
 def _share(*counts: str) -> Measure:
-    """The share of robots to which this happens in an episode, by the game's own counts."""
+    """Measures the share of an episode's robots to which an event happens, by the game's counts."""
 
     def share(game: Any, state: Any, rewards: Any, info: Mapping, done: Any) -> Any:
         return sum(info[count].sum() for count in counts) / len(game.agents)
@@ -28,7 +28,7 @@ def _share(*counts: str) -> Measure:
 
 
 class _WithoutPrints(Wrapper):
-    """A game that prints while it is traced."""
+    """Suppresses the output of a game that prints while it is traced."""
 
     def step_env(self, key: Any, state: Any, actions: Mapping) -> Any:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -36,7 +36,7 @@ class _WithoutPrints(Wrapper):
 
 
 def _jaxnav(options: dict[str, Any]) -> dict[str, Any]:
-    # Its default is continuous, as that of simple_world_comm_v3.
+    # Continuous by default, like simple_world_comm_v3.
     side, fill = options.pop("side", 11), options.pop("fill", 0.3)
     continuous = options.pop("continuous", False)
     return options | {

@@ -1,6 +1,6 @@
 """MABrax: bodies whose limbs are agents.
 
-MABrax, ``ant_4x2`` and others: one body, whose reward all limbs get.
+MABrax, ``ant_4x2`` and others: one body; all limbs get its reward.
 """
 
 from gradweave.marl.games.family import TEAM, Family, always, each
@@ -14,7 +14,7 @@ FAMILIES = {
             each,
             each,
             lambda game, state, info, done: info["truncation"] > 0,
-            # Each observation is a part of the body's state, which the critic should see.
+            # Each observation is a part of the body's state; the critic should see all of it.
         ),
         TEAM,
         ("backend", "episode_length"),

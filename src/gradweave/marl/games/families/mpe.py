@@ -1,22 +1,24 @@
-"""JaxMARL's particles (MPE): discs that push each other in the plane.
+"""JaxMARL's particles (MPE): discs in the plane that push each other.
 
-``MPE_simple_spread_v3``: 3 agents, each gets half of what the team gets (minus the distances from
-each landmark to the nearest agent) and half of its own (−1 a collision). JaxMARL's and PettingZoo's
-figures are often the sum over agents: 3 times this.
-``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, who all get +10 for each touch, and
-prey, who get −10; the mean over both sides says little, each agent's own return does.
-``MPE_simple_adversary_v3``: a spy gets minus its distance from a landmark that it has to guess; the
-others get that distance, minus that of the nearest of them. See each agent's own here too.
-``MPE_simple_push_v3``: one gets minus its distance from a landmark, the other that distance, minus
-its own.
-``MPE_simple_crypto_v3``: Eve guesses what Alice tells Bob. JaxMARL's colours are of 255: a step
-pays Eve about −65,000, and Alice and Bob 510 where Bob alone is right, −510 where Eve alone is.
-``MPE_simple_v3``: one agent, minus its squared distance from the landmark.
-``MPE_simple_speaker_listener_v4``: minus the squared distance of the one that moves from the
-landmark that the other one sees; both get it.
-``MPE_simple_reference_v3``: 2 agents, minus distances from landmarks that the other one knows.
-``MPE_simple_facmac_v1``, ``MPE_simple_facmac_3a_v1``, …: one team of pursuers, who all get +10 for
-each touch; prey follow rules and are no agents here. Actions are continuous.
+- ``MPE_simple_spread_v3``: 3 agents; each gets half of the team's reward (minus the distances from
+  each landmark to the nearest agent) and half of its individual reward (−1 per collision). The
+  figures of JaxMARL and PettingZoo are often sums over agents: 3 times this return.
+- ``MPE_simple_tag_v3``, ``MPE_simple_world_comm_v3``: pursuers, which all get +10 per touch, and
+  prey, which get −10. The mean over both sides says little; compare the return of each agent.
+- ``MPE_simple_adversary_v3``: a spy gets minus its distance from a landmark that it has to guess;
+  the others get that distance, minus the distance of the nearest of them. Here too, compare the
+  return of each agent.
+- ``MPE_simple_push_v3``: one agent gets minus its distance from a landmark; the other gets that
+  distance, minus its distance from the landmark.
+- ``MPE_simple_crypto_v3``: Eve guesses what Alice tells Bob. JaxMARL's colours range to 255, so a
+  step pays Eve about −65,000, and pays Alice and Bob 510 if only Bob is right, −510 if only Eve is.
+- ``MPE_simple_v3``: one agent gets minus its squared distance from the landmark.
+- ``MPE_simple_speaker_listener_v4``: both agents get minus the squared distance between the
+  listener and the landmark that only the speaker sees.
+- ``MPE_simple_reference_v3``: 2 agents get minus their distances from landmarks that only the other
+  agent knows.
+- ``MPE_simple_facmac_v1``, ``MPE_simple_facmac_3a_v1``, …: one team of pursuers, which all get +10
+  per touch; the prey follow rules and are not agents here. Actions are continuous.
 """
 
 import dataclasses
@@ -29,7 +31,7 @@ from gradweave.marl.games.family import MEAN, PLAIN, TEAM, Family, Wrapper, alwa
 
 
 def _noisy(game: Any) -> bool:
-    """Steps draw noise for actions and messages and scale it by these, usually all 0."""
+    """Whether steps are random: these numbers, usually 0, scale noise in actions and messages."""
     return bool(np.any(game.u_noise) or np.any(game.c_noise))
 
 
@@ -38,7 +40,7 @@ def _teams_by_goodness(game: Any, options: Mapping[str, Any]) -> list[int]:
 
 
 class _Pursuers(Wrapper):
-    """FACMAC's game without its prey, whose actions JaxMARL ignores: they follow rules."""
+    """FACMAC's game without agents for the prey, which follow rules; their actions are ignored."""
 
     @property
     def agents(self) -> list[str]:

@@ -1,7 +1,8 @@
 """Cooks who share a kitchen.
 
-``overcooked``, ``overcooked_v2``: 2 agents (of v2, as many as the layout has), the team's 20 for a
-soup, in v2 of the recipe ordered. Shaped rewards are separate and in no return.
+``overcooked``, ``overcooked_v2``: 2 agents (in v2 the number that the layout has); the team gets 20
+per soup, in v2 per soup of the recipe that was ordered. Shaped rewards are separate and not part of
+returns.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""Gradweave's worlds whose agents share what there is.
+"""Gradweave's worlds whose agents share resources.
 
-``job_scheduling``, ``matthew_effect``, ``manufacturing_plant``: agents who share what there is, and
-each get what they take.
+``job_scheduling``, ``matthew_effect``, ``manufacturing_plant``: each agent gets the rewards for the
+resources that it takes.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from gradweave.marl.games.family import MEAN, PLAIN, Family, always, team_per_ag
 from gradweave.marl.games.reading import Game
 
 RESOURCES = ("job_scheduling", "matthew_effect", "manufacturing_plant")
-"""Families of games, of one each, in which agents share what there is."""
+"""Families in which agents share resources, each with one game."""
 
 
 def _make(id: str, options: dict[str, Any]) -> Game:
@@ -24,7 +24,7 @@ FAMILIES = {
     name: Family(
         (name,),
         dataclasses.replace(PLAIN, utility=lambda game, state: game.utility(state)),
-        f"{MEAN}, who each get what they take",
+        f"{MEAN}, each for the resources that it takes",
         ("max_steps",),
         make=_make,
         teams=team_per_agent,

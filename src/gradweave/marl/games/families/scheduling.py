@@ -1,6 +1,6 @@
 """Gradweave's scheduling, a game of workloads that share a network's links.
 
-``gradweave:NETWORK``: Gradweave's scheduling; minus the rounds, over the bound on them.
+``gradweave:NETWORK``: the return is minus the number of rounds, divided by its lower bound.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from gradweave.marl.games.family import MEAN, Family, each
 from gradweave.marl.games.reading import Game, Reading
 
 OWN = "gradweave:"
-"""Prefix of the ids of Gradweave's scheduling; a network's specification follows."""
+"""Prefix of the ids of Gradweave's scheduling; a specification of a network follows."""
 
 
 def _make(spec: str, options: dict[str, Any]) -> Game:

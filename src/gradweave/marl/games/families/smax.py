@@ -1,7 +1,7 @@
-"""SMAX: units of two sides, after StarCraft.
+"""SMAX: battles between the units of two sides, modelled on StarCraft.
 
-``SMAX``: both teams learn, 5 against 5: damage dealt, and 1 for a victory.
-``HeuristicEnemySMAX``: one team learns, the other follows rules; 2 is the most.
+``SMAX``: both teams learn, 5 against 5; rewards for damage, and 1 for a victory.
+``HeuristicEnemySMAX``: one team learns, the other follows rules; the maximum return is 2.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ def _teams_by_side(game: Any, options: Mapping[str, Any]) -> list[int]:
 
 
 def _won(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
-    """As JaxMARL's `SMAXLogWrapper` counts: the last reward has the bonus of a victory in it."""
+    """Counts victories like JaxMARL's `SMAXLogWrapper`: the last reward includes the bonus."""
     return done & (rewards["ally_0"] >= 1.0)
 
 
 def _lost(game: Any, state: Any, rewards: Mapping, info: Any, done: Any) -> Any:
-    """No ally is left, but enemies; episodes that are neither end in time or in a draw."""
+    """Counts episodes that end with only enemies alive; the rest are wins, draws or time limits."""
     alive = getattr(state, "state", state).unit_alive
     return done & ~alive[: game.num_allies].any() & alive[game.num_allies :].any()
 

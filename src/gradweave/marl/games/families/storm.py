@@ -1,6 +1,6 @@
 """Spatial-temporal representations of matrix games (STORM).
 
-``storm``: 2 agents, each one's payoffs of the matrix game, which JaxMARL 0.2.0 forgets to pay.
+``storm``: 2 agents; each gets its payoffs of the matrix game, which JaxMARL 0.2.0 fails to pay.
 """
 
 import sys
@@ -13,11 +13,11 @@ from gradweave.marl.games.family import MEAN, Family, Wrapper, always, at_time_l
 from gradweave.marl.games.reading import Reading
 
 _TRACING = threading.Lock()
-"""Held while JaxMARL's module has another `jax`."""
+"""Held while the name `jax` in JaxMARL's module is replaced."""
 
 
 def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
-    """JaxMARL gives the view as [A, …] and the inventory as [5, A]."""
+    """JaxMARL returns the view as [A, …] and the inventory as [5, A]."""
     import jax.numpy as jnp
 
     view, inventory = seen["observations"], seen["inventory"]
@@ -26,12 +26,12 @@ def _storm_observations(game: Any, seen: Mapping) -> list[Any]:
 
 
 def _interactions(game: Any, state: Any, rewards: Any, info: Any, done: Any) -> Any:
-    """Meetings that were paid; none of the matrix's rows pays nothing to both."""
+    """Number of paid interactions; every entry of the matrix pays at least one of the agents."""
     return (rewards[0] != 0) | (rewards[1] != 0)
 
 
 class _Instead:
-    """A module, some of whose names are other things."""
+    """A module in which some names are replaced."""
 
     def __init__(self, module: Any, **names: Any) -> None:
         self.__dict__ |= names
@@ -42,15 +42,15 @@ class _Instead:
 
 
 class _Mended(Wrapper):
-    """JaxMARL's game, but for two things.
+    """JaxMARL's game with two corrections.
 
-    It draws one of 735,471 placements of agents without replacement, in each step: all of them are
-    shuffled to take the first, which takes a thousand times as long as the rest of the step. One
-    drawn with replacement has the same probabilities.
+    In each step, it draws one of 735,471 placements of agents without replacement: it shuffles all
+    of them to take the first, which takes a thousand times as long as the rest of the step. A draw
+    with replacement has the same distribution.
 
-    It goes through as many pairs as there are agents. Of two agents there is one pair, which is
-    gone through twice and forgotten the second time: they meet and are frozen, but JaxMARL 0.2.0
-    pays them nothing. Here they get what its matrix says.
+    It loops over as many pairs as there are agents. Two agents form a single pair, which the loop
+    visits twice, overwriting its reward the second time: the agents meet and are frozen, but
+    JaxMARL 0.2.0 pays them nothing. Here they get the payoffs of the matrix.
     """
 
     def reset(self, key: Any) -> Any:
@@ -61,8 +61,9 @@ class _Mended(Wrapper):
 
         told = self._by_one(self._game.step_env, key, state, actions)
         seen, after, _, dones, info = told
-        # Agents who meet are frozen, and keep until they thaw what they are paid by. An episode
-        # begins with nobody frozen: as in JaxMARL, the last step of one pays nothing.
+        # Agents that meet are frozen, and keep the inventories that determine their payoff until
+        # they thaw. An episode begins with no agent frozen, so, as in JaxMARL, its last step pays
+        # nothing.
         met = (after.agent_freezes > state.agent_freezes).all() & (after.agent_freezes > 0).all()
         pair = self._game.get_reward(after, jnp.arange(2))
         return seen, after, jnp.where(met, pair, 0.0), dones, info
@@ -83,7 +84,7 @@ class _Mended(Wrapper):
 
 
 def _storm(options: dict[str, Any]) -> dict[str, Any]:
-    if options.get("freeze_penalty", 1) < 1:  # meetings are told by it
+    if options.get("freeze_penalty", 1) < 1:  # without freezing, meetings could not be detected
         raise OptionError(
             f"freeze_penalty: expected 1 or more steps, got {options['freeze_penalty']}"
         )

@@ -1,6 +1,7 @@
 """The riddle of the prisoners and the switch.
 
-``switch_riddle``: the team's +1 or −1 for an announcement, else 0; only the agent in the room acts.
+``switch_riddle``: the team gets +1 or −1 for an announcement, otherwise 0; only the agent in the
+room acts.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ from gradweave.marl.games.reading import Reading
 
 
 def _available_in_room(game: Any, state: Any) -> list[Any]:
-    """JaxMARL takes an action of every agent and ignores all but the one in the room."""
+    """JaxMARL takes an action from every agent, but uses only that of the agent in the room."""
     import jax.numpy as jnp
 
     nothing = jnp.arange(len(game.game_actions)) == game.game_actions["NOTHING"]

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import gradweave as gw
 from gradweave.errors import NoScheduleError
-from gradweave.schedule import COPY, REDUCE, Schedule
 from gradweave.schedulers import Scheduler, Traits
+from gradweave.schedules import COPY, REDUCE, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Lower bounds on rounds, from cuts and from how late pieces can cross them."""

@@ -1,0 +1,304 @@
+"""Minimum times for small networks where latency and bytes add up: a program over time slots."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.classes import ROUTES_PASS_SERVERS, UNEQUAL_PARTS, class_of
+from gradweave.bounds.scale import in_units, units_of
+from gradweave.bounds.seconds.least_seconds import (
+    LeastSeconds,
+    Shares,
+    checked_shares,
+    least_seconds,
+)
+from gradweave.bounds.seconds.time_expanded_program import Orbits, Program, Slots
+from gradweave.bounds.seconds.time_slots import arcs_of
+from gradweave.errors import OptionError
+from gradweave.schedules.schedule import REDUCE, Collective, Schedule
+from gradweave.stop import Stop
+from gradweave.topology.symmetry import free_groups
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING, format_seconds
+from gradweave.wording import counted, listed
+
+MAX_SERVERS = 32
+"""Servers up to which the bound is tried."""
+FLOWS = 24_000
+"""Target number of variables, which determines the number of slots; each solution takes a second or
+two."""
+FEWEST, MOST = 8, 64
+"""Range of the number of slots that is chosen by default."""
+MAX_SLOTS = 1000
+"""Maximum number of slots that a caller may ask for."""
+SOLUTIONS = 6
+"""Number of times that the program is solved, each time with another slot length."""
+NEAR = 2e-3
+"""Relative distance between the bound and its possible maximum at which the search ends."""
+SHOWN = 3
+"""Number of links that a sentence names."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlotPrices:
+    """The certificate: the price of each link in each slot of time.
+
+    Any non-negative prices prove some bound; these come from the linear program's dual solution.
+    """
+
+    slots: Slots
+    prices: tuple[NDArray[np.float64], ...]
+    """For each stage, [K, A, N]: price of an arc in a slot, per server whose bytes use it."""
+    tolls: tuple[NDArray[np.float64], ...]
+    """For each stage, [K, S]: price of entering a switch, refunded on leaving it."""
+
+    def seconds(self, gradient_bytes: float) -> Fraction:
+        """The bound that the prices prove, recounted in integers and fractions.
+
+        Args:
+            gradient_bytes: M.
+            gradient_bytes: M.
+        """
+        times = self.slots.seconds(self.prices, self.tolls, gradient_bytes)
+        return min((one for one in times if one is not None), default=Fraction(0))
+
+    def in_integers(self) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
+        """Prices [K, A, N] and tolls [K, S] of each stage, in the integers that are recounted."""
+        return self.slots.in_integers(self.prices, self.tolls)
+
+    def reason(self) -> str:
+        """The links with the highest charges."""
+        topology = self.slots.topology
+        charged = self.slots.charged_by_link(self.prices, self.tolls)
+        links = np.argsort(-charged, kind="stable")[:SHOWN]
+        names = [topology.link_name(int(link)) for link in links if charged[link] > 0]
+        slots = counted(self.slots.count, "slot")
+        if not names:
+            return f"messages do not arrive in {slots}"
+        of_all = charged[links].sum() / charged.sum()
+        return (
+            f"sums and copies must wait for their inputs, and in {slots} of time links carry no "
+            f"more; {of_all:.0%} of the charges are on {listed(names, SHOWN)}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TimeExpandedBound:
+    """A lower bound on the time of any schedule built from trees, and the reason."""
+
+    collective: Collective
+    gradient_bytes: float
+    plain: LeastSeconds
+    """The bound without slots; this bound is never lower."""
+    expanded_s: float
+    """The bound from the program over slots; 0 if none was solved."""
+    certificate: SlotPrices | None
+    """The proof of `expanded_s`."""
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two."""
+        return max(self.plain.seconds, self.expanded_s)
+
+    @property
+    def reason(self) -> str:
+        """The limit in words."""
+        if self.certificate is None or self.expanded_s <= self.plain.seconds:
+            return str(self.plain).partition(", since ")[2]
+        return self.certificate.reason()
+
+    @property
+    def holds_unless(self) -> frozenset[str]:
+        """Liberties that void the bound if a schedule takes one; see `gradweave.bounds.classes`."""
+        unless = self.plain.holds_unless | {ROUTES_PASS_SERVERS}
+        return unless | ({UNEQUAL_PARTS} if self.collective != "all_reduce" else set())
+
+    def covers(self, schedule: Schedule) -> bool:
+        """Whether a schedule is of the kind that the bound holds for.
+
+        In such a schedule each part is summed only at its root, and no route passes a server.
+        `gradweave.solve` may choose others if messages are small: exchanges of sums, and trees
+        whose messages pass servers, such as those of ``postal``.
+
+        Args:
+            schedule: a valid schedule for the same network and collective.
+        """
+        own = schedule.source == schedule.root[schedule.piece]
+        ends = np.zeros(len(schedule.route_nodes), bool)
+        ends[schedule.route_offsets[:-1]] = ends[schedule.route_offsets[1:] - 1] = True
+        passed = schedule.topology.is_server[schedule.route_nodes] & ~ends
+        return not ((own & (schedule.op == REDUCE)).any() or passed.any())
+
+    def __str__(self) -> str:
+        if self.expanded_s <= self.plain.seconds:
+            return str(self.plain)
+        time_s = format_seconds(self.seconds)
+        least = f"at least {time_s} (latency and bytes){class_of(self.holds_unless)}"
+        return f"{least}, since {self.reason}"
+
+
+def time_expanded(
+    topology: Topology,
+    gradient_bytes: float,
+    *,
+    collective: Collective = "all_reduce",
+    slots: int | None = None,
+    shares: Shares = "any",
+    time_limit: float | None = None,
+    upper_s: float | None = None,
+) -> TimeExpandedBound:
+    """The minimum time for a collective built from trees, where latency and bytes add up.
+
+    `least_seconds` is the larger of the times that latency and bytes need; a schedule pays both.
+    Here time is cut into K slots, and a linear program finds the minimum slot length, with these
+    variables:
+
+    - turns: how much each server has fully summed, and can start to copy, in each slot. They sum to
+      one.
+    - flows: the contributions of each server move through time to the turns, and copies move from
+      there to each server. Servers may keep bytes, switches may not.
+    - loads: for each stage, the bytes on a link in a slot, at least those of each server's flow. A
+      switch sends what it receives. The total is at most the bandwidth times the slot length.
+
+    *The bound holds for all schedules of trees* in which each part of the gradient, of any size, is
+    summed at one root, over routes through switches only. Stamp each byte with the moment at which
+    a link sends it, which is at least the message's overhead after the message starts. In the
+    models of `gradweave.simulator.seconds` all links of a route send together, and the message
+    arrives at least the latencies of the route later. Set the links' clocks back by the overhead.
+    By that clock a server has each byte before it sends it, and the byte is received no sooner than
+    latency plus overhead after it was sent. So a byte sent in slot t arrives in slot
+    t + ⌊(latency + overhead) K / T⌋ or later, where T is the time of all slots, and may be sent on
+    in the slot in which it arrives. The flows are the paths of each server in the trees of
+    messages; a message carries each of its bytes for all servers behind it.
+
+    With d slots for each link's delay, a schedule of T seconds is a solution as long as
+    T ≤ delay · K / d for every link. So the bound is the smaller of two times: K times the minimum
+    slot length, and the smallest of those limits. It is computed for several T, and the best is
+    used.
+
+    The certificate is the dual solution: prices on links in slots. By weak duality each byte pays
+    at least its contributions' cheapest paths to some root and slot plus its copies' cheapest paths
+    from there, and links charge at most their bandwidths times their highest prices. Any prices
+    prove a bound. Cheapest paths and charges are recomputed in integers and fractions, so solver
+    errors can only lower the bound.
+
+    `TimeExpandedBound.covers` tells whether a schedule is of that kind. The program ignores that
+    trees may not fit the flows, that a message arrives as a whole and that overheads hold links.
+    Among bytes that meet at a switch it distinguishes only a few latencies; others are rounded down
+    to one of these.
+
+    Args:
+        topology: the network, of at most `MAX_SERVERS` servers.
+        gradient_bytes: size of the whole gradient.
+        collective: a stage, or both, which overlap.
+        slots: K; more slots prove more and take longer. By default as many as take a few seconds.
+        shares: the part of the gradient that each server roots, as in `least_seconds`.
+        time_limit: seconds after which no further slot length is tried.
+        upper_s: the time of a known schedule, if any, which narrows the search.
+
+    Returns:
+        The bound with its certificate.
+
+    Raises:
+        OptionError: for too many servers, or invalid numbers.
+
+    Source: Ford and Fulkerson, "Constructing maximal dynamic flows from static flows", 1958; Liu et
+        al., "Rethinking machine learning collective communication as a multi-commodity flow
+        problem" (TE-CCL), 2024, whose program finds schedules of chunks; docs/concepts/bounds.md.
+
+    >>> import gradweave as gw
+    >>> link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
+    >>> ring = gw.topology.ring(4, link=link)
+    >>> bound = gw.bounds.time_expanded(ring, 4e6)
+    >>> f"{1e3 * bound.plain.seconds:.1f} ms, {1e3 * bound.seconds:.1f} ms"
+    '4.0 ms, 4.4 ms'
+    """
+    if topology.num_servers > MAX_SERVERS:
+        raise OptionError(
+            f"time_expanded: expected at most {MAX_SERVERS} servers, got {topology.num_servers}; "
+            "bounds.least_seconds takes more"
+        )
+    if slots is not None and not 2 <= slots <= MAX_SLOTS:
+        raise OptionError(f"slots: expected 2 to {MAX_SLOTS}, got {slots}")
+    for name, value in (("time_limit", time_limit), ("upper_s", upper_s)):
+        if value is not None and not value > 0:
+            raise OptionError(f"{name}: expected more than 0, got {value}")
+    stop = Stop.after(time_limit)
+    plain = least_seconds(topology, gradient_bytes, collective, shares=shares)
+    if not gradient_bytes or plain.seconds <= 0:
+        return TimeExpandedBound(collective, gradient_bytes, plain, 0.0, None)
+    given = checked_shares(shares, topology.num_servers)
+    prices = _Programs(topology, collective, given, gradient_bytes, slots)
+    best_s, best = _search(prices.solve, plain.seconds, upper_s, gradient_bytes, stop)
+    return TimeExpandedBound(collective, gradient_bytes, plain, best_s * (1 - ROUNDING), best)
+
+
+def _search(
+    prices_at: Callable[[float, Stop], SlotPrices | None],
+    least_s: float,
+    upper_s: float | None,
+    gradient_bytes: float,
+    stop: Stop,
+) -> tuple[float, SlotPrices | None]:
+    """The best bound over several slot lengths.
+
+    Slots of any length prove a bound. The longer they are, the fewer slots a message's delay takes
+    and the less they prove. Once they prove less than their total length, no longer slots can help:
+    the best length is where both are equal.
+    """
+    best_s, best = 0.0, None
+    low, high = least_s, upper_s or math.inf
+    length_s, tried = low, set[bytes]()
+    for _ in range(SOLUTIONS):
+        found = prices_at(length_s, stop)
+        if found is None or (delays := found.slots.delay.tobytes()) in tried:
+            break
+        tried.add(delays)
+        proved = float(found.seconds(gradient_bytes))
+        if proved > best_s:
+            best_s, best = proved, found
+        low = max(low, proved)
+        need, _ = found.slots.seconds(found.prices, found.tolls, gradient_bytes)
+        high = min(high, max(length_s, math.inf if need is None else float(need)))
+        if high <= low * (1 + NEAR) or stop.reached():
+            break
+        length_s = min((low + high) / 2, 2 * low)
+    return best_s, best
+
+
+class _Programs:
+    """The linear programs of a network for slots of any length."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        collective: Collective,
+        shares: tuple[Fraction, ...] | None,
+        gradient_bytes: float,
+        slots: int | None,
+    ) -> None:
+        self.topology, self.shares, self.gradient_bytes = topology, shares, gradient_bytes
+        self.stages: tuple[Collective, ...] = (collective,)
+        if collective == "all_reduce":
+            self.stages = ("reduce_scatter", "all_gather")
+        self.arcs = arcs_of(topology)
+        group = np.arange(topology.num_nodes, dtype=np.int32)[None]
+        if shares is None or len(set(shares)) == 1:
+            free = next(free_groups(topology), None)
+            group = group if free is None else free.permutations
+        self.orbits = Orbits.of(topology, self.arcs, group)
+        flows = len(self.stages) * len(self.arcs.link) * topology.num_servers // len(group)
+        self.slots = slots or int(np.clip(FLOWS // flows, FEWEST, MOST))
+
+    def solve(self, length_s: float, stop: Stop) -> SlotPrices | None:
+        """Prices for slots with some total length, or None if time ran out."""
+        slots = Slots.of(self.topology, self.arcs, self.stages, self.shares, self.slots, length_s)
+        (unit,) = units_of(self.topology, self.stages, False, self.shares)
+        # In units of bytes: a gradient is one unit, and the given time is the unit of time.
+        (rates,) = in_units(self.topology, (unit,))
+        found = Program(slots, self.orbits, rates).solve(stop)
+        return None if found is None else SlotPrices(slots, *map(tuple, found))

@@ -1,0 +1,319 @@
+"""The linear program over time slots, and its dual solution."""
+
+import dataclasses
+import datetime
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.seconds.time_slots import NEVER, Arcs, Slots, cheapest
+from gradweave.schedules.schedule import Collective
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+
+TOLERANCE = 1e-5
+"""Relative tolerance of the solver; the bound loses about as much."""
+MAX_ITERATIONS = 50_000
+"""Maximum number of the solver's iterations."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Orbits:
+    """The orbits of servers, states and arcs under a group of automorphisms."""
+
+    permutations: NDArray[np.int32]
+    """[G, V] the group's elements."""
+    servers: NDArray[np.int64]
+    """[N] by rank, the number of its orbit."""
+    states: NDArray[np.int64]
+    """[S]."""
+    arcs: NDArray[np.int64]
+    """[A]."""
+    links: NDArray[np.int64]
+    """[L]."""
+    moved_arcs: NDArray[np.int64]
+    """[G, A] the image of each arc under each element."""
+
+    @classmethod
+    def of(cls, topology: Topology, arcs: Arcs, permutations: NDArray[np.int32]) -> "Orbits":
+        """The orbits of a group.
+
+        Args:
+            topology: the network.
+            arcs: its arcs.
+            permutations: [G, V] a group of automorphisms.
+        """
+        moved = [arcs.moved(one, topology) for one in permutations]
+        moved_links = [
+            topology.find_links(one[topology.source], one[topology.target]) for one in permutations
+        ]
+        ranks = topology.rank[permutations[:, topology.servers]]
+        moved_arcs = np.array([one for _, one in moved])
+        return cls(
+            permutations,
+            _numbered(ranks),
+            _numbered(np.array([one for one, _ in moved])),
+            _numbered(moved_arcs),
+            _numbered(np.array(moved_links)),
+            moved_arcs,
+        )
+
+
+def _numbered(images: NDArray) -> NDArray[np.int64]:
+    """[n] orbit numbers, from the images [G, n] of n things under a group's elements."""
+    return np.unique(images.min(axis=0), return_inverse=True)[1].astype(np.int64)
+
+
+class Program:
+    """The linear program of a network in slots, for one server, link and root of each orbit."""
+
+    def __init__(self, slots: Slots, orbits: Orbits, rates: NDArray[np.float64]) -> None:
+        """Sets up the variables and rows.
+
+        Args:
+            slots: the network in slots.
+            orbits: orbits of a group of its automorphisms.
+            rates: [L] bandwidths in a unit that makes the length of a slot about one.
+        """
+        self.slots, self.orbits = slots, orbits
+        self.mirrored = slots.mirrored
+        self.stages = slots.stages[:1] if self.mirrored else slots.stages
+        self.columns = 1  # the first is the length of a slot
+        self.rows = 0
+        self.entries: list[tuple[NDArray, NDArray, NDArray]] = []
+        self.low: list[NDArray] = []
+        self.high: list[NDArray] = []
+        self.first = np.unique(orbits.servers, return_index=True)[1]
+        self._add_turns()
+        self.uses, self.flow_rows, self.toll_rows = [], [], []
+        for number, stage in enumerate(self.stages):
+            self._add_stage(number, stage)
+        self._limit_links(rates)
+
+    def _earliest(self, stage: Collective) -> NDArray[np.int64]:
+        """[S, N] the first slot in which each server's contribution can be in each state."""
+        arcs = self.slots.arcs_in(stage)
+        free = np.zeros((self.slots.count, len(arcs.link), 1), np.int64)
+        free = np.where(self.slots.possible[:, :, None], free, NEVER)
+        servers = self.slots.topology.servers
+        least = cheapest(arcs, self.slots.delay, np.repeat(free, len(servers), 2), servers)
+        reached = least < NEVER
+        return np.where(reached.any(axis=0), reached.argmax(axis=0), self.slots.count)
+
+    def _new_columns(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Numbers of new variables for the true entries, −1 elsewhere."""
+        numbers = np.full(mask.shape, -1)
+        added = int(mask.sum())
+        numbers[mask] = np.arange(self.columns, self.columns + added)
+        self.columns += added
+        return numbers
+
+    def _new_rows(self, count: int, low: float, high: float) -> NDArray[np.int64]:
+        numbers = np.arange(self.rows, self.rows + count)
+        self.rows += count
+        self.low.append(np.full(count, low))
+        self.high.append(np.full(count, high))
+        return numbers
+
+    def _enter(self, rows: NDArray, columns: NDArray, value: float | NDArray) -> None:
+        """Adds coefficients for the variables that exist."""
+        kept = columns >= 0
+        value = np.broadcast_to(np.asarray(value, float), columns.shape)
+        self.entries.append((rows[kept], columns[kept], value[kept]))
+
+    def _add_turns(self) -> None:
+        """[K, orbits of servers] bytes that the roots have summed and copy from a slot on."""
+        slots, orbits = self.slots, self.orbits
+        servers, count = slots.topology.servers, slots.count
+        self.earliest = [self._earliest(stage) for stage in slots.stages]
+        slot = np.arange(count)[:, None]
+        possible = np.ones((count, len(servers)), bool)
+        for stage, earliest in zip(slots.stages, self.earliest, strict=True):
+            own = slot if stage == "reduce_scatter" else count - 1 - slot
+            possible &= own >= earliest[servers].max(axis=1)
+        if len(slots.stages) == 1:
+            possible &= slot == (count - 1 if slots.stages[0] == "reduce_scatter" else 0)
+        half = (count + 1) // 2 if self.mirrored else count
+        self.turn = self._new_columns(possible[:half, self.first])
+        if self.mirrored:
+            self.turn = np.concatenate([self.turn, self.turn[::-1][count % 2 :]])
+        sizes = np.bincount(orbits.servers).astype(float)
+        if slots.shares is None:
+            rows = self._new_rows(1, 1.0, 1.0)
+            self._enter(np.broadcast_to(rows, self.turn.shape), self.turn, sizes[None])
+        else:
+            for orbit, rank in enumerate(self.first.tolist()):
+                share = float(slots.shares[rank])
+                row = self._new_rows(1, share, share)
+                self._enter(np.broadcast_to(row, (count,)), self.turn[:, orbit], 1.0)
+
+    def _add_stage(self, number: int, stage: Collective) -> None:
+        """Adds flows for one server per orbit to the turns, and the bytes that carry them."""
+        slots, orbits, count = self.slots, self.orbits, self.slots.count
+        arcs, delay = slots.arcs_in(stage), slots.delay
+        topology, earliest = slots.topology, self.earliest[number]
+        last = self._latest_turn(number)
+        arc_orbits = int(orbits.arcs.max()) + 1
+        slot = np.arange(count)[:, None, None]
+        left = earliest[arcs.tail][:, self.first]
+        useful = (slot >= left) & (slot + delay[:, None] <= last[arcs.head][:, None])
+        useful &= arcs.head[:, None] != topology.servers[self.first]
+        flow = self._new_columns(useful)
+        carried = np.zeros((count, arc_orbits), bool)
+        slot_used, arc_used = np.nonzero(useful.any(axis=2))
+        carried[slot_used, orbits.arcs[arc_used]] = True
+        use = self._new_columns(carried)
+        # A link's bytes on an arc are at least each flow over it.
+        where = np.nonzero(useful)
+        rows = self._new_rows(len(where[0]), -np.inf, 0.0)
+        self._enter(rows, flow[where], 1.0)
+        self._enter(rows, use[where[0], orbits.arcs[where[1]]], -1.0)
+        self.flow_rows.append((where, rows))
+        self._balance_flows(stage, flow, where)
+        # Switches forward immediately.
+        state_example = np.unique(orbits.states, return_index=True)[1]
+        switch = ~topology.is_server[slots.arcs.node[state_example]]
+        chosen = state_example[switch]
+        row_of = np.full((count, len(slots.arcs.node)), -1)
+        row_of[:, chosen] = self._new_rows(count * len(chosen), 0.0, 0.0).reshape(count, -1)
+        k, a = np.nonzero(np.broadcast_to(np.ones((1, len(delay)), bool), (count, len(delay))))
+        arrives = k + delay[a]
+        inside = arrives < count
+        k, a, arrives = k[inside], a[inside], arrives[inside]
+        for row, sign in ((row_of[arrives, arcs.head[a]], 1.0), (row_of[k, arcs.tail[a]], -1.0)):
+            on = row >= 0
+            self._enter(row[on], use[k[on], orbits.arcs[a[on]]], sign)
+        self.toll_rows.append((row_of, chosen))
+        self.uses.append(use)
+
+    def _latest_turn(self, number: int) -> NDArray[np.int64]:
+        """[S] the last slot in which bytes in a state can still be of use.
+
+        Slots are counted in the stage's direction of time.
+        """
+        slots, count = self.slots, self.slots.count
+        servers = slots.topology.servers
+        stage = slots.stages[number]
+        turns = self.turn[:, self.orbits.servers] >= 0
+        if stage == "all_gather":
+            turns = turns[::-1]
+        last = np.where(turns.any(axis=0), count - 1 - turns[::-1].argmax(axis=0), -1)
+        arcs = slots.arcs_in(stage)
+        latest = np.full(len(arcs.node), -1)
+        latest[servers] = last
+        while True:
+            before = latest.copy()
+            np.maximum.at(latest, arcs.tail, latest[arcs.head] - slots.delay)
+            if np.array_equal(latest, before):
+                return latest
+
+    def _balance_flows(
+        self, stage: Collective, flow: NDArray[np.int64], where: tuple[NDArray, ...]
+    ) -> None:
+        """Servers keep bytes until these leave or turn; switches keep nothing."""
+        slots, orbits, count = self.slots, self.orbits, self.slots.count
+        arcs, servers = slots.arcs_in(stage), slots.topology.servers
+        states, flows = len(arcs.node), len(self.first)
+        rows = self._new_rows(count * states * flows, 0.0, 0.0).reshape(count, states, flows)
+        own = rows[0, servers[self.first], np.arange(flows)]
+        base = int(rows.flat[0])
+        self.low[-1][own - base] = self.high[-1][own - base] = -1.0
+        k, a, u = where
+        self._enter(rows[k + slots.delay[a], arcs.head[a], u], flow[where], 1.0)
+        self._enter(rows[k, arcs.tail[a], u], flow[where], -1.0)
+        kept = self._new_columns(np.ones((count - 1, len(servers), flows), bool))
+        self._enter(rows[1:, servers], kept, 1.0)
+        self._enter(rows[:-1, servers], kept, -1.0)
+        turn = self.turn[:, orbits.servers][:, :, None]
+        turn = turn if stage == "reduce_scatter" else turn[::-1]
+        turn = np.broadcast_to(turn, (count, len(servers), flows))
+        self._enter(rows[:, servers], turn, -1.0)
+
+    def _limit_links(self, rates: NDArray[np.float64]) -> None:
+        """Limits each link direction to its bandwidth in each slot."""
+        slots, orbits, count = self.slots, self.orbits, self.slots.count
+        example = np.unique(orbits.links, return_index=True)[1]
+        chosen = np.full(len(rates), -1)
+        chosen[example] = np.arange(len(example))
+        rows = self._new_rows(count * len(example), -np.inf, 0.0).reshape(count, -1)
+        self._enter(rows, np.zeros(rows.shape, np.int64), -rates[example])
+        for number, stage in enumerate(slots.stages):
+            k, a = np.nonzero(slots.possible & (chosen[slots.arcs.link] >= 0))
+            row = rows[slots.used_at(stage, k, a), chosen[slots.arcs.link[a]]]
+            use = self.uses[0 if self.mirrored else number]
+            way = slots.topology.opposite[a] if self.mirrored and number else a
+            self._enter(row, use[k, orbits.arcs[way]], 1.0)
+
+    def solve(self, stop: Stop) -> tuple[list[NDArray], list[NDArray]] | None:
+        """Prices and tolls from the dual solution, for `Slots.seconds`, or None if not found."""
+        possible = self.turn.max(axis=0) >= 0
+        in_time = possible.any() if self.slots.shares is None else possible.all()
+        # If no root can have all contributions in time for its copies, any prices prove it.
+        values = self._dual_values(stop) if in_time else np.zeros(self.rows)
+        if values is None:
+            return None
+        prices, tolls = [], []
+        slots, orbits = self.slots, self.orbits
+        group = len(orbits.permutations)
+        sizes = np.bincount(orbits.states)
+        for (where, rows), (row_of, chosen) in zip(self.flow_rows, self.toll_rows, strict=True):
+            k, a, u = where
+            price = np.zeros((slots.count, len(slots.arcs.link), slots.topology.num_servers))
+            value = np.maximum(-values[rows], 0.0)
+            for permutation, moved in zip(orbits.permutations, orbits.moved_arcs, strict=True):
+                to = slots.topology.rank[permutation[slots.topology.servers[self.first]]]
+                price[k, moved[a], to[u]] = value
+            of_orbit = np.zeros((slots.count, len(sizes)))
+            of_orbit[:, orbits.states[chosen]] = values[row_of[:, chosen]] * (
+                group / sizes[orbits.states[chosen]]
+            )
+            toll = of_orbit[:, orbits.states]
+            prices.append(price)
+            tolls.append(toll)
+        if self.mirrored:
+            prices.append(prices[0][:, slots.topology.opposite])
+            tolls.append(tolls[0])
+        return prices, tolls
+
+    def _dual_values(self, stop: Stop) -> NDArray[np.float64] | None:
+        """[rows] approximate dual values from PDLP, ten times faster than the simplex algorithm."""
+        from ortools.math_opt.python import mathopt
+
+        params = mathopt.SolveParameters(iteration_limit=MAX_ITERATIONS)
+        if math.isfinite(stop.deadline):
+            params.time_limit = datetime.timedelta(seconds=stop.seconds_left)
+        criteria = params.pdlp.termination_criteria.simple_optimality_criteria
+        criteria.eps_optimal_relative = criteria.eps_optimal_absolute = TOLERANCE
+        try:
+            result: Any = mathopt.solve(self._model(), mathopt.SolverType.PDLP, params=params)
+            values = result.dual_values()
+        except (AttributeError, RuntimeError, ValueError):
+            return None  # the solver ended without a solution
+        numbers = np.zeros(self.rows)
+        numbers[[row.id for row in values]] = list(values.values())
+        return numbers
+
+    def _model(self) -> Any:
+        """The model for the solver: minimise the length of a slot."""
+        from ortools.math_opt import model_pb2
+        from ortools.math_opt.python import mathopt
+
+        rows, columns, value = (np.concatenate(each) for each in zip(*self.entries, strict=True))
+        key, place = np.unique(rows * self.columns + columns, return_inverse=True)
+        rows, columns = np.divmod(key, self.columns)
+        model: Any = model_pb2.ModelProto()
+        model.variables.ids.extend(range(self.columns))
+        model.variables.lower_bounds.extend([0.0] * self.columns)
+        model.variables.upper_bounds.extend([np.inf] * self.columns)
+        model.variables.integers.extend([False] * self.columns)
+        model.linear_constraints.ids.extend(range(self.rows))
+        model.linear_constraints.lower_bounds.extend(np.concatenate(self.low).tolist())
+        model.linear_constraints.upper_bounds.extend(np.concatenate(self.high).tolist())
+        model.linear_constraint_matrix.row_ids.extend(rows.tolist())
+        model.linear_constraint_matrix.column_ids.extend(columns.tolist())
+        model.linear_constraint_matrix.coefficients.extend(np.bincount(place, value).tolist())
+        model.objective.linear_coefficients.ids.append(0)
+        model.objective.linear_coefficients.values.append(1.0)
+        return mathopt.Model.from_model_proto(model)

@@ -1,0 +1,1 @@
+"""The commands, one file each, and a folder for each group of several files."""

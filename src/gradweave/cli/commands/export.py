@@ -1,0 +1,224 @@
+"""``gradweave export``: write a schedule as a file for another program."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.atomic import atomic_write
+from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
+from gradweave.cli.groups import command
+from gradweave.cli.options import SizeType, json_option, writable
+from gradweave.cli.sizes import size_option
+from gradweave.errors import OptionError
+from gradweave.export import FORMATS
+from gradweave.export.chakra import save_chakra_et
+from gradweave.export.equal_pieces import EqualPieces, in_equal_pieces_for
+from gradweave.export.msccl import DIALECTS, save_msccl_xml, to_msccl_xml
+from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
+from gradweave.export.perfetto import save_perfetto
+from gradweave.export.rankfile import parse_hosts, save_rankfile
+from gradweave.schedules.file import load
+from gradweave.schedules.kinds import check_schedule_file
+from gradweave.schedules.schedule import Schedule
+from gradweave.topology.units import format_seconds, format_size
+from gradweave.wording import counted
+
+_PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
+_PIECES = ("equal_pieces", "pieces", "gradient_bytes")
+_OPTIONS_OF = {
+    "msccl-xml": (*_PLANS, "protocol", "dialect", *_PIECES),
+    "mscclpp-json": (*_PLANS, *_PIECES),
+    "chakra-et": ("gradient_bytes", "element_bytes"),
+    "rankfile": ("hosts",),
+    "perfetto": ("gradient_bytes", "measured"),
+}
+"""The options of each format."""
+_SIZED = ("chakra-et", "perfetto")
+"""Formats that need the size of the gradient."""
+_PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.protocols}))
+
+
+@command(
+    examples=[
+        "plan.json --format msccl-xml --output plan.xml",
+        "plan.json --format perfetto --size 100MB --output plan.pftrace",
+    ]
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    required=True,
+    help="Write the schedule in this format.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Write this file; for chakra-et, the files OUTPUT.<rank>.et.",
+)
+@click.option("--name", help="Give the algorithm or plan this name.")
+@click.option("--instances", type=int, help="Run this many copies in parallel.  [default: 1]")
+@click.option(
+    "--in-place/--out-of-place",
+    "in_place",
+    default=None,
+    help="Use it for calls in place or out of place.  [default: in place]",
+)
+@click.option("--min-bytes", type=SizeType(least=0), help="Use it for messages from this size on.")
+@click.option("--max-bytes", type=SizeType(), help="Use it for messages up to this size.")
+@click.option(
+    "--protocol",
+    type=click.Choice(_PROTOCOLS),
+    help="Use this protocol (msccl-xml).  [default: Simple]",
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(tuple(DIALECTS)),
+    help="Write msccl-xml for MSCCL or for RCCL before 2.28.3, which removed it.  [default: msccl]",
+)
+@click.option(
+    "--equal-pieces",
+    is_flag=True,
+    default=None,
+    help="Convert pieces of unequal sizes to pieces of one size, and print the cost (msccl-xml, "
+    "mscclpp-json).",
+)
+@click.option(
+    "--pieces",
+    type=click.IntRange(min=1),
+    help="Number of pieces for --equal-pieces.  [default: chosen by the predicted time]",
+)
+@size_option(
+    "Size of the gradient. chakra-et and perfetto need it; --equal-pieces is optimised for it.  "
+    "[default: the size of the search, else 100MB]"
+)
+@click.option(
+    "--element-bytes", type=int, help="Size of a number in bytes (chakra-et).  [default: 4]"
+)
+@click.option(
+    "--hosts",
+    metavar="HOSTS",
+    help="Name the hosts in the order of ranks, as in node1:8,node2:8 (rankfile).  "
+    "[default: the servers' names]",
+)
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Add the runs that 'gradweave bench --json' printed to this file (perfetto).",
+)
+@json_option
+def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
+    """Convert the schedule in FILE to another tool's format.
+
+    The tools are MSCCL and legacy RCCL, MSCCL++, Chakra, mpirun and Perfetto.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    _check(format_, given)
+    writable(None if format_ == "chakra-et" else output)
+    check_schedule_file(file, "export")
+    with Progress(f"reading {file}") as progress:
+        schedule = load(file)
+        cut = None
+        if "equal_pieces" in given:
+            progress("making pieces of one size")
+            cut = _save_in_equal_pieces(schedule, format_, output, given)
+            schedule, files = cut.schedule, [output]
+        else:
+            progress(f"writing {counted(schedule.num_transfers, 'transfer')}")
+            files = _save(schedule, format_, output, given)
+    if as_json:
+        print_json(_summary(file, format_, schedule, files, cut))
+        return
+    more = f" to {files[-1]}" if len(files) > 1 else ""
+    print_lines(
+        f"{schedule.name} on {schedule.topology.name}, "
+        f"{schedule.topology.num_servers} servers, {counted(schedule.pieces, 'piece')}",
+        *([] if cut is None else [_cost_line(cut)]),
+        *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
+        f"written to {files[0]}{more}",
+    )
+
+
+def _summary(
+    file: Path, format_: str, schedule: Schedule, files: list[Path], cut: EqualPieces | None
+) -> dict[str, Any]:
+    summary: dict[str, Any] = {
+        "file": str(file),
+        "format": format_,
+        "topology": schedule.topology.name,
+        "collective": schedule.name,
+        "servers": schedule.topology.num_servers,
+        "pieces": schedule.pieces,
+        "transfers": schedule.num_transfers,
+        "output": [str(path) for path in files],
+    }
+    if cut is not None:
+        summary["equal_pieces"] = {
+            "gradient_bytes": cut.gradient_bytes,
+            "seconds": cut.seconds,
+            "seconds_before": cut.seconds_before,
+            "pieces_before": cut.pieces_before,
+        }
+    return summary | ({"ranks": rank_map(schedule.topology)} if format_ == "rankfile" else {})
+
+
+def _cost_line(cut: EqualPieces) -> str:
+    now, before = format_seconds(cut.seconds), format_seconds(cut.seconds_before)
+    return (
+        f"{format_size(cut.gradient_bytes)}: {now} in pieces of one size, {before} in the "
+        f"{counted(cut.pieces_before, 'piece')} of the schedule, as predicted"
+    )
+
+
+def _save_in_equal_pieces(
+    schedule: Schedule, format_: str, output: Path, given: dict[str, Any]
+) -> EqualPieces:
+    """Writes as many pieces of one size as are worth it and the format takes."""
+    options = {name: value for name, value in given.items() if name not in _PIECES}
+    write = partial(to_msccl_xml if format_ == "msccl-xml" else to_mscclpp_json, **options)
+    made, content = in_equal_pieces_for(
+        schedule, write, given.get("pieces"), given.get("gradient_bytes")
+    )
+    atomic_write(output, content)
+    return made
+
+
+def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any]) -> list[Path]:
+    if format_ == "chakra-et":
+        return save_chakra_et(schedule, output, **given)
+    if format_ == "perfetto":
+        save_perfetto(schedule, output, **given)
+        return [output]
+    if format_ == "rankfile":
+        hosts = parse_hosts(given["hosts"]) if "hosts" in given else None
+        save_rankfile(schedule, output, hosts=hosts)
+        return [output]
+    (save_msccl_xml if format_ == "msccl-xml" else save_mscclpp_json)(schedule, output, **given)
+    return [output]
+
+
+def _check(format_: str, given: dict[str, Any]) -> None:
+    """Refuses options of other formats, and the lack of a required one."""
+    for name in given:
+        if name not in _OPTIONS_OF[format_]:
+            others = ", ".join(other for other in FORMATS if name in _OPTIONS_OF[other])
+            raise OptionError(f"{_option(name)} is for {others}, not for {format_}; leave it out")
+    if "equal_pieces" not in given:
+        if "pieces" in given:
+            raise OptionError("--pieces is for --equal-pieces; give both")
+        if "gradient_bytes" in given and format_ not in _SIZED:
+            sized = ", ".join(_SIZED)
+            raise OptionError(f"--size is for {sized} and --equal-pieces; leave it out")
+    if format_ in _SIZED and "gradient_bytes" not in given:
+        raise OptionError(f"{format_} needs --size, the size of the gradient")
+
+
+def _option(name: str) -> str:
+    if name == "in_place":
+        return "--in-place or --out-of-place"
+    return "--size" if name == "gradient_bytes" else f"--{name.replace('_', '-')}"

@@ -1,0 +1,60 @@
+"""``gradweave plugins list``: schedulers, environments and algorithms."""
+
+from collections.abc import Callable, Iterator
+
+import click
+
+from gradweave import plugins
+from gradweave.cli.groups import command
+from gradweave.cli.listing import Entry, print_listing, summary_of, with_plugins
+from gradweave.cli.options import json_option
+
+WHAT = ("schedulers", "environments", "algorithms")
+
+
+@command("list", examples=["schedulers"])
+@click.argument("what", type=click.Choice(WHAT))
+@json_option
+def list_(what: str, as_json: bool) -> None:
+    """List schedulers, environments or algorithms.
+
+    Plugins of installed packages are included. Those that cannot be loaded are reported on
+    standard error, one line each. 'gradweave topology list' lists the families of networks.
+    """
+    print_listing(what, _EACH[what](), as_json)
+
+
+def _schedulers() -> Iterator[Entry | str]:
+    from gradweave.schedulers.spec import STRATEGIES, read_plugin
+
+    own = [Entry(name, summary_of(strategy)) for name, strategy in STRATEGIES.items()]
+    return with_plugins(
+        plugins.SCHEDULER,
+        own,
+        STRATEGIES,
+        read_plugin,
+        lambda plugin, strategy: (plugin.name, summary_of(strategy)),
+    )
+
+
+def _environments() -> Iterator[Entry | str]:
+    from gradweave.marl.games.environments import FAMILIES, ids, read_plugin
+
+    return with_plugins(
+        plugins.ENVIRONMENT,
+        [Entry(id, family.meaning) for family in FAMILIES.values() for id in family.ids],
+        [*ids(), *FAMILIES],
+        read_plugin,
+        lambda plugin, family: (plugin.name, family.meaning or "a game"),
+    )
+
+
+def _algorithms() -> Iterator[Entry | str]:
+    from gradweave.marl.learners.algorithms import ALGORITHMS
+
+    return iter([Entry(name, row.summary) for name, row in ALGORITHMS.items()])
+
+
+_EACH: dict[str, Callable[[], Iterator[Entry | str]]] = dict(
+    zip(WHAT, (_schedulers, _environments, _algorithms), strict=True)
+)

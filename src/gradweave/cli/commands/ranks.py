@@ -1,0 +1,251 @@
+"""``gradweave ranks``: the order of ranks that makes a stock library quick on a network."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+import click
+
+from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table, warn
+from gradweave.cli.groups import command
+from gradweave.cli.meshes import mesh_axes, of_axes
+from gradweave.cli.options import (
+    FaultOptions,
+    SizesType,
+    fault_options,
+    faults,
+    json_option,
+    seed_option,
+    time_limit_option,
+    writable,
+)
+from gradweave.errors import OptionError, SpecError
+from gradweave.export.rank_order import ORDER_FORMATS, save_rank_order, to_rank_order
+from gradweave.export.rankfile import hosts_of_servers, parse_hosts
+from gradweave.ranks.libraries import LIBRARIES
+from gradweave.ranks.search import Order, optimize
+from gradweave.simulator.runtime import NAMES
+from gradweave.topology.formats.files import read
+from gradweave.topology.formats.host_tree import HostLinks
+from gradweave.topology.spec import from_spec
+from gradweave.topology.topology import Link, Topology
+from gradweave.topology.units import (
+    ambiguous_bandwidth,
+    format_seconds,
+    format_size,
+    parse_bandwidth,
+    parse_size,
+)
+
+_SHOWN = 16
+"""Number of ranks that are printed."""
+
+
+_STEP_BYTES = (25_000_000,)
+
+
+class _RankSizes(SizesType):
+    """Sizes as everywhere, or a size for each axis such as tp=4GB,dp=500MB."""
+
+    def _read(self, value: Any) -> Any:
+        if not isinstance(value, str) or "=" not in value:
+            return super()._read(value)
+        try:
+            return {axis: float(parse_size(x)) for axis, x in of_axes("axes", value).items()}
+        except OptionError as error:
+            raise SpecError(str(error)) from None
+
+
+@command(examples=["cluster.hosts --bandwidth 10Gbit/s --output hosts.txt"])
+@click.argument("network")
+@click.option(
+    "--for",
+    "library",
+    type=click.Choice([*LIBRARIES]),
+    default="gloo",
+    show_default=True,
+    help="Optimise for the all-reduce of this library.",
+)
+@click.option(
+    *("--size", "sizes"),
+    type=_RankSizes(),
+    default="25MB",
+    show_default=True,
+    help="Size of the gradient. A list (1MB,8MB) or a range (1MB..64MB, doubling; 1KB..1GB*10) "
+    "makes a table, and the order is optimised for the largest. With --mesh, the bytes per step "
+    "along each axis, such as tp=4GB,dp=500MB.",
+)
+@click.option(
+    "--mesh",
+    metavar="AXIS=N,…",
+    help="Groups of ranks, such as dp=4,tp=8; ranks along the last axis are consecutive.",
+)
+@click.option(
+    "--runtime",
+    metavar="NAME|FILE",
+    help=f"Message costs: ideal (none), {', '.join(NAMES)}, or a TOML file.  "
+    "[default: the library's]",
+)
+@click.option("--hosts", help="Host of each server, in order of id, as in node1,node2.")
+@click.option(
+    "--addresses",
+    metavar="IP,…",
+    help="With --format mlx, the IP address of each server, in order of id.",
+)
+@click.option("--bandwidth", help="Bandwidth per host, for a list of hosts.  [default: 100Gbit/s]")
+@click.option(
+    "--oversubscription",
+    type=float,
+    help="Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
+    "hosts' bandwidth.  [default: 1]",
+)
+@fault_options
+@seed_option
+@time_limit_option
+@click.option("--output", type=click.Path(path_type=Path), help="Write the order to this file.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(ORDER_FORMATS),
+    help="Format of the file.  [default: hostfile]",
+)
+@json_option
+def ranks(
+    network: str,
+    library: str,
+    sizes: tuple[int, ...] | dict[str, float],
+    mesh: str | None,
+    runtime: str | None,
+    hosts: str | None,
+    addresses: str | None,
+    bandwidth: str | None,
+    oversubscription: float | None,
+    seed: int,
+    time_limit: float | None,
+    output: Path | None,
+    format_: str | None,
+    as_json: bool,
+    **lost: Unpack[FaultOptions],
+) -> None:
+    """Find the rank order in which a stock library is fastest.
+
+    NETWORK is a specification, a network's file, or a list of hosts: Slurm's topology.conf or
+    topology.yaml, topograph's JSON, or lines such as rack1:node7.
+    """
+    writable(output)
+    if format_ is not None and output is None:
+        raise OptionError("--format: expected --output with it; give both")
+    ips = None if addresses is None else [ip.strip() for ip in addresses.split(",")]
+    if ips is not None and format_ != "mlx":
+        raise OptionError("--addresses: expected --format mlx with it; give both")
+    axes = None if mesh is None else mesh_axes(mesh)
+    moved, gradient_bytes = (sizes, _STEP_BYTES) if isinstance(sizes, dict) else (None, sizes)
+    if moved is not None and axes is None:
+        raise OptionError("--size: expected --mesh with sizes along axes")
+    with Progress(f"ordering {network}") as progress:
+        topology = faults(lost).apply_to(_network(network, bandwidth, oversubscription))
+        if hosts is not None:
+            topology = _named(topology, hosts_of_servers(topology, parse_hosts(hosts)))
+        format_ = format_ or "hostfile"
+        if output is not None:  # refused before the search
+            to_rank_order(topology, topology.servers.tolist(), format_, addresses=ips)
+        found = optimize(
+            topology,
+            library,
+            max(gradient_bytes),
+            mesh=axes,
+            axis_bytes=moved,
+            runtime=runtime,
+            seed=seed,
+            time_limit=time_limit,
+            progress=progress,
+        )
+        sized = [found]
+        if axes is None and len(gradient_bytes) > 1:
+            sized = [found.at(size) for size in gradient_bytes]
+        if output is not None:
+            save_rank_order(topology, found.ranks, output, format_, addresses=ips)
+    if as_json:
+        print_json(_object(found, sized, output))
+        return
+    print_lines(*_head(found))
+    print_table(_table(sized))
+    print_lines(*_notes(found))
+    if output is None:
+        note("nothing written: --output hosts.txt --format hostfile writes the order")
+    else:
+        print_lines(f"written to {output}")
+
+
+def _network(text: str, bandwidth: str | None, oversubscription: float | None) -> Topology:
+    """The network; for a list of hosts, with the given bandwidth and oversubscription."""
+    if bandwidth is None and oversubscription is None:
+        return from_spec(text)
+    link = Link()
+    if bandwidth is not None:
+        if doubt := ambiguous_bandwidth(bandwidth):
+            warn(f"--bandwidth: {doubt}")
+        link = dataclasses.replace(link, bandwidth_bytes_per_s=parse_bandwidth(bandwidth))
+    given = HostLinks(link, 1.0 if oversubscription is None else oversubscription)
+    return read(text, host_links=given)
+
+
+def _named(topology: Topology, hosts: list[str]) -> Topology:
+    """The network with hosts as its servers' names."""
+    labels = list(topology.labels) or [str(node) for node in range(topology.num_nodes)]
+    for server, host in zip(topology.servers.tolist(), hosts, strict=True):
+        labels[server] = host
+    return dataclasses.replace(topology, labels=tuple(labels))
+
+
+def _object(found: Order, sized: list[Order], output: Path | None) -> dict[str, Any]:
+    keys = ("gradient_bytes", "seconds", "by_id_s", "by_name_s", "bound_s", "algorithm")
+    each = [{key: one.as_object()[key] for key in keys} for one in sized]
+    why = found.bound.reason(found.topology.id_name)
+    written = None if output is None else str(output)
+    return found.as_object() | {"bound_reason": why, "sizes": each, "output": written}
+
+
+def _head(found: Order) -> list[str]:
+    topology = found.topology
+    shown = [topology.id_name(server) for server in found.ranks[:_SHOWN]]
+    more = " …" * (len(found.ranks) > _SHOWN)
+    return [
+        f"{topology.name}: {topology.num_servers} servers, for {found.library}",
+        f"ranks: {' '.join(shown)}{more}",
+    ]
+
+
+def _table(sized: list[Order]) -> Any:
+    by_name = sized[0].by_name_s is not None
+    heads = ["moved", "its", "this order", *(["by name"] if by_name else []), "by id", "at least"]
+    return table([*heads, "above"], [_cells(one) for one in sized])
+
+
+def _cells(one: Order) -> list[str]:
+    others = [one.by_id_s] if one.by_name_s is None else [one.by_name_s, one.by_id_s]
+    return [
+        format_size(one.gradient_bytes),
+        one.algorithm.replace("_", " "),
+        format_seconds(one.seconds),
+        *(f"{format_seconds(other)} ({other / one.seconds:.2f}×)" for other in others),
+        format_seconds(one.bound.seconds),
+        f"{one.gap:.1%}",
+    ]
+
+
+def _notes(found: Order) -> list[str]:
+    name = found.topology.id_name
+    lines = [f"no order is predicted below the bound, since {found.bound.reason(name)}"]
+    if found.mesh is not None:
+        axes: Mapping[str, float] = found.axis_s
+        lines.append(", ".join(f"{axis} {format_seconds(s)}" for axis, s in axes.items()))
+    elif found.bound.kind == "processors" and found.gap < 1e-3:
+        lines.append(
+            "processors, not links, limit the time at this size: other orders are predicted to be "
+            "as fast unless they load a link more; --runtime ideal ignores processors"
+        )
+    how = "every ring was compared" if found.compared_all else "found by annealing"
+    when = ", when time was up" * (found.stopped == "time")
+    return [*lines, f"{how} in {found.wall_s:.2f} s{when}"]

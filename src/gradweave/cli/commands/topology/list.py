@@ -1,0 +1,32 @@
+"""``gradweave topology list``: the families of networks."""
+
+from collections.abc import Iterator
+
+from gradweave import plugins
+from gradweave.cli.groups import command
+from gradweave.cli.listing import Entry, print_listing, with_plugins
+from gradweave.cli.options import json_option
+
+
+@command("list", examples=["--json"])
+@json_option
+def list_(as_json: bool) -> None:
+    """List the families of networks.
+
+    Plugins of installed packages are included. Those that cannot be loaded are reported on
+    standard error, one line each.
+    """
+    print_listing("topologies", _topologies(), as_json)
+
+
+def _topologies() -> Iterator[Entry | str]:
+    from gradweave.topology.spec import example_of, own_families, read_plugin
+
+    own = own_families()
+    return with_plugins(
+        plugins.TOPOLOGY,
+        [Entry(example, summary) for example, summary in own.values()],
+        own,
+        read_plugin,
+        lambda plugin, build: example_of(plugin.name, build),
+    )

@@ -1,0 +1,167 @@
+"""``gradweave topology measure``: a live network, measured into a topology file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.cli.console import (
+    Progress,
+    complain,
+    note,
+    print_json,
+    print_lines,
+    print_table,
+    table,
+)
+from gradweave.cli.groups import command
+from gradweave.cli.options import json_option, positive, writable
+from gradweave.errors import OptionError
+from gradweave.execute.running.joined import ended_at_once
+from gradweave.probe.launch import (
+    BACKENDS,
+    on_this_machine,
+    take_part,
+    told_in_one_line,
+    under_launcher,
+)
+from gradweave.probe.session import SLOT_S, TIMEOUT_S, Terms
+from gradweave.processes.ending import end_at_once
+from gradweave.processes.launchers import rank_given
+from gradweave.topology.formats.files import read
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import format_bandwidth, format_seconds
+from gradweave.wording import counted
+
+_MOST_SHOWN = 24
+
+
+@command(examples=["net.json --servers 4"])
+@click.argument("output", type=click.Path(path_type=Path))
+@click.option(
+    "--backend",
+    type=click.Choice(sorted(BACKENDS)),
+    default="torch",
+    show_default=True,
+    help="Measure the messages of this backend.",
+)
+@click.option(
+    "--servers",
+    type=click.IntRange(2, 256),
+    metavar="N",
+    help="Start this many processes on this machine, without a launcher.",
+)
+@click.option(
+    "--slot",
+    type=float,
+    default=SLOT_S,
+    show_default=True,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="Measure a transfer for this long, after its window has grown.",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=TIMEOUT_S,
+    show_default=True,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="End the measurement when a server has been silent for this long.",
+)
+@json_option
+def measure(
+    output: Path, backend: str, servers: int | None, slot: float, timeout: float, as_json: bool
+) -> None:
+    """Measure the network between processes into a file, OUTPUT.
+
+    Start it with mpirun or torchrun, one process per server. It measures round trips and bandwidths
+    of all pairs, both ways, and then of many pairs at once: those that are slower together share a
+    link. All commands that take a NETWORK take the file.
+    """
+    with ended_at_once(complain):
+        writable(output, ".json", ".yaml", ".yml")
+        terms = Terms(slot, timeout)
+        joined = under_launcher(backend)
+        first = rank_given(backend) in (None, 0)
+        if joined and servers is not None:
+            raise OptionError("--servers: under a launcher its processes are the servers")
+        if not joined and servers is None:
+            raise OptionError(
+                "expected mpirun or torchrun around this, one process per server, or --servers N "
+                "for processes on this machine"
+            )
+        with Progress("measuring") as progress, told_in_one_line():
+            if not first:
+                progress.hide()
+            if servers is None:
+                take_part(output, backend, terms, progress, note)
+            else:
+                on_this_machine(servers, output, terms, progress, note)
+    if first:
+        _report(output, as_json)
+    if joined and backend == "torch":
+        # The engine would take seconds to clear away what goes with the process anyway.
+        end_at_once(0, lambda: None)
+
+
+def _report(output: Path, as_json: bool) -> None:
+    """Prints what is in the file."""
+    topology = read(output)
+    how = _how(output)
+    if as_json:
+        print_json(_as_object(topology, output, how))
+        return
+    print_lines(
+        f"{topology.num_servers} servers, "
+        f"{counted(len(topology.switches), 'switch', 'switches')} (what is shared), "
+        f"{counted(topology.num_links, 'link')}, "
+        f"measured in {how['seconds']:.1f} s by {how['library']}"
+    )
+    print_table(_table(topology))
+    if topology.num_links > _MOST_SHOWN:
+        print_lines(f"and {topology.num_links - _MOST_SHOWN} more links")
+    print_lines(f"written to {output}")
+
+
+def _how(output: Path) -> dict[str, Any]:
+    """When and by what a file was measured."""
+    if output.suffix == ".json":
+        return json.loads(output.read_text())["graph"]["measured"]
+    import yaml
+
+    return yaml.safe_load(output.read_text())["graph"]["measured"]
+
+
+def _as_object(topology: Topology, output: Path, how: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "file": str(output),
+        "servers": topology.num_servers,
+        "switches": len(topology.switches),
+        "labels": list(topology.labels),
+        "links": {
+            "source": topology.source.tolist(),
+            "target": topology.target.tolist(),
+            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
+            "latency_s": topology.latency_s.tolist(),
+            "overhead_s": topology.overhead_s.tolist(),
+        },
+        "measured": how,
+    }
+
+
+def _table(topology: Topology) -> Any:
+    rows = []
+    for link in range(len(topology.source)):
+        back = int(topology.opposite[link])
+        if link < back and len(rows) < _MOST_SHOWN:
+            rows.append(
+                [
+                    topology.link_name(link),
+                    format_bandwidth(float(topology.bandwidth_bytes_per_s[link])),
+                    format_bandwidth(float(topology.bandwidth_bytes_per_s[back])),
+                    format_seconds(float(topology.latency_s[link])),
+                ]
+            )
+    return table(["link", "there", "back", "latency"], rows)

@@ -1,1 +1,0 @@
-"""The verbs: one file each, thin."""

@@ -1,1 +1,0 @@
-"""Demands other than an all-reduce: messages from server to server."""

@@ -1,0 +1,1 @@
+"""Strategies for any demand: collectives of groups, several jobs, point-to-point messages."""

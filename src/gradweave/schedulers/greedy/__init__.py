@@ -1,0 +1,1 @@
+"""Trees grown one by one at duals from a trained policy, in milliseconds."""

@@ -1,0 +1,197 @@
+"""Trees over all servers, composed of the dimensions' trees, with their shares."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedulers.grid.exchange import Exchange, LineHops
+from gradweave.schedulers.grid.grid import Grid
+from gradweave.schedulers.grid.tuning import TUNING
+from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedulers.ordering.priority_kernel import Parts
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Composed:
+    """Trees that combine one tree of each dimension, for all orders of the dimensions in use."""
+
+    parts: Parts
+    share: NDArray[np.float64]
+    """[parts] share of the gradient."""
+    turn: NDArray[np.int64]
+    """[parts] number of earlier trees with the same root and order."""
+    keys: int
+    """Exclusive upper limit of all keys."""
+    order: NDArray[np.int64]
+    """[parts] number of the order of dimensions that each follows."""
+
+
+def composed(
+    grid: Grid, hops: LineHops, exchanges: list[Exchange], order: tuple[int, ...]
+) -> Composed:
+    """All combinations of the dimensions' trees, with equal shares for all roots.
+
+    Towards the root, servers first reduce along the first dimension of the order to the servers
+    that have the root's coordinate there; these reduce along the next dimension; and so on. From
+    the root, the same in reverse.
+
+    Args:
+        grid: the servers' places.
+        hops: the routes.
+        exchanges: the exchange of each dimension.
+        order: the order of the dimensions; most bytes move over the first.
+
+    Source: Cho, Saxena, Kung et al., "BlueConnect", 2019, for the decomposition; Rashidi et al.,
+        "Themis", ISCA 2022, for several orders at once.
+    """
+    tree = np.indices([len(one.root) for one in exchanges]).reshape(len(exchanges), -1).T
+    root = np.stack([one.root[tree[:, d]] for d, one in enumerate(exchanges)], axis=1)
+    share = np.prod([one.share[tree[:, d]] for d, one in enumerate(exchanges)], axis=0)
+    parts, servers = len(tree), grid.topology.num_servers
+    parent = np.empty((parts, servers), np.int32)
+    hop = np.zeros((2, parts, servers), np.int32)
+    moving = np.ones((parts, servers), bool)
+    for d in order:
+        to = exchanges[d].parent[tree[:, d, None], grid.place[None, :, d]]
+        moves = moving & (to != grid.place[None, :, d])
+        part, server = np.nonzero(moves)
+        to, own = to[part, server], grid.place[server, d]
+        above = grid.at(server, d, to)
+        parent[part, server] = above
+        hop[0, part, server] = hops.first[d] + server * grid.sizes[d] + to
+        hop[1, part, server] = hops.first[d] + above * grid.sizes[d] + own
+        moving &= ~moves
+    at_root = np.nonzero(moving)[1]
+    parent[np.arange(parts), at_root] = at_root
+    children = np.where(moving, servers, parent).argsort(axis=1, kind="stable").astype(np.int32)
+    count = np.zeros((parts, servers + 1), np.int32)
+    np.add.at(count, (np.nonzero(~moving)[0], parent[~moving] + 1), 1)
+    key, keys = _keys(grid, root, order)
+    return Composed(
+        Parts(
+            at_root.astype(np.int64),
+            parent,
+            children,
+            np.cumsum(count, axis=1, dtype=np.int32),
+            hop,
+            key,
+        ),
+        share / share.sum(),
+        _turns(at_root),
+        keys,
+        np.zeros(parts, np.int64),
+    )
+
+
+def _keys(
+    grid: Grid, root: NDArray[np.int64], order: tuple[int, ...]
+) -> tuple[NDArray[np.int32], int]:
+    """[2, parts, N] positions in the sequence of an exchange, and the number of positions.
+
+    In each dimension a server sends first to the next server, which all servers of a line can do at
+    the same time, then to the one after that, and so on; last it reduces the part that it roots
+    itself. The last dimension changes slowest, so that data needed first across groups is reduced
+    first inside.
+    """
+    key = np.zeros((2, len(root), grid.topology.num_servers), np.int32)
+    keys, before = 1, np.ones(key.shape[1:], bool)
+    for d in order:
+        size = grid.sizes[d]
+        ahead = (root[:, d, None] - grid.place[None, :, d]) % size
+        own = ahead == 0
+        # Data sent in later dimensions has been collected in the earlier dimensions.
+        key[0] += np.where(own & before, 0, np.where(own, size, ahead)).astype(np.int32) * keys
+        key[1] += ((size - ahead) % size).astype(np.int32) * keys
+        before &= own
+        keys *= size + 1
+    return key, keys
+
+
+def _turns(root: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[parts] number of earlier parts with the same root."""
+    order = np.argsort(root, kind="stable")
+    of_root = root[order]
+    turn = np.empty(len(root), np.int64)
+    turn[order] = np.arange(len(root)) - np.searchsorted(of_root, of_root)
+    return turn
+
+
+def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Composed:
+    """The trees with slow transfers made as urgent as those of some chunks earlier.
+
+    A link slower than others of its dimension always lags, and everything waits for it.
+    """
+    key = one.parts.key.copy()
+    for d, size in enumerate(grid.sizes):
+        first = hops.first[d]
+        rate = wires.rate[first : first + grid.topology.num_servers * size]
+        if size == 1:
+            continue
+        usual = np.median(rate[np.isfinite(rate)])
+        slow = np.flatnonzero(rate < usual) + first
+        key[np.isin(one.parts.hop, slow)] -= TUNING.slow_lead * one.keys
+    return dataclasses.replace(one, parts=one.parts._replace(key=key))
+
+
+def joined(several: list[Composed], shares: list[NDArray[np.float64]]) -> Composed:
+    """Parts of several orders joined, without those of negligible share.
+
+    Args:
+        several: the trees of each order.
+        shares: [parts] for each order, the parts' shares of the whole gradient.
+    """
+    share = np.concatenate(shares)
+    kept = share >= TUNING.least_share / len(share)
+    columns = zip(*(one.parts for one in several), strict=True)
+    axis = [0, 0, 0, 0, 1, 1]
+    rows = [np.concatenate(column, axis=a) for column, a in zip(columns, axis, strict=True)]
+    rows = [row[kept] if a == 0 else row[:, kept] for row, a in zip(rows, axis, strict=True)]
+    order = np.repeat(np.arange(len(several)), [len(one.share) for one in several])
+    return Composed(
+        Parts(*rows),
+        share[kept] / share[kept].sum(),
+        np.concatenate([one.turn for one in several])[kept],
+        max(one.keys for one in several),
+        order[kept],
+    )
+
+
+def orders_of(dimensions: int) -> list[tuple[int, ...]]:
+    """Orders of the dimensions, inside first; with many dimensions only that and its reverse."""
+    inside_first = tuple(range(dimensions))
+    orders = list(itertools.permutations(inside_first))
+    return orders if len(orders) <= TUNING.max_orders else [inside_first, inside_first[::-1]]
+
+
+def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
+    """[roots, L] seconds for which each root's parts occupy links, per byte that it roots.
+
+    A slow transfer occupies as much of a link as a fast transfer: the rest is too little for
+    others.
+
+    Args:
+        one: the parts of one order.
+        wires: the network's wires.
+    """
+    parts, servers = one.parts.parent.shape
+    whole = np.bincount(one.parts.root, one.share, servers)
+    held = np.zeros((servers, len(wires.bandwidth)))
+    lengths = np.diff(wires.first)
+    hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
+    fastest = np.zeros(len(wires.bandwidth))
+    np.maximum.at(fastest, wires.links, wires.rate[hop_of_link])
+    at_once = np.maximum(np.floor(wires.bandwidth / np.where(fastest > 0, fastest, np.inf)), 1.0)
+    for stage, part in itertools.product((0, 1), range(parts)):
+        root = int(one.parts.root[part])
+        hop = np.delete(one.parts.hop[stage, part], root)
+        begin, many = wires.first[hop], lengths[hop]
+        place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
+        seconds = np.repeat(1 / wires.rate[hop], many)
+        held[root] += (
+            np.bincount(wires.links[place], seconds, len(wires.bandwidth))
+            * (one.share[part] / whole[root])
+            / at_once
+        )
+    return held

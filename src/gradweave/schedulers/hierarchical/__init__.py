@@ -1,1 +1,0 @@
-"""Trees by groups of servers: inside, then across, or the other way round, in pieces."""

@@ -1,0 +1,163 @@
+"""Cuts parts into pieces, and makes the schedule in which they are sent."""
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedulers.packing.parts import Parts
+from gradweave.schedulers.packing.tuning import TUNING
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
+from gradweave.schedules.shares import apportion
+from gradweave.topology.topology import Topology
+
+DENOMINATOR = 1 << 24
+"""Shares are rounded to about one part in this many."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cut:
+    """Pieces in order of urgency."""
+
+    part: NDArray[np.int64]
+    """[P] part of each piece."""
+    number: NDArray[np.int64]
+    """[P] index of each piece within its part."""
+    share: NDArray[np.float64]
+    """[P] share of the gradient."""
+
+
+def cuts_of(parts: Parts, pieces: int) -> list[Cut]:
+    """Cuts parts into pieces of about equal size, and drops parts much smaller than a piece.
+
+    Pieces of all parts take turns, so that all parts end together. One cut keeps the parts' shares,
+    so that piece sizes differ slightly. If servers may root any share, a second cut has pieces of
+    equal size: these leave no gaps on links that all run at one speed.
+
+    Args:
+        parts: the parts to cut.
+        pieces: approximate number of pieces.
+    """
+    kept = _large_enough(parts, 0.5 / pieces)
+    share = _shared_out(parts, kept)
+    count = np.maximum(np.rint(share * pieces), kept).astype(np.int64)
+    cuts = [in_turn(share, count)]
+    if not parts.fixed_roots:
+        part = cuts[0].part
+        cuts.append(dataclasses.replace(cuts[0], share=np.full(len(part), 1 / len(part))))
+    return cuts
+
+
+def equal_cut(parts: Parts, pieces: int, periods: int = 1) -> Cut:
+    """Cuts parts into exactly `pieces` pieces of equal size; small parts may get none.
+
+    Args:
+        parts: the parts to cut.
+        pieces: number of pieces. If every server must root an equal part, the number per period
+            must be a multiple of the number of servers.
+        periods: a divisor of that number; each period has as many pieces of a part as any other.
+    """
+    fine = np.rint(parts.share * DENOMINATOR).astype(np.int64)
+    groups = parts.root if parts.fixed_roots else np.zeros_like(parts.root)
+    each, rest = divmod(pieces, periods * (int(groups.max()) + 1))
+    assert not rest, "pieces must divide evenly among periods and roots"
+    count = np.empty(len(fine), np.int64)
+    for group in np.unique(groups).tolist():
+        count[groups == group] = apportion(each, fine[groups == group])
+    cut = in_turn(parts.share, count * periods)
+    return dataclasses.replace(cut, share=np.full(pieces, 1 / pieces))
+
+
+def periodic_cut(parts: Parts, pieces: int) -> Cut | None:
+    """Cuts parts into pieces in periods; each period has as many pieces of a part as any other.
+
+    Parts smaller than most have smaller pieces; very much smaller parts are dropped.
+
+    Args:
+        parts: the parts to cut.
+        pieces: approximate number of pieces; None is returned if a single period has more.
+    """
+    unit = usual_share(parts.share)
+    kept = _large_enough(parts, TUNING.least_in_period * unit)
+    share = _shared_out(parts, kept)
+    each = np.where(kept, np.maximum(np.rint(share / unit), 1), 0).astype(np.int64)
+    periods = int(np.rint(pieces / each.sum()))
+    return in_turn(share, each * periods) if periods else None
+
+
+def usual_share(share: NDArray[np.float64]) -> float:
+    """The median of shares that are at least half as large as the largest."""
+    return float(np.median(share[share >= 0.5 * share.max()]))
+
+
+def in_turn(share: NDArray[np.float64], count: NDArray[np.int64]) -> Cut:
+    """`count` pieces of each part, with parts taking turns.
+
+    Args:
+        share: [parts] share of the total.
+        count: [parts] number of pieces of each part.
+    """
+    part = np.repeat(np.arange(len(share)), count)
+    number = np.arange(len(part)) - np.repeat(np.cumsum(count) - count, count)
+    order = np.argsort((number + 0.5) / count[part], kind="stable")
+    part = part[order]
+    return Cut(part, number[order], (share / np.maximum(count, 1))[part])
+
+
+def _shared_out(parts: Parts, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """[parts] shares of kept parts, which take over the others' (per root if roots are fixed)."""
+    share = np.where(kept, parts.share, 0.0)
+    if parts.fixed_roots:
+        whole, left = (
+            np.bincount(parts.root, each, parts.topology.num_servers)[parts.root]
+            for each in (parts.share, share)
+        )
+        share *= np.divide(whole, left, out=np.ones(len(share)), where=left > 0)
+    return share / share.sum()
+
+
+def _large_enough(parts: Parts, least: float) -> NDArray[np.bool_]:
+    """[parts] which have at least that share, plus the largest part of each fixed root."""
+    kept = parts.share >= least
+    largest = np.zeros(len(kept), bool)
+    if parts.fixed_roots:
+        by_share = np.lexsort((-parts.share, parts.root))
+        first = np.flatnonzero(np.diff(parts.root[by_share], prepend=-1))
+        largest[by_share[first]] = True
+    else:
+        largest[np.argmax(parts.share)] = True
+    return kept | largest
+
+
+def schedule_of(
+    topology: Topology, collective: Collective, parts: Parts, cut: Cut, start: NDArray
+) -> Schedule:
+    """The schedule of transfers by start, in rounds that keep their order."""
+    from gradweave.schedulers.ordering.lower import lower
+
+    order = np.argsort(start, kind="stable")
+    piece, transfer = np.divmod(order, parts.trees.hop.shape[1])
+    return lower(
+        topology,
+        parts.wires.links,
+        parts.wires.first,
+        parts.trees.hop[cut.part[piece], transfer],
+        piece=piece,
+        op=np.where(transfer < parts.reduces, REDUCE, COPY),
+        root=parts.root[cut.part],
+        collective=collective,
+        shares=_integers(parts, cut),
+    )
+
+
+def _integers(parts: Parts, cut: Cut) -> NDArray[np.int64]:
+    """[P] the shares as integers; exactly equal per root if roots must have equal parts."""
+    fine = np.rint(cut.share * DENOMINATOR).astype(np.int64)
+    if not parts.fixed_roots:
+        return fine
+    shares = np.empty(len(fine), np.int64)
+    root = parts.root[cut.part]
+    for server in range(parts.topology.num_servers):
+        mine = np.flatnonzero(root == server)
+        shares[mine] = apportion(DENOMINATOR // parts.topology.num_servers, fine[mine])
+    return shares

@@ -1,0 +1,72 @@
+"""A periodic schedule: in each period, every two servers meet in the same slot.
+
+If ports are the bottleneck, transfers that start as soon as their links are free soon leave ports
+waiting for each other. Here, instead, a period sends one piece over each tree, and in slot d of the
+period every server sends to the server d ranks after it: all servers send and receive at the same
+time. This is how a full star, or any switch, is used completely. A transfer whose data is not
+available in its slot waits for that slot in the next period. Times come from the event model, which
+keeps each link's order.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.schedulers.ordering.cuts import Cut
+from gradweave.schedulers.packing.parts import Parts
+from gradweave.schedulers.packing.tuning import TUNING
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+
+
+def periodic_slots(parts: Parts, cut: Cut) -> NDArray[np.int64]:
+    """[P·M] the slot of each transfer, piece by piece, counted from the first period's start.
+
+    Args:
+        parts: the parts with their trees.
+        cut: the pieces, see `periodic_cut`.
+    """
+    transfers = parts.trees.hop.shape[1]
+    copies = np.arange(transfers) >= parts.reduces
+    distance = (parts.target - parts.source)[parts.trees.hop]
+    return slots_in_periods(parts.trees, distance % parts.topology.num_servers, copies[None], cut)
+
+
+def slots_in_periods(
+    trees: "Trees", distance: NDArray[np.int64], copies: NDArray[np.bool_], cut: Cut
+) -> NDArray[np.int64]:
+    """[P·M] the slot of each transfer, piece by piece, counted from the first period's start.
+
+    Args:
+        trees: the trees of the parts.
+        distance: [parts, M] by how many ranks the target follows the source, at least 1.
+        copies: [parts, M], or [1, M], which transfers copy.
+        cut: the pieces, with as many of each part in each period.
+    """
+    stages = 2 if copies.any() and not copies.all() else 1
+    slot = stages * (distance - 1) + (copies if stages == 2 else 0)
+    length = stages * int(distance.max())
+    later = _periods_later(trees, slot, length)
+    count = np.bincount(cut.part, minlength=len(trees.hop))
+    periods = int(np.gcd.reduce(count))
+    period = cut.number * periods // count[cut.part]
+    at = (period[:, None] + later[cut.part]) * length + slot[cut.part]
+    return at.reshape(-1)
+
+
+def _periods_later(trees: "Trees", slot: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """[parts, M] number of periods between a piece's first period and a transfer's slot.
+
+    The number is the smallest for which the transfer's data arrives before the slot.
+    """
+    from gradweave.schedulers.kernels.precedence import topological_order
+
+    later = np.zeros_like(slot)
+    for part, (mine, first) in enumerate(zip(slot, trees.first_following, strict=True)):
+        for transfer in topological_order(trees.waits[part], first, trees.following).tolist():
+            arrival = later[part, transfer] * length + mine[transfer] + TUNING.arrival_margin
+            then = trees.following[first[transfer] : first[transfer + 1]]
+            later[part, then] = np.maximum(later[part, then], -((mine[then] - arrival) // length))
+    return later

@@ -1,0 +1,275 @@
+"""Cuts a plan's carriers into pieces and orders them by event simulation."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.schedulers.carriers import Carrier, Plan
+from gradweave.schedulers.demand_tuning import TUNING
+from gradweave.schedulers.ordering.cuts import DENOMINATOR, Cut, in_turn, usual_share
+from gradweave.schedulers.ordering.periodic_schedule import slots_in_periods
+from gradweave.schedulers.packing.parts import Hops
+from gradweave.schedulers.packing.tuning import TUNING as ORDERING
+from gradweave.schedules.schedule import COPY, DEMAND, REDUCE, Schedule
+from gradweave.schedules.shares import apportion
+from gradweave.simulator import seconds
+from gradweave.stop import UNLIMITED, Stop
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ordered:
+    """Pieces with the times at which their transfers start."""
+
+    cut: Cut
+    start: NDArray[np.float64]
+    """[P·M] seconds or slots; infinite for the missing transfers of pieces with fewer than M."""
+    seconds: float
+
+
+class Pieces:
+    """A plan's transfers over hops, as arrays for the simulation.
+
+    Args:
+        plan: carriers and their bytes.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        hops = Hops(plan.topology)
+        distinct = {one: number for number, one in enumerate(dict.fromkeys(plan.carriers))}
+        self._kind = np.array([distinct[one] for one in plan.carriers])
+        most = max(len(one.routes) for one in distinct)
+        hop = np.full((len(distinct), most), -1, np.int64)
+        op = np.zeros((len(distinct), most), np.int64)
+        for carrier, number in distinct.items():
+            hop[number, : len(carrier.routes)] = [hops.number(one) for one in carrier.routes]
+            op[number, : len(carrier.routes)] = carrier.ops
+        self._op = op[self._kind]
+        given = plan.demand.contributors
+        # [B, N] whether a server contributes to a block
+        self._owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
+        self._owns[given.owner, plan.topology.rank[given.servers]] = True
+        self._places = hops.arrays()
+        demand = plan.demand
+        # [C] release time of each carrier in seconds
+        self._busiest_s = plan.busiest_s
+        self._ready_s = demand.ready_at_s[demand.job[plan.block]].astype(np.float64)
+        self.trees = self._trees(list(distinct), hop)
+
+    def _trees(self, distinct: list[Carrier], hop: NDArray[np.int64]) -> "Trees":
+        """The transfers of each carrier, and their dependencies."""
+        from gradweave.schedulers.kernels.precedence import tails
+        from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+
+        waits = np.zeros(hop.shape, np.int64)
+        following: list[int] = []
+        first = np.zeros((len(distinct), hop.shape[1] + 1), np.int64)
+        for number, carrier in enumerate(distinct):
+            after: list[list[int]] = [[] for _ in range(hop.shape[1])]
+            for transfer, before in enumerate(carrier.waits):
+                waits[number, transfer] = len(before)
+                for one in before:
+                    after[one].append(transfer)
+            ends = np.cumsum([len(following), *map(len, after)])
+            first[number] = ends
+            following += [transfer for each in after for transfer in each]
+        wires = self._places["wires"]
+        there = hop >= 0
+        held_s = np.where(there, (wires.latency + wires.overhead)[hop], 0.0)
+        per_byte = np.where(there, (1 / wires.rate)[hop], 0.0)
+        followers = np.array(following, np.int64)
+        tail = tails(waits, first, followers, held_s, np.zeros(hop.shape), per_byte)
+        kind = self._kind
+        return Trees(
+            hop[kind],
+            waits[kind],
+            followers,
+            first[kind],
+            np.where((there & (waits == 0))[kind], self._ready_s[:, None], 0.0),
+            tail[0][kind],
+            tail[1][kind],
+        )
+
+    def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
+        """The fastest order, trying the balanced piece size first, then finer, coarser, in between.
+
+        Args:
+            stop: after which no more sizes are tried, once there is an order.
+        """
+        most = max(TUNING.transfers_per_s * stop.seconds_left, TUNING.transfers_always)
+        first = self._balanced_halvings(most)
+        best, at = self._fastest_of(2.0**-first, None), first
+        assert best is not None
+        took = 0.0
+        for halvings in (range(first + 1, 64), range(first - 1, -1, -1)):
+            patience = TUNING.patience
+            for number in halvings:
+                begun = clock.now()
+                if 2 * took > stop.seconds_left and self._transfers(number) > most:
+                    break
+                found = self._fastest_of(2.0**-number, best)
+                took = clock.now() - begun
+                if found is None:
+                    break
+                better = found.seconds < best.seconds * (1 - TUNING.min_gain)
+                patience = TUNING.patience if better else patience - 1
+                best, at = (found, number) if found.seconds < best.seconds else (best, at)
+                if patience <= 0:
+                    break
+        for factor in ORDERING.between:
+            if took > stop.seconds_left:
+                break
+            found = self._fastest_of(2.0**-at / factor, best)
+            best = best if found is None or found.seconds >= best.seconds else found
+        return best
+
+    def _transfers(self, halvings: int) -> int:
+        """Approximate number of transfers if the usual carrier's bytes are halved that often."""
+        each = self.plan.bytes / usual_share(self.plan.bytes) * 2.0**halvings
+        return int(np.maximum(each, 1.0) @ (self.trees.hop >= 0).sum(axis=1))
+
+    def _balanced_halvings(self, most: float) -> int:
+        """How often to halve the usual carrier's bytes, to begin with.
+
+        With N pieces per carrier, the total time is that of the bytes, plus about N times the
+        overhead of messages on the busiest link, plus 1/N of the time of a carrier's bytes on its
+        longest path. The best N balances the last two.
+
+        Args:
+            most: maximum number of transfers.
+        """
+        trees, wires, plan = self.trees, self._places["wires"], self.plan
+        hops = np.bincount(trees.hop[trees.hop >= 0], minlength=len(wires.rate))
+        held_s = np.repeat(wires.overhead * hops, np.diff(wires.first))
+        busiest_s = np.bincount(wires.links, held_s, len(wires.bandwidth)).max()
+        path_s = float((trees.tail_s_per_byte.max(axis=1) * plan.bytes).max())
+        each = max(int((trees.hop >= 0).sum()), 1)
+        most = min(most / each, TUNING.max_transfers / each / 2, TUNING.first_pieces)
+        pieces = min(math.sqrt(path_s / max(busiest_s, 1e-300)), most)
+        return max(round(math.log2(max(pieces, 1.0))), 0)
+
+    def _fastest_of(self, part: float, known: Ordered | None) -> Ordered | None:
+        """The fastest order of pieces of a given size.
+
+        Args:
+            part: piece size, as a share of the usual carrier's bytes.
+            known: an order; others are abandoned when they reach its duration. If it is given, None
+                is returned if there are too many pieces.
+        """
+        best, until = None, math.inf if known is None else known.seconds
+        per_piece = (self.trees.hop >= 0).sum(1)
+        for cut in self._cuts(part):
+            if known is not None and np.bincount(cut.part) @ per_piece > TUNING.max_transfers:
+                return best
+            for found in self._orders(self._as_ready(cut), until):
+                if best is None or found.seconds < best.seconds:
+                    best, until = found, min(until, found.seconds)
+        return best
+
+    def _cuts(self, part: float) -> Iterator[Cut]:
+        """Pieces of about equal size; behind switches, also pieces in periods.
+
+        Args:
+            part: piece size, as a share of the usual carrier's bytes.
+        """
+        size = self.plan.bytes
+        usual = usual_share(size)
+        count = np.maximum(np.rint(size / (usual * part)), 1).astype(np.int64)
+        yield in_turn(size / size.sum(), count)
+        if len(self.plan.topology.switches):
+            each = np.maximum(np.rint(size / usual), 1).astype(np.int64)
+            yield in_turn(size / size.sum(), each * round(1 / part))
+
+    def _as_ready(self, cut: Cut) -> Cut:
+        """The same pieces, those of late jobs moved among the pieces still left to send by then."""
+        if not self._ready_s.any():
+            return cut
+        begins_s = np.linspace(0.0, self._busiest_s, len(cut.part)) + self._ready_s[cut.part]
+        order = np.argsort(begins_s, kind="stable")
+        return Cut(cut.part[order], cut.number[order], cut.share[order])
+
+    def _orders(self, cut: Cut, until: float) -> Iterator[Ordered]:
+        """The orders to try for a cut's pieces.
+
+        Args:
+            cut: the pieces.
+            until: seconds at which an order may be abandoned.
+        """
+        from gradweave.schedulers.ordering.event_simulation_kernel import simulate
+
+        plan, wires = self.plan, self._places["wires"]
+        size = cut.share * plan.demand.total_bytes
+        for window in TUNING.windows:
+            under_way = window * max(len(plan.block), ORDERING.min_window_parts)
+            start, seconds = simulate(
+                self.trees, wires, cut.part, size, ORDERING.order_penalty, under_way, until
+            )
+            until = min(until, seconds)
+            yield Ordered(cut, start, seconds)
+        if len(plan.topology.switches):
+            yield self._in_periods(cut)
+
+    def _in_periods(self, cut: Cut) -> Ordered:
+        """An order in which every two servers meet in the same slot of each period."""
+        hop = self.trees.hop
+        ranks = (self._places["target"] - self._places["source"])[hop]
+        distance = np.where(hop >= 0, ranks % self.plan.topology.num_servers, 1)
+        slot = slots_in_periods(self.trees, distance, self._op == COPY, cut).astype(np.float64)
+        slot[hop[cut.part].reshape(-1) < 0] = np.inf
+        ordered = Ordered(cut, slot, math.inf)
+        return dataclasses.replace(ordered, seconds=seconds(self.schedule(ordered), None, "events"))
+
+    def schedule(self, ordered: Ordered) -> Schedule:
+        """The transfers in the order in which they start, in rounds that keep it."""
+        from gradweave.schedulers.ordering.lower import lower
+
+        plan, cut, places = self.plan, ordered.cut, self._places
+        topology, wires = plan.topology, places["wires"]
+        pieces, per_piece = len(cut.part), self.trees.hop.shape[1]
+        block = plan.block[cut.part]
+        by_block = np.argsort(block, kind="stable")
+        name = np.empty(pieces, np.int64)
+        name[by_block] = np.arange(pieces)
+        begun = np.flatnonzero(np.isfinite(ordered.start))
+        place, transfer = np.divmod(
+            begun[np.argsort(ordered.start[begun], kind="stable")], per_piece
+        )
+        part, piece = cut.part[place], name[place]
+        hop = self.trees.hop[part, transfer]
+        root = np.array([one.root for one in plan.carriers])
+        return lower(
+            topology,
+            wires.links,
+            wires.first,
+            hop,
+            piece=piece,
+            op=self._op[part, transfer],
+            root=topology.rank[root[cut.part[by_block]]].astype(np.int64),
+            adds=(self._op[part, transfer] == REDUCE)
+            & ~self._owns[plan.block[part], places["target"][hop]],
+            collective=DEMAND,
+            shares=_integers(cut.share[by_block], block[by_block]),
+            demand=plan.demand,
+            block=block[by_block],
+        )
+
+
+def _integers(share: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[P] shares of each block as integers.
+
+    Args:
+        share: [P] share of each piece, in any unit.
+        block: [P] block of each piece, ascending.
+    """
+    whole = np.bincount(block, share)[block]
+    fine = np.maximum(np.rint(share / whole * DENOMINATOR), 1).astype(np.int64)
+    cuts = np.flatnonzero(np.diff(block)) + 1
+    return np.concatenate([apportion(DENOMINATOR, one) for one in np.split(fine, cuts)])

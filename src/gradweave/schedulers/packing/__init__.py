@@ -1,0 +1,1 @@
+"""Trees for parts of any size, from the volumes that minimise time."""

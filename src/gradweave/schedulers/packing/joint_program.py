@@ -1,0 +1,314 @@
+"""A linear program over trees and paths of all blocks of a demand, by column generation."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.errors import NoScheduleError
+from gradweave.schedulers.carriers import Carrier, Plan, Relayed, Trees, path_carrier
+from gradweave.schedulers.demand_tuning import TUNING
+from gradweave.schedulers.packing.linear_program import relative
+from gradweave.schedulers.packing.paths import CheapestPaths, Paths
+from gradweave.schedulers.packing.stages import Stages
+from gradweave.schedules.demand import Demand
+from gradweave.stop import UNLIMITED, Stop
+from gradweave.topology.topology import Topology
+
+
+def plan(
+    topology: Topology,
+    demand: Demand,
+    *,
+    residual: float = 0.0,
+    first: Sequence[tuple[int, Carrier]] = (),
+    stages: Stages | None = None,
+    stop: Stop = UNLIMITED,
+) -> Plan:
+    """Trees and paths that minimise the busiest link's load, for all blocks together.
+
+    The program: the carriers of block b carry its bytes; on each link direction, the bytes of all
+    transfers are at most T times its bandwidth; minimise T plus a small multiple of the latency
+    along the way. Carriers are added at the links' duals: for one contributor and one destination,
+    the cheapest path over servers that may relay; for several of either, a cheapest tree among the
+    job's servers; for several of both, a tree to some server and a tree from it.
+
+    Args:
+        topology: the network.
+        demand: the blocks to sum and move.
+        residual: weight of bandwidth that transfers leave unusable, see `unequal.paths.Paths`.
+        first: blocks with carriers to start with, which the plan keeps if they suffice.
+        stages: which jobs must end before others. The program then has a time T for each stage, by
+            which the bytes of the jobs up to it pass each link, and minimises the weighted sum of
+            these times.
+        stop: when to end with the carriers found so far.
+
+    Source: column generation (Dantzig and Wolfe 1960) with smoothed duals (Wentges 1997).
+    """
+    stages = Stages.one(len(demand.jobs)) if stages is None else stages
+    return _Program(topology, demand, residual, first, stages).run(stop)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Job:
+    """A job's servers, as ranks."""
+
+    group: NDArray[np.int64]
+    """The job's servers, ascending."""
+    relays: NDArray[np.int64]
+    """The job's servers and others that may relay, ascending."""
+
+
+class _Program:
+    """The program, with its carriers so far."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        demand: Demand,
+        residual: float,
+        first: Sequence[tuple[int, Carrier]],
+        stages: Stages,
+    ) -> None:
+        from ortools.linear_solver import pywraplp
+
+        self._topology, self._demand, self._first = topology, demand, first
+        self._paths = Paths(topology, residual=residual)
+        bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        self._bandwidth = bandwidth / bandwidth.max()
+        self._bytes = demand.bytes / demand.total_bytes
+        whole_s = demand.total_bytes / bandwidth.max()
+        self._late = (topology.latency_s + topology.overhead_s) / whole_s
+        rank = topology.rank
+        self._jobs = [
+            _Job(
+                rank[mine].astype(np.int64), rank[np.union1d(mine, demand.relays)].astype(np.int64)
+            )
+            for mine in map(demand.servers_of, range(len(demand.jobs)))
+        ]
+        self._given, self._wanted = (
+            [rank[one].astype(np.int64) for one in np.split(sets.servers, sets.offsets[1:-1])]
+            for sets in (demand.contributors, demand.destinations)
+        )
+        solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
+        infinity = solver.infinity()
+        self._stages, count = stages, len(stages.weight)
+        self._times = [solver.NumVar(0, infinity, "") for _ in range(count)]
+        self._on_link = [
+            [solver.Constraint(-infinity, 0.0) for _ in bandwidth] for _ in range(count)
+        ]
+        for time, weight, rows in zip(
+            self._times, stages.weight.tolist(), self._on_link, strict=True
+        ):
+            solver.Objective().SetCoefficient(time, weight / float(stages.weight.sum()))
+            for row, room in zip(rows, self._bandwidth.tolist(), strict=True):
+                row.SetCoefficient(time, -room)
+        self._of_block = [solver.Constraint(size, infinity) for size in self._bytes.tolist()]
+        self._carriers: list[tuple[int, Carrier]] = []
+        self._known: set[tuple[int, Carrier]] = set()
+        self._carried: list = []
+        self._duals: NDArray[np.float64] | None = None
+        self._block_duals = np.zeros(len(demand))
+
+    def run(self, stop: Stop) -> Plan:
+        """Adds carriers until the time is near the bound."""
+        for block, carrier in self._first:
+            self._add_carrier(block, carrier)
+        self._add(np.tile(1 / self._bandwidth, (len(self._times), 1)))
+        self._solve()
+        bound = demand_bound(self._topology, self._demand)
+        best = self._duals
+        for step in range(TUNING.max_steps):
+            if stop.reached() or self._is_near(bound):
+                break
+            assert best is not None and self._duals is not None
+            smoothed = TUNING.smoothing * best + (1 - TUNING.smoothing) * self._duals
+            added = self._add(smoothed) or self._add(self._duals)
+            if not added:
+                break
+            self._solve()
+            if step % TUNING.steps_a_bound == 0:
+                better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
+                if better.seconds_of_parts > bound.seconds_of_parts or len(self._times) > 1:
+                    bound, best = max(bound, better, key=_of_parts), self._duals
+        assert self._duals is not None
+        better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
+        return self._plan(max(bound, better, key=_of_parts))
+
+    def _is_near(self, bound: DemandBound) -> bool:
+        if len(self._times) > 1:
+            return False
+        seconds = self._length * self._demand.total_bytes
+        seconds /= float(self._topology.bandwidth_bytes_per_s.max())
+        return seconds <= bound.seconds_of_parts * (1 + TUNING.tolerance)
+
+    def _solve(self) -> None:
+        if self._solver.Solve() != self._solver.OPTIMAL:
+            raise ArithmeticError("joint plan: the linear program was not solved")
+        self._length = self._times[-1].solution_value()
+        duals = np.array([[-row.dual_value() for row in rows] for rows in self._on_link])
+        self._duals = np.maximum(duals, 0.0)
+        self._block_duals = np.array([row.dual_value() for row in self._of_block])
+
+    def _add(self, prices: NDArray[np.float64]) -> bool:
+        """Adds the cheapest carriers at these link prices; returns whether any is of use.
+
+        If blocks are few, it adds several carriers for each, raising the prices of the links used
+        after each round.
+
+        Args:
+            prices: [stages, L] price of each link until the end of each stage.
+        """
+        # A job's bytes count until the end of its stage, and in all later stages.
+        prices = np.cumsum(prices[::-1], axis=0)[::-1]
+        added, times = 0, max(1, TUNING.carriers_per_step // len(self._demand))
+        for _ in range(times):
+            taken = np.zeros(prices.shape[1])
+            for block, carrier in self._cheapest(prices):
+                added += self._add_carrier(block, carrier)
+                links = np.concatenate([np.array(route) for route in carrier.routes])
+                np.add.at(taken, links, self._bytes[block])
+            load = taken / self._bandwidth
+            prices = prices * np.exp(TUNING.dearer * load / load.max())
+        return added > 0
+
+    def _cheapest(self, prices: NDArray[np.float64]) -> Iterator[tuple[int, Carrier]]:
+        """Blocks with their cheapest carriers at these link prices, stage by stage."""
+        cheapest = [self._paths.cheapest(relative(one)) for one in prices]
+        for job, members in enumerate(self._jobs):
+            pricing = _Pricing(self._topology, cheapest[self._stages.of_job[job]], members)
+            for block in np.flatnonzero(self._demand.job == job).tolist():
+                for carrier in pricing.carriers(self._given[block], self._wanted[block]):
+                    yield block, carrier
+
+    def _add_carrier(self, block: int, carrier: Carrier) -> bool:
+        if (block, carrier) in self._known:
+            return False
+        links = np.concatenate([np.array(route) for route in carrier.routes])
+        factors = np.concatenate([self._paths.factors(route) for route in carrier.routes])
+        rows, where = np.unique(links, return_inverse=True)
+        times = np.bincount(where, factors)
+        cost = self._latency(carrier)
+        since = int(self._stages.of_job[self._demand.job[block]])
+        if self._duals is not None:
+            reduced = float(self._duals[since:, rows].sum(axis=0) @ times) + cost
+            if reduced >= self._block_duals[block] - TUNING.least_gain:
+                return False
+        variable = self._solver.NumVar(0, self._solver.infinity(), "")
+        self._of_block[block].SetCoefficient(variable, 1.0)
+        for of_stage in self._on_link[since:]:
+            for row, taken in zip(rows.tolist(), times.tolist(), strict=True):
+                of_stage[row].SetCoefficient(variable, taken)
+        self._solver.Objective().SetCoefficient(variable, cost)
+        self._known.add((block, carrier))
+        self._carriers.append((block, carrier))
+        self._carried.append(variable)
+        return True
+
+    def _latency(self, carrier: Carrier) -> float:
+        """Latency along a carrier's longest path, in the program's unit of time."""
+        until: list[float] = []
+        for route, waits in zip(carrier.routes, carrier.waits, strict=True):
+            begun = max((until[one] for one in waits), default=0.0)
+            until.append(begun + float(self._late[list(route)].sum()))
+        return TUNING.latency_weight * max(until)
+
+    def _plan(self, bound: DemandBound) -> Plan:
+        """The carriers in use in the last solution, scaled to exactly each block's bytes."""
+        amount = np.array([variable.solution_value() for variable in self._carried])
+        block = np.array([block for block, _ in self._carriers])[: len(amount)]
+        carries = amount > TUNING.least_share * self._bytes[block]
+        for small in np.setdiff1d(np.arange(len(self._demand)), block[carries]).tolist():
+            # A block so small relative to the others that the solver rounds its bytes to none.
+            ways = np.flatnonzero(block == small).tolist()
+            one = min(ways, key=lambda one: self._latency(self._carriers[one][1]))
+            carries[one], amount[one] = True, 1.0
+        kept = np.flatnonzero(carries)
+        kept = kept[np.argsort(block[kept], kind="stable")]
+        whole = np.bincount(block[kept], amount[kept], len(self._demand))
+        size = amount[kept] / whole[block[kept]] * self._demand.bytes[block[kept]]
+        carriers = tuple(self._carriers[one][1] for one in kept.tolist())
+        assert self._duals is not None
+        lengths = tuple(self._duals) if len(self._times) > 1 else ()
+        return Plan(self._topology, self._demand, block[kept], carriers, size, bound, lengths)
+
+
+class _Pricing:
+    """The cheapest carriers of a job's blocks at given link prices."""
+
+    def __init__(self, topology: Topology, cheapest: CheapestPaths, job: _Job) -> None:
+        self._topology, self._cheapest, self._job = topology, cheapest, job
+
+    @functools.cached_property
+    def _relayed(self) -> Relayed:
+        return Relayed(self._cheapest.cost, self._job.relays)
+
+    def carriers(self, given: NDArray[np.int64], wanted: NDArray[np.int64]) -> Iterator[Carrier]:
+        """The carriers of a block.
+
+        Args:
+            given: ranks of its contributors.
+            wanted: ranks of its destinations.
+        """
+        if len(given) == len(wanted) == 1:
+            path = self._relayed.path(int(given[0]), int(wanted[0]))
+            yield path_carrier(self._topology, path, self._cheapest.route)
+            return
+        group = self._members
+        gives, wants = np.isin(group, given), np.isin(group, wanted)
+        if len(given) == 1 or len(wanted) == 1:
+            roots = np.flatnonzero(gives if len(given) == 1 else wants)
+        else:
+            roots = self._roots()
+        for root in roots.tolist():
+            trees = Trees(group, root)
+            if len(given) > 1:
+                towards = self._trees[True][1][root]
+                trees = dataclasses.replace(trees, towards=towards, given=gives)
+            if len(wanted) > 1:
+                away = self._trees[False][1][root]
+                trees = dataclasses.replace(trees, away=away, wanted=wants)
+            yield trees.carrier(self._topology, self._cheapest.route)
+
+    @functools.cached_property
+    def _members(self) -> NDArray[np.int64]:
+        """Ranks of the servers that trees span: the job's, and relays if it needs them.
+
+        Raises:
+            NoScheduleError: if some cannot reach others.
+        """
+        group, relays = self._job.group, self._job.relays
+        if Relayed(self._cheapest.cost, group).connected(group):
+            return group
+        if len(relays) > len(group) and self._relayed.connected(relays):
+            return relays
+        raise NoScheduleError(
+            "some servers of a job reach each other only over servers that may not relay"
+        )
+
+    def _roots(self) -> NDArray[np.int64]:
+        """Places of the servers whose trees, in both directions, are cheapest."""
+        total = self._trees[True][0] + self._trees[False][0]
+        own = np.flatnonzero(np.isin(self._members, self._job.group))
+        return own[np.argsort(total[own], kind="stable")[: TUNING.roots_per_step]]
+
+    @functools.cached_property
+    def _trees(self) -> dict[bool, tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        """By direction (towards a root or from it): the cost and parents of each root's tree."""
+        from gradweave.schedulers.kernels.arborescence import minimum_arborescences
+
+        cost = self._cheapest.cost[np.ix_(self._members, self._members)]
+        flatter = TUNING.flatter * float(cost[np.isfinite(cost)].mean())
+        return {
+            towards: minimum_arborescences(
+                np.ascontiguousarray(cost.T if towards else cost), flatter
+            )
+            for towards in (True, False)
+        }
+
+
+def _of_parts(bound: DemandBound) -> float:
+    return bound.seconds_of_parts

@@ -1,0 +1,247 @@
+"""Packs weighted trees into the links' bandwidths."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.bounds.scale import are_alike
+from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
+from gradweave.schedulers.packing.linear_program import (
+    LinearProgram,
+    Stage,
+    Tree,
+    TreePacking,
+    relative,
+)
+from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.tuning import TUNING
+from gradweave.schedules.schedule import Collective
+from gradweave.stop import UNLIMITED, Stop
+from gradweave.topology.topology import Topology
+from gradweave.topology.units import ROUNDING
+
+STAGES: tuple[Stage, ...] = ("reduce_scatter", "all_gather")
+
+
+def pack_trees(
+    topology: Topology,
+    collective: Collective = "all_reduce",
+    tolerance: float = TUNING.tolerance,
+    *,
+    residual: float = 0.0,
+    gradient_bytes: float = math.inf,
+    stop: Stop = UNLIMITED,
+) -> TreePacking:
+    """Packs trees into the links' bandwidths, to minimise the time of large gradients.
+
+    An all-reduce divides the gradient among roots so as to minimise time, with both stages
+    overlapping; in a single stage each server has an equal part.
+
+    The program: trees of root r carry w_r in each stage; on each link direction the bytes of all
+    hops over it are at most T times its bandwidth; Σ w = 1; minimise T. It is given only the trees
+    that are cheapest at duals near the optimal ones, which `gradweave.bounds.least_seconds` finds
+    without trees, until its T meets that bound.
+
+    Args:
+        topology: the network; bandwidths count, latencies and capacities do not.
+        collective: a stage, or both.
+        tolerance: relative gap to the bound at which to stop.
+        residual: weight of the bandwidth that a transfer leaves unusable (see `Paths`). Above 0,
+            the minimum time is not known in advance: the search ends near the bound that its duals
+            prove.
+        gradient_bytes: size for which latency counts in addition to bytes; not at all if not given.
+        stop: when to end with the trees found so far.
+
+    Returns:
+        The packing. If latency does not count, it is at most `tolerance` and `TUNING.slack` above
+        the bound, unless `TUNING.max_steps` or the time were too little.
+
+    Source: column generation (Dantzig and Wolfe 1960) with smoothed duals (Wentges 1997).
+    """
+    shares = "any" if collective == "all_reduce" else "equal"
+    least = least_seconds(topology, 1.0, collective, shares=shares)
+    search = TreeSearch(topology, collective, least, Paths(topology, residual=residual))
+    search.run(tolerance, stop)
+    search.settle(gradient_bytes, stop)
+    return search.packing()
+
+
+class TreeSearch(LinearProgram):
+    """The program if all servers are ready from the start: a single window."""
+
+    def __init__(
+        self, topology: Topology, collective: Collective, least: LeastSeconds, paths: Paths
+    ) -> None:
+        self._free = collective == "all_reduce"
+        stages: tuple[Stage, ...] = tuple(
+            stage for stage in STAGES if self._free or stage == collective
+        )
+        least_share = 0.0 if self._free else 1 / topology.num_servers
+        seconds_per_byte = float(least.duals.seconds_per_byte)
+        self._unit = float(topology.bandwidth_bytes_per_s.max())
+        if not are_alike(topology):
+            self._unit = 1 / seconds_per_byte
+        super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
+        self._paths = paths
+        self._least = seconds_per_byte * self._unit
+        # Both stages share the links, and so the duals.
+        duals = np.max(least.duals.link_duals, axis=0, keepdims=True)
+        self._best_duals = self._relative(duals.astype(np.float64), float(least.duals.paid))
+        self._tree_cost: Callable[[Tree], float] = lambda _: 0.0  # in the objective
+        self._add_columns(self._best_duals)
+        # These trees make the program feasible in any case.
+        self._add_columns(relative(self._by_bandwidth()[None]))
+
+    def settle(self, gradient_bytes: float, stop: Stop) -> None:
+        """Among solutions of nearly minimum time, prefers equal shares over short trees.
+
+        A program's solution is a corner, often with few roots, to which many servers would then
+        send at the same time, and with trees of any depth. Here the latency of trees counts in
+        addition to the time of bytes, and flatter trees that cost a little more are added. Then
+        more equal shares and fewer hops are preferred, at the cost of little time.
+
+        Args:
+            gradient_bytes: size for which latency counts; not at all if infinite.
+            stop: when to stop looking for more trees.
+        """
+        least, objective = self._length, self._solver.Objective()
+        objective.SetCoefficient(self._time, 1 / least)
+        if math.isinf(gradient_bytes):
+            self._time.SetUb(least * (1 + TUNING.slack))
+        seconds = least / self._unit * gradient_bytes
+
+        def tree_cost(tree: Tree) -> float:
+            depth, latency = self._extent(tree)
+            return latency / seconds + TUNING.slack * TUNING.hop_weight * depth
+
+        self._tree_cost = tree_cost
+        for tree, carried in zip(self._trees, self._carried, strict=True):
+            objective.SetCoefficient(carried, tree_cost(tree))
+        if self._free:
+            objective.SetCoefficient(
+                self._largest_share(), TUNING.slack * self._topology.num_servers
+            )
+        self._solve()
+        for _ in range(TUNING.max_flatter_steps if math.isfinite(gradient_bytes) else 0):
+            duals = self._duals()
+            if stop.reached() or not any(
+                [self._add_columns(duals, costlier) for costlier in TUNING.flatter]
+            ):
+                break
+            self._solve()
+
+    def packing(self) -> TreePacking:
+        """The trees in use in the last solution."""
+        return self._packing(self._length / self._unit)
+
+    def add_tree(self, tree: Tree) -> int:
+        """Adds a tree regardless of its cost; returns its number.
+
+        Args:
+            tree: a tree with routes over the network's links.
+        """
+        duals, self._link_duals = self._link_duals, None
+        factors = np.concatenate([self._paths.factors(route) for route in tree.routes if route])
+        links = np.array([link for route in tree.routes for link in route])
+        self._add(tree, links, factors, self._tree_cost(tree))
+        self._link_duals = duals
+        return len(self._trees) - 1
+
+    def prefer(self, columns: Sequence[tuple[int, int, float]], most: Sequence[float]) -> None:
+        """From now on, sends as many bytes as possible over preferred trees; see `within`.
+
+        The previous objective becomes a constraint. For each tree in `columns`, the amount of it
+        that counts is a separate variable, and the weighted sum of these is maximised.
+
+        Args:
+            columns: for each tree that counts: its number, the number of its group, and the worth
+                of each byte.
+            most: for each group, the share of the gradient that may count.
+        """
+        solver, objective = self._solver, self._solver.Objective()
+        self._least_objective = objective.Value()
+        for row in itertools.chain.from_iterable(self._of_root.values()):
+            row.SetUb(0.0)  # exactly the required amount: excess would now be free
+        self._near_least = solver.Constraint(-solver.infinity(), solver.infinity())
+        for variable in solver.variables():
+            self._near_least.SetCoefficient(variable, objective.GetCoefficient(variable))
+            objective.SetCoefficient(variable, 0.0)
+        groups = [solver.Constraint(0.0, float(share)) for share in most]
+        for place, group, worth in columns:
+            counted = solver.NumVar(0, solver.infinity(), "")
+            groups[group].SetCoefficient(counted, 1.0)
+            solver.Add(counted <= self._carried[place])
+            objective.SetCoefficient(counted, -worth)
+
+    def within(self, slack: float) -> TreePacking:
+        """The trees that maximise the objective of `prefer`.
+
+        Args:
+            slack: relative excess over its minimum that the previous objective may have.
+        """
+        self._near_least.SetUb(self._least_objective * (1 + slack))
+        self._solve()
+        return self.packing()
+
+    def _is_near(self, tolerance: float) -> bool:
+        return self._length <= self._least * (1 + tolerance)
+
+    def _extent(self, tree: Tree) -> tuple[int, float]:
+        """Hops from the root to the furthest server, and the longest path's seconds."""
+        topology = self._topology
+        cost = topology.latency_s + topology.overhead_s
+        hop = np.array([float(cost[list(route)].sum()) for route in tree.routes])
+        server, seconds, depth = np.arange(len(hop)), np.zeros(len(hop)), 0
+        while True:
+            seconds += np.where(server >= 0, hop[server], 0.0)
+            server = np.where(server >= 0, tree.parent[server], -1)
+            if (server < 0).all():
+                return depth, float(seconds.max())
+            depth += 1
+
+    def _add_columns(self, duals: NDArray, costlier: float = 0.0) -> bool:
+        """Adds minimum-cost arborescences of the cheapest roots; returns whether any improves.
+
+        Args:
+            duals: [1, L] dual of a byte over each link.
+            costlier: extra cost that an arc may have if it brings a server nearer to the root,
+                relative to the mean dual.
+        """
+        from gradweave.schedulers.kernels.arborescence import minimum_arborescences
+
+        paths = self._paths.cheapest(duals[0])
+        cost, parents, total = paths.cost, {}, np.zeros(len(paths.cost))
+        nearer = max(costlier * float(duals.mean()), ROUNDING * float(duals.max()))
+        for stage in self._stages:
+            # A tree to a root is a tree from it over the opposite arcs.
+            arcs = np.ascontiguousarray(cost.T if stage == "reduce_scatter" else cost)
+            costs, parents[stage] = minimum_arborescences(arcs, nearer)
+            total += costs
+        if self._paths.leave_residual and not costlier:
+            self._take_bound(duals, total)
+        roots = np.argsort(total, kind="stable")
+        if self._free and self._link_duals is not None:
+            roots = roots[: TUNING.roots_per_step]
+        known = len(self._trees)
+        for stage, of_root in parents.items():
+            for root in roots.tolist():
+                routes = paths.routes(of_root[root], stage == "reduce_scatter")
+                tree = Tree(stage, root, of_root[root], routes)
+                factors = np.concatenate([self._paths.factors(route) for route in routes if route])
+                links = np.array([link for route in routes for link in route])
+                self._add(tree, links, factors, self._tree_cost(tree))
+        return len(self._trees) > known
+
+    def _take_bound(self, duals: NDArray, total: NDArray) -> None:
+        """Keeps duals that prove a stronger bound than any before (weak duality).
+
+        All links together can carry no more than their duals times the time, and each root's trees
+        have at least their minimum cost.
+        """
+        trees = float(total.min() if self._free else total.mean())
+        proved = trees / float(duals[0] @ self._bandwidth)
+        if proved > self._least:
+            self._least, self._best_duals = proved, duals

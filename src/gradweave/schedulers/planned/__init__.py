@@ -1,1 +1,0 @@
-"""Trees grown one by one at duals that a trained policy proposes, in milliseconds."""

@@ -1,0 +1,359 @@
+"""Plans any demand to finish early: a verified schedule and a lower bound on its time."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave import clock
+from gradweave.bounds.demands.demand_bound import DemandBound
+from gradweave.bounds.demands.job_objectives import ObjectiveBound
+from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.flows.flows import Flows
+from gradweave.schedulers.packing.joint import Joint
+from gradweave.schedulers.packing.paths import may_leave_residual
+from gradweave.schedulers.repairing.earlier_plan import EarlierPlan
+from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, to_spec
+from gradweave.schedulers.solving.group import Group
+from gradweave.schedulers.solving.job_goal import JobGoal, Plan
+from gradweave.schedulers.textbook.postal_tree import PostalTree
+from gradweave.schedulers.textbook.runtimes import TEXTBOOK, Direct
+from gradweave.schedulers.trees.disjoint_trees import DisjointTrees
+from gradweave.schedules.compose import at_once
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.given import ScheduleLike
+from gradweave.schedules.jobs import Job, demand_of
+from gradweave.schedules.objective import JobObjective, Objective, objective_of
+from gradweave.schedules.schedule import Provenance, Schedule
+from gradweave.simulator.runtime import IDEAL, Runtime, runtime_of
+from gradweave.simulator.seconds import event_seconds
+from gradweave.stop import NOBODY, Interrupt, Stop
+from gradweave.topology.spec import as_topology
+from gradweave.topology.subnetwork import subnetwork
+from gradweave.topology.topology import Topology
+
+HOPELESS = 2.0
+"""Multiple of the lower bound: a first plan whose bytes alone would take longer is not built."""
+ORDERING = 0.2
+"""Share of a strategy's time for trying other orders of its plan's jobs. For objectives other than
+the makespan, where the order matters most, it is a share of all the time left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DemandAttempt:
+    """The outcome of one strategy."""
+
+    strategy: DemandStrategy
+    wall_s: float
+    """Seconds that the strategy took, excluding the first-run compilation of loops."""
+    seconds: float | None = None
+    """Duration of its schedule, or None if it found no schedule."""
+    reason: str = ""
+    """Why it found no schedule."""
+    value: float | None = None
+    """Objective value of its schedule."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DemandSolution:
+    """A verified schedule of a demand, a lower bound, and the record of the search."""
+
+    schedule: Schedule
+    strategy: DemandStrategy
+    """The strategy that found the schedule."""
+    seconds: float
+    """When the last job ends, in the event model or, if one was given, on the runtime."""
+    job_seconds: NDArray[np.float64] = dataclasses.field(repr=False)
+    """[jobs] when each job ends."""
+    bound: DemandBound = dataclasses.field(repr=False)
+    """Lower bound on `seconds`."""
+    attempts: tuple[DemandAttempt, ...] = dataclasses.field(repr=False)
+    wall_s: float
+    judge: Objective = dataclasses.field(default_factory=lambda: objective_of("makespan", 1))
+    """The minimised objective: its name and its weights."""
+    value: float = math.nan
+    """Objective value: (weighted) seconds, except for ``fair``, which has no unit."""
+    of_objective: ObjectiveBound | None = dataclasses.field(default=None, repr=False)
+    """Lower bound on `value`; None for the makespan, which `bound` covers."""
+
+    @property
+    def least(self) -> float:
+        """Lower bound on the value of every plan."""
+        return self.bound.seconds if self.of_objective is None else self.of_objective.value
+
+    @property
+    def gap(self) -> float:
+        """How far the schedule may be from the optimum: its value over the bound, minus one."""
+        return self.value / self.least - 1
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the value is so close to the bound that further search is not worth it."""
+        return self.gap <= NEAR_BOUND
+
+
+def solve_demand(
+    topology: Topology | str,
+    demand: Demand | Sequence[Job] | Job,
+    *,
+    objective: JobObjective = "makespan",
+    runtime: Runtime | str | Path = "ideal",
+    strategies: Sequence[DemandStrategy] | None = None,
+    start_from: ScheduleLike | None = None,
+    seed: int = 0,
+    time_limit: float | None = None,
+    interrupt: Interrupt | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DemandSolution:
+    """Plans any demand to finish early: one collective of a group, or several jobs at once.
+
+    One plan divides the links among all jobs. Strategies are tried in turn, simple ones first,
+    until one meets the bound. A plan of several jobs is also tried with its jobs in other orders.
+
+    Args:
+        topology: the network, or its specification or file.
+        demand: the blocks to sum and move, or jobs.
+        objective: ``makespan``, the time until the last job ends; ``sum``, the sum of the jobs' end
+            times; ``weighted``, the same sum with each time multiplied by the job's weight;
+            ``fair``, the largest ratio of a job's duration, counted from its release time, to its
+            own lower bound.
+        runtime: the runtime that will run the plan (profile, name or file); see `gradweave.solve`.
+        strategies: the strategies to try, in this order; by default `strategies_for` chooses them.
+        start_from: an earlier plan of the same jobs, whose sizes may have changed, on this
+            network or on it before it lost links: a schedule, its file, or a solution. Whatever
+            part of it still works is tried first, so that the answer is never worse; see
+            `EarlierPlan`.
+        seed: the only source of every random choice.
+        time_limit: seconds after which no further strategy is started and searches return the
+            best they have. The first strategy always finishes.
+        interrupt: lets another thread or a signal handler end the search.
+        progress: called with a line about each step before it starts.
+
+    Raises:
+        NoScheduleError: if no strategy found a schedule, with the reason of each.
+        OptionError: if the network cannot satisfy the demand, or `start_from` is a plan of
+            other jobs.
+
+    >>> import gradweave as gw
+    >>> boxes = gw.topology.from_spec("a100:boxes=2")
+    >>> does = {"tp": ("all_reduce", 10**9), "dp": ("all_reduce", 10**8)}
+    >>> jobs = gw.schedules.mesh_jobs(boxes, {"dp": 2, "tp": 8}, does)
+    >>> solution = solve_demand(boxes, jobs, time_limit=2)
+    >>> len(solution.job_seconds), solution.seconds >= solution.bound.seconds
+    (10, True)
+    """
+    network = as_topology(topology)
+    if not isinstance(demand, Demand):
+        jobs = [demand] if isinstance(demand, Job) else list(demand)
+        demand = demand_of(network, jobs)
+    demand.check_servers(network)
+    if time_limit is not None and not time_limit > 0:
+        raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
+    if strategies is not None and not strategies:
+        raise OptionError("solve: expected at least one strategy, got none")
+    stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
+    goal = JobGoal(network, demand, objective, runtime_of(runtime), stop)
+    first = () if start_from is None else (EarlierPlan.of(start_from),)
+    return _solved(goal, strategies, seed, stop, progress, first)
+
+
+def _solved(
+    goal: JobGoal,
+    strategies: Sequence[DemandStrategy] | None,
+    seed: int,
+    stop: Stop,
+    progress: Callable[[str], None] = lambda _: None,
+    first: Sequence[DemandStrategy] = (),
+) -> DemandSolution:
+    begun = clock.now()
+    topology, demand = goal.network, goal.demand
+    tried = [*first, *(_strategies(goal) if strategies is None else strategies)]
+    best: tuple[Plan, DemandStrategy] | None = None
+    attempts: list[DemandAttempt] = []
+    several, fairly = len(demand.jobs) > 1, goal.objective.name == "makespan"
+    for number, strategy in enumerate(tried):
+        if best is not None and (stop.reached() or goal.met_by(best[0])):
+            break
+        so_far = "" if best is None else f"; {best[0].value / goal.least - 1:.1%} above the bound"
+        progress(f"trying {strategy.name}{so_far}")
+        since = clock.now()
+        part = stop.part(_share(tried[number:], fairly=fairly))
+        if goal.in_event_time:
+            hopeless = math.inf if strategies else HOPELESS * goal.least
+            part = dataclasses.replace(part, below=best[0].value if best else hopeless)
+        try:
+            making = part.part(1 - ORDERING) if several and fairly else part
+            schedule, proved = strategy.bounded(topology, demand, making, seed=seed)
+        except NoScheduleError as error:
+            reason = str(error).removeprefix(f"{strategy.name}: ")
+            attempts.append(DemandAttempt(strategy, clock.now() - since, reason=reason))
+            continue
+        if proved is not None:
+            goal.proved(proved)
+        found = goal.judged(schedule)
+        if several and not goal.met_by(found):
+            until = part if fairly else stop.part(ORDERING)
+            found = goal.in_best_order(found, until, math.inf if best is None else best[0].value)
+        took, seconds = clock.now() - since, float(found.job_seconds.max())
+        attempts.append(DemandAttempt(strategy, took, seconds, value=found.value))
+        if best is None or found.value < best[0].value:
+            best = found, strategy
+    if best is None:
+        reasons = "; ".join(f"{one.strategy.name}: {one.reason}" for one in attempts)
+        raise NoScheduleError(f"no schedule for {demand.name} on {topology.name!r}: {reasons}")
+    plan, strategy = best
+    return DemandSolution(
+        plan.schedule.replace(
+            scheduler=Provenance(strategy.name, {**strategy.options(), **goal.options(plan)}, seed)
+        ),
+        strategy,
+        float(plan.job_seconds.max()),
+        plan.job_seconds,
+        goal.bound,
+        tuple(attempts),
+        clock.now() - begun,
+        goal.objective,
+        plan.value,
+        goal.of_objective,
+    )
+
+
+def _share(tried: Sequence[DemandStrategy], *, fairly: bool) -> float:
+    """The share of the remaining time that the first of some strategies gets.
+
+    Args:
+        tried: that strategy and those after it.
+        fairly: divide by `time_share`; if not, the first takes half, since strategies are then
+            sorted by how well they suit the objective.
+    """
+    if fairly:
+        return tried[0].time_share / sum(one.time_share for one in tried)
+    return 0.5 if len(tried) > 1 else 1.0
+
+
+def _strategies(goal: JobGoal) -> list[DemandStrategy]:
+    """The strategies for a goal; except for the makespan, those that order jobs come first."""
+    usual = strategies_for(goal.network, goal.demand)
+    if goal.objective.name == "makespan" or len(goal.demand.jobs) == 1:
+        return usual
+    residual = max(one.residual for one in usual if isinstance(one, Joint))
+    weight = 1 / goal.objective.scale_s if goal.objective.name == "fair" else goal.objective.weight
+    in_order = Joint(residual, goal.order(), tuple(weight.tolist()))
+    apart, others = ([one for one in usual if isinstance(one, Apart) == is_it] for is_it in (1, 0))
+    return [*apart, in_order, *others]
+
+
+def strategies_for(topology: Topology, demand: Demand) -> list[DemandStrategy]:
+    """The strategies that may suit a demand, in the order to try them.
+
+    Args:
+        topology: the network.
+        demand: the blocks to sum and move.
+    """
+    residual = [Joint(1.0)] if may_leave_residual(topology) else []
+    joint = [*residual, Joint()]
+    several = len(demand.jobs) > 1
+    if demand.unicast:
+        apart = [Apart()] if several else []
+        return [Flows(), *apart, *joint, *(one for one in TEXTBOOK if one.unicast)]
+    direct, *trees = TEXTBOOK
+    if len(demand) == 1 and 1 in (*demand.contributors.sizes, *demand.destinations.sizes):
+        return [PostalTree(), *residual, DisjointTrees(), Joint(), direct, *trees]
+    if several:
+        return [direct, Joint(), *trees, Apart(), *residual]
+    chain, *trees = trees
+    return [chain, Group(), *joint, direct, *trees]
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart(DemandStrategy):
+    """Plans each job as if it had the network to itself, then runs all plans at once.
+
+    Each link carries transfers in the order in which the separate plans start them. If jobs share
+    no links, the result is as good as any joint plan. If they do, it is the time of jobs that are
+    planned without taking each other into account.
+    """
+
+    name: ClassVar[str] = "apart"
+    forwards: ClassVar[bool] = True
+    time_share: ClassVar[float] = 2.0
+
+    scheduler: Scheduler | None = None
+    """The scheduler for each group's all-reduce, all-gather or reduce-scatter; messages then take
+    direct routes. If not given, `solve_demand` chooses for each job."""
+
+    def options(self) -> dict[str, Any]:
+        """The scheduler's specification, as written to schedule files."""
+        return {"scheduler": self.scheduler and to_spec(self.scheduler)}
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        jobs = len(demand.jobs)
+        if (jobs == 1 and not self.scheduler) or (np.diff(demand.job) < 0).any():
+            raise self.refused("needs several jobs, with each job's blocks in one contiguous range")
+        if self.scheduler and demand.unicast:
+            raise self.refused(f"{self.scheduler.name} does not plan point-to-point messages")
+        alone = [demand.of_job(job) for job in range(jobs)]
+        among = [_among(topology, one) for one in alone]
+        left = len({key for key, _ in among})
+        first: dict[bytes, int] = {}
+        found: list[Schedule] = []
+        for job, (key, nodes) in enumerate(among):
+            if key in first:
+                again = _moved(found[first[key]], among[first[key]][1], nodes, alone[job])
+                if again is not None:
+                    found.append(again)
+                    continue
+            part = stop.part(1 / max(left, 1))
+            left -= key not in first
+            first.setdefault(key, job)
+            goal = JobGoal(topology, alone[job], "makespan", IDEAL, part)
+            found.append(_solved(goal, self._strategies(alone[job]), seed, part).schedule)
+        return at_once(found, [event_seconds(one)[0] for one in found])
+
+    def _strategies(self, alone: Demand) -> list[DemandStrategy] | None:
+        """The strategies for one job."""
+        if self.scheduler is None:
+            return None
+        return [Direct() if alone.unicast else Group(self.scheduler)]
+
+
+def _among(topology: Topology, alone: Demand) -> tuple[bytes, NDArray[np.int32]]:
+    """A key that is equal for jobs that differ only in their nodes, and the job's nodes."""
+    net, nodes = subnetwork(topology, alone.servers)
+    place = np.full(topology.num_nodes, -1)
+    place[nodes] = np.arange(len(nodes))
+    links = (net.is_server, net.source, net.target, net.bandwidth_bytes_per_s, net.capacity)
+    sets = (alone.contributors, alone.destinations)
+    asked = [part for one in sets for part in (place[one.servers], one.offsets)]
+    columns = (*links, net.latency_s, net.overhead_s, alone.bytes, *asked, alone.relays)
+    return repr([(one.shape, one.tobytes()) for one in columns]).encode(), nodes
+
+
+def _moved(
+    schedule: Schedule, nodes: NDArray[np.int32], others: NDArray[np.int32], demand: Demand
+) -> Schedule | None:
+    """A job's schedule moved to the nodes of an equal job, or None if it passes others.
+
+    Args:
+        schedule: the first job's schedule.
+        nodes: the first job's nodes.
+        others: the second job's nodes, in the same order.
+        demand: the second job.
+    """
+    to = np.full(schedule.topology.num_nodes, -1)
+    to[nodes] = others
+    if (to[schedule.route_nodes] < 0).any():
+        return None
+    return schedule.replace(
+        root=to[schedule.root],
+        source=to[schedule.source],
+        target=to[schedule.target],
+        route_nodes=to[schedule.route_nodes],
+        demand=demand,
+    )

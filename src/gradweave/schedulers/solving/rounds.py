@@ -1,0 +1,125 @@
+"""Searches the given strategies for the schedule with the fewest rounds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+
+from gradweave.bounds import Bound, Exhausted
+from gradweave.errors import OptionError
+from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.solving.order import in_order
+from gradweave.schedulers.solving.solution import Attempt, Solution, bound_for, kept_certificates
+from gradweave.schedulers.solving.strategy_search import Candidate, Objective, Search
+from gradweave.schedulers.solving.tuning import TUNING
+from gradweave.schedules.schedule import Collective, Schedule, StatedBound
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+from gradweave.wording import counted
+
+
+def solve_for_rounds(
+    topology: Topology,
+    *,
+    collective: Collective,
+    schedulers: Sequence[Scheduler],
+    seed: int,
+    stop: Stop,
+    progress: Callable[[str], None],
+    executor: Executor | None = None,
+) -> Solution:
+    """Implements `gradweave.solve` for ``objective="rounds"``.
+
+    Raises:
+        OptionError: if the strategies' pieces differ in size.
+        NoScheduleError: if no strategy found a schedule.
+    """
+    if len({_pieces_in_all(scheduler, topology) for scheduler in schedulers}) > 1:
+        raise OptionError(
+            "solve: the strategies cut the gradient into different numbers of pieces, so that "
+            "their rounds do not compare; use objective=seconds"
+        )
+    begin = stop.sooner(min(TUNING.start_s, stop.seconds_left / 2))
+    objective = Rounds(topology, collective, schedulers)
+    search = Search(objective, seed, stop, progress)
+    progress("finding the lower bound")
+    objective.find_bound()
+    ordered = in_order(schedulers, topology, collective, objective.bound)
+    search.try_each(ordered, begin, executor)
+    return search.solution()
+
+
+class Rounds(Objective):
+    """Minimises rounds: each strategy gives one schedule; the bound holds for all strategies.
+
+    Args:
+        topology: the network.
+        collective: a stage, or both.
+        schedulers: all strategies that will be tried.
+    """
+
+    bound: Bound
+
+    def __init__(
+        self, topology: Topology, collective: Collective, schedulers: Sequence[Scheduler]
+    ) -> None:
+        self.topology, self.collective, self._schedulers = topology, collective, schedulers
+
+    def find_bound(self) -> None:
+        """Computes the bound that holds for all of the strategies."""
+        self.bound = bound_for(self.topology, self.collective, self._schedulers)
+
+    @property
+    def target(self) -> float:
+        """The bound's rounds."""
+        return self.bound.rounds
+
+    def schedules(
+        self, scheduler: Scheduler, seed: int, stop: Stop, known: Schedule | None
+    ) -> Iterator[tuple[Schedule, Scheduler]]:
+        """The strategy's single schedule."""
+        made = scheduler.schedule_until(
+            self.topology, stop, self.collective, seed=seed, known=known
+        )
+        yield made, scheduler
+
+    def variants(
+        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
+    ) -> Iterator[Candidate]:
+        """The schedule itself, the only variant."""
+        yield Candidate(schedule, scheduler, schedule.rounds, schedule)
+
+    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
+        """The outcome of the strategy that found this schedule."""
+        return Attempt(found.scheduler, found.schedule.rounds, wall_s)
+
+    def so_far(self, best: Candidate | None) -> str:
+        """The best rounds so far and the bound, for progress lines."""
+        if best is None:
+            return ""
+        return f"; {counted(best.schedule.rounds, 'round')} so far, bound {self.bound.rounds}"
+
+    def learn(self, found: Candidate) -> None:
+        """Takes over the bound of an exhaustive search if it holds for all strategies."""
+        proved = found.schedule.bound
+        if proved is None or proved.kind != "exact" or proved.rounds <= self.bound.rounds:
+            return
+        if not any(one.traits.freer_than_exact for one in self._schedulers):
+            certificate = Exhausted("CP-SAT", self.collective, proved.rounds)
+            pieces = self.bound.pieces_per_server
+            exact = Bound(proved.rounds, "exact", (certificate,))
+            self.bound = exact.on(self.topology, pieces)
+
+    def finished(self, best: Candidate, seed: int) -> tuple[Schedule, Bound, None]:
+        """The best schedule, which states the bound if its rounds are comparable with it."""
+        compare = best.scheduler.traits.rounds_compare
+        bound = self.bound
+        stated = StatedBound(bound.rounds, bound.kind, True, bound.holds_for) if compare else None
+        pieces = min(one.traits.pieces_per_server for one in self._schedulers)
+        kept = kept_certificates(self.bound, best.schedule, pieces) if compare else ()
+        return best.schedule.replace(bound=stated, certificates=kept), self.bound, None
+
+
+def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
+    traits = scheduler.traits
+    if traits.own_pieces:
+        return 0
+    return 1 if traits.one_root else traits.pieces_per_server * topology.num_servers

@@ -1,0 +1,67 @@
+"""Small broadcasts and reductions: one tree, grown by arrival times of messages."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedulers.carriers import Trees, even_plan
+from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.ordering.pieces import Pieces
+from gradweave.schedulers.scheduler import check_counts
+from gradweave.schedulers.textbook.postal import tree_by_arrival
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import Schedule
+from gradweave.stop import Stop
+from gradweave.topology.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True)
+class PostalTree(DemandStrategy):
+    """A tree for a broadcast or a reduction, grown by arrival times of messages.
+
+    Each server is informed by the server that can do so first, in an order that is improved by
+    moving single servers. See `gradweave.schedulers.Postal`.
+    """
+
+    name: ClassVar[str] = "postal_tree"
+    time_share: ClassVar[float] = 0.1
+
+    tries: int = 200
+    """Number of moves to try."""
+
+    def __post_init__(self) -> None:
+        check_counts(self, "tries", least=0)
+
+    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
+        """Makes the schedule; `schedule` verifies it."""
+        rank = topology.rank.astype(np.int64)
+        given, wanted = rank[demand.contributors[0]], rank[demand.destinations[0]]
+        if len(demand) > 1 or 1 not in (len(given), len(wanted)):
+            raise self.refused("needs one broadcast or one reduction")
+        group, towards = rank[demand.servers_of(0)], len(wanted) == 1
+        root, size = int(wanted[0] if towards else given[0]), float(demand.bytes[0])
+        try:
+            tree = tree_by_arrival(
+                topology, root, group, towards, size, tries=self.tries, seed=seed
+            )
+        except NoScheduleError as error:
+            raise self.refused(str(error)) from None
+        up = np.array([tree[server][0] if server in tree else -1 for server in group.tolist()])
+        place = np.where(up < 0, -1, np.searchsorted(group, up))
+
+        def route(source: int, target: int) -> tuple[int, ...]:
+            return tree[source if towards else target][1]
+
+        trees = Trees(
+            group,
+            int(np.searchsorted(group, root)),
+            towards=place if towards else None,
+            given=np.isin(group, given),
+            away=None if towards else place,
+            wanted=np.isin(group, wanted),
+        )
+        carrier = trees.carrier(topology, route)
+        pieces = Pieces(even_plan(topology, demand, [(0, carrier)]))
+        return pieces.schedule(pieces.fastest(stop))

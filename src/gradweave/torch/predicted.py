@@ -1,0 +1,62 @@
+"""Predicted times of plans and of gloo's own collectives, before either is timed."""
+
+import dataclasses
+
+import numpy as np
+
+from gradweave.errors import NoScheduleError
+from gradweave.schedulers.solving.own import own_schedule
+from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.textbook.runtimes import BinomialTree, Direct
+from gradweave.schedules.demand import collective
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.runtime import Runtime
+from gradweave.topology.topology import Topology
+from gradweave.torch.calls import NO_ROOT, SizeClass
+
+LOSES = 1.25
+"""A plan predicted to take more than this many times as long as gloo is not timed. Predictions are
+only that accurate: an all-gather of 64 MiB on loopback was predicted to take 1.16 times as long as
+gloo, and took 0.42 times as long (`benchmarks/experiments/torch_backend_calls.py`)."""
+
+
+def plan_seconds(plan: Schedule, runtime: Runtime, of: SizeClass) -> float:
+    """The predicted time of the largest calls of a size class if a plan runs them."""
+    return runtime.seconds(plan, _moved_bytes(of, plan.topology))
+
+
+def own_seconds(topology: Topology, runtime: Runtime, of: SizeClass) -> float | None:
+    """The predicted time of such a call by the runtime's own collective, or None if unknown.
+
+    A message costs as much as in the runtime's own all-reduce of that size. The algorithms are
+    those of gloo in PyTorch 2.13: an all-gather is a ring, a reduce-scatter is an all-reduce from
+    which each rank keeps its part, an all-to-all is pairwise, and a broadcast is a binomial tree.
+    Gloo's reduction to one rank is not modelled.
+    """
+    try:
+        schedule = _own(topology, runtime, of)
+    except NoScheduleError:
+        return None
+    return schedule and runtime.own_seconds(schedule, _moved_bytes(of, topology))
+
+
+def _own(topology: Topology, runtime: Runtime, of: SizeClass) -> Schedule | None:
+    if of.collective in ("all_reduce", "reduce_scatter"):
+        return own_schedule(topology, runtime, of.size)
+    if of.collective == "reduce" or runtime.algorithm(of.size) is None:
+        return None
+    if of.collective == "all_gather":
+        return Ring().schedule(topology, collective="all_gather")
+    servers = topology.servers
+    root = None if of.root == NO_ROOT else int(servers[of.root])
+    # Gloo does not split blocks into pieces; a plan does not either if each message is expensive.
+    slow = dataclasses.replace(topology, overhead_s=np.ones_like(topology.overhead_s))
+    bytes_ = len(servers) if of.collective == "all_to_all" else 1
+    demand = collective(of.collective, servers, bytes_, root=root)
+    strategy = Direct() if of.collective == "all_to_all" else BinomialTree()
+    return strategy.schedule(slow, demand).replace(topology=topology)
+
+
+def _moved_bytes(of: SizeClass, topology: Topology) -> int:
+    """Bytes moved by the collective, counted as in schedules: without data that stays in place."""
+    return of.size * (topology.num_servers - 1 if of.collective == "all_to_all" else 1)

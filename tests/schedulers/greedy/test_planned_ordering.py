@@ -1,0 +1,198 @@
+"""Features of transfers and their starts: by hand, and by invariants."""
+
+import numpy as np
+import pytest
+
+from gradweave.schedulers.greedy import transfers_kernel
+from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Grown
+from gradweave.schedulers.kernels import bitset, events, precedence, worklist
+from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedulers.ordering import rank_kernel
+from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+from gradweave.schedulers.ordering.rank_kernel import ARRIVED, BOTH, FREED
+from tests.interpreted import interpreted
+
+KERNELS = transfers_kernel, rank_kernel, bitset, events, precedence, worklist
+
+
+def rows_lowered() -> tuple[Trees, Wires]:
+    """Servers 0, 1, 2 in a row, both stages, roots 0 and 1; links 0→1, 1→0, 1→2, 2→1.
+
+    Bandwidths are 10, 5, 2 and 4 bytes/s; latencies 1, 2, 3 and 4 s; overheads .5, .25, .125, 0 s.
+    """
+    parent = np.array([[[-1, 0, 1], [-1, 0, 1]], [[1, -1, 1], [1, -1, 1]]])
+    route = np.full((2, 2, 3, 1), -1, np.int32)
+    route[0, 0, 1:, 0], route[0, 1, 1:, 0] = [1, 3], [0, 2]
+    route[1, 0, [0, 2], 0], route[1, 1, [0, 2], 0] = [0, 3], [1, 2]
+    grown = Grown(parent, route, np.zeros(4))
+    with interpreted(*KERNELS):
+        return transfers_kernel.transfers_of(
+            grown, np.array([0, 1]), np.array([TOWARDS, FROM]), np.array([10.0, 5, 2, 4]),
+            np.array([1.0, 2, 3, 4]), np.array([0.5, 0.25, 0.125, 0]),
+        )  # fmt: skip
+
+
+def test_what_waits_for_what_in_a_row():
+    """From 2 to 1 to 0 and back; towards 1 from both sides, and then from it."""
+    trees, wires = rows_lowered()
+    assert trees.waits.tolist() == [[1, 0, 1, 1], [0, 0, 2, 2]]
+    followers = [
+        [
+            trees.following[trees.first_following[p, m] : trees.first_following[p, m + 1]].tolist()
+            for m in range(4)
+        ]
+        for p in range(2)
+    ]
+    # Transfers: 1's and 2's hop towards the root, then from it; of the other root 0's and 2's.
+    assert followers == [[[2], [0], [3], []], [[2, 3], [2, 3], [], []]]
+    assert wires.links.tolist() == [1, 3, 0, 2, 0, 3, 1, 2]
+    assert wires.rate.tolist() == [5, 4, 10, 2, 10, 4, 5, 2]
+    assert wires.latency.tolist() == [2, 4, 1, 3, 1, 4, 2, 3]
+    assert wires.overhead.tolist() == [0.25, 0, 0.5, 0.125, 0.5, 0, 0.25, 0.125]
+    # To the end: 2→1, 1→0, 0→1, 1→2 of the first; the slower of what follows of the second.
+    row = [3.125, 3.125 + 1.5, 3.125 + 1.5 + 2.25, 3.125 + 1.5 + 2.25 + 4]
+    assert trees.tail_s[0].tolist() == [row[2], row[3], row[1], row[0]]
+    assert trees.tail_s[1].tolist() == [1.5 + 3.125, 4 + 3.125, 2.25, 3.125]
+    per_byte = [1 / 2, 1 / 2 + 1 / 10, 1 / 2 + 1 / 10 + 1 / 5, 1 / 2 + 1 / 10 + 1 / 5 + 1 / 4]
+    assert trees.tail_s_per_byte[0] == pytest.approx(np.array(per_byte)[[2, 3, 1, 0]])
+    assert trees.tail_s_per_byte[1] == pytest.approx([0.1 + 0.5, 0.25 + 0.5, 0.2, 0.5])
+
+
+def test_a_way_of_two_links_is_as_slow_as_the_slower_one():
+    parent, route = np.array([[[-1, 0]]]), np.full((1, 1, 2, 2), -1, np.int32)
+    route[0, 0, 1] = 1, 0
+    with interpreted(*KERNELS):
+        _, wires = transfers_kernel.transfers_of(
+            Grown(parent, route, np.zeros(2)), np.zeros(1, np.int64), np.array([FROM]),
+            np.array([2.0, 5.0]), np.array([1.0, 2.0]), np.array([0.5, 0.25]),
+        )  # fmt: skip
+    assert (wires.links.tolist(), wires.first.tolist()) == ([1, 0], [0, 2])
+    assert (wires.rate[0], wires.latency[0], wires.overhead[0]) == (2, 3, 0.5)
+
+
+def test_what_is_known_of_transfers_by_hand():
+    """Pieces of 20 bytes of the first part and 40 of the second."""
+    trees, wires = rows_lowered()
+    with interpreted(*KERNELS):
+        known = rank_kernel.features_of(trees, wires, np.array([0, 1]), np.array([20.0, 40.0]))
+    # Loads link by link: 0→1 and 1→0 carry both pieces, and so do 1→2 and 2→1.
+    load = [2 * 0.5 + 60 / 10, 2 * 0.25 + 60 / 5, 2 * 0.125 + 60 / 2, 60 / 4]
+    most = load[2]
+    hops = [[1, 3, 0, 2], [0, 3, 1, 2]]
+    late, held, rate = [1, 2, 3, 4], [0.5, 0.25, 0.125, 0], [10, 5, 2, 4]
+    takes = [[late[k] + held[k], 1 / rate[k]] for k in range(4)]
+
+    def path(piece: int, *links: int) -> float:
+        seconds, per_byte = (sum(takes[k][i] for k in links) for i in range(2))
+        return (seconds + [20, 40][piece] * per_byte) / most
+
+    tails = [
+        [path(0, 1, 0, 2), path(0, 3, 1, 0, 2), path(0, 0, 2), path(0, 2)],
+        [path(1, 0, 2), path(1, 3, 2), path(1, 1), path(1, 2)],
+    ]
+    # Only 2's hop comes before 1's; before the last hops of the second piece, 2's, the slower.
+    heads = [
+        [path(0, 3), 0, path(0, 3, 1), path(0, 3, 1, 0)],
+        [0, 0, path(1, 3), path(1, 3)],
+    ]
+    expected = np.empty((2, 4, 6))
+    expected[..., 0] = [[0.25] * 4, [0.75] * 4]
+    expected[..., 1], expected[..., 2] = tails, heads
+    expected[..., 3] = np.array(load)[np.array(hops)] / most
+    expected[..., 4] = [[0, 0, 1, 1]] * 2
+    expected[..., 5] = [[0, 0, 0, 1], [0, 0, 1, 1]]
+    assert known == pytest.approx(expected, rel=1e-6)
+    assert known.dtype == np.float32
+
+
+def test_paths_back_are_those_of_transfers_turned_round():
+    trees, _ = rows_lowered()
+    with interpreted(*KERNELS):
+        back = transfers_kernel.reversed_precedence(trees)
+        again = transfers_kernel.reversed_precedence(back)
+    assert back.waits.tolist() == [[1, 1, 1, 0], [2, 2, 0, 0]]
+    first = back.first_following
+    followers = [back.following[first[p, m] : first[p, m + 1]].tolist() for p, m in
+                 ((0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3))]  # fmt: skip
+    assert followers == [[1], [], [0], [2], [], [], [0, 1], [0, 1]]
+    assert (again.waits == trees.waits).all() and (again.following == trees.following).all()
+
+
+def dispatched(trees: Trees, wires: Wires, part, size, order):
+    with interpreted(*KERNELS):
+        start, seconds, tried = rank_kernel.dispatch(
+            trees, wires, np.array(part), np.array(size, float), np.array(order)
+        )
+    return start.tolist(), seconds, tried
+
+
+def test_transfers_start_when_what_they_wait_for_is_there_and_their_link_is_free():
+    trees, wires = rows_lowered()
+    start, seconds, _ = dispatched(trees, wires, [0], [20.0], [0, 1, 2, 3])
+    # 2→1: 5 s and 4 of latency; 1→0: 4.25 and 2; 0→1: 2.5 and 1; 1→2: 10.125 and 3.
+    at = [0, 9, 9 + 6.25, 9 + 6.25 + 3.5]
+    assert start == pytest.approx([at[1], at[0], at[2], at[3]])
+    assert seconds == pytest.approx(at[3] + 13.125)
+    # A second piece of the same part follows on each link as soon as that is free.
+    start, seconds, _ = dispatched(trees, wires, [0, 0], [20.0, 20.0], list(range(8)))
+    # 2→1 at 5 s, there at 14; 1→0 is free at 13.25, so at 14; 0→1 at 20.25; 1→2 is held from
+    # 18.75 to 28.875, and the piece is there at 23.75.
+    assert start[4:] == pytest.approx([14, 5, 20.25, 28.875])
+    assert seconds == pytest.approx(28.875 + 13.125)
+    # In the other order the second piece is first.
+    again, _, _ = dispatched(trees, wires, [0, 0], [20.0, 20.0], [4, 5, 6, 7, 0, 1, 2, 3])
+    assert again == start[4:] + start[:4]
+
+
+def fan(*hops: tuple[tuple[int, ...], float], bandwidth: list[float]) -> tuple[Trees, Wires]:
+    """Transfers without dependencies, over given links at given rates."""
+    count = len(hops)
+    links = np.array([link for over, _ in hops for link in over])
+    first = np.cumsum([0, *(len(over) for over, _ in hops)])
+    rate, none = np.array([one for _, one in hops], float), np.zeros(count)
+    each = np.arange(count).reshape(1, count)
+    zeros = np.zeros((1, count))
+    trees = Trees(
+        each, np.zeros((1, count), np.int64), np.zeros(0, np.int64),
+        np.zeros((1, count + 1), np.int64), zeros, zeros, zeros,
+    )  # fmt: skip
+    return trees, Wires(links, first, rate, none, none, np.array(bandwidth, float))
+
+
+def test_slower_transfers_share_a_link_and_what_does_not_fit_lets_others_pass():
+    # Rates of 6, 6 and 4 on a link of 10: the second waits, and the third starts next to the first.
+    trees, wires = fan(((0,), 6), ((0,), 6), ((0,), 4), bandwidth=[10])
+    start, seconds, tried = dispatched(trees, wires, [0], [12.0], [0, 1, 2])
+    assert start == [0, 2, 0] and seconds == 4 and tried == 4
+    # At 10, 4 and 6 the first goes alone, and then both others.
+    trees, wires = fan(((0,), 10), ((0,), 4), ((0,), 6), bandwidth=[10])
+    assert dispatched(trees, wires, [0], [12.0], [0, 1, 2])[0] == pytest.approx([0, 1.2, 1.2])
+    # Two links at a time: a blocked transfer waits at the blocking link, and others can pass.
+    trees, wires = fan(((0,), 10), ((0, 1), 10), ((1,), 10), bandwidth=[10, 10])
+    start, seconds, _ = dispatched(trees, wires, [0], [10.0], [0, 1, 2])
+    assert start == [0, 1, 0] and seconds == 2
+    # The order decides which is first.
+    assert dispatched(trees, wires, [0], [10.0], [1, 0, 2])[0] == [1, 0, 1]
+    # Rounding holds nothing back: three thirds fill a link.
+    trees, wires = fan(*[((0,), 1 / 3)] * 3, ((0,), 1), bandwidth=[1 - 1e-12])
+    assert dispatched(trees, wires, [0], [1.0], [0, 1, 2, 3])[0] == pytest.approx([0, 0, 0, 3])
+
+
+def test_more_transfers_than_a_word_has_bits_go_in_order():
+    count = 150
+    trees, wires = fan(*[((0,), 1)] * count, ((1, 0), 1), bandwidth=[1, 1])
+    order = np.random.default_rng(0).permutation(count + 1)
+    start, seconds, _ = dispatched(trees, wires, [0], [1.0], order)
+    assert np.argsort(start).tolist() == order.tolist() and seconds == count + 1
+    assert sorted(start) == list(range(count + 1))
+
+
+def test_kinds_of_events_by_latency():
+    """A transfer without latency frees its link and arrives at once."""
+    assert len({FREED, ARRIVED, BOTH}) == 3
+    trees, wires = fan(((0,), 1), ((0,), 1), bandwidth=[1])
+    late = wires._replace(latency=np.array([5.0, 0.0]), overhead=np.array([0.5, 0.25]))
+    start, seconds, _ = dispatched(trees, late, [0], [1.0], [0, 1])
+    assert start == [0, 1.5] and seconds == 6.5
+    start, seconds, _ = dispatched(trees, late, [0], [1.0], [1, 0])
+    assert start == [1.25, 0] and seconds == 1.25 + 6.5
