@@ -203,7 +203,7 @@ def token(ray) -> str:
 
 COMMAND = """
 import os, signal, sys
-from gradweave.aggregate.asynchronous import train
+from gradweave.aggregate.asynchronous import train_on_ray
 from tests.aggregate.asynchronous.cases import task
 from tests.aggregate.asynchronous.test_asynchronous_ray import SYNC
 
@@ -211,7 +211,8 @@ def report(told):
     if told.update == 17:
         os.kill(os.getpid(), signal.SIGKILL)
 
-train(task(**SYNC), address=sys.argv[1], folder=sys.argv[2], checkpoint_every=5, report=report)
+folder = dict(folder=sys.argv[2], checkpoint_every=5)
+train_on_ray(task(**SYNC), address=sys.argv[1], report=report, **folder)
 """
 
 
@@ -234,13 +235,13 @@ FAULTS = {"num_failures": 2, "req_failure_prob": 10, "resp_failure_prob": 10}
 """Calls of each process that are not heard, or not answered: one in five until there were two."""
 UNHEARD = """
 import json
-from gradweave.aggregate.asynchronous import calls, train
+from gradweave.aggregate.asynchronous import calls, train_on_ray
 from tests.aggregate.asynchronous.cases import task
 from tests.aggregate.asynchronous.test_asynchronous_ray import SYNC
 
 retry, lost = calls.RetriedCall.retry, []
 calls.RetriedCall.retry = lambda call: lost.append(call) or retry(call)
-run = train(task(**SYNC))
+run = train_on_ray(task(**SYNC))
 losses = [loss.hex() for loss in run.history.loss.tolist()]
 print(json.dumps([len(lost), run.recovered, run.replaced, losses]))
 """

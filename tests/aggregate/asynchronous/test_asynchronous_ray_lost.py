@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 
 RUNS = '''
 import json, os, signal, sys
-from gradweave.aggregate.asynchronous import train
+from gradweave.aggregate.asynchronous import train_on_ray
 from gradweave.errors import RunError
 from tests.aggregate.asynchronous.cases import task
 
@@ -38,10 +38,10 @@ def killing(name):
 
 given = task(workers=2, servers=2, steps=10_000)
 try:
-    train(given, folder=sys.argv[1], checkpoint_every=5, report=killing("raylet"))
+    train_on_ray(given, folder=sys.argv[1], checkpoint_every=5, report=killing("raylet"))
 except RunError as error:
     print(json.dumps(str(error)), flush=True)
-train(given, folder=sys.argv[1], checkpoint_every=5, report=killing("gcs_server"))
+train_on_ray(given, folder=sys.argv[1], checkpoint_every=5, report=killing("gcs_server"))
 '''
 
 

@@ -66,7 +66,7 @@ machines = [cluster.add_node(**room)]
 os.environ["RAY_ADDRESS"] = cluster.address
 
 # While these are imported each machine gets to know of the other.
-from gradweave.aggregate.asynchronous import train
+from gradweave.aggregate.asynchronous import train_on_ray
 from tests.aggregate.asynchronous.test_asynchronous_ray_nodes import counted
 
 counts, there = {}, []
@@ -83,7 +83,7 @@ def report(told):
     if len(now) < 2 * EACH:
         time.sleep(0.5)  # not to be done before the others are there
 
-run = train(counted(), folder=sys.argv[1], checkpoint_every=5, report=report,
+run = train_on_ray(counted(), folder=sys.argv[1], checkpoint_every=5, report=report,
             worker_cpus=1, min_workers=EACH)
 print(json.dumps({
     "gradients": run.history.gradients, "recovered": run.recovered, "params": run.params.tolist(),

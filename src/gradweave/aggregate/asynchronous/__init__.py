@@ -1,4 +1,6 @@
-"""An asynchronous parameter server: `train` runs it on Ray (extra ``ray``), `simulate` without Ray.
+"""An asynchronous parameter server.
+
+`train_on_ray` runs it on Ray (extra ``ray``), `simulate_training` on a virtual clock.
 
 Parameters are divided among servers; workers pull them, compute a gradient and push it. One option
 controls how far workers may get ahead of each other: `Sync`, `SSP(bound)` or `Async`.
