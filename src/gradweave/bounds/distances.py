@@ -11,21 +11,32 @@ def node_distances(
 ) -> NDArray[np.float64]:
     """[V, S] minimum sum of link costs from each node to each of some servers, over any path.
 
-    Bellman and Ford's algorithm for all servers in parallel. It takes as many passes over the links
-    as the longest of these paths has links.
-
     Args:
         servers: [S] nodes.
         cost: [L] cost of each link direction; infinite if it must not be used.
         ends: [L] source and target nodes of the links; exchange them for paths from the servers.
         nodes: V.
     """
-    start, end = ends
     least = np.full((nodes, len(servers)), np.inf)
     least[servers, np.arange(len(servers))] = 0.0
-    while True:
-        shorter = least.copy()
-        np.minimum.at(shorter, start, least[end] + cost[:, None])
-        if (shorter == least).all():
-            return least
-        least = shorter
+    return shortened(least, cost, ends)
+
+
+def shortened(
+    least: NDArray[np.float64], cost: Floats, ends: tuple[Integers, Integers]
+) -> NDArray[np.float64]:
+    """[V, S] minimum cost from each node, over any path, to a node at its initial cost.
+
+    Bellman and Ford's algorithm for all columns in one pass. It takes as many passes over the links
+    as the longest of these paths has links. Changes the initial costs in place, and returns them.
+
+    Args:
+        least: [V, S] initial cost of each node; infinite if no path may end there.
+        cost: [L] cost of each link direction; infinite if it must not be used.
+        ends: [L] source and target nodes of the links; exchange them for paths to the nodes.
+    """
+    from gradweave.bounds.distances_kernel import shorten
+
+    start, end = (np.ascontiguousarray(one, np.int64) for one in ends)
+    shorten(least, np.ascontiguousarray(cost, np.float64), start, end)
+    return least

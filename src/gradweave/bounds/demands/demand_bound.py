@@ -342,17 +342,19 @@ class _Least:
     """
 
     def __init__(self, topology: Topology, servers: Integers, length: Integers) -> None:
+        nodes, ends = topology.num_nodes, (topology.source, topology.target)
+        self._servers, cost = servers, length.astype(np.float64)
         # Every hop that enters a server ends there, at a separate node: no hop passes a server.
-        nodes = topology.num_nodes
-        self._servers = servers
         entered = np.where(topology.is_server, np.arange(nodes) + nodes, np.arange(nodes))
-        ends = topology.source.astype(np.int64), entered[topology.target]
-        least = node_distances(entered[servers], length.astype(np.float64), ends, 2 * nodes)
-        self._hop = np.where(np.isfinite(least[servers]), least[servers], FAR).astype(np.int64)
-        np.fill_diagonal(self._hop, 0)
-        self._path = self._hop.copy()
-        for over in range(len(servers)):
-            np.minimum(self._path, self._path[:, over, None] + self._path[over], out=self._path)
+        over_switches = ends[0], entered[ends[1]]
+        hop = node_distances(entered[servers], cost, over_switches, 2 * nodes)[servers]
+        passes = ~topology.is_server
+        passes[servers] = True
+        cost = np.where(passes[ends[0]] & passes[ends[1]], cost, np.inf)
+        path = node_distances(servers, cost, ends, nodes)[servers]
+        self._hop, self._path = (
+            np.where(np.isfinite(one), one, FAR).astype(np.int64) for one in (hop, path)
+        )
         np.fill_diagonal(self._hop, FAR)
 
     def length(self, given: Integers, wanted: Integers) -> int:

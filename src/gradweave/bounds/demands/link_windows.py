@@ -5,9 +5,10 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.bounds.distances import shortened
 from gradweave.bounds.seconds.latency import by_overhead
 from gradweave.schedules.demand import Demand
-from gradweave.topology.topology import Floats, Integers, Topology
+from gradweave.topology.topology import Integers, Topology
 
 FEMTOSECONDS = 10**15
 """Femtoseconds per second."""
@@ -50,11 +51,10 @@ def least_idle(topology: Topology, demand: Demand) -> NDArray[np.int64]:
         key = given.tobytes(), wanted.tobytes(), passes.tobytes()
         if key not in known:
             known.add(key)
-            before = _arrivals(topology, given, passes, ahead)
-            after = _arrivals(topology, wanted, passes, back)
-            for overhead_s, latency_s in by_overhead(topology):
-                reached = _through_switches(topology, before, latency_s, ahead)
-                left = _through_switches(topology, after, latency_s, back)
+            before = _reached(topology, given, passes, ahead)
+            after = _reached(topology, wanted, passes, back)
+            levels = zip(by_overhead(topology), before, after, strict=True)
+            for (overhead_s, latency_s), reached, left in levels:
                 over = reached[ahead[0]] + latency_s + left[ahead[1]] + overhead_s
                 np.minimum(least, over, out=least)
     there = np.isfinite(least)
@@ -63,10 +63,14 @@ def least_idle(topology: Topology, demand: Demand) -> NDArray[np.int64]:
     return found
 
 
-def _arrivals(
+def _reached(
     topology: Topology, first: Integers, passes: Integers, ends: tuple[Integers, Integers]
-) -> NDArray[np.float64]:
-    """[V] earliest seconds at which each relaying server may have a byte; infinite elsewhere.
+) -> list[NDArray[np.float64]]:
+    """For each overhead, [V] earliest seconds at which a byte may be at a node, in a message of it.
+
+    At servers the byte has arrived, with its last message's overhead. Each message starts at a
+    server, passes switches of a copy of the network that only its overhead uses, and ends at the
+    first server.
 
     Args:
         topology: the network.
@@ -74,30 +78,16 @@ def _arrivals(
         passes: node ids of servers that may pass it on, including `first`.
         ends: [L] nodes that bytes leave and enter.
     """
-    may = np.zeros(topology.num_nodes, bool)
-    may[passes] = True
-    since = np.full(topology.num_nodes, np.inf)
-    since[first] = 0.0
-    while True:
-        sooner = since.copy()
-        for overhead_s, latency_s in by_overhead(topology):
-            reached = _through_switches(topology, since, latency_s, ends)
-            np.minimum.at(sooner, ends[1], reached[ends[0]] + latency_s + overhead_s)
-        sooner[~may] = np.inf
-        if np.array_equal(sooner, since):
-            return since
-        since = sooner
-
-
-def _through_switches(
-    topology: Topology, since: Floats, latency_s: Floats, ends: tuple[Integers, Integers]
-) -> NDArray[np.float64]:
-    """[V] minimum latency of a partial route from servers through switches; `since` at servers."""
-    least = np.where(topology.is_server, since, np.inf)
-    while True:
-        shorter = least.copy()
-        np.minimum.at(shorter, ends[1], least[ends[0]] + latency_s)
-        shorter[topology.servers] = since[topology.servers]
-        if np.array_equal(shorter, least):
-            return least
-        least = shorter
+    nodes, is_server = topology.num_nodes, topology.is_server
+    tails, heads, costs = [], [], []
+    levels = by_overhead(topology)
+    for copy, (overhead_s, latency_s) in enumerate(levels, 1):
+        inside = copy * nodes
+        tails += [np.where(is_server[ends[0]], ends[0], inside + ends[0]), inside + passes]
+        heads += [inside + ends[1], passes]
+        costs += [latency_s, np.full(len(passes), overhead_s)]
+    least = np.full((nodes * (len(levels) + 1), 1), np.inf)
+    least[first] = 0.0
+    backwards = np.concatenate(heads), np.concatenate(tails)
+    arrived, *inside = shortened(least, np.concatenate(costs), backwards).reshape(-1, nodes)
+    return [np.where(is_server, arrived, each) for each in inside]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import inside_named
+from gradweave.bounds.distances import shortened
 from gradweave.bounds.flows import nodes_inside
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.topology import Topology
@@ -286,16 +287,8 @@ def least_latency_over(topology: Topology) -> NDArray[np.float64]:
 
     No transfer over the link takes less, and none holds the link while its last byte travels.
     """
-    before = _to_nearest_server(topology, topology.source, topology.target)
-    after = _to_nearest_server(topology, topology.target, topology.source)
-    return before[topology.source] + topology.latency_s + after[topology.target]
-
-
-def _to_nearest_server(topology: Topology, near: NDArray, far: NDArray) -> NDArray[np.float64]:
-    least = np.where(topology.is_server, 0.0, np.inf)
-    while True:
-        shorter = least.copy()
-        np.minimum.at(shorter, far, least[near] + topology.latency_s)
-        if np.array_equal(shorter, least):
-            return least
-        least = shorter
+    source, target, latency = topology.source, topology.target, topology.latency_s
+    at_servers = np.where(topology.is_server, 0.0, np.inf)[:, None]
+    before = shortened(at_servers.copy(), latency, (target, source))[:, 0]
+    after = shortened(at_servers, latency, (source, target))[:, 0]
+    return before[source] + latency + after[target]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.bounds.distances import shortened
 from gradweave.bounds.seconds.time_slots import NEVER, Arcs, Slots, cheapest
 from gradweave.schedules.schedule import Collective
 from gradweave.stop import Stop
@@ -201,13 +202,10 @@ class Program:
             turns = turns[::-1]
         last = np.where(turns.any(axis=0), count - 1 - turns[::-1].argmax(axis=0), -1)
         arcs = slots.arcs_in(stage)
-        latest = np.full(len(arcs.node), -1)
-        latest[servers] = last
-        while True:
-            before = latest.copy()
-            np.maximum.at(latest, arcs.tail, latest[arcs.head] - slots.delay)
-            if np.array_equal(latest, before):
-                return latest
+        ahead = np.full((len(arcs.node), 1), np.inf)
+        ahead[servers[last >= 0], 0] = -last[last >= 0]
+        latest = -shortened(ahead, slots.delay.astype(float), (arcs.tail, arcs.head))[:, 0]
+        return np.maximum(latest, -1).astype(np.int64)
 
     def _balance_flows(
         self, stage: Collective, flow: NDArray[np.int64], where: tuple[NDArray, ...]
