@@ -50,7 +50,7 @@ EQUAL = (
     *(
         "jellyfish:reference=J15",
         "fat_tree:4",
-        "dragonfly:groups=4,routers_per_group=2,servers_per_router=2",
+        "dragonfly:groups=3,routers_per_group=2,servers_per_router=2",
     ),
 )
 Case = dict[str, Any]
@@ -128,16 +128,16 @@ def serve() -> None:
     for line in sys.stdin:
         table, number, limit_s, seed = json.loads(line)
         asked = dict(cases.setdefault(table, list(TABLES[table]()))[number])
-        name, network, since = asked.pop("name"), asked.pop("network"), time.process_time()
+        name, network = asked.pop("name"), asked.pop("network")
         solution = gw.solve(network, **asked, seed=seed, time_limit=limit_s)
-        took, schedule = time.process_time() - since, solution.schedule
+        schedule = solution.schedule
         if "jobs" in asked:
             value = float(event_seconds(schedule)[1].max())
         elif asked["objective"] == "seconds":
             value = seconds(schedule, asked["gradient_bytes"], "events")
         else:
             value = schedule.rounds
-        row = {"name": name, "value": value, "gap": solution.gap, "seconds": took}
+        row = {"name": name, "value": value, "gap": solution.gap, "seconds": solution.wall_s}
         print(json.dumps(row), flush=True)
 
 
