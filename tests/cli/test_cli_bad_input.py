@@ -111,7 +111,10 @@ OPTIONS = {
     "unknown option": (["--fast"], "No such option"),
     "second network": (["ring:5"], "unexpected extra argument"),
     "link that is not there": (["--without-link", "0-2"], "no link joins server 0 and server 2"),
-    "node that is not there": (["--without-link", "0-9"], "link '0-9': expected two nodes of"),
+    "node that is not there": (
+        ["--without-link", "0-9"],
+        "--without-link '0-9': expected two nodes of",
+    ),
     "server that is not there": (["--without-server", "leaf"], "no node is named 'leaf'"),
     "too many servers": (
         ["--without-server", "0", "--without-server", "2"],

@@ -55,9 +55,13 @@ class Problem:
         for place, (need, stage) in enumerate(reversed(needs), start=1):
             there = sum(one >= need for one in memory)
             if there < place * self.data:
-                which = f"stage {stage}" if place == 1 else f"stage {stage} and {place - 1} larger"
+                which = (
+                    f"stage {stage} needs"
+                    if place == 1
+                    else f"stage {stage} and {place - 1} larger need"
+                )
                 raise OptionError(
-                    f"memory: {which} need {place * self.data} devices with {need / 1e9:.4g} GB "
+                    f"memory: {which} {place * self.data} devices with {need / 1e9:.4g} GB "
                     f"or more, got {there}; use more stages or smaller micro-batches"
                 )
 

@@ -109,7 +109,7 @@ def slowed(
         link = f"link {'–'.join(names)}"
         factor = _slowing_factor(link, value)
         if not seen.isdisjoint(directions):
-            raise TopologyError(f"slowed: {link} is given twice; give one factor")
+            raise TopologyError(f"slow: {link} is given twice; give one factor")
         seen.update(directions)
         for direction in directions:
             rate[direction] *= factor
@@ -127,9 +127,9 @@ def slowed(
 
 
 def _slowing_factor(link: str, value: float | Fraction | str) -> Fraction:
-    factor = exact_rate("slowed", f"the factor of {link}", value)
+    factor = exact_rate("slow", f"the factor of {link}", value)
     if factor > 1:
-        raise TopologyError(f"slowed: the factor of {link} must be at most 1, got {value!s:.40}")
+        raise TopologyError(f"slow: the factor of {link} must be at most 1, got {value!s:.40}")
     return factor
 
 

@@ -44,13 +44,13 @@ class Faults:
                     f"slow {text!r:.60}: expected a link and what is left of its bandwidth, as in "
                     "0-16=0.5"
                 )
-            ends = find_link(topology, link)
+            ends = find_link(topology, link, "slow")
             if ends in factors:
                 raise SpecError(f"slow {text!r:.60}: the link is given twice; give one factor")
             factors[ends] = factor.strip()
         return degraded(
             topology,
-            links=[find_link(topology, link) for link in self.links],
-            servers=[find_node(topology, server, "server") for server in self.servers],
+            links=[find_link(topology, link, "without_link") for link in self.links],
+            servers=[find_node(topology, server, "without_server") for server in self.servers],
             slow=factors,
         ).topology

@@ -42,13 +42,14 @@ def find_node(topology: Topology, node: Node, role: str = "node") -> int:
     return matches[0]
 
 
-def find_link(topology: Topology, link: str) -> tuple[int, int]:
+def find_link(topology: Topology, link: str, role: str = "link") -> tuple[int, int]:
     """Looks up the two nodes of a link.
 
     Args:
         topology: the network.
         link: two names joined by a hyphen, as in ``0-16`` or ``gpu0-leaf-1``; the names may contain
             hyphens.
+        role: of the link, for the message.
 
     Returns:
         Their ids, whether a link joins them or not.
@@ -61,8 +62,8 @@ def find_link(topology: Topology, link: str) -> tuple[int, int]:
         matches = [(a, b) for a, b in matches if int(topology.find_links([a], [b])[0]) >= 0]
     if len(matches) != 1:
         raise TopologyError(
-            f"link {link!r:.60}: expected two nodes of {topology.name!r:.60} joined by a hyphen; a "
-            f"node is {_expected(topology)}"
+            f"{role} {link!r:.60}: expected two nodes of {topology.name!r:.60} joined by a hyphen; "
+            f"a node is {_expected(topology)}"
         )
     return matches[0]
 
