@@ -10,7 +10,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import OptionError, SpecError
-from gradweave.schedulers.solving.seconds_bound import timing_of
+from gradweave.schedulers.solving.timing import timing_of
 
 RING = "ring:n=4,bandwidth=10Gbit/s"
 SIZE, TEXT = 100e6, "100MB"

@@ -116,7 +116,7 @@ def test_a_negative_length_proves_nothing():
     topology = gw.topology.ring(4)
     demand = gw.schedules.collective("broadcast", range(4), 10**6, root=0)
     bound = gw.bounds.demand_bound(topology, demand)
-    found = gw.bounds.certify_demand(topology, demand, bound)
+    found = gw.bounds.certify(bound)
     assert float(found.least) == pytest.approx(bound.seconds_of_parts, rel=1e-9)
     wrong = copy.deepcopy(dict(found.certificate))
     lengths = [-1, *bound.lengths.length.tolist()[1:]]
@@ -135,19 +135,19 @@ def certificates_of_messages() -> list[tuple[str, gw.topology.Topology, gw.bound
         (slow_middle(), "all_reduce"),
     ):
         topology = gw.topology.from_spec(spec) if isinstance(spec, str) else spec
-        proved = gw.bounds.certify_seconds(topology, 1, collective, trees=False)
+        proved = gw.bounds.certify(gw.bounds.seconds_bound(topology, collective, 1, trees=False))
         bound = gw.bounds.latency_bound(topology, collective)
         assert bound.seconds <= proved.least <= bound.seconds * (1 + 1e-3)
         found.append((bound.kind, topology, proved))
     link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     ring = gw.topology.ring(4, link=link)
     slots = gw.bounds.time_expanded(ring, 4e6, slots=64)
-    proved = gw.bounds.certify_seconds(ring, 4e6, expanded=slots)
+    proved = gw.bounds.certify(gw.bounds.seconds_bound(ring, "all_reduce", 4e6, slots=64))
     assert float(proved.least) == pytest.approx(slots.seconds, rel=1e-6)
     found.append(("slots", ring, proved))
     star, ready = gw.topology.star(8), [0.07, 0.03, *[0] * 6]
     late = gw.bounds.least_seconds(star, 1e9, ready_at_s=ready)
-    proved = gw.bounds.certify_seconds(star, 1e9, least=late, ready_at_s=ready)
+    proved = gw.bounds.certify(gw.bounds.seconds_bound(star, "all_reduce", 1e9, ready_at_s=ready))
     assert late.seconds <= proved.least <= late.seconds * (1 + 1e-3)
     found.append(("crossings", star, proved))
     return found
@@ -174,7 +174,7 @@ def test_jobs_that_are_late_prove_nothing_where_there_are_none():
     topology = gw.topology.ring(4)
     demand = gw.schedules.collective("broadcast", range(4), 10**6, root=0)
     bound = gw.bounds.demand_bound(topology, demand)
-    content = copy.deepcopy(dict(gw.bounds.certify_demand(topology, demand, bound).certificate))
+    content = copy.deepcopy(dict(gw.bounds.certify(bound).certificate))
     lengths = bound.lengths.length.tolist()
     content["proof"] = [{"kind": "lengths", "stage": "demand", "lengths": lengths}]
     content["claim"] |= {"since_s": "1000", "least": "1000"}
@@ -187,7 +187,7 @@ def test_a_reach_is_of_a_block_and_in_seconds(unit: str, block: int):
     topology = gw.topology.star(4)
     demand = gw.schedules.collective("broadcast", range(4), 10**6, root=0)
     bound = gw.bounds.demand_bound(topology, demand)
-    found = gw.bounds.certify_demand(topology, demand, bound)
+    found = gw.bounds.certify(bound)
     content = copy.deepcopy(dict(found.certificate))
     assert content["proof"][0]["kind"] == "reach"
     content["claim"]["unit"], content["proof"][0]["block"] = unit, block
@@ -209,7 +209,7 @@ def test_of_a_schedule_that_exchanges_sums_a_bound_of_trees_says_nothing():
 def test_seconds_are_those_of_the_event_model_and_not_below_the_proof(spec: str):
     topology = gw.topology.from_spec(spec)
     schedule = from_spec("merged").schedule(topology)
-    proved = gw.bounds.certify_seconds(topology, 1e6)
+    proved = gw.bounds.certify(gw.bounds.seconds_bound(topology, "all_reduce", 1e6))
     content = checker.Network(json.loads(to_bytes(schedule))["topology"])
     asked = checker.Asked("all_reduce", None, content)
     plan = checker.Plan(json.loads(to_bytes(schedule)), content, asked, False)

@@ -26,8 +26,8 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.bounds.seconds.least_seconds import latencies
+from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.schedulers import Hierarchical, Ring
-from gradweave.schedulers.solving.seconds_bound import seconds_bound
 from gradweave.simulator import seconds
 from gradweave.topology import Topology
 

@@ -335,7 +335,7 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
     ):
         schedule = from_spec(strategy).schedule(topology)
         for size in (1e3, 1e9):
-            found = gw.bounds.certify_seconds(topology, size)
+            found = in_seconds(topology, size)
             taken = gw.simulator.seconds(schedule, size, "events")
             case = f"{name}, {size:g} bytes"
             yield case, topology, None, dict(found.certificate), per_byte(taken, size)
@@ -348,7 +348,7 @@ def certified() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
         ("all_to_all", None, "direct", 10**7),
     ):
         demand = gw.schedules.collective(name, range(6), size, root=root)
-        found = gw.bounds.certify_demand(star, demand, gw.bounds.demand_bound(star, demand))
+        found = gw.bounds.certify(gw.bounds.demand_bound(star, demand))
         schedule = as_demand_strategies(strategy)[0].schedule(star, demand)
         seconds = gw.simulator.seconds(schedule, model="events")
         upper = of_demand(seconds, schedule.rounds)
@@ -378,13 +378,19 @@ def certified_trees() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
     yield name, ring, None, dict(found.certificate), rounds_of(schedule.rounds)
 
 
+def in_seconds(
+    topology: gw.Topology, size: float, collective: Any = "all_reduce", **options: Any
+) -> gw.bounds.Certified:
+    return gw.bounds.certify(gw.bounds.seconds_bound(topology, collective, size, **options))
+
+
 def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]]:
     """Of messages without bytes, late servers and slots of time."""
     small = 100.0
     for spec, collective, strategy in MESSAGES:
         topology = gw.topology.from_spec(spec)
         schedule = from_spec(strategy).schedule(topology, collective=collective)
-        found = gw.bounds.certify_seconds(topology, small, collective, trees=False)
+        found = in_seconds(topology, small, collective, trees=False)
         taken = gw.simulator.seconds(schedule, small, "events")
         upper = per_byte(taken, small)
         yield f"{spec} {collective}, small", topology, None, dict(found.certificate), upper
@@ -402,7 +408,7 @@ def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]
     yield "a100:boxes=2, relay", boxes, None, relay, per_byte(taken, small)
     ready = [0.07, 0.03, *[0.0] * 6]
     star = gw.topology.star(8)
-    found = gw.bounds.certify_seconds(star, 1e9, ready_at_s=ready)
+    found = in_seconds(star, 1e9, ready_at_s=ready)
     schedule = from_spec("merged").schedule(star)
     taken = gw.simulator.seconds(schedule, 1e9, "events", ready_at_s=ready)
     yield "star:8, late", star, None, dict(found.certificate), per_byte(taken, 1e9)
@@ -411,8 +417,7 @@ def certified_messages() -> Iterator[tuple[str, Any, Any, dict[str, Any], Upper]
         ("ring:4, 1 ms", gw.topology.ring(4, link=link), 4e6, 64),
         ("mesh:2x3", gw.topology.mesh((2, 3)), 1e5, 32),
     ):
-        expanded = gw.bounds.time_expanded(topology, size, slots=slots)
-        found = gw.bounds.certify_seconds(topology, size, expanded=expanded)
+        found = in_seconds(topology, size, slots=slots)
         schedule = from_spec("grown").schedule(topology)
         taken = gw.simulator.seconds(schedule, size, "events")
         case = f"{name}, slots"

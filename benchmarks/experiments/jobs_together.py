@@ -125,7 +125,7 @@ def rooted(spec: str, name: str, size: int) -> dict[str, Any]:
         "winner": found.strategy.name,
         "seconds": took,
         "textbook_gap": None if textbook_s is None else textbook_s / found.bound.seconds - 1,
-        "tight": bytes_s >= TIGHT * found.bound.latency_s,
+        "tight": bytes_s >= TIGHT * found.bound.seconds_by("distance"),
     }
 
 

@@ -39,7 +39,7 @@ from record import load, record, recorded
 from unequal_networks import KINDS, unequal_network, wide_areas
 
 import gradweave as gw
-from gradweave.bounds import DemandBound, certify_seconds, time_expanded
+from gradweave.bounds import SecondsBound, certify, seconds_bound
 from gradweave.errors import GradweaveError, TopologyError
 from gradweave.schedulers import Packed, plan_unicast, replan
 from gradweave.schedulers.demand_spec import demand_strategy
@@ -264,8 +264,7 @@ def in_rounds(name: str, network: gw.Topology, place: int) -> Result:
 
 
 def in_time_slots(network: gw.Topology, _: int) -> Result:
-    least = time_expanded(network, SMALL_SIZE, slots=8)
-    proved = certify_seconds(network, SMALL_SIZE, expanded=least)
+    proved = certify(seconds_bound(network, "all_reduce", SMALL_SIZE, slots=8))
     return Result(None, [stated("seconds", proved.least, sorted(proved.forbids))])
 
 
@@ -375,7 +374,7 @@ def result_for_jobs(solution: Any) -> Result:
     return Result(solution.schedule, bounds)
 
 
-def of_demand_bound(bound: DemandBound) -> str:
+def of_demand_bound(bound: SecondsBound) -> str:
     length = bound.lengths.length.tolist()
     exact = str(bound.lengths.seconds), bound.since_s, length
     return stated("seconds", bound.seconds, *exact, sorted(bound.holds_unless))

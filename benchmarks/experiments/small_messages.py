@@ -131,7 +131,7 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
     )
     assert solution.timing is not None
     bound = solution.timing.bound
-    before = bound_before(network, bound.bandwidth_s)
+    before = bound_before(network, bound.seconds_by("bytes"))
     others = [
         one.seconds
         for one in solution.attempts

@@ -10,12 +10,12 @@ import pytest
 
 import gradweave as gw
 import gradweave_check as checker
-from gradweave.bounds import certify_rounds_of_each_class, certify_seconds_of_each_class
+from gradweave.bounds import certify_each_class, certify_rounds_of_each_class
 from gradweave.bounds.bound import _FORBIDDEN as CERTIFICATES
 from gradweave.bounds.classes import LIBERTIES, class_of, holds_for
 from gradweave.bounds.seconds.latency import Kind as LatencyKind
+from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.errors import InvalidCertificateError
-from gradweave.schedulers.solving.seconds_bound import seconds_bound
 from tests.test_gradweave_check import certificates_of_messages
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "bounds.md"
@@ -60,7 +60,7 @@ def test_the_table_says_of_each_kind_what_its_proof_forbids():
     found += certify_rounds_of_each_class(gw.topology.ring(8), "all_reduce")
     for collective in ("all_reduce", "all_gather"):
         found += certify_rounds_of_each_class(bcube, collective, overlap=True)
-        found += certify_seconds_of_each_class(bcube, 1e6, collective)
+        found += certify_each_class(seconds_bound(bcube, collective, 1e6))
     for one in found:
         steps = one.certificate["proof"]
         if len(steps) == 1:
@@ -137,8 +137,8 @@ def test_what_decides_is_what_the_reason_names():
     slow = gw.topology.slowed(star, {(2, 3): 1e-3}).topology
     bound = seconds_bound(slow, "all_reduce", 50e6)
     assert (bound.seconds, bound.kind) == (pytest.approx(40.0, rel=1e-6), "bandwidth")
-    assert bound.why == "50 MB must leave server 2 at 10 Mbit/s" and not bound.holds_unless
-    reason = certify_seconds_of_each_class(slow, 50e6)[0].reason
+    assert bound.reason() == "50 MB must leave server 2 at 10 Mbit/s" and not bound.holds_unless
+    reason = certify_each_class(seconds_bound(slow, "all_reduce", 50e6))[0].reason
     assert "50 MB" in reason and "10 Mbit/s" in reason and "latency" not in str(bound)
     broadcast = gw.schedules.collective("broadcast", range(3), 50 * 10**6, root=2)
     said = str(gw.bounds.demand_bound(slow, broadcast))
@@ -150,4 +150,4 @@ def test_where_latency_decides_the_reason_says_so():
     three = gw.topology.from_spec("complete:3,bandwidth=10Gbit/s,latency=1ms")
     bound = seconds_bound(three, "all_reduce", 1e3, trees=False)
     assert (bound.kind, bound.seconds) == ("latency", pytest.approx(1.0015e-3, rel=1e-3))
-    assert bound.why.endswith(", and messages take 1.001 ms on top of their bytes")
+    assert bound.reason().endswith(", and messages take 1.001 ms on top of their bytes")

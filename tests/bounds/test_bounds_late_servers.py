@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.bounds import Duals, least_seconds
 from gradweave.errors import OptionError
-from gradweave.schedulers.solving.seconds_bound import timing_of
+from gradweave.schedulers.solving.timing import timing_of
 from gradweave.topology import Topology
 from tests.bounds.test_bounds_least_seconds import NO_LATENCY, hops_of, slow_star
 from tests.simulator.random_networks import networks

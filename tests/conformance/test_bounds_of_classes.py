@@ -16,14 +16,13 @@ import gradweave as gw
 import gradweave_check as checker
 from gradweave.bounds import (
     Certified,
-    certify_demand_of_each_class,
+    certify_each_class,
     certify_rounds_of_each_class,
-    certify_seconds_of_each_class,
     demand_bound,
 )
+from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers import Grown, RecursiveDoubling
-from gradweave.schedulers.solving.seconds_bound import SecondsBound, seconds_bound
 from gradweave.schedules import Schedule
 from gradweave.schedules.compose import overlap
 from gradweave.schedules.file import to_bytes
@@ -117,7 +116,7 @@ def test_no_bound_on_seconds_is_above_a_schedule_of_its_class(name: str, kind: s
     for collective in STAGES if name in ALL_STAGES else STAGES[:1]:
         found = schedules(name, collective)
         for size in SIZES:
-            bounds = certify_seconds_of_each_class(topology, size, collective)
+            bounds = certify_each_class(seconds_bound(topology, collective, size))
             assert not bounds[0].forbids, "the first line holds for every schedule"
             known = [*of_the_search(topology, collective, size)]
             for strategy, (schedule, plan) in found.items():
@@ -148,7 +147,7 @@ def test_no_bound_of_a_demand_is_above_a_plan_of_its_class(name: str):
         topology = links(name, kind)
         demand = gw.schedules.collective("all_reduce", topology.servers.tolist(), size)
         bound = demand_bound(topology, demand)
-        bounds = certify_demand_of_each_class(topology, demand, bound)
+        bounds = certify_each_class(bound)
         assert not bounds[0].forbids, "the first line holds for every schedule"
         for each in (each for each, row in ROWS.items() if each not in SLOW):
             if not ROWS[each].takes("all_reduce, all", demand):
@@ -170,7 +169,7 @@ def test_two_servers_that_exchange_are_below_what_holds_for_trees_alone():
     taken = gw.simulator.seconds(swap, 4e3, "events")
     assert (swap.rounds, taken) == (1, pytest.approx(11.4e-6))
     rounds = certify_rounds_of_each_class(pair, "all_reduce")
-    timed = certify_seconds_of_each_class(pair, 4e3)
+    timed = certify_each_class(seconds_bound(pair, "all_reduce", 4e3))
     assert [(int(one.least), one.holds_for) for one in rounds] == [
         (1, "every schedule"),
         (2, "schedules that root a piece at each server"),
@@ -187,7 +186,7 @@ def test_recursive_doubling_on_a_cube_is_below_what_holds_for_trees_alone():
     made = RecursiveDoubling().schedule(cube)
     taken = gw.simulator.seconds(made, 4e3, "events")
     assert taken == pytest.approx(33.96e-6)
-    first, trees = certify_seconds_of_each_class(cube, 4e3)
+    first, trees = certify_each_class(seconds_bound(cube, "all_reduce", 4e3))
     assert first.holds_for == "every schedule" and first.least <= taken
     assert float(trees.least) == pytest.approx(62e-6) and trees.least > taken
     assert trees.holds_for == "schedules that sum each piece at one server"

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import gradweave as gw
-from gradweave.schedulers.solving.seconds_bound import seconds_bound
+from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.topology.formats.files import read
 
 DUMPS = Path(__file__).parents[1] / "topology" / "data"

@@ -17,7 +17,7 @@ from gradweave.report import page, write_page
 from gradweave.report.machine_page import _line
 from gradweave.report.page import GRADIENT_BYTES, LIMITS, page_data, shown_bytes
 from gradweave.schedulers import Ring, Symmetric
-from gradweave.schedulers.solving.seconds_bound import timing_of
+from gradweave.schedulers.solving.timing import timing_of
 from gradweave.schedules.schedule import COPY, Schedule, StatedBound
 from gradweave.simulator import busiest_links
 from gradweave.topology import leaf_spine, ring

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.schedulers.solving.seconds_bound import seconds_bound
+from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.schedules.schedule import COLLECTIVES, COPY, Schedule
 from gradweave.simulator import event_seconds, fair_seconds, seconds, traffic
 from gradweave.topology import Link, Topology

@@ -15,18 +15,16 @@ from gradweave.bounds.bound import (
 from gradweave.bounds.certificates import (
     Certified,
     certificates_in,
-    certify_demand,
+    certify,
     certify_rounds,
-    certify_seconds,
     check_certificate,
 )
-from gradweave.bounds.demands.demand_bound import DemandBound, DemandLengths, demand_bound
+from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
 from gradweave.bounds.demands.job_objectives import ObjectiveBound, objective_bound
 from gradweave.bounds.demands.unicast import Farthest, LinkLengths, Messages, unicast
 from gradweave.bounds.each_class import (
-    certify_demand_of_each_class,
+    certify_each_class,
     certify_rounds_of_each_class,
-    certify_seconds_of_each_class,
 )
 from gradweave.bounds.of_schedule import certificates_of, of_schedule, with_certificates
 from gradweave.bounds.refutations import certify_refutation, refute
@@ -38,6 +36,7 @@ from gradweave.bounds.seconds.latency import LatencyBound, latency_bound
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.seconds.throughput import Bottleneck, Throughput, throughput
 from gradweave.bounds.seconds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
+from gradweave.bounds.seconds_bound import Part, SecondsBound, seconds_bound
 
 __all__ = [
     "Bottleneck",
@@ -47,7 +46,6 @@ __all__ = [
     "ClosingCut",
     "Crossing",
     "Cut",
-    "DemandBound",
     "DemandLengths",
     "Distance",
     "Duals",
@@ -60,7 +58,9 @@ __all__ = [
     "LinkLoad",
     "Messages",
     "ObjectiveBound",
+    "Part",
     "Ports",
+    "SecondsBound",
     "SlotPrices",
     "Throughput",
     "TimeExpandedBound",
@@ -69,14 +69,12 @@ __all__ = [
     "Volumes",
     "certificates_in",
     "certificates_of",
-    "certify_demand",
-    "certify_demand_of_each_class",
+    "certify",
+    "certify_each_class",
     "certify_fixed_trees",
     "certify_refutation",
     "certify_rounds",
     "certify_rounds_of_each_class",
-    "certify_seconds",
-    "certify_seconds_of_each_class",
     "check_certificate",
     "demand_bound",
     "fixed_trees",
@@ -86,6 +84,7 @@ __all__ = [
     "objective_bound",
     "of_schedule",
     "refute",
+    "seconds_bound",
     "throughput",
     "time_expanded",
     "unicast",

@@ -18,30 +18,16 @@ import numpy as np
 
 import gradweave_check as checker
 from gradweave.bounds.bound import Bound, Certificate, ClosingCut, Cut, Distance, LateEntry, Ports
-from gradweave.bounds.demands.demand_bound import DemandBound
 from gradweave.bounds.explanations import explained
 from gradweave.bounds.rounds.entry_sets import with_switches
-from gradweave.bounds.scale import has_equal_links, has_equal_ports
-from gradweave.bounds.seconds.duals import Crossing, Duals
-from gradweave.bounds.seconds.latency import (
-    MAX_DISTANCES,
-    LatencyBound,
-    Messages,
-    latency_bound,
-    message_times,
-)
-from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
-from gradweave.bounds.seconds.throughput import Bottleneck, throughput
-from gradweave.bounds.seconds.time_expanded import TimeExpandedBound
+from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.bounds.steps import Step, groups_step, set_of
 from gradweave.errors import CertificateWarning, InvalidCertificateError
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.file import demand_to_object, to_bytes
-from gradweave.schedules.ready import ReadyAt, ready_times
 from gradweave.schedules.schedule import DEMAND, Collective, Schedule
 from gradweave.topology.formats.object import topology_to_object
-from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import ROUNDING
 
 FORMAT, VERSION = "gradweave-certificate", 1
 MAX_NODES = 512
@@ -49,15 +35,11 @@ MAX_NODES = 512
 second."""
 MOST_NODES = 2048
 """No bound is certified on networks of more nodes: the checker counts in Python's integers."""
-MAX_ROOTS = 64
-"""Number of servers up to which the distances to and from every server are tried."""
 NO_TREES = checker.SEVERAL
 """The entry of `Certified.forbids` for sums of a piece that are completed at several servers."""
 
 NEARLY = Fraction(1, 10**9)
 """Relative difference up to which two bounds count as equal."""
-
-Step = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,25 +158,35 @@ def certified_by(
     return _recounted(certificate, proof, topology, demand)
 
 
-def _strongest(
-    topology: Topology,
-    demand: Demand | None,
-    tried: Sequence[tuple[dict[str, Any], Step]],
-    liberties: frozenset[str] = frozenset(),
-) -> Certified:
-    """The certificate with the strongest bound, from claims with one step each.
+def certify(bound: SecondsBound, *, liberties: frozenset[str] = frozenset()) -> Certified:
+    """The strongest certificate of a bound on time, from the arguments that it was made of.
 
-    If some of the bounds hold for schedules with the given liberties, the others are left out.
-    Among equally strong bounds, the bound for the widest class counts.
+    Among equally strong ones, that for the widest class of schedules counts.
+
+    Args:
+        bound: from `seconds_bound`, `demand_bound`, `time_expanded` or a strategy.
+        liberties: members of `Certified.forbids`; certificates that allow them are preferred.
 
     Raises:
-        InvalidCertificateError: none can be recounted.
+        InvalidCertificateError: none could be recounted.
+
+    >>> import gradweave as gw
+    >>> bound = gw.bounds.seconds_bound(gw.topology.ring(4), "all_reduce", 1e9)
+    >>> print(certify(bound))
+    the gradient (1 GB) must leave the servers 6 times in all at 800 Gbit/s: 60 ms
     """
-    found = recounted_of_each(topology, demand, tried)
+    found = recounted_parts(bound)
     found = [one for one in found if not one.forbids & liberties] or found
     most = max(one.least for one in found)
     near = (one for one in found if one.least >= most * (1 - NEARLY))
     return min(near, key=lambda one: len(one.forbids))
+
+
+def recounted_parts(bound: SecondsBound) -> list[Certified]:
+    """Certificates of all arguments of a bound on time; see `recounted_of_each`."""
+    tried = [({**bound.claim, **part.claim}, part) for part in bound.parts]
+    steps = [(claim, step) for claim, part in tried for step in part.prove()]
+    return recounted_of_each(bound.topology, bound.demand, steps)
 
 
 def recounted_of_each(
@@ -304,11 +296,11 @@ def certify_rounds(
 def _step(topology: Topology, stage: str, one: Certificate) -> Step | None:
     """A stage's certificate as an object, or None if a person could not recount it."""
     if isinstance(one, Cut):
-        return {"kind": "cut", "stage": stage, **_set(one), "leaving": one.leaving}
+        return {"kind": "cut", "stage": stage, **set_of(one), "leaving": one.leaving}
     if isinstance(one, Distance):
         return {"kind": "depth", "stage": stage, "source": one.source, "target": one.target}
     if isinstance(one, LateEntry):
-        step = {"kind": "late_entry", "stage": stage, **_set(one)}
+        step = {"kind": "late_entry", "stage": stage, **set_of(one)}
         step |= {"first_rounds": one.first_rounds, "last_rounds": one.last_rounds}
         if one.last_rounds:
             members = np.isin(topology.servers, one.reach)[None]
@@ -330,298 +322,5 @@ def _step(topology: Topology, stage: str, one: Certificate) -> Step | None:
         }
     if isinstance(one, Ports):
         leaving = int(topology.capacity[topology.is_server[topology.source]].sum())
-        return _groups(stage, topology.servers[:, None].tolist(), leaving == one.capacity)
+        return groups_step(stage, topology.servers[:, None].tolist(), leaving == one.capacity)
     return None
-
-
-def _set(one: Cut | LateEntry | Bottleneck | Crossing) -> Step:
-    return {"servers": list(one.servers), "switches": list(one.switches)}
-
-
-def _groups(stage: str, groups: list[list[int]], leaving: bool) -> Step:
-    return {"kind": "groups", "stage": stage, "groups": groups, "leaving": leaving}
-
-
-def certify_seconds(
-    topology: Topology,
-    gradient_bytes: float,
-    collective: Collective = "all_reduce",
-    *,
-    least: LeastSeconds | None = None,
-    trees: bool = True,
-    ready_at_s: ReadyAt | None = None,
-    expanded: TimeExpandedBound | None = None,
-) -> Certified:
-    """The strongest certificate of a time, from cuts, duals, messages and, if given, time slots.
-
-    Args:
-        topology: the network.
-        gradient_bytes: size of the whole gradient, above 0.
-        collective: a stage, with equal parts, or both, overlapping.
-        least: the bound for trees, if already known; otherwise it is computed if links are unequal.
-        trees: whether each part is summed at a single server.
-        ready_at_s: [N] seconds at which each server's gradient is ready, in order of id.
-        expanded: a bound from time slots, for the same size and collective, to try as well.
-
-    Raises:
-        InvalidCertificateError: none could be recounted.
-    """
-    tried = steps_in_seconds(
-        topology, gradient_bytes, collective, least, trees, ready_at_s, expanded
-    )
-    return _strongest(topology, None, tried)
-
-
-def steps_in_seconds(
-    topology: Topology,
-    gradient_bytes: float,
-    collective: Collective,
-    least: LeastSeconds | None = None,
-    trees: bool = True,
-    ready_at_s: ReadyAt | None = None,
-    expanded: TimeExpandedBound | None = None,
-) -> list[tuple[dict[str, Any], Step]]:
-    """Claims about time, each with a step that may prove it; arguments as for `certify_seconds`."""
-    ready = ready_times(topology, ready_at_s)
-    claim: dict[str, Any] = {"unit": "seconds", "collective": collective}
-    claim["bytes"] = str(Fraction(gradient_bytes))
-    if ready.any() and collective == "all_reduce":
-        claim["ready_at_s"] = [str(Fraction(time)) for time in ready.tolist()]
-    best = throughput(topology, collective, overlap=collective == "all_reduce")
-    tried = [_bottleneck_step(topology, collective, one) for one in best.bottlenecks]
-    tried += _distance_steps(topology, collective, ready)
-    if topology.num_servers <= MAX_DISTANCES:
-        tried += _message_steps(topology, collective, latency_bound(topology, collective))
-    if collective == "all_reduce":
-        if ready.any():
-            tried += _after_the_last(topology, int(topology.servers[np.argmax(ready)]))
-        alike = has_equal_links(topology) and has_equal_ports(topology)  # cuts prove as much
-        if trees and (least is not None or ready.any() or not alike):
-            least = least or least_seconds(topology, gradient_bytes, ready_at_s=ready)
-            tried.append(_priced_step(topology, least.duals))
-    if (trees or collective != "all_reduce") and topology.num_servers <= MAX_ROOTS:
-        tried.append({"kind": "root", "stage": collective})
-    if trees and expanded is not None and expanded.certificate is not None:
-        tried.append(_slots_step(collective, expanded))
-    return [(claim, step) for step in tried]
-
-
-def _bottleneck_step(topology: Topology, stage: str, one: Bottleneck) -> Step:
-    if one.kind == "cut":
-        return {"kind": "cut", "stage": stage, **_set(one), "leaving": one.leaving}
-    groups = topology.servers[:, None].tolist()
-    for level in nested_groups(topology) if one.kind == "groups" else ():
-        if level.count == one.groups:
-            groups = [np.flatnonzero(level.group == g).tolist() for g in range(level.count)]
-    return _groups(stage, groups, one.leaving)
-
-
-def _reach_step(
-    stage: str,
-    server: int,
-    block: int,
-    *,
-    leaving: bool = True,
-    seconds: float = 0.0,
-    beyond: float = 0.0,
-) -> Step:
-    return {
-        "kind": "reach",
-        "stage": stage,
-        "server": server,
-        "leaving": leaving,
-        "block": block,
-        "seconds": str(Fraction(seconds)),
-        "beyond_s": str(Fraction(beyond)),
-    }
-
-
-def _distance_steps(topology: Topology, stage: str, ready: np.ndarray) -> list[Step]:
-    """Steps from the farthest server, or to it, and from the server with the narrowest links."""
-    away = message_times(topology) + ready[:, None]
-    leaving = stage != "reduce_scatter"
-    ends = topology.source if leaving else topology.target
-    rate = np.bincount(ends, topology.bandwidth_bytes_per_s, topology.num_nodes)
-    farthest = away if leaving else away.T
-    ranks = {int(np.argmax(farthest.max(axis=1))), int(np.argmin(rate[topology.servers]))}
-    steps = []
-    for rank in sorted(ranks):
-        pair = (rank, int(np.argmax(farthest[rank])))[:: 1 if leaving else -1]
-        far = _far_message(topology, *topology.servers[list(pair)].tolist())
-        steps.append(_reach_of(topology, stage, rank, leaving))
-        steps += [_reach_of(topology, stage, rank, leaving, **far)] if far else []
-    return steps
-
-
-def _reach_of(topology: Topology, stage: str, rank: int, leaving: bool, **found: float) -> Step:
-    """A proof step for one server; in a single stage, its block is the one rooted at it."""
-    block = 0 if stage == "all_reduce" else rank
-    return _reach_step(stage, int(topology.servers[rank]), block, leaving=leaving, **found)
-
-
-def _message_steps(topology: Topology, stage: str, bound: LatencyBound) -> list[Step]:
-    """Steps that prove a bound on messages without bytes."""
-    if bound.kind in ("reach", "gather"):
-        rank = int(topology.rank[bound.servers[0]])
-        leaving = bound.kind == "reach"
-        return [_reach_of(topology, stage, rank, leaving, **_reached(topology, rank, bound))]
-    if bound.kind == "relay":
-        return [{"kind": "relay", "stage": stage, "server": bound.servers[0]}]
-    if bound.kind == "meeting":
-        beyond = [_beyond(topology, rank, False) for rank in range(topology.num_servers)]
-        texts = [[str(Fraction(time)) for time in times] for times in beyond]
-        time = str(Fraction(bound.seconds))
-        return [{"kind": "meeting", "stage": stage, "seconds": time, "beyond_s": texts}]
-    return []
-
-
-def _beyond(topology: Topology, rank: int, leaving: bool) -> list[float]:
-    """Distances around a server beyond which sets of far servers are tried."""
-    model = Messages.of(topology)
-    times = model.message[rank] if leaving else model.message[:, rank]
-    sets = model.sets_around(rank, not leaving)
-    return [float(times[chosen].min()) * (1 - ROUNDING) for chosen in sets if not chosen.all()]
-
-
-def _reached(topology: Topology, rank: int, bound: LatencyBound) -> dict[str, float]:
-    """The time of a reach without its bytes, and the distance from which its servers count."""
-    model, leaving = Messages.of(topology), bound.kind == "reach"
-    (alone,) = model.reach(gathering=not leaving, servers=[rank])
-    times = model.message[rank] if leaving else model.message[:, rank]
-    beyond = [0.0, *_beyond(topology, rank, leaving)]
-    far = [time for time in beyond if (np.delete(times, rank) >= time).sum() == alone.others]
-    return {"seconds": alone.seconds * (1 - ROUNDING), "beyond": far[0] if far else 0.0}
-
-
-def _priced_step(topology: Topology, duals: Duals) -> Step:
-    """Sets of nodes with their prices in the linear program; link lengths if no server is late."""
-    if not duals.ready_at_s:
-        lengths = duals.link_duals.max(axis=0).tolist()
-        return {"kind": "lengths", "stage": "all_reduce", "lengths": lengths}
-    sets = [
-        {
-            "stage": one.stage,
-            **_set(one),
-            "price": int(one.dual),
-            "since_s": str(Fraction(one.since_s)),
-        }
-        for one in duals.crossings
-    ]
-    tolls = [
-        {"stage": one.stage, "switch": one.switch, "price": int(one.dual)} for one in duals.tolls
-    ]
-    return {"kind": "crossings", "stage": "all_reduce", "sets": sets, "tolls": tolls}
-
-
-def _slots_step(stage: str, bound: TimeExpandedBound) -> Step:
-    """Prices in slots; a link whose latency differs between a switch's uses has the smallest."""
-    assert bound.certificate is not None
-    slots = bound.certificate.slots
-    prices, tolls = bound.certificate.in_integers()
-    arcs, servers = slots.arcs, slots.topology.servers
-    rows: list[list[int]] = []
-    for number, each in enumerate(prices):
-        of_link = np.full((slots.count, len(slots.topology.source), len(servers)), 1 << 62)
-        for arc, link in enumerate(arcs.link.tolist()):
-            np.minimum(of_link[:, link], each[:, arc], out=of_link[:, link])
-        for slot, link, rank in zip(*(part.tolist() for part in np.nonzero(of_link)), strict=True):
-            price = int(of_link[slot, link, rank])
-            rows.append([number, slot, link, int(servers[rank]), price])
-    single = np.flatnonzero(arcs.level == 0)
-    charges = [
-        [number, int(slot), int(arcs.node[single[at]]), int(each[slot, single[at]])]
-        for number, each in enumerate(tolls)
-        for slot, at in zip(*np.nonzero(each[:, single]), strict=True)
-    ]
-    return {
-        "kind": "slots",
-        "stage": stage,
-        "slots": slots.count,
-        "length_s": str((slots.longest or Fraction(bound.seconds)) * (1 - Fraction(1, 10**12))),
-        "prices": rows,
-        "tolls": charges,
-    }
-
-
-def _after_the_last(topology: Topology, last: int) -> list[Step]:
-    """The last server's whole gradient leaves it once it is ready, and enters another server."""
-    into = np.bincount(topology.target, topology.bandwidth_bytes_per_s, topology.num_nodes)
-    into = np.where(topology.is_server, into, np.inf)
-    into[last] = np.inf
-    sides = ((last, True), (int(np.argmin(into)), False))
-    return [
-        {"kind": "cut", "stage": "all_reduce", "servers": [server], "switches": [], "leaving": out}
-        for server, out in sides
-    ]
-
-
-def certify_demand(
-    topology: Topology,
-    demand: Demand,
-    bound: DemandBound,
-    *,
-    liberties: frozenset[str] = frozenset(),
-) -> Certified:
-    """The certificate of a bound for a demand, by link lengths or a distance.
-
-    Args:
-        topology: the network.
-        demand: the blocks to sum and move.
-        bound: from `demand_bound`, or from a strategy.
-        liberties: members of `Certified.forbids`; a bound that allows them is preferred.
-
-    Raises:
-        InvalidCertificateError: none could be recounted.
-    """
-    tried = steps_of_demand(topology, demand, bound)
-    return _strongest(topology, demand, tried, liberties)
-
-
-def steps_of_demand(
-    topology: Topology, demand: Demand, bound: DemandBound
-) -> list[tuple[dict[str, Any], Step]]:
-    """Claims about a demand, each with a possible proof step; arguments as for `certify_demand`."""
-    claim: dict[str, Any] = {"unit": "seconds", "collective": DEMAND}
-    source, target = bound.farthest
-    block, far = _block_between(demand, source, target), _far_message(topology, source, target)
-    steps = [_reach_step(DEMAND, source, block)]
-    steps += [_reach_step(DEMAND, source, block, **far)] if far else []
-    if bound.ports is not None:
-        server, leaving = bound.ports.servers[0], bound.ports.kind == "reach"
-        found = _reached(topology, int(topology.rank[server]), bound.ports)
-        steps += [
-            _reach_step(DEMAND, server, block, leaving=leaving, **found)
-            for block in _blocks_rooted(demand, server, leaving, topology.num_servers)
-        ]
-    lengths = {"kind": "lengths", "stage": DEMAND, "lengths": bound.lengths.length.tolist()}
-    since = {"since_s": str(Fraction(bound.since_s))} if bound.since_s else {}
-    return [*((claim, step) for step in steps), (claim | since, lengths)]
-
-
-def _far_message(topology: Topology, source: int, target: int) -> dict[str, Any]:
-    """Fields of a step with the minimum message time; empty if all links have the same overhead."""
-    if not np.ptp(topology.overhead_s):
-        return {}
-    ends = topology.rank[source], topology.rank[target]
-    message_s = float(message_times(topology)[ends]) * (1 - ROUNDING)
-    return {"seconds": message_s, "beyond": message_s}
-
-
-def _block_between(demand: Demand, source: int, target: int) -> int:
-    """The last block to be ready of those from one server to another."""
-    given, wanted = demand.contributors, demand.destinations
-    blocks = [b for b in range(len(demand)) if source in given[b] and target in wanted[b]]
-    return max(blocks, key=lambda b: float(demand.ready_at_s[demand.job[b]]))
-
-
-def _blocks_rooted(demand: Demand, server: int, leaving: bool, servers: int) -> list[int]:
-    """The largest block that goes from a server to all others, or from all others to it."""
-    one, others = demand.contributors, demand.destinations
-    if not leaving:
-        one, others = others, one
-    blocks = [
-        b
-        for b in np.flatnonzero((one.sizes == 1) & (others.sizes >= servers - 1)).tolist()
-        if one[b][0] == server and len(np.union1d(one[b], others[b])) == servers
-    ]
-    return sorted(blocks, key=lambda b: int(demand.bytes[b]))[-1:]

@@ -13,12 +13,10 @@ from gradweave.bounds.certificates import (
     Certified,
     certify_rounds,
     recounted_of_each,
-    steps_in_seconds,
-    steps_of_demand,
+    recounted_parts,
 )
-from gradweave.bounds.demands.demand_bound import DemandBound
 from gradweave.bounds.rounds.free_trees import free_trees
-from gradweave.schedules.demand import Demand
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
@@ -66,32 +64,13 @@ def certify_rounds_of_each_class(
     return of_each_class(found)
 
 
-def certify_seconds_of_each_class(
-    topology: Topology, gradient_bytes: float, collective: Collective = "all_reduce"
-) -> list[Certified]:
+def certify_each_class(bound: SecondsBound) -> list[Certified]:
     """The strongest bounds on seconds: first for every schedule, then for narrower classes.
 
     Args:
-        topology: the network.
-        gradient_bytes: size of the whole gradient, above 0.
-        collective: a stage, or both, overlapping.
+        bound: from `seconds_bound`, `demand_bound` or a strategy.
     """
-    tried = steps_in_seconds(topology, gradient_bytes, collective)
-    return of_each_class(recounted_of_each(topology, None, tried))
-
-
-def certify_demand_of_each_class(
-    topology: Topology, demand: Demand, bound: DemandBound
-) -> list[Certified]:
-    """The strongest bounds of a demand: first for every schedule, then for narrower classes.
-
-    Args:
-        topology: the network.
-        demand: the blocks to sum and move.
-        bound: from `demand_bound`, or from a strategy.
-    """
-    tried = steps_of_demand(topology, demand, bound)
-    return of_each_class(recounted_of_each(topology, demand, tried))
+    return of_each_class(recounted_parts(bound))
 
 
 def of_each_class(found: Sequence[Certified]) -> list[Certified]:

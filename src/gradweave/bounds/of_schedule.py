@@ -12,12 +12,12 @@ from gradweave.bounds.certificates import (
     MAX_NODES,
     NO_TREES,
     Certified,
-    certify_demand,
+    certify,
     certify_rounds,
-    certify_seconds,
 )
-from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.rounds.free_trees import free_trees
+from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
 from gradweave.errors import CertificateWarning, InvalidCertificateError
 from gradweave.schedules.ready import planned_ready_times
 from gradweave.schedules.schedule import REDUCE, Collective, Schedule, inside_rows
@@ -66,7 +66,7 @@ def certificates_of(
     schedule: Schedule,
     gradient_bytes: float | None = None,
     *,
-    bound: DemandBound | None = None,
+    bound: SecondsBound | None = None,
 ) -> list[Certified]:
     """Certificates of bounds on a schedule's rounds and seconds, for its file.
 
@@ -88,27 +88,39 @@ def certificates_of(
     topology = schedule.topology
     if topology.num_nodes > MAX_NODES:
         return []
-    if (demand := schedule.demand) is not None:
-        found = bound or demand_bound(topology, demand)
-        make = functools.partial(certify_demand, liberties=_liberties(schedule))
-        return made_or_warned(functools.partial(make, topology, demand, found))
     in_rounds, kept = of_schedule(schedule), []
     if in_rounds is not None:
         kept = certified_rounds(
             topology, in_rounds, schedule.collective, _pieces_per_server(schedule)
         )
-    rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
-    equal = bool(np.ptp(rooted) < 1e-12)
-    holds = schedule.collective == "all_reduce" or equal
-    if gradient_bytes and holds and not _adds_at_switches(schedule):
-        make = functools.partial(
-            certify_seconds,
-            trees=not _exchanges_sums(schedule),
-            ready_at_s=planned_ready_times(schedule),
-        )
-        make = functools.partial(make, topology, gradient_bytes, schedule.collective)
+    bound = _of_seconds(schedule, gradient_bytes, bound)
+    if bound is not None:
+        make = functools.partial(certify, bound, liberties=_liberties(schedule))
         kept += made_or_warned(make)
     return kept
+
+
+def _of_seconds(
+    schedule: Schedule, gradient_bytes: float | None, known: SecondsBound | None
+) -> SecondsBound | None:
+    """The bound on seconds to certify, computed unless a bound of the same problem is known."""
+    topology, demand = schedule.topology, schedule.demand
+    if known is not None and known.topology is topology and known.demand is demand:
+        return known
+    if demand is not None:
+        lengths = None if known is None else known.lengths.length.astype(float)
+        return demand_bound(topology, demand, lengths=lengths)
+    rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
+    holds = schedule.collective == "all_reduce" or bool(np.ptp(rooted) < 1e-12)
+    if not gradient_bytes or not holds or _adds_at_switches(schedule):
+        return None
+    return seconds_bound(
+        topology,
+        schedule.collective,
+        gradient_bytes,
+        trees=not _exchanges_sums(schedule),
+        ready_at_s=planned_ready_times(schedule),
+    )
 
 
 def certified_rounds(
@@ -146,7 +158,7 @@ def with_certificates(
     schedule: Schedule,
     gradient_bytes: float | None = None,
     *,
-    bound: DemandBound | None = None,
+    bound: SecondsBound | None = None,
 ) -> Schedule:
     """The same schedule with the certificates of `certificates_of` added.
 

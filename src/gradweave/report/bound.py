@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from gradweave.bounds import (
     Certified,
-    certify_demand_of_each_class,
+    certify_each_class,
     certify_rounds_of_each_class,
-    certify_seconds_of_each_class,
     demand_bound,
     free_trees,
     with_certificates,
@@ -17,11 +16,11 @@ from gradweave.bounds import (
 from gradweave.bounds.certificates import MOST_NODES
 from gradweave.bounds.classes import holds_for
 from gradweave.bounds.of_schedule import made_or_warned
+from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.report.rounds_bound import bound_lines, rounds_bound
 from gradweave.schedulers.packing.joint import Joint
-from gradweave.schedulers.solving.seconds_bound import seconds_bound
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.given import HasSchedule, as_schedule, schedule_or_network
 from gradweave.schedules.jobs import Job, demand_of
@@ -141,9 +140,7 @@ def bounds_of_demand(topology: Topology, demand: Demand) -> list[Certified | Unc
         bound = max(bound, Joint().plan(topology, demand).bound, key=lambda one: one.seconds)
     except NoScheduleError:
         pass
-    certify = functools.partial(certify_demand_of_each_class, topology, demand, bound)
-    proved, reason = made_or_warned(certify), bound.reason(topology.id_name)
-    return [*proved, *_beyond(proved, bound.seconds, reason, bound.holds_unless)]
+    return _of_seconds(bound)
 
 
 def bounds_of_network(
@@ -158,11 +155,15 @@ def bounds_of_network(
     known = bound.rounds, bound.reason(topology.id_name), bound.holds_unless
     found: list[Certified | Uncertified] = [*proved, *_beyond(proved, *known, unit="rounds")]
     if gradient_bytes is not None:
-        certify = certify_seconds_of_each_class
-        proved = made_or_warned(functools.partial(certify, topology, gradient_bytes, collective))
-        least = seconds_bound(topology, collective, gradient_bytes)
-        found += [*proved, *_beyond(proved, least.seconds, least.why, least.holds_unless)]
+        found += _of_seconds(seconds_bound(topology, collective, gradient_bytes))
     return found
+
+
+def _of_seconds(bound: SecondsBound) -> list[Certified | Uncertified]:
+    """The certificates of each class, and the bound itself if it exceeds them."""
+    proved = made_or_warned(functools.partial(certify_each_class, bound))
+    reason = bound.reason(bound.topology.id_name)
+    return [*proved, *_beyond(proved, bound.seconds, reason, bound.holds_unless)]
 
 
 def _beyond(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
+from gradweave.bounds.scale import has_equal_links
 from gradweave.errors import OptionError
 from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.report.document import filled, template
@@ -19,8 +20,8 @@ from gradweave.report.layout import bends, draw, node_radius
 from gradweave.report.picture.moments import clock_of
 from gradweave.report.rounds_bound import rounds_bound
 from gradweave.report.short_names import short_names
-from gradweave.schedulers.solving.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solving.solve import Objective
+from gradweave.schedulers.solving.timing import MAX_TIMED, timing_of
 from gradweave.schedulers.spec import STRATEGIES
 from gradweave.schedules.planned_for import planned_for, stated_bytes
 from gradweave.schedules.schedule import Schedule

@@ -10,8 +10,8 @@ from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case, label_of
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solving.seconds_bound import Timing
 from gradweave.schedulers.solving.solve import solve
+from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.schedule import DEMAND, Collective
 from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.topology.units import format_size

@@ -21,9 +21,9 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
 from gradweave.schedulers.solving.demands import Apart, DemandAttempt, DemandSolution, solve_demand
 from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.solving.order import DEFAULT
-from gradweave.schedulers.solving.seconds_bound import SecondsBound, Timing
 from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.solve import OBJECTIVES, Objective, solve
+from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedulers.spec import STRATEGIES
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.double_tree import DoubleTree
@@ -90,7 +90,6 @@ __all__ = [
     "Replanned",
     "Ring",
     "Scheduler",
-    "SecondsBound",
     "Solution",
     "Symmetric",
     "Timed",

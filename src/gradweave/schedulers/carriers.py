@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedules.demand import Demand
@@ -43,7 +44,7 @@ class Plan:
     carriers: tuple[Carrier, ...]
     bytes: NDArray[np.float64]
     """[C] bytes of each carrier; the carriers of a block add up to its size."""
-    bound: DemandBound
+    bound: SecondsBound
     lengths: tuple[NDArray[np.float64], ...] = ()
     """[L] link lengths (the program's duals) for each stage, if jobs end in stages."""
 

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
-from gradweave.bounds.demands.demand_bound import DemandBound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Provenance, Schedule
@@ -68,7 +68,7 @@ class DemandStrategy(abc.ABC):
 
     def bounded(
         self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
-    ) -> tuple[Schedule, DemandBound | None]:
+    ) -> tuple[Schedule, SecondsBound | None]:
         """As `schedule_until`, with the bound that its search has proved, if it proves any."""
         return self.schedule_until(topology, demand, stop, seed=seed), None
 

@@ -6,8 +6,8 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import Bound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.cli.main import main
-from gradweave.schedulers.solving.seconds_bound import SecondsBound
 from gradweave.schedulers.solving.solve import DEFAULT_BYTES, default_objective
 from gradweave.topology.formats.files import read
 

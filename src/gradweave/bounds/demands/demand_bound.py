@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,6 @@ from gradweave.bounds.classes import (
     ROUTES_PASS_SERVERS,
     SUMS_MEET_ANYWHERE,
     SWITCHES_ADD,
-    class_of,
     impossible_on,
 )
 from gradweave.bounds.demands.arborescence_kernel import least_arborescence
@@ -23,18 +23,19 @@ from gradweave.bounds.demands.link_lengths import (
     strongest,
 )
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
-from gradweave.bounds.demands.pipelines import PipelineBound, pipeline_bound
+from gradweave.bounds.demands.pipelines import pipeline_bound
 from gradweave.bounds.distances import node_distances
 from gradweave.bounds.seconds.latency import LatencyBound, message_times, reach_of
+from gradweave.bounds.seconds_bound import WORTH_SAYING, Part, SecondsBound
+from gradweave.bounds.steps import Step, far_message, reach_step, reached
 from gradweave.errors import OptionError
 from gradweave.schedules.demand import LET_RELAY, Demand
+from gradweave.schedules.schedule import DEMAND
 from gradweave.topology.topology import Floats, Integers, Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
 
 FAR = 1 << 60
 """Length that stands for an unreachable target."""
-WORTH_SAYING = 0.01
-"""Share of the bound from which on its words mention the overhead and latency of messages."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,77 +149,9 @@ class DemandLengths:
         return self.reason()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DemandBound:
-    """A lower bound on the time of every schedule built from trees, and the reason."""
-
-    latency_s: float
-    """Longest time of a message without bytes from a contributor to a destination of its block."""
-    farthest: tuple[int, int]
-    """The contributor and the destination of that message."""
-    lengths: DemandLengths
-    """The certificate for the bytes; if jobs start at different times, it may be that of the jobs
-    that start late."""
-    since_s: float = 0.0
-    """Seconds before which none of these jobs is ready."""
-    besides: tuple[DemandLengths, ...] = ()
-    """Other lengths that a search has found and that prove more about some of the jobs."""
-    ports: LatencyBound | None = None
-    """Bound for a block that leaves through its root's ports and then travels on to all servers as
-    messages, or the reverse."""
-    pipeline: PipelineBound | None = None
-    """Bound for a block that crosses several cuts on the way from or to its root, each piece
-    whole."""
-
-    @property
-    def seconds(self) -> float:
-        """The largest of these bounds, counted from when the jobs are ready."""
-        pipeline_s = 0.0 if self.pipeline is None else self.pipeline.seconds
-        return max(self.seconds_of_parts, self.since_s + pipeline_s)
-
-    @property
-    def seconds_of_parts(self) -> float:
-        """The same bound for pieces of any size, however small."""
-        ports_s = 0.0 if self.ports is None else self.ports.seconds
-        return self.since_s + max(self.latency_s, ports_s, float(self.lengths.seconds))
-
-    @property
-    def holds_unless(self) -> frozenset[str]:
-        """Liberties that void the bound if a schedule takes one; see `gradweave.bounds.classes`."""
-        never, latest = impossible_on(self.lengths.topology), float(self.lengths.seconds)
-        if self.pipeline is not None and self.seconds > self.seconds_of_parts:
-            return frozenset({ROUTES_PASS_SERVERS, SWITCHES_ADD}) - never
-        if self.ports is not None and self.ports.seconds > max(self.latency_s, latest):
-            return self.ports.holds_unless - never
-        if self.latency_s > self.lengths.seconds:
-            return frozenset()
-        return self.lengths.holds_unless
-
-    @property
-    def holds_for(self) -> str:
-        """The schedules that the bound holds for, as a phrase; empty if it holds for all."""
-        return class_of(self.holds_unless)
-
-    def reason(self, name: Name = str) -> str:
-        """The certificate in words."""
-        since = f" from {format_seconds(self.since_s)} on" if self.since_s else ""
-        latest = max(self.latency_s, float(self.lengths.seconds))
-        if self.pipeline is not None and self.seconds > self.seconds_of_parts:
-            return f"{self.pipeline.reason(name)}{since}"
-        if self.ports is not None and self.ports.seconds > latest:
-            return f"{self.ports.reason(name)}{since}"
-        if self.latency_s > self.lengths.seconds:
-            a, b = map(name, self.farthest)
-            return f"from server {a} to server {b} it takes {format_seconds(self.latency_s)}{since}"
-        return f"{self.lengths.reason(name)}{since}"
-
-    def __str__(self) -> str:
-        return f"at least {format_seconds(self.seconds)}{self.holds_for}, since {self.reason()}"
-
-
 def demand_bound(
     topology: Topology, demand: Demand, *, lengths: Floats | None = None
-) -> DemandBound:
+) -> SecondsBound:
     """The minimum time of a demand, by the strongest of several certificates.
 
     The candidates are the ports of the servers that send or receive most, equal lengths, and the
@@ -249,14 +182,96 @@ def demand_bound(
         if given is not None and given.any():
             tried.append(_in_integers(topology, alone, given))
         near = strongest(tried, _seconds)
-        rooted = _rooted(topology, alone)
-        ports = (reach_of(topology, root, size, gathering=back) for root, size, back in rooted)
-        pipes = (pipeline_bound(topology, size, root, towards=to) for root, size, to in rooted)
-        of_ports = max(filter(None, ports), key=lambda one: one.seconds, default=None)
-        of_pipes = max(filter(None, pipes), key=lambda one: one.seconds, default=None)
-        far, pair = _farthest(topology, alone)
-        found.append(DemandBound(far, pair, near, since, (), of_ports, of_pipes))
+        parts = tuple(_parts(topology, demand, near, since))
+        claim = {"unit": "seconds", "collective": DEMAND}
+        found.append(SecondsBound(topology, demand, parts, claim, since, near))
     return max(found, key=lambda one: one.seconds)
+
+
+def _parts(
+    topology: Topology, demand: Demand, lengths: DemandLengths, since_s: float
+) -> Iterator[Part]:
+    """The arguments for the jobs of a demand that are ready from some time on.
+
+    Args:
+        topology: the network.
+        demand: all jobs, to which the steps of certificates belong.
+        lengths: the strongest lengths for these jobs.
+        since_s: seconds before which none of these jobs is ready.
+    """
+    alone, never = lengths.demand, impossible_on(topology)
+    when = f" from {format_seconds(since_s)} on" if since_s else ""
+    far_s, (a, b) = _farthest(topology, alone)
+    yield Part(
+        "distance",
+        far_s,
+        "latency",
+        lambda name: (
+            f"from server {name(a)} to server {name(b)} it takes {format_seconds(far_s)}{when}"
+        ),
+        prove=lambda: _distance_steps(topology, demand, a, b),
+    )
+    rooted = _rooted(topology, alone)
+    ports = (reach_of(topology, root, size, gathering=back) for root, size, back in rooted)
+    messages = max(filter(None, ports), key=lambda one: one.seconds, default=None)
+    if messages is not None:
+        yield Part(
+            "messages",
+            messages.seconds,
+            "messages",
+            lambda name: f"{messages.reason(name)}{when}",
+            messages.holds_unless - never,
+            lambda: _message_steps(topology, demand, messages),
+        )
+    yield Part(
+        "bytes",
+        float(lengths.seconds),
+        "bandwidth",
+        lambda name: f"{lengths.reason(name)}{when}",
+        lengths.holds_unless,
+        lambda: [{"kind": "lengths", "stage": DEMAND, "lengths": lengths.length.tolist()}],
+        {"since_s": str(Fraction(since_s))} if since_s else {},
+    )
+    pipes = (pipeline_bound(topology, size, root, towards=to) for root, size, to in rooted)
+    pipeline = max(filter(None, pipes), key=lambda one: one.seconds, default=None)
+    if pipeline is not None:
+        yield Part(
+            "pipeline",
+            pipeline.seconds,
+            "bandwidth",
+            lambda name: f"{pipeline.reason(name)}{when}",
+            frozenset({ROUTES_PASS_SERVERS, SWITCHES_ADD}) - never,
+        )
+
+
+def _distance_steps(topology: Topology, demand: Demand, source: int, target: int) -> list[Step]:
+    """Steps for the last block to be ready of those from one server to another."""
+    given, wanted = demand.contributors, demand.destinations
+    blocks = [b for b in range(len(demand)) if source in given[b] and target in wanted[b]]
+    block = max(blocks, key=lambda b: float(demand.ready_at_s[demand.job[b]]))
+    far = far_message(topology, source, target)
+    steps = [reach_step(DEMAND, source, block)]
+    return steps + ([reach_step(DEMAND, source, block, **far)] if far else [])
+
+
+def _message_steps(topology: Topology, demand: Demand, bound: LatencyBound) -> list[Step]:
+    """Steps for the largest block from a server to all others, or from all others to it."""
+    (server,), leaving = bound.servers, bound.kind == "reach"
+    one, others = demand.contributors, demand.destinations
+    if not leaving:
+        one, others = others, one
+    blocks = [
+        b
+        for b in np.flatnonzero(
+            (one.sizes == 1) & (others.sizes >= topology.num_servers - 1)
+        ).tolist()
+        if one[b][0] == server and len(np.union1d(one[b], others[b])) == topology.num_servers
+    ]
+    found = reached(topology, int(topology.rank[server]), bound)
+    return [
+        reach_step(DEMAND, server, block, leaving=leaving, **found)
+        for block in sorted(blocks, key=lambda b: int(demand.bytes[b]))[-1:]
+    ]
 
 
 def _inverse(topology: Topology) -> NDArray[np.float64]:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Name
 from gradweave.bounds.classes import class_of
-from gradweave.bounds.demands.demand_bound import DemandBound, DemandLengths
+from gradweave.bounds.demands.demand_bound import DemandLengths
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import OptionError
 from gradweave.schedules.objective import Objective
 from gradweave.topology.topology import Floats
@@ -161,7 +162,7 @@ class ObjectiveBound:
     """
 
     objective: Objective
-    alone: tuple[DemandBound, ...]
+    alone: tuple[SecondsBound, ...]
     """[jobs] the bound of each job alone, counted from when it is ready."""
     machines: tuple[Machine, ...]
     shares: tuple[tuple[int, ...], ...]
@@ -207,7 +208,7 @@ class ObjectiveBound:
     @property
     def holds_unless(self) -> frozenset[str]:
         """Liberties that void the bound if a schedule takes one; see `gradweave.bounds.classes`."""
-        lengths = [one.lengths for one in (*self.alone, *self.machines)]
+        lengths = (one.lengths for one in (*self.alone, *self.machines))
         return frozenset().union(*(one.holds_unless for one in lengths))
 
     def reason(self, name: Name = str) -> str:
@@ -233,7 +234,7 @@ class ObjectiveBound:
 
 
 def objective_bound(
-    objective: Objective, alone: Sequence[DemandBound], lengths: Sequence[DemandLengths]
+    objective: Objective, alone: Sequence[SecondsBound], lengths: Sequence[DemandLengths]
 ) -> ObjectiveBound:
     """The largest lower bound on an objective that the given lengths prove together.
 
@@ -257,13 +258,14 @@ def objective_bound(
     return best
 
 
-def _alone_end(bound: DemandBound) -> Fraction:
+def _alone_end(bound: SecondsBound) -> Fraction:
     """Seconds before which a job cannot have ended; exact."""
-    return Fraction(bound.since_s) + max(Fraction(bound.latency_s), bound.lengths.seconds)
+    distance_s = Fraction(bound.seconds_by("distance"))
+    return Fraction(bound.since_s) + max(distance_s, bound.lengths.seconds)
 
 
 def _charged(
-    objective: Objective, alone: Sequence[DemandBound], machine: Machine, value: Fraction
+    objective: Objective, alone: Sequence[SecondsBound], machine: Machine, value: Fraction
 ) -> ObjectiveBound | None:
     """The jobs for which a machine proves the largest delay, if it exceeds a known value.
 
@@ -297,7 +299,7 @@ def _charged(
 
 
 def _divided(
-    objective: Objective, alone: Sequence[DemandBound], machines: Sequence[Machine]
+    objective: Objective, alone: Sequence[SecondsBound], machines: Sequence[Machine]
 ) -> tuple[tuple[Machine, ...], tuple[tuple[int, ...], ...]]:
     """Machines, with the shares of weights that maximise the sum of their bounds."""
     duals = _ends_program(objective, alone, machines)
@@ -314,7 +316,7 @@ def _divided(
 
 
 def _ends_program(
-    objective: Objective, alone: Sequence[DemandBound], machines: Sequence[Machine]
+    objective: Objective, alone: Sequence[SecondsBound], machines: Sequence[Machine]
 ) -> NDArray[np.float64]:
     """[machines, jobs] the part of each job's weight that the duals give to each machine.
 

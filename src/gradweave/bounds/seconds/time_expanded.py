@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,42 @@ class SlotPrices:
     def in_integers(self) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
         """Prices [K, A, N] and tolls [K, S] of each stage, in the integers that are recounted."""
         return self.slots.in_integers(self.prices, self.tolls)
+
+    def step(self, stage: Collective, seconds: float) -> dict[str, Any]:
+        """The prices as a step of a certificate.
+
+        A link whose latency differs between a switch's uses has the smallest price.
+
+        Args:
+            stage: the collective.
+            seconds: the length of all slots, if no delay limits it.
+        """
+        slots = self.slots
+        prices, tolls = self.in_integers()
+        arcs, servers = slots.arcs, slots.topology.servers
+        rows: list[list[int]] = []
+        for number, each in enumerate(prices):
+            of_link = np.full((slots.count, len(slots.topology.source), len(servers)), 1 << 62)
+            for arc, link in enumerate(arcs.link.tolist()):
+                np.minimum(of_link[:, link], each[:, arc], out=of_link[:, link])
+            used = (part.tolist() for part in np.nonzero(of_link))
+            for slot, link, rank in zip(*used, strict=True):
+                price = int(of_link[slot, link, rank])
+                rows.append([number, slot, link, int(servers[rank]), price])
+        single = np.flatnonzero(arcs.level == 0)
+        charges = [
+            [number, int(slot), int(arcs.node[single[at]]), int(each[slot, single[at]])]
+            for number, each in enumerate(tolls)
+            for slot, at in zip(*np.nonzero(each[:, single]), strict=True)
+        ]
+        return {
+            "kind": "slots",
+            "stage": stage,
+            "slots": slots.count,
+            "length_s": str((slots.longest or Fraction(seconds)) * (1 - Fraction(1, 10**12))),
+            "prices": rows,
+            "tolls": charges,
+        }
 
     def reason(self) -> str:
         """The links with the highest charges."""

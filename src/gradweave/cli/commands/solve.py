@@ -11,6 +11,7 @@ import click
 
 from gradweave.bounds import with_certificates
 from gradweave.bounds.classes import optimal_in
+from gradweave.bounds.scale import has_equal_links
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, network_of, writable
@@ -37,9 +38,9 @@ from gradweave.report.rounds_bound import SEARCHED, rounds_verdict
 from gradweave.schedulers.repairing.under_way import replan
 from gradweave.schedulers.scheduler import to_spec
 from gradweave.schedulers.solving.own import own_schedule
-from gradweave.schedulers.solving.seconds_bound import Timing, has_equal_links
 from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.solve import Objective
+from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.file import load
 from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.schedule import Schedule

@@ -11,10 +11,10 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.bounds.scale import has_equal_links
 from gradweave.errors import OptionError
 from gradweave.report.picture.geometry import DENSE_RADIUS, Geometry, Way
 from gradweave.report.picture.holdings import Holdings
-from gradweave.schedulers.solving.seconds_bound import has_equal_links
 from gradweave.schedules.schedule import COPY, Schedule
 from gradweave.simulator.seconds import event_seconds, round_seconds
 from gradweave.topology.units import format_seconds, format_size

@@ -4,7 +4,8 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
@@ -24,7 +25,7 @@ class Flows(DemandStrategy):
 
     def bounded(
         self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
-    ) -> tuple[Schedule, DemandBound | None]:
+    ) -> tuple[Schedule, SecondsBound | None]:
         """The schedule, and the bound that the flow's link lengths prove."""
         from gradweave.schedulers.flows.unicast import plan_unicast
 

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.carriers import Plan, even_plan
 from gradweave.schedulers.demand_strategy import DemandStrategy
@@ -62,7 +63,7 @@ class Joint(DemandStrategy):
 
     def bounded(
         self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
-    ) -> tuple[Schedule, DemandBound | None]:
+    ) -> tuple[Schedule, SecondsBound | None]:
         """The schedule, and the bound that the program's duals prove."""
         found = self.plan(topology, demand, stop)
         besides = []

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.demand_bound import DemandBound, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.carriers import Carrier, Plan, Relayed, Trees, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
@@ -138,7 +139,7 @@ class _Program:
         better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
         return self._plan(max(bound, better, key=_of_parts))
 
-    def _is_near(self, bound: DemandBound) -> bool:
+    def _is_near(self, bound: SecondsBound) -> bool:
         if len(self._times) > 1:
             return False
         seconds = self._length * self._demand.total_bytes
@@ -216,7 +217,7 @@ class _Program:
             until.append(begun + float(self._late[list(route)].sum()))
         return TUNING.latency_weight * max(until)
 
-    def _plan(self, bound: DemandBound) -> Plan:
+    def _plan(self, bound: SecondsBound) -> Plan:
         """The carriers in use in the last solution, scaled to exactly each block's bytes."""
         amount = np.array([variable.solution_value() for variable in self._carried])
         block = np.array([block for block, _ in self._carriers])[: len(amount)]
@@ -310,5 +311,5 @@ class _Pricing:
         }
 
 
-def _of_parts(bound: DemandBound) -> float:
+def _of_parts(bound: SecondsBound) -> float:
     return bound.seconds_of_parts

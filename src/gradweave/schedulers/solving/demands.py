@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.bounds.demands.demand_bound import DemandBound
 from gradweave.bounds.demands.job_objectives import ObjectiveBound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.flows.flows import Flows
@@ -70,7 +70,7 @@ class DemandSolution:
     """When the last job ends, in the event model or, if one was given, on the runtime."""
     job_seconds: NDArray[np.float64] = dataclasses.field(repr=False)
     """[jobs] when each job ends."""
-    bound: DemandBound = dataclasses.field(repr=False)
+    bound: SecondsBound = dataclasses.field(repr=False)
     """Lower bound on `seconds`."""
     attempts: tuple[DemandAttempt, ...] = dataclasses.field(repr=False)
     wall_s: float

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.demand_bound import DemandBound, DemandLengths, demand_bound
+from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
 from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, objective_bound
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Order
 from gradweave.schedulers.ordering.job_orders import job_orders, neighbours, suited_order
@@ -97,7 +98,7 @@ class JobGoal:
         """Whether values are seconds in the event model, where links are busy while bytes cross."""
         return self.objective.name == "makespan" and self.runtime is IDEAL
 
-    def proved(self, bound: DemandBound) -> None:
+    def proved(self, bound: SecondsBound) -> None:
         """Takes over a bound that a strategy has proved for the network it was given."""
         found = [bound.lengths, *bound.besides]
         if self.network is not self._topology:
@@ -219,9 +220,9 @@ class JobGoal:
         load = np.bincount(cells, size, len(bandwidth) * jobs).reshape(len(bandwidth), jobs)
         return load / bandwidth[:, None]
 
-    def _jobs_alone(self, stop: Stop) -> list[DemandBound]:
+    def _jobs_alone(self, stop: Stop) -> list[SecondsBound]:
         """[jobs] a lower bound for each by itself."""
-        found: list[DemandBound] = []
+        found: list[SecondsBound] = []
         jobs = len(self.demand.jobs)
         for job in range(jobs):
             alone, part = self._least_demand.of_job(job), stop.part(1 / (jobs - job))
@@ -231,7 +232,7 @@ class JobGoal:
                 found.append(demand_bound(self._least_network, alone))
         return found
 
-    def _of_sets(self, alone_s: NDArray[np.float64]) -> Iterator[DemandBound]:
+    def _of_sets(self, alone_s: NDArray[np.float64]) -> Iterator[SecondsBound]:
         """Bounds for growing sets of jobs, the shortest for their weight first."""
         order = np.argsort(alone_s / self.objective.weight, kind="stable")
         counts = np.unique(np.linspace(2, len(order), SETS).astype(np.int64))

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.bounds import Bound
+from gradweave.bounds.scale import has_equal_links, has_equal_ports
+from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.greedy.planned import Planned
 from gradweave.schedulers.grid.hierarchical import Hierarchical
@@ -20,14 +22,6 @@ from gradweave.schedulers.repairing.repaired_plans import RepairedPlan, most_kep
 from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler
 from gradweave.schedulers.solving.own import STRATEGIES, own_schedule
 from gradweave.schedulers.solving.pieces import piece_counts
-from gradweave.schedulers.solving.seconds_bound import (
-    MAX_TIMED,
-    Timing,
-    has_equal_links,
-    has_equal_ports,
-    seconds_bound,
-    timing_of,
-)
 from gradweave.schedulers.solving.solution import (
     Attempt,
     RepairComparison,
@@ -37,6 +31,7 @@ from gradweave.schedulers.solving.solution import (
     kept_certificates,
 )
 from gradweave.schedulers.solving.strategy_search import Candidate, Objective, Search
+from gradweave.schedulers.solving.timing import MAX_TIMED, Timing, timing_of
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.solving.variants import rated, refitted, split
 from gradweave.schedulers.textbook.binomial import Binomial

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from gradweave.bounds import Bound, Distance, free_trees
 from gradweave.bounds.of_schedule import certified_rounds
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.drawn import Drawn
 from gradweave.schedulers.repairing.kept import Kept
 from gradweave.schedulers.scheduler import Scheduler, to_spec
-from gradweave.schedulers.solving.seconds_bound import SecondsBound, Timing
+from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology

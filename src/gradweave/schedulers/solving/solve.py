@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
+from gradweave.bounds.scale import has_equal_links
 from gradweave.errors import OptionError
 from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.demand_strategy import DemandStrategy
@@ -17,8 +18,8 @@ from gradweave.schedulers.solving.demands import DemandSolution, solve_demand
 from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.solving.rounds import solve_for_rounds
 from gradweave.schedulers.solving.seconds import solve_for_seconds
-from gradweave.schedulers.solving.seconds_bound import MAX_TIMED, has_equal_links, timing_of
 from gradweave.schedulers.solving.solution import Solution
+from gradweave.schedulers.solving.timing import MAX_TIMED, timing_of
 from gradweave.schedulers.spec import as_schedulers, is_portfolio
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.given import ScheduleLike, as_schedule

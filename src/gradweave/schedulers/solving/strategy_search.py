@@ -10,8 +10,8 @@ from gradweave import clock
 from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, to_spec
-from gradweave.schedulers.solving.seconds_bound import Timing
 from gradweave.schedulers.solving.solution import Attempt, Solution, Stopped
+from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.stop import POLL_S, Stop
 from gradweave.topology.topology import Topology
