@@ -46,8 +46,6 @@ class Tuning:
     """Ways of splitting off the switches that are tried for them."""
     growths: int = 16
     """Sets of trees grown for each way."""
-    known_searches: int = 64
-    """Number of searches kept in the cache, one per block."""
     draws_of_routes: int = 8
     """Random tie-breaks among equal routes behind switches, to find several of them."""
     tie: float = 1e-6

@@ -1,7 +1,6 @@
 """Packed trees as parts of the gradient: each with a tree to its root and one from it."""
 
 import dataclasses
-import functools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -54,7 +53,6 @@ class Stragglers(NamedTuple):
     """Whether to equalise shares as far as that costs little time."""
 
 
-@functools.lru_cache(maxsize=8)  # one network is planned for several sizes and numbers of pieces
 def parts_of(
     topology: Topology,
     collective: Collective,

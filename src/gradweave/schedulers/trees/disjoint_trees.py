@@ -1,7 +1,6 @@
 """Trees from one root that share no link, limited in number by the server with the fewest links."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator
 from typing import ClassVar
@@ -53,8 +52,7 @@ def disjoint_carriers(
     different bandwidths.
 
     Args:
-        topology: the network. Results are cached per network, and a further call continues the
-            search for better sets of trees while there is time.
+        topology: the network.
         demand: the blocks to sum and move; the more blocks, the fewer sets are tried for each.
         stop: after which no further block is started.
         every_block: whether every block gets a set of trees, however long that takes.
@@ -67,8 +65,8 @@ def disjoint_carriers(
         everywhere = len(np.union1d(given, wanted)) == topology.num_servers
         if min(len(given), len(wanted)) > 1 or not everywhere:
             continue
-        search = _search_of(topology, tuple(given.tolist()), tuple(wanted.tolist()))
         tries = math.ceil(TUNING.splits / len(demand)) if len(topology.switches) else 1
+        search = _Search(topology, units, given, wanted)
         for carrier in search.carriers(tries, stop.part(1 / (len(demand) - block))):
             yield block, carrier
         if stop.reached() and not every_block:
@@ -76,42 +74,41 @@ def disjoint_carriers(
 
 
 class _Search:
-    """Sets of trees for one block, of which the flattest is kept; each call continues the search.
+    """Sets of trees for one block, of which the flattest is kept.
 
     Sets whose trees share the fewest links between fast and slow hops are preferred.
     """
 
-    def __init__(self, topology: Topology, given: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-        units = units_of(topology)
-        assert units is not None
+    def __init__(
+        self,
+        topology: Topology,
+        units: NDArray[np.int64],
+        given: NDArray[np.int64],
+        wanted: NDArray[np.int64],
+    ) -> None:
         self._topology, self._units = topology, units
         self._given, self._wanted = given, wanted
         self._towards = len(wanted) == 1
-        self._root = wanted[0] if self._towards else given[0]
+        self._root = int(wanted[0] if self._towards else given[0])
         self._rng = np.random.default_rng(0)
-        self._tried, self._none = 0, False
         self._best = (np.inf, np.inf, np.inf)
-        self._carriers: list[Carrier] = []
 
     def carriers(self, tries: int, stop: Stop) -> list[Carrier]:
         """The carriers of the best set; empty if there is no set.
 
         Args:
-            tries: ways to split off the switches, including those tried before.
+            tries: ways to split off the switches.
             stop: after which no further way is tried, once a set was found.
         """
-        found = None
-        while self._tried < tries and not self._none:
-            if stop.reached() and (found or self._carriers):
+        best = None
+        for _ in range(tries):
+            if best and stop.reached():
                 break
-            self._tried += 1
             hops = OwnHops(self._topology, self._root, self._towards, self._units, self._rng)
-            self._none = not 0 < hops.count <= TUNING.max_disjoint_trees
-            if not self._none:
-                found = self._grown(hops) or found
-        if found:
-            self._carriers = [self._carrier(found[0], parent) for parent in found[1]]
-        return self._carriers
+            if not 0 < hops.count <= TUNING.max_disjoint_trees:
+                break
+            best = self._grown(hops) or best
+        return [self._carrier(best[0], parent) for parent in best[1]] if best else []
 
     def _grown(self, hops: OwnHops) -> tuple[OwnHops, NDArray[np.int64]] | None:
         """A set of trees over some hops that is better than the best so far."""
@@ -134,10 +131,6 @@ class _Search:
             wanted=np.isin(topology.servers, self._wanted),
         )
         return trees.carrier(topology, hops.take)
-
-
-_search_of = functools.lru_cache(maxsize=TUNING.known_searches)(_Search)
-"""Returns the same search for the same block of a network to all strategies."""
 
 
 def disjoint_trees(
