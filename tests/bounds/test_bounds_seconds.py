@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 import gradweave as gw
@@ -32,7 +33,7 @@ def test_each_argument_has_its_own_condition():
     assert of_stage["distance"].holds_unless == {UNEQUAL_PARTS}
     assert of_stage["messages"].holds_unless == {UNEQUAL_PARTS, SWITCHES_ADD}
     assert of_stage["bytes"].holds_unless >= {UNEQUAL_PARTS}
-    rooted = seconds_bound(star, "all_gather", GIGABYTE, equal_roots=False, roots=star.servers[:1])
+    rooted = seconds_bound(star, "all_gather", GIGABYTE, equal_roots=False, roots=np.array([0]))
     assert rooted.parts[0].holds_unless == {OTHER_ROOTS}
     whole = {part.name: part for part in seconds_bound(star, "all_reduce", GIGABYTE).parts}
     assert not whole["distance"].holds_unless and not whole["last byte"].holds_unless
@@ -66,6 +67,7 @@ def test_a_bound_of_another_network_certifies_nothing_of_it():
     fast = dataclasses.replace(network, bandwidth_bytes_per_s=twice)
     demand = demand_of(network, [Job("broadcast", 10**6, root=0)])
     schedule = gw.solve(network, jobs=demand, schedulers="chain", seed=0).schedule
+    assert schedule.demand is not None
     (proved,) = certificates_of(schedule, bound=demand_bound(fast, schedule.demand))
     assert float(proved.least) == pytest.approx(1e-3)
 
@@ -102,3 +104,17 @@ def test_links_to_servers_that_do_not_relay_are_idle():
     by_server = ((ends[0] == 0) & (ends[1] == 1)) | ((ends[0] == 1) & (ends[1] == 2))
     idle = [least_idle(network, sends([(0, 2, 5)], relays=relays)) for relays in ([], [1])]
     assert (idle[0][by_server] == NEVER).all() and (idle[1][by_server] != NEVER).all()
+
+
+def test_the_bound_of_a_solution_is_certified_as_it_is(monkeypatch):
+    network = slowed(gw.topology.from_spec("star:4"), {(0, 4): 0.5}).topology
+    options = {"objective": "seconds", "schedulers": "planned", "seed": 0}
+    found = gw.solve(network, gradient_bytes=GIGABYTE, **options)
+    assert found.timing is not None
+    stated = found.timing.bound
+    afresh = certificates_of(found.schedule, GIGABYTE)
+    monkeypatch.setitem(certificates_of.__globals__, "seconds_bound", None)
+    known = certificates_of(found.schedule, GIGABYTE, bound=stated)
+    assert [one.certificate for one in known] == [one.certificate for one in afresh]
+    with pytest.raises(TypeError):  # of another size it is computed
+        certificates_of(found.schedule, 2 * GIGABYTE, bound=stated)

@@ -3,6 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def certificates_of(
         schedule: a valid schedule; there are no certificates on more than `MAX_NODES` nodes.
         gradient_bytes: size of the whole gradient, to bound the seconds as well, with servers
             ready at the times that the schedule was planned for.
-        bound: the demand's bound; computed by `demand_bound` if not given.
+        bound: the bound on seconds, if known for this network and size; otherwise computed. For a
+            demand, a bound on another network still gives its link lengths.
 
     Returns:
         The certificates found; a bound that only a search can prove has none. A certificate that
@@ -105,15 +107,18 @@ def _of_seconds(
 ) -> SecondsBound | None:
     """The bound on seconds to certify, computed unless a bound of the same problem is known."""
     topology, demand = schedule.topology, schedule.demand
-    if known is not None and known.topology is topology and known.demand is demand:
-        return known
+    lengths = None
+    if known is not None and (known.topology is not topology or known.demand is not demand):
+        lengths = None if known.demand is None else known.lengths.length.astype(float)
+        known = None
     if demand is not None:
-        lengths = None if known is None else known.lengths.length.astype(float)
-        return demand_bound(topology, demand, lengths=lengths)
+        return known or demand_bound(topology, demand, lengths=lengths)
     rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
     holds = schedule.collective == "all_reduce" or bool(np.ptp(rooted) < 1e-12)
     if not gradient_bytes or not holds or _adds_at_switches(schedule):
         return None
+    if known is not None and known.claim["bytes"] == str(Fraction(gradient_bytes)):
+        return known
     return seconds_bound(
         topology,
         schedule.collective,
@@ -165,7 +170,7 @@ def with_certificates(
     Args:
         schedule: a valid schedule.
         gradient_bytes: size of the whole gradient, to bound the seconds as well.
-        bound: the demand's bound; computed if not given.
+        bound: the bound on seconds, if known; see `certificates_of`.
     """
     kept = [dict(one) for one in schedule.certificates]
     for one in certificates_of(schedule, gradient_bytes, bound=bound):

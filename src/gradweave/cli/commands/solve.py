@@ -126,10 +126,12 @@ def solve(
         _one(network, first, changed_at, fair, output, as_json, given)
 
 
-def _with_seconds_certified(schedule: Schedule) -> Schedule:
+def _with_seconds_certified(solution: Solution) -> Schedule:
     """The schedule, with a certificate of its time if time was the objective."""
+    schedule, timing = solution.schedule, solution.timing
     size = planned_for(schedule).gradient_bytes
-    return schedule if size is None else with_certificates(schedule, size)
+    known = None if timing is None else timing.bound
+    return schedule if size is None else with_certificates(schedule, size, bound=known)
 
 
 def _jobs(
@@ -226,7 +228,7 @@ def _one(
         if output is not None:
             progress(f"writing {output}")
             solution.schedule.save(output)  # even if its certificates fail
-            _with_seconds_certified(solution.schedule).save(output)
+            _with_seconds_certified(solution).save(output)
     ready = ready_times_of(solution.schedule.topology, given["ready_at"])
     if as_json:
         summary = _summary(solution, output, objective_of(solution.schedule.topology, given))
