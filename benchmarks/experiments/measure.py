@@ -40,7 +40,7 @@ from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.probe.traffic import Flow, tournament
 from gradweave.processes.children import Children
-from gradweave.schedulers.solving.variants import one_a_link
+from gradweave.schedulers.ordering.lower import earliest_rounds
 from gradweave.topology.capacity import capacities_from_bandwidths
 
 MB = 1_000_000
@@ -168,7 +168,7 @@ def on(truth: gw.Topology, schedule: gw.Schedule) -> gw.Schedule:
         route_nodes=np.concatenate(routes),
         route_offsets=np.cumsum([0, *map(len, routes)]),
     )
-    return there if gw.verify(there).valid else there.replace(round=one_a_link(there))
+    return there if gw.verify(there).valid else there.replace(round=earliest_rounds(there))
 
 
 def chosen(topology: gw.Topology) -> gw.Schedule:

@@ -435,6 +435,17 @@ class Schedule(Drawn):
         kept = {name: vars(self)[name] for name in ("collective", "route_offsets")}
         return dataclasses.replace(self, **kept | {"certificates": ()} | changes)
 
+    def take(self, rows: NDArray[np.int64], **changes: Any) -> "Schedule":
+        """The schedule of some of its transfers, with fields changed as by `replace`.
+
+        Args:
+            rows: [R] indices of the transfers, in the order of the new columns.
+            changes: the fields; columns have R values.
+        """
+        nodes, offsets = take_rows(self.route_nodes, self.route_offsets, rows)
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS[1:6] if name not in changes}
+        return self.replace(**columns, route_nodes=nodes, route_offsets=offsets, **changes)
+
     def with_server_order(self, order: ArrayLike) -> "Schedule":
         """The same schedule on the network with its servers in another order.
 

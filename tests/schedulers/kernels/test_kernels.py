@@ -164,7 +164,20 @@ def test_a_schedule_has_the_routes_of_its_hops_and_waits_for_data():
 def test_rounds_keep_the_order_on_each_link_and_wait_for_data():
     """Hops over link 0, links 0 and 1, link 1; the fourth transfer reads what the second writes."""
     links, first = np.array([0, 0, 1, 1]), np.array([0, 1, 3, 4])
+    read, written = np.array([0, 0, 0, 2]), np.array([1, 2, 3, 4])
     made = lower.rounds_in_order(
-        links, first, np.array([0, 1, 2, 0]), np.array([0, 0, 0, 2]), np.array([1, 2, 3, 4]), 5, 2
+        links, first, np.array([0, 1, 2, 0]), read, written, 5, np.ones(2, np.int64)
     )
     assert made.tolist() == [0, 1, 2, 2]
+
+
+def test_rounds_of_units_and_of_links_with_room_for_two():
+    """A third transfer finds the link full; two that exchange share the later one's round; a write
+    to data that the last of them reads is not earlier."""
+    links, first = np.array([0, 1]), np.array([0, 1, 2])
+    hop, unit = np.array([0, 0, 0, 1, 0, 1]), np.array([0, 1, 2, 3, 3, 4])
+    read, written = np.array([0, 0, 0, 1, 4, 5]), np.array([1, 2, 3, 6, 7, 4])
+    made = lower.rounds_in_order(
+        links, first, hop, read, written, 8, np.array([2, 3]), np.ones(6, bool), unit
+    )
+    assert made.tolist() == [0, 0, 1, 1, 1, 1]

@@ -7,7 +7,7 @@ from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
 from gradweave.schedules.compose import reverse
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
-from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule, take_rows
+from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule
 from gradweave.simulator.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
@@ -73,18 +73,12 @@ def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
 
 def _rows(schedule: Schedule, rows: np.ndarray, topology: Topology) -> Schedule:
     """The stage that consists of some of a schedule's transfers."""
-    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
     copies = schedule.op[rows[0]] == COPY
-    return schedule.replace(
+    return schedule.take(
+        rows,
         topology=topology,
         collective="all_gather" if copies else "reduce_scatter",
         round=schedule.round[rows] - schedule.round[rows[0]],
-        piece=schedule.piece[rows],
-        source=schedule.source[rows],
-        target=schedule.target[rows],
-        op=schedule.op[rows],
-        route_nodes=nodes,
-        route_offsets=offsets,
         shares=None,
     )
 

@@ -20,6 +20,7 @@ from gradweave.schedulers.flows.orbits import Quotient
 from gradweave.schedulers.flows.parts import Parts, divided, parts_of, transfers_of
 from gradweave.schedulers.flows.rounds_kernel import Transfers, rounds_of
 from gradweave.schedulers.ordering.justification import rounds_by_events
+from gradweave.schedulers.ordering.lower import lower
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COPY, DEMAND, Provenance, Schedule, take_rows
 from gradweave.simulator.seconds import event_seconds
@@ -462,18 +463,16 @@ def _schedule(
     rounds, _ = take_rows(rounds, first, of)
     part = np.repeat(np.arange(len(parts.message)), np.diff(first)[of])
     ends = np.flatnonzero(topology.is_server[topology.target[parts.links]]) + 1
-    nodes, offsets = topology.nodes_along(parts.links, np.append(0, ends))
-    schedule = Schedule(
-        topology=topology,
-        collective=DEMAND,
-        root=demand.destinations.servers[parts.message],
-        round=rounds,
+    schedule = lower(
+        topology,
+        parts.links,
+        np.append(0, ends),
+        np.arange(len(ends)),
         piece=part,
-        source=nodes[offsets[:-1]],
-        target=nodes[offsets[1:] - 1],
-        op=np.full(len(rounds), COPY),
-        route_nodes=nodes,
-        route_offsets=offsets,
+        op=np.full(len(ends), COPY),
+        root=topology.rank[demand.destinations.servers[parts.message]],
+        rounds=rounds,
+        collective=DEMAND,
         scheduler=Provenance("unicast"),
         demand=demand,
         block=parts.message,

@@ -151,11 +151,7 @@ class InOrder:
         schedule, start = self.schedule, np.empty(self.schedule.num_transfers)
         for job in range(len(schedule.demanded.jobs)):
             mine = np.flatnonzero(self._job[schedule.piece] == job)
-            nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, mine)
-            columns = ("round", "piece", "source", "target", "op")
-            kept = {name: getattr(schedule, name)[mine] for name in columns}
-            alone = schedule.replace(**kept, route_nodes=nodes, route_offsets=offsets)
-            start[mine] = event_seconds(alone)[0]
+            start[mine] = event_seconds(schedule.take(mine))[0]
         return start
 
     @functools.cached_property
@@ -219,30 +215,9 @@ class InOrder:
 
     def made(self, order: Order) -> Schedule:
         """The schedule for an order, in rounds that keep it."""
-        from gradweave.schedulers.ordering.lower import rounds_in_order
+        from gradweave.schedulers.ordering.lower import earliest_rounds
 
         schedule, by_start = self.schedule, np.argsort(order.start, kind="stable")
-        piece, source, target = (
-            column[by_start].astype(np.int64)
-            for column in (schedule.piece, schedule.source, schedule.target)
-        )
-        rounds = rounds_in_order(
-            self._wires.links,
-            self._wires.first,
-            self._hop[by_start],
-            source * schedule.pieces + piece,
-            target * schedule.pieces + piece,
-            schedule.topology.num_nodes * schedule.pieces,
-            len(schedule.topology.source),
-            ((schedule.op == REDUCE) & self._to_others())[by_start],
-        )
-        nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, by_start)
-        return schedule.replace(
-            round=rounds,
-            piece=piece,
-            source=source,
-            target=target,
-            op=schedule.op[by_start],
-            route_nodes=nodes,
-            route_offsets=offsets,
-        )
+        ordered = schedule.take(by_start, round=np.arange(len(by_start)))
+        adds = ((schedule.op == REDUCE) & self._to_others())[by_start]
+        return ordered.replace(round=earliest_rounds(ordered, adds=adds))

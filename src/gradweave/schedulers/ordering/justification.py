@@ -115,6 +115,6 @@ def _in_rounds(transfers: Transfers, wires: Wires, order: Integers) -> NDArray[n
         order.astype(np.int64),
         np.where(number < last, number + 1, len(order))[order],
         len(order) + 1,
-        len(wires.bandwidth),
+        np.ones(len(wires.bandwidth), np.int64),
     )
     return rounds

@@ -19,10 +19,13 @@ def lower(
     piece: NDArray[np.int64],
     op: NDArray,
     root: NDArray[np.int64],
+    rounds: NDArray[np.int64] | None = None,
     adds: NDArray[np.bool_] | None = None,
+    unit: NDArray[np.int64] | None = None,
+    capacity: NDArray[np.int64] | None = None,
     **columns: Any,
 ) -> Schedule:
-    """The schedule of transfers in the order in which they start, in rounds that keep their order.
+    """The schedule of transfers, in given rounds or in rounds that keep the transfers' order.
 
     Args:
         topology: the network.
@@ -32,22 +35,27 @@ def lower(
         piece: [T] piece that it moves.
         op: [T] `REDUCE` or `COPY`.
         root: [P] rank of each piece's root.
+        rounds: [T] round of each transfer; by default the earliest rounds that keep their order.
         adds: [T] as for `rounds_in_order`.
+        unit: [T] as for `rounds_in_order`.
+        capacity: [L] as for `rounds_in_order`; by default one transfer per link and round.
         columns: further fields of `Schedule`: its collective, shares, demand and blocks.
     """
     nodes, offsets = topology.nodes_along(*take_rows(links, first, hop))
     source, target = nodes[offsets[:-1]], nodes[offsets[1:] - 1]
-    cells = topology.rank.astype(np.int64) * len(root)
-    rounds = rounds_in_order(
-        links,
-        first,
-        hop,
-        cells[source] + piece,
-        cells[target] + piece,
-        topology.num_servers * len(root),
-        len(topology.source),
-        adds,
-    )
+    if rounds is None:
+        cells = topology.rank.astype(np.int64) * len(root)
+        rounds = rounds_in_order(
+            links,
+            first,
+            hop,
+            cells[source] + piece,
+            cells[target] + piece,
+            topology.num_servers * len(root),
+            np.ones(len(topology.source), np.int64) if capacity is None else capacity,
+            adds,
+            unit,
+        )
     return Schedule(
         topology=topology,
         root=topology.servers[root],
@@ -62,6 +70,36 @@ def lower(
     )
 
 
+def earliest_rounds(
+    schedule: Schedule, first: int = 0, adds: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """[T − first] rounds for the transfers from `first` on that keep their order on every link.
+
+    Rounds are as early as possible, with one transfer per link direction and round.
+
+    Args:
+        schedule: its transfers, in the order to keep; its rounds are ignored.
+        first: transfers before this index are taken to have ended.
+        adds: [T − first] as for `rounds_in_order`.
+    """
+    topology, pieces = schedule.topology, schedule.pieces
+    places = np.arange(schedule.num_transfers + 1)
+    reads, writes = (
+        end[first:].astype(np.int64) * pieces + schedule.piece[first:]
+        for end in (schedule.source, schedule.target)
+    )
+    return rounds_in_order(
+        schedule.route_links[0],
+        schedule.route_offsets - places,
+        places[first:-1],
+        reads,
+        writes,
+        topology.num_nodes * pieces,
+        np.ones(len(topology.source), np.int64),
+        adds,
+    )
+
+
 @kernel
 def rounds_in_order(
     links: NDArray[np.int64],
@@ -70,14 +108,16 @@ def rounds_in_order(
     cell_from: NDArray[np.int64],
     cell_to: NDArray[np.int64],
     cells: int,
-    count: int,
+    capacity: NDArray[np.int64],
     adds: NDArray[np.bool_] | None = None,
+    unit: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """[T] the earliest round of each transfer that keeps the order of transfers on its links.
 
-    There is one transfer per link and round, so that the event model gives each transfer the full
-    rate of its route and serves a link's transfers in the order of the schedule. The times are
-    therefore kept.
+    A transfer comes after the writes to the data that it reads, and no earlier than the reads of
+    the data that it writes. With one transfer per link and round, the event model gives each
+    transfer the full rate of its route and serves a link's transfers in the order of the schedule.
+    The times are therefore kept.
 
     Args:
         links: link directions of the hops.
@@ -86,20 +126,33 @@ def rounds_in_order(
         cell_from: [T] server and piece that it reads, as one number.
         cell_to: [T] server and piece that it writes, likewise.
         cells: servers times pieces.
-        count: L, number of link directions.
-        adds: [T] whether it adds to data copied to the cell that it writes, and must wait for that;
-            none, if not given.
+        capacity: [L] most transfers per round of each link direction.
+        adds: [T] whether it must come after earlier writes to the cell that it writes; none, if not
+            given.
+        unit: [T] ascending numbers, equal for transfers that must share a round, such as two that
+            exchange sums; different for all, if not given.
     """
-    ready, free = np.zeros(cells, np.int64), np.zeros(count, np.int64)
+    ready, read = np.zeros(cells, np.int64), np.zeros(cells, np.int64)
+    free, load = np.zeros(len(capacity), np.int64), np.zeros(len(capacity), np.int64)
+    """[L] the first round with room, and its transfers so far."""
     rounds = np.empty(len(hop), np.int64)
+    at = begin = 0
     for t in range(len(hop)):
-        at = ready[cell_from[t]]
+        if unit is None or not t or unit[t] != unit[t - 1]:
+            at, begin = 0, t
+        at = max(at, ready[cell_from[t]], read[cell_to[t]])
         if adds is not None and adds[t]:
             at = max(at, ready[cell_to[t]])
         for i in range(first[hop[t]], first[hop[t] + 1]):
             at = max(at, free[links[i]])
-        for i in range(first[hop[t]], first[hop[t] + 1]):
-            free[links[i]] = at + 1
-        rounds[t] = at
-        ready[cell_to[t]] = max(ready[cell_to[t]], at + 1)  # sums come from several
+        if unit is not None and t + 1 < len(hop) and unit[t + 1] == unit[t]:
+            continue
+        for x in range(begin, t + 1):
+            for link in links[first[hop[x]] : first[hop[x] + 1]]:
+                load[link] = load[link] + 1 if free[link] == at else 1
+                full = load[link] >= capacity[link]
+                free[link], load[link] = at + full, 0 if full else load[link]
+            rounds[x] = at
+            read[cell_from[x]] = max(read[cell_from[x]], at)
+            ready[cell_to[x]] = max(ready[cell_to[x]], at + 1)  # sums come from several
     return rounds

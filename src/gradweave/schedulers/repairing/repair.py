@@ -17,7 +17,7 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from
 from gradweave.schedulers.trees.growing import Search, search
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for, schedule_from_slots
 from gradweave.schedules.compose import reverse
-from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
+from gradweave.schedules.schedule import COPY, Collective, Schedule
 from gradweave.simulator.seconds import seconds
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -184,15 +184,9 @@ def all_gather_stage(schedule: Schedule) -> Schedule:
     if schedule.collective == "reduce_scatter":
         return reverse(schedule)
     rows = np.flatnonzero(schedule.op == COPY)
-    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
     first = int(schedule.round[rows[0]]) if len(rows) else 0
-    return schedule.replace(
-        collective="all_gather",
-        round=schedule.round[rows] - first,
-        **{name: getattr(schedule, name)[rows] for name in ("piece", "source", "target", "op")},
-        route_nodes=nodes,
-        route_offsets=offsets,
-        bound=None,
+    return schedule.take(
+        rows, collective="all_gather", round=schedule.round[rows] - first, bound=None
     )
 
 

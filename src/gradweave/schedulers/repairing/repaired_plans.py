@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedulers.ordering.lower import earliest_rounds
 from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.packed import schedule_with
 from gradweave.schedulers.packing.parts import parts_with
@@ -14,7 +15,6 @@ from gradweave.schedulers.packing.paths import may_leave_residual
 from gradweave.schedulers.repairing.kept import check_start, kept_of, now_ids
 from gradweave.schedulers.repairing.known_trees import KnownTree, known_trees
 from gradweave.schedulers.repairing.repacking import Repacking, at_old_shares
-from gradweave.schedulers.solving.variants import one_a_link
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -168,7 +168,7 @@ def as_it_was(old: Schedule, topology: Topology, now: NDArray[np.int64]) -> Sche
     if verify(moved, forwarding_servers=False).valid:
         return moved
     # A link's capacity may be smaller than before: keep the order, in more rounds.
-    moved = moved.replace(round=one_a_link(moved))
+    moved = moved.replace(round=earliest_rounds(moved))
     return moved if verify(moved, forwarding_servers=False).valid else None
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
+from gradweave.schedulers.ordering.lower import earliest_rounds
 from gradweave.schedulers.repairing.kept import check_start
 from gradweave.schedulers.solving.solve import solve
-from gradweave.schedulers.solving.variants import one_a_link
 from gradweave.schedules.schedule import Schedule, take_rows
 from gradweave.schedules.shares import MAX_DENOMINATOR, apportion
 from gradweave.simulator.seconds import changed_seconds, event_seconds
@@ -214,18 +214,8 @@ def _rows(
     rounds: Integers,
 ) -> Schedule:
     """Some transfers of a schedule, as transfers of other pieces."""
-    nodes, offsets = take_rows(schedule.route_nodes, schedule.route_offsets, rows)
-    return schedule.replace(
-        root=pieces.root,
-        shares=pieces.shares,
-        bound=None,
-        round=rounds,
-        piece=piece,
-        source=schedule.source[rows],
-        target=schedule.target[rows],
-        op=schedule.op[rows],
-        route_nodes=nodes,
-        route_offsets=offsets,
+    return schedule.take(
+        rows, root=pieces.root, shares=pieces.shares, bound=None, round=rounds, piece=piece
     )
 
 
@@ -252,7 +242,7 @@ def _in_order(
     columns |= {"route_nodes": nodes, "route_offsets": offsets}
     early = np.unique(columns.pop("round")[:begun], return_inverse=True)[1]
     joined = first.replace(**columns, round=np.arange(len(order)))
-    rest = one_a_link(joined, begun)
+    rest = earliest_rounds(joined, begun)
     ended = early.max(initial=-1) + 1
     joined = first.replace(**columns, round=np.concatenate([early, ended + rest]))
     return joined, joined.round >= ended

@@ -4,7 +4,6 @@ import dataclasses
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
 from gradweave.schedulers.ordering.list_scheduling import first_fit
@@ -46,46 +45,13 @@ def split(schedule: Schedule, parts: int) -> Schedule:
         here = slice(first * parts, (first + size) * parts)
         row[here] = np.tile(np.arange(first, first + size), parts)
         of_part[here] = np.repeat(part, size)
-    route_nodes, route_offsets = take_rows(schedule.route_nodes, schedule.route_offsets, row)
-    return schedule.replace(
+    return schedule.take(
+        row,
         root=np.repeat(schedule.root, parts),
         round=schedule.round[row] * np.int64(parts) + of_part,
         piece=schedule.piece[row] * np.int64(parts) + of_part,
-        source=schedule.source[row],
-        target=schedule.target[row],
-        op=schedule.op[row],
-        route_nodes=route_nodes,
-        route_offsets=route_offsets,
         bound=None,
         shares=None if schedule.shares is None else np.repeat(schedule.shares, parts),
-    )
-
-
-def one_a_link(schedule: Schedule, first: int = 0) -> NDArray[np.int64]:
-    """[T − first] rounds for the transfers from `first` on that keep their order on every link.
-
-    Rounds are as early as possible, with one transfer per link direction and round, so that the
-    event model gives each transfer the full rate of its route.
-
-    Args:
-        schedule: its transfers, in the order to keep; its rounds are ignored.
-        first: transfers before this index are taken to have ended.
-    """
-    from gradweave.schedulers.ordering.lower import rounds_in_order
-
-    topology, places = schedule.topology, np.arange(schedule.num_transfers + 1)
-    reads, writes = (
-        topology.rank[end[first:]].astype(np.int64) * schedule.pieces + schedule.piece[first:]
-        for end in (schedule.source, schedule.target)
-    )
-    return rounds_in_order(
-        schedule.route_links[0],
-        schedule.route_offsets - places,
-        places[first:-1],
-        reads,
-        writes,
-        topology.num_servers * schedule.pieces,
-        len(topology.source),
     )
 
 

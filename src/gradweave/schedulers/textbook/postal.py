@@ -241,52 +241,23 @@ class PostalClock:
             roots: ranks of each piece's root.
             units: the messages.
         """
-        messages, rounds = self._in_rounds(units)
-        hop, piece, op = np.array(messages, np.int64).reshape(-1, 3).T
-        nodes, offsets = take_rows(self.hops.route_nodes, self.hops.route_offsets, hop)
-        servers = self.topology.servers
-        return Schedule(
-            topology=self.topology,
-            collective=collective,
-            root=servers[np.array(roots)],
-            round=np.array(rounds),
-            piece=piece,
-            source=servers[self.hops.source[hop]],
-            target=servers[self.hops.target[hop]],
-            op=op.astype(np.int8),
-            route_nodes=nodes,
-            route_offsets=offsets,
-        )
+        from gradweave.schedulers.ordering.lower import lower
 
-    def _in_rounds(self, units: Iterable[Unit]) -> tuple[list[Message], list[int]]:
-        """Messages, and their rounds: after the data they read, not before others have read."""
-        hops, capacity = self.hops, self.topology.capacity.tolist()
-        first, links = hops.first_link.tolist(), hops.links.tolist()
-        source, target = hops.source.tolist(), hops.target.tolist()
-        written: dict[tuple[int, int], int] = {}
-        read: dict[tuple[int, int], int] = {}
-        latest, load = [0] * len(capacity), [0] * len(capacity)
-        messages: list[Message] = []
-        rounds: list[int] = []
-        for unit in units:
-            used = [links[i] for hop, _, _ in unit for i in range(first[hop], first[hop + 1])]
-            at = 0
-            for hop, piece, op in unit:
-                into = target[hop], piece
-                at = max(at, written.get((source[hop], piece), -1) + 1, read.get(into, 0))
-                # Several sums may arrive in a round, but nothing together with a copy.
-                at = max(at, written.get(into, -1) + 1 if op == COPY or into in written else 0)
-            at = max([at, *(latest[link] for link in used)])
-            at += any(latest[link] == at and load[link] >= capacity[link] for link in used)
-            for link in used:
-                load[link] = 1 if latest[link] < at else load[link] + 1
-                latest[link] = at
-            for hop, piece, _ in unit:
-                written[target[hop], piece] = at
-                read[source[hop], piece] = max(read.get((source[hop], piece), 0), at)
-            messages += unit
-            rounds += [at] * len(unit)
-        return messages, rounds
+        units = list(units)
+        hop, piece, op = np.array([*itertools.chain(*units)], np.int64).reshape(-1, 3).T
+        return lower(
+            self.topology,
+            self.hops.links,
+            self.hops.first_link,
+            hop,
+            piece=piece,
+            op=op,
+            root=np.array(roots),
+            adds=np.ones(len(hop), bool),  # so that nothing arrives together with a copy
+            unit=np.repeat(np.arange(len(units)), [len(unit) for unit in units]),
+            capacity=self.topology.capacity,
+            collective=collective,
+        )
 
 
 def tree_by_arrival(
