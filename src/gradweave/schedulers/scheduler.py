@@ -5,8 +5,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
-
 from gradweave.errors import OptionError
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule
@@ -257,17 +255,17 @@ def from_stage(
 
     Args:
         stage: the stage that `make` makes.
-        make: makes that stage on a network with the same links, whose capacities may differ.
+        make: makes that stage on a network with the same links, whose directions may be mirrored.
         topology: the network.
         collective: the collective to make.
     """
     if collective == stage:
         return make(topology)
     # # Reversal moves each link direction's load to its opposite, so the stage to reverse is made
-    # for the opposite capacities.
-    opposite = topology.capacity[topology.opposite]
-    alike = np.array_equal(opposite, topology.capacity)
-    to_reverse = make(topology if alike else dataclasses.replace(topology, capacity=opposite))
+    # for the opposite capacities, bandwidths, latencies and overheads.
+    mirrored = topology.mirrored
+    alike = mirrored is topology
+    to_reverse = make(mirrored)
     other = reverse(to_reverse if alike else to_reverse.replace(topology=topology))
     if collective != "all_reduce":
         return other
@@ -291,8 +289,7 @@ def from_all_gather(
         seed: the seed of the search.
         stop: when to stop altogether.
     """
-    opposite = topology.capacity[topology.opposite]
-    two = collective == "all_reduce" and not np.array_equal(opposite, topology.capacity)
+    two = collective == "all_reduce" and topology.mirrored is not topology
     stops = iter([*map(stop.part, [SEARCHING / 2, SEARCHING] if two else [SEARCHING])])
 
     def search(network: Topology) -> Schedule:

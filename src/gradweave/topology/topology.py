@@ -306,6 +306,20 @@ class Topology(Drawn):
         """[L] the link direction from target to source of each link direction."""
         return self.find_links(self.target, self.source)
 
+    @cached_property
+    def mirrored(self) -> "Topology":
+        """The network whose links have the properties of their opposite directions.
+
+        The network itself if both directions of each link are alike. A schedule reversed in time
+        and direction loads this network's links as it loaded the original's.
+        """
+        changed: dict[str, Any] = {}
+        for name in ("capacity", "bandwidth_bytes_per_s", "latency_s", "overhead_s"):
+            of_links = getattr(self, name)
+            if not np.array_equal(of_links, of_links[self.opposite]):
+                changed[name] = of_links[self.opposite]
+        return dataclasses.replace(self, **changed) if changed else self
+
     def find_links(self, source: ArrayLike, target: ArrayLike) -> NDArray[np.int64]:
         """Looks up link directions; −1 for those that do not exist.
 

@@ -1,5 +1,6 @@
 """Grown trees on a continuous clock: near the bound if bandwidths differ."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -154,3 +155,22 @@ def test_pieces_are_fewer_where_messages_cost_more():
     by_size = [piece_counts(network, "all_gather", size) for size in (1e3, 1e6, 1e8, math.inf)]
     assert by_size[0] == by_size[1] == (1,) and by_size[3] == (1, 3, 5, 15)
     assert [max(counts) for counts in by_size] == sorted(max(counts) for counts in by_size)
+
+
+def test_a_reduce_scatter_is_planned_for_the_directions_that_it_uses():
+    """On the network with all directions exchanged it is the reversed all-gather, as fast."""
+    plain, rng = mesh(3, 3, 1e9, 1e9), np.random.default_rng(0)
+    count = len(plain.source)
+    network = dataclasses.replace(
+        plain,
+        bandwidth_bytes_per_s=1e9 * 2.0 ** rng.integers(0, 4, count),
+        latency_s=1e-6 * rng.integers(1, 9, count),
+        overhead_s=1e-6 * rng.integers(0, 3, count),
+    )
+    timed = Timed(gradient_bytes=1e6, restarts=4)
+    gather = timed.schedule(network, collective="all_gather")
+    scatter = timed.schedule(network.mirrored, collective="reduce_scatter")
+    assert seconds(scatter, 1e6, "events") == pytest.approx(seconds(gather, 1e6, "events"))
+    both = seconds(timed.schedule(network), 1e6, "events")
+    scatter = timed.schedule(network, collective="reduce_scatter")
+    assert both <= 1.001 * (seconds(scatter, 1e6, "events") + seconds(gather, 1e6, "events"))
