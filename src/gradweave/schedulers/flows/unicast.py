@@ -470,7 +470,7 @@ def _schedule(
         np.arange(len(ends)),
         piece=part,
         op=np.full(len(ends), COPY),
-        root=topology.rank[demand.destinations.servers[parts.message]],
+        root=topology.rank[demand.destinations.servers[parts.message]].astype(np.int64),
         rounds=rounds,
         collective=DEMAND,
         scheduler=Provenance("unicast"),

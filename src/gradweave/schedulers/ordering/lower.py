@@ -43,9 +43,11 @@ def lower(
     """
     nodes, offsets = topology.nodes_along(*take_rows(links, first, hop))
     source, target = nodes[offsets[:-1]], nodes[offsets[1:] - 1]
-    if rounds is None:
+    if rounds is not None:
+        in_rounds = rounds
+    else:
         cells = topology.rank.astype(np.int64) * len(root)
-        rounds = rounds_in_order(
+        in_rounds = rounds_in_order(
             links,
             first,
             hop,
@@ -59,7 +61,7 @@ def lower(
     return Schedule(
         topology=topology,
         root=topology.servers[root],
-        round=rounds,
+        round=in_rounds,
         piece=piece,
         source=source,
         target=target,

@@ -255,7 +255,7 @@ class PostalClock:
             root=np.array(roots),
             adds=np.ones(len(hop), bool),  # so that nothing arrives together with a copy
             unit=np.repeat(np.arange(len(units)), [len(unit) for unit in units]),
-            capacity=self.topology.capacity,
+            capacity=self.topology.capacity.astype(np.int64),
             collective=collective,
         )
 
