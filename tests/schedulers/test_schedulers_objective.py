@@ -254,7 +254,7 @@ def test_many_servers_on_unequal_links_have_the_learned_plan_and_no_linear_progr
 def test_for_a_stage_the_default_has_one_root_per_server():
     solution = solved(net("mesh:3x3"), 1e3, collective="all_gather")
     names = {attempt.scheduler.name for attempt in solution.attempts}
-    left_out = {"recursive_doubling", "binomial", "postal", "hierarchical"}  # there are no groups
+    left_out = {"recursive_doubling", "postal", "hierarchical"}  # there are no groups
     left_out |= {"packed", "planned"}  # links are equal
     assert names == {one.name for one in FOR_SECONDS} - left_out
     with pytest.raises(OptionError, match="to one root and to all servers are not comparable"):

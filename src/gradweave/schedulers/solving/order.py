@@ -9,7 +9,6 @@ from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
-from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.symmetry import has_family_symmetry
@@ -25,7 +24,6 @@ DEFAULT: tuple[Scheduler, ...] = (
     # servers
     # # at 3:1.
     Learned(policy="trained"),
-    Merged(),
     Exact(effort=1.5, open_questions=1),
     # # Last, if the bound is not met: on some leaf–spine networks the drawn rounds are better
     # without

@@ -34,16 +34,10 @@ from gradweave.schedulers.solving.strategy_search import Candidate, Objective, S
 from gradweave.schedulers.solving.timing import MAX_TIMED, Timing, timing_of
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.solving.variants import rated, refitted, split
-from gradweave.schedulers.textbook.binomial import Binomial
-from gradweave.schedulers.textbook.halving_doubling import (
-    MAX_RADIX,
-    HalvingDoubling,
-    RecursiveDoubling,
-)
+from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX, RecursiveDoubling
 from gradweave.schedulers.textbook.postal import Postal
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
-from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.steps import fewest_steps
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
@@ -74,18 +68,13 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
     RecursiveDoubling(),
     RecursiveDoubling(order="near"),
     RecursiveDoubling(radix=MAX_RADIX),  # all pairs exchange at once, if the links can carry that
-    Binomial(),
-    Binomial(order="near"),
     Postal("root"),
     Postal("pair"),
     Postal("cross"),
     Postal("cross", pieces=8),
     Symmetric(),
-    HalvingDoubling(),
-    HalvingDoubling(order="near"),
     Ring(),
     Packed(),  # usually the fastest on unequal links: others may then end early
-    Merged(tries=1),
     Grown(restarts=64),
     Timed(),
     Ring(order="hamiltonian"),
