@@ -156,18 +156,18 @@ def _specification() -> Reader:
 
 
 def _planned_weights() -> Reader:
-    from gradweave.schedulers.greedy.policy import read_weights
+    from gradweave.learning.policies.plan import read_weights
 
-    shipped = ROOT / "src/gradweave/schedulers.greedy/weights/planned.safetensors"
+    shipped = ROOT / "src/gradweave/learning/policies/weights/planned.safetensors"
     return Reader(
         "safetensors", ".safetensors", lambda p: read_weights(str(p)), [shipped.read_bytes()]
     )
 
 
 def _learned_weights() -> Reader:
-    from gradweave.schedulers.learned.learned import read_weights
+    from gradweave.learning.policies.policy import read_weights
 
-    shipped = ROOT / "src/gradweave/schedulers/learned/weights/learned.safetensors"
+    shipped = ROOT / "src/gradweave/learning/policies/weights/learned.safetensors"
     return Reader(
         "safetensors", ".safetensors", lambda p: read_weights(str(p)), [shipped.read_bytes()]
     )

@@ -21,11 +21,11 @@ from gradweave.automata import dump, load_machine, read_text
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.learning import checkpoint
 from gradweave.learning.config import read_config
+from gradweave.learning.policies.plan import read_weights
 from gradweave.marl import checkpoint as policies
 from gradweave.marl.request import read_request
 from gradweave.placement.placement import Placement, load_placement, load_workload
 from gradweave.placement.workload import even_stages
-from gradweave.schedulers.greedy.policy import read_weights
 
 RING = gt.ring(4)
 LIKE = {"a": jax.ShapeDtypeStruct((2,), np.float32)}

@@ -46,6 +46,8 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.errors import TopologyError
+from gradweave.learning.policies.plan import decided, read_weights
+from gradweave.schedulers.greedy.decisions import plain, proposal_of
 from gradweave.schedulers.greedy.decoding import (
     EFFORT_S,
     Decoded,
@@ -58,7 +60,6 @@ from gradweave.schedulers.greedy.decoding import (
     lowered,
     plan_of,
 )
-from gradweave.schedulers.greedy.policy import decided, plain, proposal_of, read_weights
 from gradweave.schedulers.greedy.search import search
 from gradweave.schedulers.greedy.tree_packing_kernel import Grown, Rates, grow
 from gradweave.schedulers.repairing.repaired_plans import repaired_plans

@@ -37,14 +37,15 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.learning.config import Config, read_config
+from gradweave.learning.policies.policy import PolicyWeights, read_weights
 from gradweave.processes.jax_start import start_jax
 from gradweave.report import TABLE_2
-from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES
+from gradweave.schedulers.learned.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES
-from gradweave.schedulers.learned.policy import PolicyWeights, RuleWeights, read_weights
+from gradweave.schedulers.learned.rule import RuleWeights
 
 NAME = "learned_ablation"
 FOLDER = Path("build") / NAME

@@ -22,11 +22,11 @@ from intervals import RESAMPLES, middle
 from record import printed, record
 from timing import timed
 
-from gradweave.schedulers.instance import Instance
+from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
+from gradweave.schedulers.learned.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES
-from gradweave.schedulers.learned.policy import read_weights
 from gradweave.schedulers.learned.tuning import RULE
 
 NETWORKS, MOST_SERVERS, SEEDS = 80, 48, 2

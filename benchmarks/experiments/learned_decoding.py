@@ -24,13 +24,14 @@ from record import printed, record, recorded
 from timing import timed
 
 import gradweave as gw
+from gradweave.learning.policies.policy import PolicyWeights, WorkloadWeights, read_weights
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.learned import ROUTES, best_of, read_weights
-from gradweave.schedulers.learned.policy import PolicyWeights, RuleWeights, WorkloadWeights
+from gradweave.schedulers.learned.instance import Instance
+from gradweave.schedulers.learned.learned import ROUTES, best_of
+from gradweave.schedulers.learned.rule import RuleWeights
 from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.trees.growing_kernel import Rule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for

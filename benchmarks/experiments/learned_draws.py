@@ -17,10 +17,11 @@ from command_line import parser_of
 from random_networks import well_connected_network
 from record import record
 
-from gradweave.schedulers.instance import Instance
+from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.learned import ROUTES, read_weights
+from gradweave.schedulers.learned.instance import Instance
+from gradweave.schedulers.learned.learned import ROUTES
 from gradweave.schedulers.learned.tuning import RULE
 
 NETWORKS = (3, 13)

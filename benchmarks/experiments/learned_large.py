@@ -25,9 +25,9 @@ from record import record, recorded, show
 from timing import timed
 
 import gradweave as gw
-from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import Episode, play
+from gradweave.schedulers.learned.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES, _episode_s, _spread
 from gradweave.schedulers.learned.tuning import RULE
 

@@ -20,8 +20,8 @@ from command_line import parser_of
 from record import record
 
 from gradweave.learning.config import read_config
+from gradweave.learning.policies.policy import read_weights
 from gradweave.learning.training import WEIGHTS
-from gradweave.schedulers.learned.learned import read_weights
 
 CONFIG = Path(__file__).parents[1] / "wider_exercises.toml"
 

@@ -26,7 +26,7 @@ from gradweave.learning.training import Report, train
 from gradweave.report import TABLE_2
 from gradweave.report.comparison import Case
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedulers.instance import Instance
+from gradweave.schedulers.learned.instance import Instance
 
 LAST = 10
 """Updates that the rounds at the end are the mean of."""

@@ -37,18 +37,10 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
+from gradweave.learning.policies.plan import Weights, decided, read_weights
 from gradweave.schedulers import Packed
+from gradweave.schedulers.greedy.decisions import Decisions, graph_of, noise, plain, proposal_of
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
-from gradweave.schedulers.greedy.policy import (
-    Decisions,
-    Weights,
-    decided,
-    graph_of,
-    noise,
-    plain,
-    proposal_of,
-    read_weights,
-)
 from gradweave.schedulers.greedy.search import search
 from gradweave.simulator import seconds
 from gradweave.stop import Stop

@@ -6,7 +6,7 @@
 Networks of benchmarks/unequal_networks.py from other seeds than any comparison's: racks, slowed
 links, random graphs and boxes, with gradients of 16 MB, 256 MB and 4 GB. Two kinds, wide areas and
 two halves, are held out. The weights of seed 0 are then copied to
-src/gradweave/schedulers.greedy/weights, those of all runs to benchmarks/plans. With --constants no
+src/gradweave/learning/policies/weights, those of all runs to benchmarks/plans. With --constants no
 message passing is trained: the same eleven numbers for all networks, by as many plans. What a run
 came to is recorded beside the others.
 """

@@ -16,9 +16,10 @@ from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features
 from gradweave.learning.features import Graph, Loads, Moment
 from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.learning.policies.policy import Embeddings
 from gradweave.learning.rollout import hop_scores, piece_scores
 from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.policy import Embeddings, Scores
+from gradweave.schedulers.learned.rule import Scores
 
 
 class Look(NamedTuple):

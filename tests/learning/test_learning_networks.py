@@ -19,10 +19,11 @@ from gradweave.environment import State
 from gradweave.environment import state as states
 from gradweave.environment.problem import Problem, Tables
 from gradweave.learning.networks import masked_log_softmax
+from gradweave.learning.policies.policy import Embeddings, read_weights
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode
 from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.policy import Embeddings, Scores, read_weights
+from gradweave.schedulers.learned.rule import Scores
 from tests.learning.cases import CASES, instance, problem, size, state_at, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 

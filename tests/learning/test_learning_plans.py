@@ -10,7 +10,8 @@ import pytest
 import gradweave as gw
 from gradweave.errors import FileError
 from gradweave.learning.plans import WEIGHTS, PlanConfig, _add, _padded, train_plan
-from gradweave.schedulers.greedy import policy
+from gradweave.learning.policies import plan as policy
+from gradweave.schedulers.greedy import decisions
 from gradweave.schedulers.greedy.decoding import Wiring
 from tests.schedulers.packing.test_unequal_packing import NETWORKS
 
@@ -30,11 +31,11 @@ def random_weights() -> dict[str, np.ndarray]:
 
 
 def test_jax_decides_as_numpy_does_and_what_fills_up_a_batch_counts_for_nothing():
-    weights, graphs = random_weights(), [policy.graph_of(wiring) for wiring in wirings()]
+    weights, graphs = random_weights(), [decisions.graph_of(wiring) for wiring in wirings()]
     batch = _padded(graphs)
     for place, graph in enumerate(graphs):
         plain = policy.decide(weights, graph, np, policy._add)
-        padded = policy.Graph(*(x[place] for x in batch))
+        padded = decisions.Graph(*(x[place] for x in batch))
         filled = policy.decide(weights, padded, jnp, _add)
         assert np.abs(plain.whole).max() > 0.01
         for one, other in zip(plain, filled, strict=True):
@@ -47,7 +48,7 @@ def test_relabelling_a_network_relabels_the_decisions(monkeypatch):
     def grown(made: Wiring, *_: object) -> SimpleNamespace:
         return SimpleNamespace(grown=SimpleNamespace(load=1 / made.links.bandwidth))
 
-    monkeypatch.setattr(policy, "grow_trees", grown)
+    monkeypatch.setattr(decisions, "grow_trees", grown)
     network = NETWORKS["torus"]
     order = np.random.default_rng(1).permutation(network.num_nodes)
     renamed = gw.topology.Topology.from_links(

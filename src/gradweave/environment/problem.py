@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from gradweave.environment.bits import narrow, packed
 from gradweave.errors import OptionError
-from gradweave.schedulers.instance import NEVER as NEVER
-from gradweave.schedulers.instance import Instance, Size
-from gradweave.schedulers.instance import Trees as Trees
+from gradweave.schedulers.learned.instance import NEVER as NEVER
+from gradweave.schedulers.learned.instance import Instance, Size
+from gradweave.schedulers.learned.instance import Trees as Trees
 
 ENDLESS = 2**20
 """Capacity of the extra link that pads routes shorter than the longest."""

@@ -1,7 +1,6 @@
 """Training of the two policies that `schedulers.Learned` uses. Needs the extra ``learn``.
 
-Trained weights can be used without this package: the scheduler reads their file and works without
-JAX.
+Trained weights can be used without the extra: `learning.policies` decodes without JAX.
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from gradweave import arrays, pytrees
 from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.schedulers.learned.policy import COMMON, FORMAT, OLD_NAMES, VERSION
+from gradweave.learning.policies.policy import COMMON, FORMAT, OLD_NAMES, VERSION
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from gradweave.checks import (
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
 from gradweave.learning.settings import PPO
-from gradweave.schedulers.instance import Trees
+from gradweave.schedulers.learned.instance import Trees
 from gradweave.schedules.schedule import Collective
 from gradweave.training.config import convert, first_names, parse_toml, read_toml
 

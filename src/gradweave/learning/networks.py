@@ -1,6 +1,6 @@
 """The two policies in JAX: their weights, trained here, and message passing with matrices.
 
-`schedulers.learned.policy`, which decoding also uses, defines what they compute.
+`learning.policies.policy`, which decoding also uses, defines what they compute.
 """
 
 import dataclasses
@@ -14,22 +14,26 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
 from gradweave.learning.features import Graph
-from gradweave.schedulers.learned import policy
+from gradweave.learning.policies import policy
+from gradweave.learning.policies.policy import (
+    COMMON,
+    LAYERS,
+    LINK_MESSAGES,
+    SERVER_MESSAGES,
+    TREE_MESSAGES,
+    WIDTH,
+    Embeddings,
+)
 from gradweave.schedulers.learned.features import (
     GLOBAL_FEATURES,
     HOP_FEATURES,
-    LAYERS,
     LINK_FEATURES,
-    LINK_MESSAGES,
     PIECE_FEATURES,
     SERVER_FEATURES,
-    SERVER_MESSAGES,
     TREE_FEATURES,
-    TREE_MESSAGES,
-    WIDTH,
     Round,
 )
-from gradweave.schedulers.learned.policy import COMMON, Embeddings, Scores
+from gradweave.schedulers.learned.rule import Scores
 
 
 class Messages(eqx.Module):

@@ -19,20 +19,17 @@ from numpy.typing import NDArray
 
 from gradweave import arrays
 from gradweave.learning import checkpoint
+from gradweave.learning.policies.plan import FORMAT, VERSION, decide, shapes
 from gradweave.processes.agreement import Processes
-from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
-from gradweave.schedulers.greedy.policy import (
-    FORMAT,
-    VERSION,
+from gradweave.schedulers.greedy.decisions import (
     Decisions,
     Graph,
-    decide,
     graph_of,
     noise,
     plain,
     proposal_of,
-    shapes,
 )
+from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
 from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training

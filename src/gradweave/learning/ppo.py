@@ -24,7 +24,7 @@ from gradweave.learning.rollout import (
 )
 from gradweave.learning.settings import PPO as PPO
 from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.policy import Scores
+from gradweave.schedulers.learned.rule import Scores
 from gradweave.training.advantages import advantages
 
 Agent = Literal["tree", "workload"]

@@ -22,9 +22,9 @@ from gradweave.learning.config import Config, Group, parse_aggregation
 from gradweave.learning.experts import Experts
 from gradweave.learning.hierarchical import AXIS, Batch, CompiledUpdate, Learner, Trainer
 from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.learning.policies.policy import OLD_NAMES
 from gradweave.learning.rollout import Decode, Rollout
 from gradweave.processes.agreement import Processes
-from gradweave.schedulers.learned.policy import OLD_NAMES
 from gradweave.topology.spec import from_spec
 from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log

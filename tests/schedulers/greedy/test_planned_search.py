@@ -10,8 +10,8 @@ import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.schedulers import Planned
 from gradweave.schedulers.greedy import search
+from gradweave.schedulers.greedy.decisions import WHOLE, Decisions, plain
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring
-from gradweave.schedulers.greedy.policy import WHOLE, Decisions, plain
 from gradweave.schedulers.greedy.tuning import TUNING
 from gradweave.stop import Stop
 

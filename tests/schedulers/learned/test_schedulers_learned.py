@@ -11,12 +11,13 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import FileError, OptionError, SpecError
+from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers import Learned, to_spec
-from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned import episode as episodes
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.learned import best_of, read_weights
+from gradweave.schedulers.learned.instance import Instance
+from gradweave.schedulers.learned.learned import best_of
 from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.solving.solution import bound_for
 from gradweave.schedulers.spec import from_spec
@@ -26,7 +27,7 @@ from tests.schedules.same import same, same_columns
 
 NETWORKS = ("bcube:n=3,k=1", "dgx1v", "leaf_spine:leaves=3,spines=2,servers_per_leaf=2", "lopsided")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-SHIPPED = files("gradweave.schedulers.learned").joinpath("weights/learned.safetensors")
+SHIPPED = files("gradweave.learning.policies").joinpath("weights/learned.safetensors")
 DCELL = "dcell:n=4,k=1"
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from gradweave.schedulers.instance import Instance
+from gradweave.learning.policies.policy import WIDTH, encoded, read_weights
 from gradweave.schedulers.learned import features as of
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode
-from gradweave.schedulers.learned.policy import read_weights
+from gradweave.schedulers.learned.instance import Instance
 from tests.conformance.networks import network
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -25,12 +25,12 @@ def embeddings_by_loops(weights, features, play):
     x = []
     for kind in range(3):
         bias = features.global_features @ weights.global_features[:, kind].astype(float)
-        x.append(np.zeros((len(inputs[kind]), of.WIDTH)))
+        x.append(np.zeros((len(inputs[kind]), WIDTH)))
         for row in every[kind]:
             x[kind][row] = np.maximum(inputs[kind][row] @ first[kind] + bias, 0)
 
     def mean(kind, rows):
-        return x[kind][rows].mean(0) if len(rows) else np.zeros(of.WIDTH)
+        return x[kind][rows].mean(0) if len(rows) else np.zeros(WIDTH)
 
     def of_server(server):
         into = [hop for hop in there if hops.target[hop] == server]
@@ -77,10 +77,10 @@ def test_a_round_is_evaluated_as_described(name, collective, trees):
     features, hops = play.features(), problem.hops
     for agent in weights:
         by_loops = embeddings_by_loops(agent.encoder, features, play)
-        for got, wanted in zip(play.encode(agent.encoder, features), by_loops, strict=False):
+        for got, wanted in zip(encoded(agent.encoder, play, features), by_loops, strict=False):
             np.testing.assert_allclose(got, wanted, **CLOSE)
     server, link, tree = by_loops
-    scores, own = play.scores(weights, features), weights.workload
+    scores, own = weights.scores(play, features), weights.workload
     for hop in range(len(hops.source)):
         route = hops.links[hops.first_link[hop] : hops.first_link[hop + 1]]
         wanted = 8 * own.hop + server[hops.source[hop]] @ own.hop_of_sender

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.learned import ROUTES, _spread, read_weights
+from gradweave.schedulers.learned.instance import Instance
+from gradweave.schedulers.learned.learned import ROUTES, _spread
 from gradweave.topology import from_spec
 from gradweave.topology.routes import switch_only_trees
 
@@ -43,8 +44,8 @@ def test_spread_hops_lead_near_and_far_by_shortest_routes(spec):
 
 @pytest.mark.parametrize("members", [1, 63, 64, 65, 130])
 def test_means_over_a_part_and_over_the_rest(members):
+    from gradweave.learning.policies.messages_kernel import means_of_parts
     from gradweave.schedulers.kernels.bitset import pack
-    from gradweave.schedulers.learned.messages_kernel import means_of_parts
 
     rng = np.random.default_rng(members)
     whole, x = rng.random(members) < 0.8, rng.normal(size=(members, 4)).astype(np.float32)

@@ -4,10 +4,11 @@ rounds."""
 import numpy as np
 import pytest
 
-from gradweave.schedulers.instance import Instance
+from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode, play
-from gradweave.schedulers.learned.learned import best_of, read_weights
+from gradweave.schedulers.learned.instance import Instance
+from gradweave.schedulers.learned.learned import best_of
 from gradweave.verifier import verify
 from tests.conformance.networks import network
 

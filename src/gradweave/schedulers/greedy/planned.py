@@ -5,6 +5,7 @@ import math
 from typing import ClassVar, Literal
 
 from gradweave.errors import NoScheduleError, OptionError
+from gradweave.lazy import LazyModule
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Decoded, Wiring, decode
 from gradweave.schedulers.greedy.tuning import TUNING
 from gradweave.schedulers.scheduler import Scheduler, Traits
@@ -13,6 +14,8 @@ from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 Plan = Literal["learned", "even"]
+_TRAINED = LazyModule("gradweave.learning.policies.plan")
+"""The trained policy, by name: training stands on the strategies, not the reverse."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,18 +84,16 @@ class Planned(Scheduler):
             seed: the seed of random plans.
             stop: ends the search.
         """
-        from gradweave.schedulers.greedy.policy import (
-            decided,
-            less_full,
-            plain,
-            proposal_of,
-            read_weights,
-        )
+        from gradweave.schedulers.greedy.decisions import less_full, plain, proposal_of
         from gradweave.schedulers.greedy.search import search
 
         wiring = Wiring(topology, collective, self.gradient_bytes)
         learned = self.plan == "learned"
-        first = decided(wiring, read_weights(self.weights)) if learned else plain(wiring)
+        first = (
+            _TRAINED.decided(wiring, _TRAINED.read_weights(self.weights))
+            if learned
+            else plain(wiring)
+        )
         if learned and topology.num_servers > TUNING.trained_servers:
             first = less_full(wiring, [first, plain(wiring)])
         if self.effort < TUNING.search_from * EFFORT_S:

@@ -10,6 +10,7 @@ Source: Rechenberg, Evolutionsstrategie, 1973 (the one-fifth rule).
 
 import numpy as np
 
+from gradweave.schedulers.greedy.decisions import Decisions, graph_of, noise, proposal_of, rounded
 from gradweave.schedulers.greedy.decoding import (
     EFFORT_S,
     Decoded,
@@ -18,7 +19,6 @@ from gradweave.schedulers.greedy.decoding import (
     grown_us,
     transfer_us,
 )
-from gradweave.schedulers.greedy.policy import Decisions, graph_of, noise, proposal_of, rounded
 from gradweave.schedulers.greedy.tuning import TUNING
 from gradweave.stop import Stop
 

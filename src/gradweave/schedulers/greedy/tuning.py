@@ -8,7 +8,7 @@ class Tuning:
     """Limits, based on times of one core of a server of 2024.
 
     Limits count work, so that every machine finds the same schedule. Constants that the trained
-    weights depend on, such as the features' scales, are in `policy`.
+    weights depend on, such as the features' scales, are in `decisions`.
     """
 
     max_servers: int = 512

@@ -6,8 +6,8 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.instance import Instance
 from gradweave.schedulers.kernels.bitset import pack
+from gradweave.schedulers.learned.instance import Instance
 from gradweave.schedulers.learned.repair import slots_of
 from gradweave.schedulers.learned.repair_kernel import HopSlots
 from gradweave.schedulers.learned.state_kernel import WorkloadTable

@@ -1,24 +1,16 @@
-"""An episode of the learned policies on any network, round by round, without JAX."""
+"""An episode of the rule, or of trained policies, on any network, round by round."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.instance import NEVER
-from gradweave.schedulers.learned import policy
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.features import Counts, Round, of_round
-from gradweave.schedulers.learned.messages import StageEdges
-from gradweave.schedulers.learned.policy import (
-    Embeddings,
-    EncoderWeights,
-    PolicyWeights,
-    RuleWeights,
-    Scores,
-)
+from gradweave.schedulers.learned.instance import NEVER
 from gradweave.schedulers.learned.repair import RoundRepair, can_repair
 from gradweave.schedulers.learned.round_kernel import RoundScores, draw_round
+from gradweave.schedulers.learned.rule import Decides
 from gradweave.schedulers.learned.state_kernel import (
     EpisodeArrays,
     enter_stage,
@@ -69,7 +61,10 @@ class OngoingEpisode:
         carries = problem.carries
         own = carries[:, stage] if problem.barrier else np.logical_or.reduce(carries, axis=1)
         self.there = np.ascontiguousarray(own)
-        self.edges = StageEdges(problem, self.there, self.under_way)
+        self.used = np.zeros(len(problem.workloads.capacity), bool)
+        self.used[problem.hops.links[self.there[problem.hop_of_link]]] = True
+        self.edges: Any = None
+        """What trained policies know of the stage; None until they have looked at it."""
         self._count()
 
     def _count(self) -> None:
@@ -117,7 +112,7 @@ class OngoingEpisode:
             demand=np.bincount(hops.links, left[entry], links),
             contenders=np.bincount(hops.links, ready[entry], links),
             capacity=workloads.capacity,
-            used=self.edges.masks[1],
+            used=self.used,
             there=trees,
             by_sender=workloads.by_sender,
             unsent=to_send.sum(0),
@@ -139,37 +134,9 @@ class OngoingEpisode:
             to_come=to_come,
         )
 
-    def encode(self, weights: EncoderWeights, features: Round) -> Embeddings:
-        """Message passing over servers, links and trees."""
-        return policy.encode(weights, features, self.edges.begin_round(features))
-
-    def select(
-        self,
-        weights: PolicyWeights,
-        features: Round,
-        rng: np.random.Generator,
-        temperature: float,
-    ) -> NDArray[np.bool_]:
-        """Flow-tree selection: the trees of the round."""
-        embeddings = self.encode(weights.tree.encoder, features)
-        logits = policy.tree_logits(weights.tree, embeddings.tree)
-        noise = rng.logistic(size=len(logits)) * temperature
-        selected = features.candidates & (logits + noise > 0)
-        if not selected.any():  # a round without transfers is useless
-            selected[np.where(features.candidates, logits, -np.inf).argmax()] = True
-        return selected
-
-    def scores(self, weights: PolicyWeights | RuleWeights, features: Round) -> Scores:
-        """Workload scheduling: the weights of the features of the round's workloads."""
-        if isinstance(weights, RuleWeights):
-            return policy.rule_scores(weights, len(self.there), *self.waiting.shape)
-        embeddings = self.encode(weights.workload.encoder, features)
-        edges = self.edges
-        return policy.workload_scores(weights.workload, embeddings, edges.times, edges.on_hops)
-
     def play_round(
         self,
-        weights: PolicyWeights | RuleWeights,
+        weights: Decides,
         rng: np.random.Generator,
         temperature: float,
         select: bool,
@@ -177,9 +144,9 @@ class OngoingEpisode:
         """Plays one round; returns its number of transfers."""
         features = self.features()
         selected = features.candidates
-        if select and isinstance(weights, PolicyWeights):
-            selected = self.select(weights, features, rng, temperature)
-        scores = RoundScores(*self.scores(weights, features), features.link_slack, features.chain)
+        if select:
+            selected = weights.select(self, features, rng, temperature)
+        scores = RoundScores(*weights.scores(self, features), features.link_slack, features.chain)
         progress = EpisodeArrays(
             waiting=self.waiting,
             pending=self.pending,
@@ -243,7 +210,7 @@ class OngoingEpisode:
 
 def play(
     problem: CompiledInstance,
-    weights: PolicyWeights | RuleWeights,
+    weights: Decides,
     *,
     seed: int | tuple[int, ...],
     temperature: float = 1.0,
@@ -254,11 +221,11 @@ def play(
     stop: Stop = UNLIMITED,
     finish: bool = False,
 ) -> Episode:
-    """Plays one episode of the policies.
+    """Plays one episode.
 
     Args:
         problem: the problem to schedule.
-        weights: the weights of both agents, or of the rule that replaces them.
+        weights: what decides.
         seed: the seed of every random choice.
         temperature: temperature of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.

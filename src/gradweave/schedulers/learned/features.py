@@ -9,10 +9,6 @@ round inlines these functions with numbers instead of arrays.
 
 from typing import Any, NamedTuple
 
-WIDTH, LAYERS = 16, 2
-"""Embedding width of each server, link and tree, and rounds of message passing."""
-SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
-"""Kinds of messages to each: from itself, from its neighbours by kind, and from all of its kind."""
 SERVER_FEATURES, LINK_FEATURES, TREE_FEATURES, GLOBAL_FEATURES = 6, 3, 5, 5
 """Number of features at a round's start: see `Round`."""
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedulers.instance import Instance, Trees
-from gradweave.schedulers.learned.policy import PolicyWeights, RuleWeights, read_weights
+from gradweave.lazy import LazyModule
+from gradweave.schedulers.learned.instance import Instance, Trees
 from gradweave.schedulers.learned.repair import can_repair
+from gradweave.schedulers.learned.rule import Decides
 from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedules.schedule import Collective, Schedule
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gradweave.schedulers.learned.compiled_instance import CompiledInstance
     from gradweave.schedulers.learned.episode import Episode
 
+_TRAINED = LazyModule("gradweave.learning.policies.policy")
+"""The trained policies, by name: training stands on the strategies, not the reverse."""
 ROUTES = 4
 """Most shortest routes to look for between two servers."""
 RECEIVERS = 48
@@ -109,7 +112,7 @@ class Learned(Scheduler):
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
         trained = self.policy == "trained" or self.weights is not None
-        weights = read_weights(self.weights) if trained else RULE
+        weights = _TRAINED.read_weights(self.weights) if trained else RULE
         return from_stage(
             self._own_stage,
             lambda network: self._stage(network, weights, seed, stop),
@@ -122,9 +125,7 @@ class Learned(Scheduler):
         """The stage that is played; the other is its reverse."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
-    def _stage(
-        self, topology: Topology, weights: PolicyWeights | RuleWeights, seed: int, stop: Stop
-    ) -> Schedule:
+    def _stage(self, topology: Topology, weights: Decides, seed: int, stop: Stop) -> Schedule:
         # Imported here: importing compiled modules takes longer than most strategies.
         from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 
@@ -196,7 +197,7 @@ def _episode_s(instance: Instance) -> float:
 
 def best_of(
     problem: "CompiledInstance",
-    weights: PolicyWeights | RuleWeights,
+    weights: Decides,
     numbers: range,
     *,
     repair: bool = True,
@@ -208,7 +209,7 @@ def best_of(
 
     Args:
         problem: the problem to schedule.
-        weights: the weights of the policies, or of the rule that replaces them.
+        weights: what decides: the rule, or the weights of trained policies.
         numbers: numbers of the episodes; number 0 takes the best actions, all others draw theirs,
             at a higher temperature if they are repaired.
         repair: whether they are repaired; see `Learned`.

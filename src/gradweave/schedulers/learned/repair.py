@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.instance import NEVER, Instance
+from gradweave.schedulers.learned.instance import NEVER, Instance
 from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees.growing import RULES
 from gradweave.schedulers.trees.grown import GrowthSlots

@@ -56,11 +56,11 @@ class RoundScores(NamedTuple):
     """The policy's scores at a round's start, and the features that draws need."""
 
     hop: NDArray[np.float32]
-    """[H, 12] as in `policy.Scores`."""
+    """[H, 12] as in `rule.Scores`."""
     piece: NDArray[np.float32]
-    """[N, 7] as in `policy.Scores`."""
+    """[N, 7] as in `rule.Scores`."""
     match: NDArray[np.float32]
-    """[N, Q] as in `policy.Scores`."""
+    """[N, Q] as in `rule.Scores`."""
     link_slack: NDArray[np.float32]
     """[H] as in `features.Round`."""
     chain: Integers

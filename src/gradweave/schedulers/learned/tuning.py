@@ -3,7 +3,7 @@
 import numpy as np
 
 from gradweave.schedulers.learned import features as table
-from gradweave.schedulers.learned.policy import RuleWeights
+from gradweave.schedulers.learned.rule import RuleWeights
 
 HOP = {
     table.SLACK: -28.5977,

@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.kernels.bitset import pack
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.messages_kernel import (
+from gradweave.learning.policies.messages_kernel import (
     Neighbours,
     hop_weights,
     mean_of_neighbours,
@@ -18,6 +15,9 @@ from gradweave.schedulers.learned.messages_kernel import (
     rectified_sums,
     times,
 )
+from gradweave.schedulers.kernels.bitset import pack
+from gradweave.schedulers.learned.compiled_instance import CompiledInstance
+from gradweave.schedulers.learned.features import Round
 
 Numbers = NDArray[np.float32]
 Pair = Callable[[Numbers], tuple[Numbers, Numbers]]

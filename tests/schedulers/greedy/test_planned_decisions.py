@@ -1,4 +1,4 @@
-"""The inputs and decisions of the policy of `planned`, and its decoded plan, by hand."""
+"""The features and decisions of a plan of `planned`, and its decoded plan, by hand."""
 
 import dataclasses
 import math
@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradweave.schedulers.greedy import decoding, policy
-from gradweave.schedulers.greedy.decoding import Proposal, Wiring, _delay, _roots, even
-from gradweave.schedulers.greedy.policy import (
+from gradweave.schedulers.greedy import decisions, decoding
+from gradweave.schedulers.greedy.decisions import (
     FLATTER,
-    LAYERS,
-    REACH,
     SKETCH,
     WHOLE,
     Decisions,
-    _add,
-    decide,
     graph_of,
     proposal_of,
-    shapes,
 )
+from gradweave.schedulers.greedy.decoding import Proposal, Wiring, _delay, _roots, even
 from tests.schedulers.greedy.test_planned_growing import network
 
 BYTES = 32.0
@@ -69,7 +64,7 @@ def test_what_the_policy_sees(monkeypatch):
         assert (trees, passes, proposal.shares.tolist()) == (SKETCH, 1, [0.5, 0.5])
         return SimpleNamespace(grown=SimpleNamespace(load=np.array(load)))
 
-    monkeypatch.setattr(policy, "grow_trees", grown)
+    monkeypatch.setattr(decisions, "grow_trees", grown)
     graph = graph_of(wiring())
     source, target = graph.source.tolist(), graph.target.tolist()
     assert list(zip(source, target, strict=True)) == sorted(ROW)
@@ -106,42 +101,13 @@ def test_what_the_policy_sees(monkeypatch):
     assert graph.node_share.tolist() == [0.25] * 4
 
 
-def test_decisions_pass_messages_along_links():
-    """Message passing equals plain loops over links and nodes, with random weights."""
-    graph, rng = graph_of(wiring()), np.random.default_rng(0)
-    weights = {name: rng.normal(0, 0.4, shape) for name, shape in shapes().items()}
-    decided = decide(weights, graph, np, _add)
-    link = [np.tanh(one @ weights["link"]) for one in graph.link]
-    node = [np.tanh(one @ weights["node"]) for one in graph.node]
-    ends = list(zip(graph.source, graph.target, strict=True))
-    for layer in range(LAYERS):
-        link = [
-            own + np.tanh(np.concatenate([own, node[a], node[b]]) @ weights[f"link.{layer}"])
-            for own, (a, b) in zip(link, ends, strict=True)
-        ]
-        seen = []
-        for v, own in enumerate(node):
-            out = np.mean([one for one, (a, _) in zip(link, ends, strict=True) if a == v], axis=0)
-            into = np.mean([one for one, (_, b) in zip(link, ends, strict=True) if b == v], axis=0)
-            seen.append(np.concatenate([own, out, into]))
-        node = [
-            own + np.tanh(all_ @ weights[f"node.{layer}"])
-            for own, all_ in zip(node, seen, strict=True)
-        ]
-    whole = np.concatenate([np.mean(link, 0), np.mean(node, 0), graph.whole]) @ weights["whole"]
-    expected = [np.array(link) @ weights["bias"], np.array(node) @ weights["share"], whole]
-    for found, one in zip(decided, expected, strict=True):
-        assert found == pytest.approx(2 * np.tanh(one / 2), rel=1e-4, abs=1e-5)
-        assert np.abs(found).max() <= REACH
-
-
 def test_a_plan_of_decisions():
     """Servers root shares by the exponentials of their decisions; switches root none."""
     whole = np.arange(11) / 8
     # Multiples of 2⁻⁸, up to 2, whatever the last bits were.
     bias = np.array([0, 1.25, -9.0, 0.001, 0.003, 0.25 + 1e-12])
-    decisions = Decisions(bias, np.array([0.0, 1.0, 9.0, 9.0]), whole)
-    plan, plain = proposal_of(wiring(), decisions), even(wiring().topology)
+    decided = Decisions(bias, np.array([0.0, 1.0, 9.0, 9.0]), whole)
+    plan, plain = proposal_of(wiring(), decided), even(wiring().topology)
     assert plan.shares == pytest.approx([1 / (1 + math.e), math.e / (1 + math.e)])
     assert plan.bias.tolist() == [0, 1.25, -2, 0, 2**-8, 0.25]
     assert plan.order == pytest.approx(plain.order + whole[:6])
@@ -150,32 +116,10 @@ def test_a_plan_of_decisions():
     assert plan.flatter == pytest.approx(FLATTER * math.exp(2))
     assert plan.near == pytest.approx(1e-3 * math.exp(2 * 1.125))
     assert plan.fewer == 1 and plain.fewer == 1
-    fewer = proposal_of(wiring(), decisions._replace(whole=-whole))
+    fewer = proposal_of(wiring(), decided._replace(whole=-whole))
     assert fewer.fewer == pytest.approx(math.exp(-1.25))
     assert plain.shares.tolist() == [0.5, 0.5] and plain.bias.tolist() == [0] * 6
     assert len(WHOLE) == 11
-
-
-def test_decisions_are_exact_enough_to_be_the_same_everywhere():
-    """Sums in another order, as in other libraries, give the same plan."""
-    made, rng = wiring(), np.random.default_rng(1)
-    weights = {
-        name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes().items()
-    }
-    turned = np.random.default_rng(2).permutation(policy.WIDTH)
-    other = {name: array.copy() for name, array in weights.items()}
-    blocks = np.concatenate([turned, policy.WIDTH + turned, 2 * policy.WIDTH + turned])
-    for name in ("link", "node"):
-        other[name] = weights[name][:, turned]
-        for layer in range(LAYERS):
-            other[f"{name}.{layer}"] = weights[f"{name}.{layer}"][blocks][:, turned]
-    other["bias"], other["share"] = weights["bias"][turned], weights["share"][turned]
-    tail = np.arange(2 * policy.WIDTH, len(weights["whole"]))
-    other["whole"] = weights["whole"][np.concatenate([blocks[: 2 * policy.WIDTH], tail])]
-    one, two = (policy.propose(made, x) for x in (weights, other))
-    raw = [np.concatenate(policy.decided(made, x)) for x in (weights, other)]
-    assert (raw[0] != raw[1]).any() and raw[0] == pytest.approx(raw[1], abs=1e-12)
-    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def test_servers_take_turns_by_their_shares():
@@ -359,10 +303,10 @@ def test_the_plan_is_taken_whose_links_are_less_full(monkeypatch):
         assert (trees, passes) == (SKETCH, 1)
         return SimpleNamespace(grown=SimpleNamespace(load=np.array(full[proposal])))
 
-    monkeypatch.setattr(policy, "grow_trees", grown)
-    monkeypatch.setattr(policy, "proposal_of", lambda made, plan: plan)
+    monkeypatch.setattr(decisions, "grow_trees", grown)
+    monkeypatch.setattr(decisions, "proposal_of", lambda made, plan: plan)
     plans: Any = list(full)
-    assert [policy.less_full(wiring(), plans[:n]) for n in (1, 2, 3)] == [1.0, 2.0, 2.0]
+    assert [decisions.less_full(wiring(), plans[:n]) for n in (1, 2, 3)] == [1.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

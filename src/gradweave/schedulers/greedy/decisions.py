@@ -1,24 +1,18 @@
-"""The flow-tree policy: message passing over servers, switches and links that proposes a plan.
+"""Decisions that change the even plan: their meaning, the features they depend on, and draws.
 
-There is one definition for NumPy, which decodes by it, and JAX, which trains it
-(`gradweave.learning.plans`).
+A trained policy decides by message passing over these features (`learning.policies.plan`); draws
+around its decisions move along them.
 """
 
-import functools
-import importlib.resources
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.errors import FileError
 from gradweave.schedulers.greedy.decoding import Proposal, Wiring, even, grow_trees
 
 # The shipped weights depend on the shapes and scales below: other values need a new training.
-FORMAT, VERSION = "gradweave-plan", "3"
-WIDTH, LAYERS = 16, 2
 LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 7, 6, 6
 WHOLE = (
     "order",
@@ -47,12 +41,9 @@ the last bits differ, but a plan must be the same everywhere."""
 SKETCH = 32
 """Number of trees of the even plan that show the policy which links are full."""
 
-Weights = Mapping[str, Any]
-"""Arrays by name, with the shapes of `shapes`."""
-
 
 class Graph(NamedTuple):
-    """The policy's view of a network and a gradient."""
+    """The features of a network and a gradient."""
 
     link: Any
     """[L, 7] logarithms of a link's bandwidth over the largest, over the mean of the links that
@@ -88,28 +79,8 @@ class Decisions(NamedTuple):
     """[11] the decisions of `WHOLE`."""
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """The shape of each array of weights."""
-    layers = {
-        name: shape
-        for layer in range(LAYERS)
-        for name, shape in (
-            (f"link.{layer}", (3 * WIDTH, WIDTH)),
-            (f"node.{layer}", (3 * WIDTH, WIDTH)),
-        )
-    }
-    return {
-        "link": (LINK_FEATURES, WIDTH),
-        "node": (NODE_FEATURES, WIDTH),
-        **layers,
-        "bias": (WIDTH,),
-        "share": (WIDTH,),
-        "whole": (2 * WIDTH + WHOLE_FEATURES, len(WHOLE)),
-    }
-
-
 def graph_of(wiring: Wiring) -> Graph:
-    """The policy's inputs for a network and a gradient.
+    """The features of a network and a gradient.
 
     Args:
         wiring: the network and the gradient.
@@ -158,32 +129,6 @@ def graph_of(wiring: Wiring) -> Graph:
     )
 
 
-def decide(weights: Weights, graph: Graph, of: Any, add: Callable[..., Any]) -> Decisions:
-    """Computes the decisions by message passing.
-
-    Args:
-        weights: arrays of `shapes`.
-        graph: the network.
-        of: numpy, or jax.numpy.
-        add: (values [L, D], node of each [L], V) -> [V, D] their sums at each node.
-    """
-    nodes = graph.node.shape[0]
-    ones = of.ones((graph.link.shape[0], 1))
-    out = of.maximum(add(ones, graph.source, nodes), 1)
-    into = of.maximum(add(ones, graph.target, nodes), 1)
-    link = of.tanh(graph.link @ weights["link"])
-    node = of.tanh(graph.node @ weights["node"])
-    for layer in range(LAYERS):
-        seen = of.concatenate([link, node[graph.source], node[graph.target]], -1)
-        link = link + of.tanh(seen @ weights[f"link.{layer}"])
-        around = [add(link, graph.source, nodes) / out, add(link, graph.target, nodes) / into]
-        node = node + of.tanh(of.concatenate([node, *around], -1) @ weights[f"node.{layer}"])
-    means = [graph.link_share @ link, graph.node_share @ node, graph.whole]
-    whole = of.concatenate(means, -1) @ weights["whole"]
-    found = link @ weights["bias"], node @ weights["share"], whole
-    return Decisions(*(REACH * of.tanh(x / REACH) for x in found))
-
-
 def noise(graph: Graph, rng: np.random.Generator) -> Decisions:
     """Random decisions of about unit size, similar for similar links and servers.
 
@@ -206,7 +151,7 @@ def proposal_of(wiring: Wiring, decisions: Decisions) -> Proposal:
 
     Args:
         wiring: the network and the gradient.
-        decisions: from `decide`, or drawn around them.
+        decisions: a policy's, or drawn around them.
     """
     from gradweave.schedulers.kernels.exponential import exponentials
 
@@ -254,62 +199,3 @@ def rounded(decision: Any) -> NDArray[np.float64]:
     """A decision as applied: a multiple of `STEP`, between −`REACH` and `REACH`."""
     whole = np.round(np.asarray(decision, np.float64) / STEP)
     return STEP * np.clip(whole, -REACH / STEP, REACH / STEP)
-
-
-def propose(wiring: Wiring, weights: Weights) -> Proposal:
-    """The policy's plan.
-
-    Args:
-        wiring: the network and the gradient.
-        weights: from `read_weights`.
-    """
-    return proposal_of(wiring, decided(wiring, weights))
-
-
-def decided(wiring: Wiring, weights: Weights) -> Decisions:
-    """The policy's decisions, in NumPy.
-
-    Args:
-        wiring: the network and the gradient.
-        weights: from `read_weights`.
-    """
-    exact = {name: array.astype(np.float64) for name, array in weights.items()}
-    return decide(exact, graph_of(wiring), np, _add)
-
-
-def _add(values: NDArray, where: NDArray, count: int) -> NDArray:
-    sums = np.zeros((count, values.shape[1]), np.float64)
-    np.add.at(sums, where, values)
-    return sums
-
-
-def read_weights(path: str | None = None) -> Weights:
-    """Reads weights; without a file, the shipped weights.
-
-    Args:
-        path: the file.
-
-    Raises:
-        FileError: if the file does not contain a trained plan.
-    """
-    return _shipped() if path is None else _read(Path(path).expanduser())
-
-
-@functools.cache
-def _shipped() -> Weights:
-    folder = importlib.resources.files("gradweave.schedulers.greedy").joinpath("weights")
-    with importlib.resources.as_file(folder.joinpath("planned.safetensors")) as path:
-        return _read(path)
-
-
-def _read(path: Path) -> Weights:
-    from gradweave import arrays  # safetensors is imported where weights are read
-
-    arrays.check_format(path, arrays.metadata(path), FORMAT, VERSION)
-    weights = arrays.read(path)
-    for name, shape in shapes().items():
-        array = weights.get(name)
-        fits = array is not None and array.dtype == np.float32 and array.shape == shape
-        if array is None or not fits or not np.isfinite(array).all():
-            raise FileError(f"{path}: array {name!r}: expected finite float32 {shape}")
-    return weights

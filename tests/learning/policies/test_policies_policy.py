@@ -5,7 +5,8 @@ import tempfile
 from collections.abc import Iterable
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,12 +25,13 @@ from gradweave.environment.problem import Instance, Problem
 from gradweave.learning import checkpoint, rollout
 from gradweave.learning.features import Graph, Loads, of_round
 from gradweave.learning.networks import HierarchicalPolicy
+from gradweave.learning.policies.policy import PolicyWeights, encoded, read_weights, tree_logits
 from gradweave.learning.rollout import Decode, draw
 from gradweave.schedulers.learned import episode as without_jax
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode
 from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES
-from gradweave.schedulers.learned.policy import PolicyWeights, Scores, read_weights, tree_logits
+from gradweave.schedulers.learned.rule import Scores
 from gradweave.verifier import verify
 from tests.conformance.networks import network
 from tests.learning.cases import CASES, instance, padded, problem, size, state_of
@@ -83,11 +85,11 @@ def test_every_number_of_a_round_is_the_same(case):
         features = play.features()
         looked = look(policy, problem(case), state_of(play, problem(case)))
         agree(features, looked.features, features._fields)
-        of_trees = play.encode(weights.tree.encoder, features)
+        of_trees = encoded(weights.tree.encoder, play, features)
         agree(of_trees, looked.tree_embeddings, parts)
-        agree(play.encode(weights.workload.encoder, features), looked.workload_embeddings, parts)
+        agree(encoded(weights.workload.encoder, play, features), looked.workload_embeddings, parts)
         agrees("logits", tree_logits(weights.tree, of_trees.tree), looked.tree_scores)
-        agree(play.scores(weights, features), looked.scores, Scores._fields)
+        agree(weights.scores(play, features), looked.scores, Scores._fields)
         play.play_round(weights, rng, 1.0, True)
         compared += 1
     assert compared >= instance(case).bound
@@ -135,12 +137,13 @@ def test_the_best_actions_are_the_same_round_after_round(case, seed):
         chosen = candidates & (rng.random(trees) < 0.7)
         chosen = chosen if chosen.any() else candidates
         drawn = tuple(rng.normal(size=shape).astype(np.float32) for shape in shapes)
-        play.select = lambda *_, chosen=chosen: chosen
-        play.scores = lambda *_, drawn=drawn: Scores(*drawn)
+        decides: Any = SimpleNamespace(
+            select=lambda *_, chosen=chosen: chosen, scores=lambda *_, drawn=drawn: Scores(*drawn)
+        )
         before = state_of(play, its)
         filled = (padded(x, jnp.zeros(shape)) for x, shape in zip(drawn, whole, strict=True))
         wanted = round_with_jax(its, before, padded(chosen, its.by_sender), Scores(*filled))
-        assert play.play_round(both()[1], rng, NO_NOISE, True) > 0
+        assert play.play_round(decides, rng, NO_NOISE, True) > 0
         agrees("rounds", play.sent_round, wanted.sent_round)
         agrees("hops", play.sent_hop, wanted.sent_hop)
         agrees("waiting", play.waiting, states.waiting(its, wanted))
@@ -200,6 +203,6 @@ def test_draws_have_the_same_odds():
 
 @functools.cache
 def both_shipped() -> tuple[HierarchicalPolicy, PolicyWeights]:
-    shipped = files("gradweave.schedulers.learned").joinpath("weights/learned.safetensors")
+    shipped = files("gradweave.learning.policies").joinpath("weights/learned.safetensors")
     with as_file(shipped) as path:
         return checkpoint.load_policy(path), read_weights()

@@ -14,7 +14,7 @@ import functools
 import importlib.resources
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,22 @@ from gradweave.errors import FileError
 from gradweave.schedulers.learned.features import (
     GLOBAL_FEATURES,
     HOP_FEATURES,
-    LAYERS,
     LINK_FEATURES,
-    LINK_MESSAGES,
     PIECE_FEATURES,
     SERVER_FEATURES,
-    SERVER_MESSAGES,
     TREE_FEATURES,
-    TREE_MESSAGES,
-    WIDTH,
     Round,
 )
+from gradweave.schedulers.learned.rule import Scores
+
+if TYPE_CHECKING:
+    from gradweave.learning.policies.messages import StageEdges
+    from gradweave.schedulers.learned.episode import OngoingEpisode
+
+WIDTH, LAYERS = 16, 2
+"""Embedding width of each server, link and tree, and rounds of message passing."""
+SERVER_MESSAGES, LINK_MESSAGES, TREE_MESSAGES = 8, 4, 4
+"""Kinds of messages to each: from itself, from its neighbours by kind, and from all of its kind."""
 
 FORMAT, VERSION = "gradweave-policy", "1"
 """Format and version in a file of weights."""
@@ -116,17 +121,27 @@ class PolicyWeights(NamedTuple):
     tree: TreeWeights
     workload: WorkloadWeights
 
+    def select(
+        self,
+        episode: "OngoingEpisode",
+        features: Round,
+        rng: np.random.Generator,
+        temperature: float,
+    ) -> NDArray[np.bool_]:
+        """[Q] flow-tree selection: the trees of the round."""
+        embeddings = encoded(self.tree.encoder, episode, features)
+        logits = tree_logits(self.tree, embeddings.tree)
+        noise = rng.logistic(size=len(logits)) * temperature
+        selected = features.candidates & (logits + noise > 0)
+        if not selected.any():  # a round without transfers is useless
+            selected[np.where(features.candidates, logits, -np.inf).argmax()] = True
+        return selected
 
-class RuleWeights(NamedTuple):
-    """A rule instead of both agents: one weight for each feature, and all trees are selected.
-
-    There is no message passing; the weights are the same on all hops and at all servers.
-    """
-
-    hop: NDArray[np.float32]
-    """[12]"""
-    piece: NDArray[np.float32]
-    """[7]"""
+    def scores(self, episode: "OngoingEpisode", features: Round) -> Scores:
+        """Workload scheduling: the weights of the features of the round's workloads."""
+        embeddings = encoded(self.workload.encoder, episode, features)
+        edges = _edges(episode)
+        return workload_scores(self.workload, embeddings, edges.times, edges.on_hops)
 
 
 class Embeddings(NamedTuple):
@@ -140,17 +155,6 @@ class Embeddings(NamedTuple):
     """[Q, D]"""
     pooled: Any = None
     """[3 D + 5] their means and the global features, if a critic needs them: in training."""
-
-
-class Scores(NamedTuple):
-    """The weights of a round's features."""
-
-    hop: Any
-    """[H, 12] weights of each hop's features."""
-    piece: Any
-    """[N, 7] weights of a tree's features, by the receiver."""
-    match: Any
-    """[N, Q] added to a tree's score at a receiver."""
 
 
 class Edges(Protocol):
@@ -261,20 +265,24 @@ def workload_scores(
     )
 
 
-def rule_scores(weights: RuleWeights, hops: int, servers: int, trees: int) -> Scores:
-    """The weights of the features by a rule: the same everywhere.
+def encoded(weights: EncoderWeights, episode: "OngoingEpisode", features: Round) -> Embeddings:
+    """Message passing at a round's start in an episode, in compiled loops.
 
     Args:
-        weights: the rule's weights.
-        hops: number of hops, H.
-        servers: N.
-        trees: Q.
+        weights: the weights of an agent.
+        episode: the episode.
+        features: the features of the round's start.
     """
-    return Scores(
-        hop=np.tile(weights.hop, (hops, 1)),
-        piece=np.tile(weights.piece, (servers, 1)),
-        match=np.zeros((servers, trees), np.float32),
-    )
+    return encode(weights, features, _edges(episode).begin_round(features))
+
+
+def _edges(episode: "OngoingEpisode") -> "StageEdges":
+    """Who hears whom in the episode's stage, computed once per stage."""
+    if episode.edges is None:
+        from gradweave.learning.policies.messages import StageEdges
+
+        episode.edges = StageEdges(episode.problem, episode.there, episode.under_way)
+    return episode.edges
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
@@ -322,7 +330,7 @@ def read_weights(path: str | None = None) -> PolicyWeights:
 
 @functools.cache
 def _shipped() -> PolicyWeights:
-    folder = importlib.resources.files("gradweave.schedulers.learned").joinpath("weights")
+    folder = importlib.resources.files("gradweave.learning.policies").joinpath("weights")
     with importlib.resources.as_file(folder.joinpath("learned.safetensors")) as path:
         return _read(path)
 

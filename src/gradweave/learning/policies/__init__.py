@@ -1,0 +1,1 @@
+"""Trained policies as strategies use them: message passing without JAX, and the shipped weights."""
