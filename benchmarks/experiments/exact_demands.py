@@ -124,7 +124,7 @@ def measured(seed: int) -> dict[str, Any]:
         "group": len(demand.servers),
         "bytes": demand.total_bytes,
         "us": 1e6 * found.seconds,
-        "by": found.strategy.name,
+        "by": found.scheduler.name,
         "bound_us": 1e6 * found.bound.seconds,
         **exact,
         **in_rounds,

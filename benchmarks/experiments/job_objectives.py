@@ -31,7 +31,7 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedulers import DemandSolution
+from gradweave.schedulers import Solution
 from gradweave.schedules import Job
 from gradweave.schedules.objective import JOB_OBJECTIVES
 from gradweave.topology import Topology
@@ -85,7 +85,7 @@ def in_turn(jobs: list[Job], alone: list[float], weights: np.ndarray) -> np.ndar
     return ends
 
 
-def solved(topology: Topology, jobs: list[Job], objective: str) -> tuple[DemandSolution, float]:
+def solved(topology: Topology, jobs: list[Job], objective: str) -> tuple[Solution, float]:
     """The plan, and the processor time that it took."""
     since = time.process_time()
     found = gw.solve(topology, jobs=jobs, objective=objective, seed=SEED, time_limit=LIMIT_S)  # pyright: ignore
@@ -118,7 +118,7 @@ def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
                 "value": found.value,
                 "least": found.least,
                 "gap": found.gap,
-                "winner": found.strategy.name,
+                "winner": found.scheduler.name,
                 "ends_ms": [1e3 * end for end in found.job_seconds.tolist()],
                 "makespan_gap": judge.value(makespan.job_seconds) / found.least - 1,
                 "in_turn_gap": judge.value(turns) / found.least - 1,

@@ -31,7 +31,7 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedulers import Apart, DemandSolution, solve_demand
+from gradweave.schedulers import Apart, Solution, solve_demand
 from gradweave.schedulers.textbook.runtimes import TEXTBOOK
 from gradweave.schedules import Job, mesh_jobs
 from gradweave.topology import Topology
@@ -99,7 +99,7 @@ def mesh(spec: str, kind: str, size: int) -> dict[str, Any]:
         "ms": 1e3 * found.seconds,
         "least_ms": 1e3 * found.bound.seconds,
         "gap": found.gap,
-        "winner": found.strategy.name,
+        "winner": found.scheduler.name,
         "seconds": took,
         "alone_ms": 1e3 * alone_s,
         "alone_gap": alone_s / found.bound.seconds - 1,
@@ -122,16 +122,16 @@ def rooted(spec: str, name: str, size: int) -> dict[str, Any]:
         "ms": 1e3 * found.seconds,
         "least_ms": 1e3 * found.bound.seconds,
         "gap": found.gap,
-        "winner": found.strategy.name,
+        "winner": found.scheduler.name,
         "seconds": took,
         "textbook_gap": None if textbook_s is None else textbook_s / found.bound.seconds - 1,
         "tight": bytes_s >= TIGHT * found.bound.seconds_by("distance"),
     }
 
 
-def seconds_by(found: DemandSolution, name: str) -> float | None:
+def seconds_by(found: Solution, name: str) -> float | None:
     """Of the schedule of one strategy that was tried; None where it found none."""
-    return next((one.seconds for one in found.attempts if one.strategy.name == name), None)
+    return next((one.seconds for one in found.attempts if one.scheduler.name == name), None)
 
 
 CASES = [

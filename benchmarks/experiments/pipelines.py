@@ -76,7 +76,7 @@ def small(spec: str, size: int) -> dict[str, Any]:
         "most": SMALL[spec],
         "proved": sure,
         "us": 1e6 * found.seconds,
-        "by": found.strategy.name,
+        "by": found.scheduler.name,
         "plan_pieces": found.schedule.pieces,
         "over_bound": found.seconds / bound.seconds - 1,
         "over_exact": found.seconds / best - 1,

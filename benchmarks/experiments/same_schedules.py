@@ -368,7 +368,7 @@ def result_of(solution: gw.Solution) -> Result:
 
 def result_for_jobs(solution: Any) -> Result:
     """The same for jobs."""
-    bounds = [of_demand_bound(solution.bound)]
+    bounds = [of_demand_bound(solution.makespan_bound)]
     if solution.of_objective is not None:
         bounds.append(stated("objective", solution.of_objective.exact))
     return Result(solution.schedule, bounds)

@@ -223,7 +223,7 @@ def measure(topology: gw.Topology, job: Job) -> dict[str, Any]:
         "bound_s": found.bound.seconds,
         "gap": found.gap,
         "why": found.bound.reason(),
-        "found_by": found.strategy.name,
+        "found_by": found.scheduler.name,
         "pieces": found.schedule.pieces,
         "processor_s": took,
     }

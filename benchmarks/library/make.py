@@ -97,7 +97,7 @@ def _in_seconds(
     if question.jobs is not None:
         jobs = question.jobs(topology)
         of_jobs = gw.solve(topology, jobs=jobs, seed=seed, time_limit=limit_s)
-        yield of_jobs.schedule, of_jobs.strategy.name, of_jobs.bound
+        yield of_jobs.schedule, of_jobs.scheduler.name, of_jobs.bound
         return
     kind: Any = question.collective
     for schedulers in (None, SUMMED_AT_ONE):

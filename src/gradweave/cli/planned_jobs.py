@@ -16,7 +16,8 @@ from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl
 from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
 from gradweave.schedulers.demand_spec import as_demand_strategies
-from gradweave.schedulers.solving.demands import DemandSolution, solve_demand
+from gradweave.schedulers.solving.demands import solve_demand
+from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedulers.spec import is_portfolio
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.schedules.jobs import Job, mesh_jobs
@@ -113,7 +114,7 @@ def search_jobs(
     mesh: str | None,
     progress: Callable[[str], None],
     given: SearchOptions,
-) -> DemandSolution:
+) -> Solution:
     """Plans the jobs of the command line; Ctrl-C ends with the best.
 
     Raises:
@@ -221,17 +222,17 @@ def _servers(topology: Topology, text: str, listed: str | None) -> list[int] | N
     return servers
 
 
-def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
+def job_lines(solution: Solution, output: Path | None) -> list[str]:
     """The result as lines of text."""
     best, network = solution.schedule, solution.schedule.topology
     demand = best.demand
     assert demand is not None
     far = _far(solution)
     others = [
-        f"{one.strategy.name} "
+        f"{one.scheduler.name} "
         + (format_seconds(one.seconds) if one.seconds is not None else "none")
         for one in solution.attempts
-        if one.strategy != solution.strategy
+        if one.scheduler != solution.scheduler
     ]
     return [
         f"{network.name}: {counted(network.num_servers, 'server')}, "
@@ -243,17 +244,17 @@ def job_lines(solution: DemandSolution, output: Path | None) -> list[str]:
         far,
         f"{format_seconds(solution.seconds)} in all{_ends(solution)}",
         *use_lines(best, demand.total_bytes)[:1],
-        f"found by {solution.strategy.name} in {solution.wall_s:.2f} s",
+        f"found by {solution.scheduler.name} in {solution.wall_s:.2f} s",
         *([f"also tried: {', '.join(others)}"] if others else []),
         *([] if output is None else [f"written to {output}"]),
     ]
 
 
-def _far(solution: DemandSolution) -> str:
+def _far(solution: Solution) -> str:
     """The gap between the plan and its bound, and the reason of the bound."""
-    network, name = solution.schedule.topology, solution.judge.name
+    network, bound, judge = solution.schedule.topology, solution.makespan_bound, solution.judge
+    assert bound is not None and judge is not None  # solutions for jobs have them
     if solution.of_objective is None:
-        bound = solution.bound
         far = f"{solution.gap:.1%} above the lower bound in seconds"
         if solution.optimal:
             far = optimal_in("seconds", bound.holds_unless)
@@ -266,15 +267,15 @@ def _far(solution: DemandSolution) -> str:
     if solution.optimal:
         far = "optimal" + " among such schedules" * bool(of_all.holds_unless)
     value, least = (
-        format_seconds(one) if solution.judge.in_seconds else f"{one:.4g}"
+        format_seconds(one) if judge.in_seconds else f"{one:.4g}"
         for one in (solution.value, solution.least)
     )
     least += class_of(of_all.holds_unless)
     reason = of_all.reason(network.id_name)
-    return f"{name} {value}, {far}: at least {least}, not certified, since {reason}"
+    return f"{judge.name} {value}, {far}: at least {least}, not certified, since {reason}"
 
 
-def _ends(solution: DemandSolution) -> str:
+def _ends(solution: Solution) -> str:
     """When the jobs of each name end, if there are several."""
     demand = solution.schedule.demand
     assert demand is not None
@@ -289,13 +290,13 @@ def _ends(solution: DemandSolution) -> str:
     return f": {', '.join(shown)}"
 
 
-def job_summary(solution: DemandSolution, output: Path | None) -> dict[str, Any]:
+def job_summary(solution: Solution, output: Path | None) -> dict[str, Any]:
     """The same as JSON."""
-    best, demand = solution.schedule, solution.schedule.demand
-    assert demand is not None
+    best, demand, bound = solution.schedule, solution.schedule.demand, solution.makespan_bound
+    assert demand is not None and bound is not None
     return {
         "topology": best.topology.name,
-        "scheduler": solution.strategy.name,
+        "scheduler": solution.scheduler.name,
         "jobs": [
             {"name": name, "seconds": seconds}
             for name, seconds in zip(demand.jobs, solution.job_seconds.tolist(), strict=True)
@@ -308,21 +309,21 @@ def job_summary(solution: DemandSolution, output: Path | None) -> dict[str, Any]
         "pieces": best.pieces,
         "seconds": solution.seconds,
         "seconds_bound": {
-            "seconds": solution.bound.seconds,
-            "reason": solution.bound.reason(),
-            "holds_for": solution.bound.holds_for.removeprefix(" for ") or "every schedule",
+            "seconds": bound.seconds,
+            "reason": bound.reason(),
+            "holds_for": bound.holds_for.removeprefix(" for ") or "every schedule",
         },
-        "seconds_gap": solution.seconds / solution.bound.seconds - 1,
-        "objective": solution.judge.name,
+        "seconds_gap": solution.seconds / bound.seconds - 1,
+        "objective": solution.objective,
         "value": solution.value,
         "value_bound": solution.least,
         "gap": solution.gap,
-        "optimal_in": ["seconds"] if solution.optimal else [],
+        "optimal_in": list(solution.optimal_in),
         "verified": True,  # Every strategy verifies before it returns.
         "attempts": [
             {
-                "scheduler": one.strategy.name,
-                "options": one.strategy.options(),
+                "scheduler": one.scheduler.name,
+                "options": one.scheduler.options(),
                 "seconds": one.seconds,
                 "reason": one.reason or None,
             }

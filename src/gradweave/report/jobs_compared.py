@@ -9,7 +9,8 @@ from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case
 from gradweave.report.timed import TimedRow
 from gradweave.schedulers.demand_spec import demand_strategy
-from gradweave.schedulers.solving.demands import DemandSolution, solve_demand
+from gradweave.schedulers.solving.demands import solve_demand
+from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedulers.spec import is_portfolio
 from gradweave.schedules.jobs import Job, demand_of
 from gradweave.schedules.schedule import DEMAND
@@ -66,7 +67,7 @@ def compare_jobs(
                     seconds_mean=None if reason else statistics.fmean(seconds),
                     seconds_min=min(seconds, default=None),
                     seeds=seeds,
-                    seconds_bound=max((one.bound.seconds for one in found), default=None),
+                    seconds_bound=max((one.least for one in found), default=None),
                     reason=reason,
                     search_s=(clock.now() - begun) / max(len(found), 1),
                 )
@@ -83,10 +84,10 @@ def _runs(
     spec: str,
     seeds: int,
     time_limit: float | None,
-) -> tuple[list[DemandSolution], str]:
+) -> tuple[list[Solution], str]:
     """The solution of each run, and the reason if there are fewer than seeds."""
     strategies = None if is_portfolio(spec) else [demand_strategy(spec)]
-    found: list[DemandSolution] = []
+    found: list[Solution] = []
     try:
         for seed in range(seeds):
             network = case.network(seed)

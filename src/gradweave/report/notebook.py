@@ -184,6 +184,8 @@ def _schedule_of(shown: object) -> object:
 def _in_words(shown: object) -> str:
     if isinstance(shown, Solution):
         least, timed = shown.rounds_bound, ""
+        if least is None:  # for jobs
+            return _in_words(shown.schedule)
         if shown.timing is not None:
             timed = shown.timing.bound.holds_for
         classes = {"rounds": least.holds_for, "seconds": timed}

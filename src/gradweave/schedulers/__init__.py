@@ -18,7 +18,7 @@ from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.under_way import Replanned, replan
 from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
-from gradweave.schedulers.solving.demands import Apart, DemandAttempt, DemandSolution, solve_demand
+from gradweave.schedulers.solving.demands import Apart, solve_demand
 from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.solving.solution import Attempt, Solution
@@ -59,9 +59,7 @@ __all__ = [
     "Butterfly",
     "CentralParameterServer",
     "Chain",
-    "DemandAttempt",
     "DemandProof",
-    "DemandSolution",
     "DemandStrategy",
     "Direct",
     "DisjointTrees",

@@ -2,30 +2,33 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
+from gradweave.schedulers.scheduler import Strategy, Traits
 from gradweave.schedules.demand import Demand
-from gradweave.schedules.schedule import Provenance, Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-from gradweave.verifier import verify
 
 
 @dataclasses.dataclass(frozen=True)
-class DemandStrategy(abc.ABC):
-    """One strategy for demands. Its options are its fields, checked at construction.
+class DemandStrategy(Strategy):
+    """One strategy for demands.
 
     A subclass defines `name` and `make`. Callers use `schedule`, which verifies the result.
     """
 
-    name: ClassVar[str]
-    """The strategy's name on the command line and in files."""
     forwards: ClassVar[bool] = False
     """Whether its routes may pass through servers of the job."""
     time_share: ClassVar[float] = 1.0
     """Its share of a search's time, relative to that of other strategies."""
+
+    @property
+    def traits(self) -> Traits:
+        """The strategy's traits: whether it forwards."""
+        return Traits(forwards=self.forwards)
 
     def schedule(
         self,
@@ -56,25 +59,11 @@ class DemandStrategy(abc.ABC):
         demand.check_servers(topology)
         return self.verified(self.make(topology, demand, seed, stop), seed)
 
-    def verified(self, made: Schedule, seed: int) -> Schedule:
-        """The schedule, verified, with its provenance.
-
-        Raises:
-            InvalidScheduleError: if it does not verify.
-        """
-        schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
-        verify(schedule, forwarding_servers=self.forwards).raise_if_invalid()
-        return schedule
-
     def bounded(
         self, topology: Topology, demand: Demand, stop: Stop, *, seed: int = 0
     ) -> tuple[Schedule, SecondsBound | None]:
         """As `schedule_until`, with the bound that its search has proved, if it proves any."""
         return self.schedule_until(topology, demand, stop, seed=seed), None
-
-    def options(self) -> dict[str, Any]:
-        """The strategy's fields, as written to schedule files."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @abc.abstractmethod
     def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from gradweave.errors import OptionError
 from gradweave.schedules.compose import compose, reverse
@@ -71,13 +71,8 @@ class Traits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scheduler(abc.ABC):
-    """One strategy. Its options are its fields, checked at construction.
-
-    A subclass defines `name` and `make`, and `traits` if it has any; it may define
-    `steps_fit_rounds` and `improve`. Nothing else is overridden. Callers use `schedule`, which
-    verifies the result.
-    """
+class Strategy(abc.ABC):
+    """A scheduler, or a strategy for demands: options are fields, checked at construction."""
 
     name: ClassVar[str]
     """The strategy's name on the command line and in files."""
@@ -86,6 +81,38 @@ class Scheduler(abc.ABC):
     def traits(self) -> Traits:
         """The strategy's traits with these options."""
         return Traits()
+
+    def options(self) -> dict[str, Any]:
+        """The strategy's fields, as written to schedule files."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.repr
+        }
+
+    def verified(self, made: Schedule, seed: int) -> Schedule:
+        """The schedule, verified under the strategy's rules, with its provenance.
+
+        Raises:
+            InvalidScheduleError: if it does not verify.
+        """
+        schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
+        verify(
+            schedule,
+            forwarding_servers=self.traits.forwards,
+            aggregating_switches=self.traits.aggregates,
+        ).raise_if_invalid()
+        return schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduler(Strategy):
+    """One strategy for a collective among all servers.
+
+    A subclass defines `name` and `make`, and `traits` if it has any; it may define
+    `steps_fit_rounds` and `improve`. Nothing else is overridden. Callers use `schedule`, which
+    verifies the result.
+    """
 
     def steps_fit_rounds(self, topology: Topology) -> bool:
         """Whether it proceeds in steps that each take one round on a network.
@@ -147,22 +174,7 @@ class Scheduler(abc.ABC):
             )
         given = topology, collective, seed, stop
         made = self.make(*given) if known is None else self.improve(known, *given)
-        schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
-        traits = self.traits
-        verify(
-            schedule,
-            forwarding_servers=traits.forwards,
-            aggregating_switches=traits.aggregates,
-        ).raise_if_invalid()
-        return schedule
-
-    def options(self) -> dict[str, Any]:
-        """The strategy's fields, as written to schedule files."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.repr
-        }
+        return self.verified(made, seed)
 
     @abc.abstractmethod
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
@@ -196,7 +208,7 @@ class Scheduler(abc.ABC):
         return self.make(topology, collective, seed, stop)
 
 
-def to_spec(scheduler: Scheduler) -> str:
+def to_spec(scheduler: Strategy) -> str:
     """The specification of a strategy: its name, and the options that are not at their defaults.
 
     >>> from gradweave.schedulers import Ring
@@ -225,13 +237,7 @@ MAX_COUNT = 1_000_000
 """Largest value of integer options, unless a strategy has a reason for another limit."""
 
 
-class Named(Protocol):
-    """A strategy of any kind."""
-
-    name: ClassVar[str]
-
-
-def check_counts(scheduler: Named, *options: str, least: int = 1, most: int = MAX_COUNT) -> None:
+def check_counts(scheduler: Strategy, *options: str, least: int = 1, most: int = MAX_COUNT) -> None:
     """Refuses integer options that are out of range; None is allowed.
 
     Raises:

@@ -67,4 +67,4 @@ def test_a_plan_that_is_not_valid_is_no_plan():
     wrong = BEFORE.schedule.replace(op=1 - BEFORE.schedule.op)
     found = gw.solve(NET, jobs=JOBS, start_from=wrong, schedulers=[Direct()])
     assert "is no longer valid" in found.attempts[0].reason
-    assert found.strategy == Direct()
+    assert found.scheduler == Direct()

@@ -88,7 +88,7 @@ def test_strategies_are_named_as_those_of_an_all_reduce_are():
     jobs = [Job("all_reduce", 900, [0, 1, 2]), Job("all_to_all", 900, [1, 2, 3])]
     given = ["ring", gw.schedulers.Merged(), BinomialTree(), "butterfly:partners=bine"]
     found = gw.solve("star:4", jobs=jobs, schedulers=given, time_limit=0.01)
-    assert [one.strategy.name for one in found.attempts][:1] == ["apart"]
+    assert [one.scheduler.name for one in found.attempts][:1] == ["apart"]
     ring = gw.solve("star:4", jobs=jobs, schedulers="ring")
     made_by = ring.schedule.scheduler
     assert (made_by.name, made_by.options["scheduler"]) == ("apart", "ring")

@@ -148,7 +148,7 @@ def _jobs(
         if output is not None:
             progress(f"writing {output}")
             solution.schedule.save(output)  # even if its certificates fail
-            with_certificates(solution.schedule, bound=solution.bound).save(output)
+            with_certificates(solution.schedule, bound=solution.makespan_bound).save(output)
     if as_json:
         print_json(job_summary(solution, output))
     else:
@@ -323,9 +323,9 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
 
 def _bound(solution: Solution) -> dict[str, Any] | None:
     """The bound on rounds, or None if the rounds do not compare with a bound."""
-    if not solution.scheduler.traits.rounds_compare:
-        return None
     bound = solution.rounds_bound
+    if bound is None or not solution.scheduler.traits.rounds_compare:
+        return None
     kept = bool(solution.schedule.certificates)
     return {
         "rounds": bound.rounds,
@@ -408,6 +408,7 @@ def _lines(
 def _verdicts(solution: Solution, objective: Objective) -> list[str]:
     """The gaps of rounds and seconds to their bounds, depending on the objective."""
     lines, timing, bound = [], solution.timing, solution.rounds_bound
+    assert bound is not None  # only solutions for jobs have none
     least = bound.described(solution.schedule.topology.id_name)
     if not solution.schedule.certificates and bound.kind != SEARCHED:  # whose reason says so
         least += ", not certified"

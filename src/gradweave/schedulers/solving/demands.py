@@ -9,18 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
-from gradweave.bounds.demands.job_objectives import ObjectiveBound
-from gradweave.bounds.seconds_bound import SecondsBound
-from gradweave.errors import NoScheduleError, OptionError
+from gradweave.errors import OptionError
 from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.packing.paths import may_leave_residual
 from gradweave.schedulers.repairing.earlier_plan import EarlierPlan
-from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, to_spec
+from gradweave.schedulers.scheduler import Scheduler, to_spec
 from gradweave.schedulers.solving.group import Group
-from gradweave.schedulers.solving.job_goal import JobGoal, Plan
+from gradweave.schedulers.solving.job_goal import HOPELESS, JobGoal
+from gradweave.schedulers.solving.solution import Solution
+from gradweave.schedulers.solving.strategy_search import Search
 from gradweave.schedulers.textbook.postal_tree import PostalTree
 from gradweave.schedulers.textbook.runtimes import TEXTBOOK, Direct
 from gradweave.schedulers.trees.disjoint_trees import DisjointTrees
@@ -28,73 +27,14 @@ from gradweave.schedules.compose import at_once
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.given import ScheduleLike
 from gradweave.schedules.jobs import Job, demand_of
-from gradweave.schedules.objective import JobObjective, Objective, objective_of
-from gradweave.schedules.schedule import Provenance, Schedule
+from gradweave.schedules.objective import JobObjective
+from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import IDEAL, Runtime, runtime_of
 from gradweave.simulator.seconds import event_seconds
 from gradweave.stop import NOBODY, Interrupt, Stop
 from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
-
-HOPELESS = 2.0
-"""Multiple of the lower bound: a first plan whose bytes alone would take longer is not built."""
-ORDERING = 0.2
-"""Share of a strategy's time for trying other orders of its plan's jobs. For objectives other than
-the makespan, where the order matters most, it is a share of all the time left."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DemandAttempt:
-    """The outcome of one strategy."""
-
-    strategy: DemandStrategy
-    wall_s: float
-    """Seconds that the strategy took, excluding the first-run compilation of loops."""
-    seconds: float | None = None
-    """Duration of its schedule, or None if it found no schedule."""
-    reason: str = ""
-    """Why it found no schedule."""
-    value: float | None = None
-    """Objective value of its schedule."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class DemandSolution:
-    """A verified schedule of a demand, a lower bound, and the record of the search."""
-
-    schedule: Schedule
-    strategy: DemandStrategy
-    """The strategy that found the schedule."""
-    seconds: float
-    """When the last job ends, in the event model or, if one was given, on the runtime."""
-    job_seconds: NDArray[np.float64] = dataclasses.field(repr=False)
-    """[jobs] when each job ends."""
-    bound: SecondsBound = dataclasses.field(repr=False)
-    """Lower bound on `seconds`."""
-    attempts: tuple[DemandAttempt, ...] = dataclasses.field(repr=False)
-    wall_s: float
-    judge: Objective = dataclasses.field(default_factory=lambda: objective_of("makespan", 1))
-    """The minimised objective: its name and its weights."""
-    value: float = math.nan
-    """Objective value: (weighted) seconds, except for ``fair``, which has no unit."""
-    of_objective: ObjectiveBound | None = dataclasses.field(default=None, repr=False)
-    """Lower bound on `value`; None for the makespan, which `bound` covers."""
-
-    @property
-    def least(self) -> float:
-        """Lower bound on the value of every plan."""
-        return self.bound.seconds if self.of_objective is None else self.of_objective.value
-
-    @property
-    def gap(self) -> float:
-        """How far the schedule may be from the optimum: its value over the bound, minus one."""
-        return self.value / self.least - 1
-
-    @property
-    def optimal(self) -> bool:
-        """Whether the value is so close to the bound that further search is not worth it."""
-        return self.gap <= NEAR_BOUND
 
 
 def solve_demand(
@@ -109,7 +49,7 @@ def solve_demand(
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> DemandSolution:
+) -> Solution:
     """Plans any demand to finish early: one collective of a group, or several jobs at once.
 
     One plan divides the links among all jobs. Strategies are tried in turn, simple ones first,
@@ -157,7 +97,8 @@ def solve_demand(
     if strategies is not None and not strategies:
         raise OptionError("solve: expected at least one strategy, got none")
     stop = Stop.after(time_limit, NOBODY if interrupt is None else interrupt.flag)
-    goal = JobGoal(network, demand, objective, runtime_of(runtime), stop)
+    hopeless = math.inf if strategies else HOPELESS
+    goal = JobGoal(network, demand, objective, runtime_of(runtime), stop, hopeless)
     first = () if start_from is None else (EarlierPlan.of(start_from),)
     return _solved(goal, strategies, seed, stop, progress, first)
 
@@ -169,76 +110,15 @@ def _solved(
     stop: Stop,
     progress: Callable[[str], None] = lambda _: None,
     first: Sequence[DemandStrategy] = (),
-) -> DemandSolution:
-    begun = clock.now()
-    topology, demand = goal.network, goal.demand
-    tried = [*first, *(_strategies(goal) if strategies is None else strategies)]
-    best: tuple[Plan, DemandStrategy] | None = None
-    attempts: list[DemandAttempt] = []
-    several, fairly = len(demand.jobs) > 1, goal.objective.name == "makespan"
-    for number, strategy in enumerate(tried):
-        if best is not None and (stop.reached() or goal.met_by(best[0])):
-            break
-        so_far = "" if best is None else f"; {best[0].value / goal.least - 1:.1%} above the bound"
-        progress(f"trying {strategy.name}{so_far}")
-        since = clock.now()
-        part = stop.part(_share(tried[number:], fairly=fairly))
-        if goal.in_event_time:
-            hopeless = math.inf if strategies else HOPELESS * goal.least
-            part = dataclasses.replace(part, below=best[0].value if best else hopeless)
-        try:
-            making = part.part(1 - ORDERING) if several and fairly else part
-            schedule, proved = strategy.bounded(topology, demand, making, seed=seed)
-        except NoScheduleError as error:
-            reason = str(error).removeprefix(f"{strategy.name}: ")
-            attempts.append(DemandAttempt(strategy, clock.now() - since, reason=reason))
-            continue
-        if proved is not None:
-            goal.proved(proved)
-        found = goal.judged(schedule)
-        if several and not goal.met_by(found):
-            until = part if fairly else stop.part(ORDERING)
-            found = goal.in_best_order(found, until, math.inf if best is None else best[0].value)
-        took, seconds = clock.now() - since, float(found.job_seconds.max())
-        attempts.append(DemandAttempt(strategy, took, seconds, value=found.value))
-        if best is None or found.value < best[0].value:
-            best = found, strategy
-    if best is None:
-        reasons = "; ".join(f"{one.strategy.name}: {one.reason}" for one in attempts)
-        raise NoScheduleError(f"no schedule for {demand.name} on {topology.name!r}: {reasons}")
-    plan, strategy = best
-    return DemandSolution(
-        plan.schedule.replace(
-            scheduler=Provenance(strategy.name, {**strategy.options(), **goal.options(plan)}, seed)
-        ),
-        strategy,
-        float(plan.job_seconds.max()),
-        plan.job_seconds,
-        goal.bound,
-        tuple(attempts),
-        clock.now() - begun,
-        goal.objective,
-        plan.value,
-        goal.of_objective,
-    )
-
-
-def _share(tried: Sequence[DemandStrategy], *, fairly: bool) -> float:
-    """The share of the remaining time that the first of some strategies gets.
-
-    Args:
-        tried: that strategy and those after it.
-        fairly: divide by `time_share`; if not, the first takes half, since strategies are then
-            sorted by how well they suit the objective.
-    """
-    if fairly:
-        return tried[0].time_share / sum(one.time_share for one in tried)
-    return 0.5 if len(tried) > 1 else 1.0
+) -> Solution:
+    search = Search(goal, seed, stop, progress)
+    search.try_each((*first, *(_strategies(goal) if strategies is None else strategies)))
+    return search.solution()
 
 
 def _strategies(goal: JobGoal) -> list[DemandStrategy]:
     """The strategies for a goal; except for the makespan, those that order jobs come first."""
-    usual = strategies_for(goal.network, goal.demand)
+    usual = strategies_for(goal.topology, goal.demand)
     if goal.objective.name == "makespan" or len(goal.demand.jobs) == 1:
         return usual
     residual = max(one.residual for one in usual if isinstance(one, Joint))
@@ -312,7 +192,8 @@ class Apart(DemandStrategy):
             part = stop.part(1 / max(left, 1))
             left -= key not in first
             first.setdefault(key, job)
-            goal = JobGoal(topology, alone[job], "makespan", IDEAL, part)
+            hopeless = HOPELESS if self.scheduler is None else math.inf
+            goal = JobGoal(topology, alone[job], "makespan", IDEAL, part, hopeless)
             found.append(_solved(goal, self._strategies(alone[job]), seed, part).schedule)
         return at_once(found, [event_seconds(one)[0] for one in found])
 

@@ -1,8 +1,9 @@
 """How plans of jobs are judged: their objective on a runtime, and the lower bound on it."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +12,26 @@ from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
 from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
+from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Order
 from gradweave.schedulers.ordering.job_orders import job_orders, neighbours, suited_order
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.scheduler import NEAR_BOUND
+from gradweave.schedulers.solving.solution import Attempt, Solution
+from gradweave.schedulers.solving.strategy_search import Candidate, Goal
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.objective import objective_of
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.schedule import Provenance, Schedule
 from gradweave.simulator.runtime import IDEAL, Runtime
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
 
+HOPELESS = 2.0
+"""Multiple of the lower bound: a first plan whose bytes alone would take longer is not built."""
+ORDERING = 0.2
+"""Share of a strategy's time for trying other orders of its plan's jobs. For objectives other than
+the makespan, where the order matters most, it is a share of all the time left."""
 SETS = 8
 """Most sets of jobs whose bounds provide link lengths: the k jobs shortest for their weight."""
 ALONE = 0.2
@@ -35,17 +44,7 @@ ROUNDING = 1e-9
 """Relative improvement below which an order does not count as better."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """A schedule and its objective value."""
-
-    schedule: Schedule
-    job_seconds: NDArray[np.float64]
-    """[jobs] when each job ends on the runtime."""
-    value: float
-    """Objective value."""
-    place: tuple[int, ...] = ()
-    """[jobs] position of each in the order that links keep; empty for the strategy's order."""
+Plan = Candidate[DemandStrategy]
 
 
 class _Tried(NamedTuple):
@@ -57,22 +56,32 @@ class _Tried(NamedTuple):
     place: tuple[int, ...]
 
 
-class JobGoal:
+class JobGoal(Goal[DemandStrategy]):
     """An objective of a demand's jobs on a runtime, and the bounds on it so far.
 
     Args:
         topology: the network as it is.
         demand: its jobs.
         name: the objective's name.
-        runtime: the runtime that will run the plans.
-        stop: when to stop searching for a lower bound on each job by itself.
+        runtime: the runtime that will run the plans. Strategies are given the network as the
+            runtime presents it; plans are timed, and returned, on the network itself.
+        stop: when to stop the whole search.
+        hopeless: multiple of the lower bound that limits the first plan.
     """
 
     def __init__(
-        self, topology: Topology, demand: Demand, name: str, runtime: Runtime, stop: Stop
+        self,
+        topology: Topology,
+        demand: Demand,
+        name: str,
+        runtime: Runtime,
+        stop: Stop,
+        hopeless: float = HOPELESS,
     ) -> None:
-        self.runtime, self._topology, self.demand = runtime, topology, demand
-        self.network = topology if runtime is IDEAL else runtime.planned(topology)
+        self.runtime, self.network, self.demand = runtime, topology, demand
+        self.topology = topology if runtime is IDEAL else runtime.planned(topology)
+        self.name = f"{demand.name} on {topology.name!r}"
+        self._stop, self._hopeless = stop, hopeless
         self._least_network, start_s = runtime.least(topology)
         self._least_demand = dataclasses.replace(demand, ready_at_s=demand.ready_at_s + start_s)
         self.bound = demand_bound(self._least_network, self._least_demand)
@@ -94,14 +103,73 @@ class JobGoal:
         return self.bound.seconds if self.of_objective is None else self.of_objective.value
 
     @property
-    def in_event_time(self) -> bool:
-        """Whether values are seconds in the event model, where links are busy while bytes cross."""
-        return self.objective.name == "makespan" and self.runtime is IDEAL
+    def target(self) -> float:
+        """Slightly above the lower bound."""
+        return self.least * (1 + NEAR_BOUND)
+
+    def so_far(self, best: Plan) -> str:
+        """The distance of the best plan from the bound, for progress lines."""
+        return f"; {best.value / self.least - 1:.1%} above the bound"
+
+    def part(self, stop: Stop, remaining: Sequence[DemandStrategy], best: Plan | None) -> Stop:
+        """The first strategy's share of the time, and the seconds that it must beat.
+
+        For the makespan, strategies share by `time_share`. For other objectives the first takes
+        half, since they are then sorted by how well they suit the objective.
+        """
+        if self.objective.name == "makespan":
+            share = remaining[0].time_share / sum(one.time_share for one in remaining)
+        else:
+            share = 0.5 if len(remaining) > 1 else 1.0
+        part = stop.part(share)
+        if self.objective.name != "makespan" or self.runtime is not IDEAL:
+            return part  # values are no seconds in the event model, of which strategies know
+        below = self._hopeless * self.least if best is None else best.value
+        return dataclasses.replace(part, below=below)
+
+    def candidates(
+        self, scheduler: DemandStrategy, seed: int, stop: Stop, best: Plan | None
+    ) -> Iterator[Plan]:
+        """The strategy's plan, with its jobs in the best order found."""
+        several, makespan = len(self.demand.jobs) > 1, self.objective.name == "makespan"
+        making = stop.part(1 - ORDERING) if several and makespan else stop
+        schedule, proved = scheduler.bounded(self.topology, self.demand, making, seed=seed)
+        if proved is not None:
+            self.proved(proved)
+        plan = self.judged(schedule, scheduler)
+        if several and plan.value > self.target:
+            until = stop if makespan else self._stop.part(ORDERING)
+            plan = self.in_best_order(plan, until, math.inf if best is None else best.value)
+        yield plan
+
+    def attempt(self, found: Plan, wall_s: float) -> Attempt:
+        """The outcome of the strategy that found this plan."""
+        seconds = float(found.job_seconds.max())
+        rounds = found.schedule.rounds
+        return Attempt(found.scheduler, rounds, wall_s, value=found.value, seconds=seconds)
+
+    def solution(self, best: Plan, seed: int) -> Solution:
+        """The best plan, with its bounds."""
+        name, runtime = self.objective.name, self.runtime
+        options = best.scheduler.options()
+        options |= {"objective": "seconds" if name == "makespan" else name}
+        options |= {"runtime": runtime.name} if runtime is not IDEAL else {}
+        options |= {"job_order": list(best.place)} if best.place else {}
+        by = Provenance(best.scheduler.name, options, seed)
+        return Solution(
+            best.schedule.replace(scheduler=by),
+            best.scheduler,
+            name,
+            judge=self.objective,
+            job_seconds=best.job_seconds,
+            makespan_bound=self.bound,
+            of_objective=self.of_objective,
+        )
 
     def proved(self, bound: SecondsBound) -> None:
         """Takes over a bound that a strategy has proved for the network it was given."""
         found = [bound.lengths, *bound.besides]
-        if self.network is not self._topology:
+        if self.runtime is not IDEAL:
             lengths = bound.lengths.length.astype(np.float64)
             bound = demand_bound(self._least_network, self._least_demand, lengths=lengths)
         if bound.seconds > self.bound.seconds:
@@ -118,27 +186,18 @@ class JobGoal:
         takes = np.array([[float(one) for one in each.takes] for each in machines])
         return suited_order(self.objective, takes, self.least)
 
-    def judged(self, schedule: Schedule) -> Plan:
+    def judged(self, schedule: Schedule, scheduler: DemandStrategy) -> Plan:
         """A schedule with its objective value on the runtime.
 
         Args:
             schedule: a schedule on the network that strategies are given.
+            scheduler: the strategy that made it.
         """
-        if self.network is not self._topology:
-            schedule = schedule.replace(topology=self._topology)
+        if self.runtime is not IDEAL:
+            schedule = schedule.replace(topology=self.network)
         ends_s = self.runtime.job_seconds(schedule)
-        return Plan(schedule, ends_s, self.objective.value(ends_s))
-
-    def met_by(self, plan: Plan) -> bool:
-        """Whether a plan is so close to the bound that further search is not worth it."""
-        return plan.value <= self.least * (1 + NEAR_BOUND)
-
-    def options(self, plan: Plan) -> dict[str, Any]:
-        """The options that a plan's file records: objective, runtime and job order."""
-        name, runtime = self.objective.name, self.runtime
-        said: dict[str, Any] = {"objective": "seconds" if name == "makespan" else name}
-        said |= {"runtime": runtime.name} if runtime is not IDEAL else {}
-        return said | ({"job_order": list(plan.place)} if plan.place else {})
+        value = self.objective.value(ends_s)
+        return Candidate(schedule, scheduler, value, schedule, job_seconds=ends_s)
 
     def in_best_order(self, plan: Plan, stop: Stop, below: float = np.inf) -> Plan:
         """The plan with its jobs in the best order found, or unchanged if no order is better.
@@ -149,8 +208,8 @@ class JobGoal:
             below: a value to beat; if no order of this plan's jobs can be below it, none is tried.
         """
         schedule = plan.schedule
-        if self.network is not self._topology:
-            schedule = schedule.replace(topology=self.network)
+        if self.runtime is not IDEAL:
+            schedule = schedule.replace(topology=self.topology)
         load_s = self._loads(schedule)
         if self._least_in_any_order(load_s) >= min(below, plan.value):
             return plan
@@ -163,7 +222,7 @@ class JobGoal:
         best = self._best_order(transfers, orders, stop)
         made = transfers.made(best.order)
         verify(made, forwarding_servers=True).raise_if_invalid()
-        found = dataclasses.replace(self.judged(made), place=best.place)
+        found = dataclasses.replace(self.judged(made, plan.scheduler), place=best.place)
         return found if found.value < plan.value else plan
 
     def _best_order(

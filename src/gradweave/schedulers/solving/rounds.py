@@ -8,9 +8,9 @@ from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.order import in_order
 from gradweave.schedulers.solving.solution import Attempt, Solution, bound_for, kept_certificates
-from gradweave.schedulers.solving.strategy_search import Candidate, Objective, Search
+from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
 from gradweave.schedulers.solving.tuning import TUNING
-from gradweave.schedules.schedule import Collective, Schedule, StatedBound
+from gradweave.schedules.schedule import Collective, StatedBound
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.wording import counted
@@ -38,16 +38,16 @@ def solve_for_rounds(
             "their rounds do not compare; use objective=seconds"
         )
     begin = stop.sooner(min(TUNING.start_s, stop.seconds_left / 2))
-    objective = Rounds(topology, collective, schedulers)
-    search = Search(objective, seed, stop, progress)
+    goal = Rounds(topology, collective, schedulers)
+    search = Search(goal, seed, stop, progress)
     progress("finding the lower bound")
-    objective.find_bound()
-    ordered = in_order(schedulers, topology, collective, objective.bound)
+    goal.find_bound()
+    ordered = in_order(schedulers, topology, collective, goal.bound)
     search.try_each(ordered, begin, executor)
     return search.solution()
 
 
-class Rounds(Objective):
+class Rounds(Goal[Scheduler]):
     """Minimises rounds: each strategy gives one schedule; the bound holds for all strategies.
 
     Args:
@@ -56,12 +56,14 @@ class Rounds(Objective):
         schedulers: all strategies that will be tried.
     """
 
+    collective: Collective
     bound: Bound
 
     def __init__(
         self, topology: Topology, collective: Collective, schedulers: Sequence[Scheduler]
     ) -> None:
         self.topology, self.collective, self._schedulers = topology, collective, schedulers
+        self.name = repr(topology.name)
 
     def find_bound(self) -> None:
         """Computes the bound that holds for all of the strategies."""
@@ -72,32 +74,25 @@ class Rounds(Objective):
         """The bound's rounds."""
         return self.bound.rounds
 
-    def schedules(
-        self, scheduler: Scheduler, seed: int, stop: Stop, known: Schedule | None
-    ) -> Iterator[tuple[Schedule, Scheduler]]:
+    def candidates(
+        self, scheduler: Scheduler, seed: int, stop: Stop, best: Candidate[Scheduler] | None
+    ) -> Iterator[Candidate[Scheduler]]:
         """The strategy's single schedule."""
+        known = None if best is None else best.schedule
         made = scheduler.schedule_until(
             self.topology, stop, self.collective, seed=seed, known=known
         )
-        yield made, scheduler
+        yield Candidate(made, scheduler, made.rounds, made)
 
-    def variants(
-        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
-    ) -> Iterator[Candidate]:
-        """The schedule itself, the only variant."""
-        yield Candidate(schedule, scheduler, schedule.rounds, schedule)
-
-    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate[Scheduler], wall_s: float) -> Attempt:
         """The outcome of the strategy that found this schedule."""
-        return Attempt(found.scheduler, found.schedule.rounds, wall_s)
+        return Attempt(found.scheduler, found.schedule.rounds, wall_s, value=found.value)
 
-    def so_far(self, best: Candidate | None) -> str:
+    def so_far(self, best: Candidate[Scheduler]) -> str:
         """The best rounds so far and the bound, for progress lines."""
-        if best is None:
-            return ""
         return f"; {counted(best.schedule.rounds, 'round')} so far, bound {self.bound.rounds}"
 
-    def learn(self, found: Candidate) -> None:
+    def learn(self, found: Candidate[Scheduler]) -> None:
         """Takes over the bound of an exhaustive search if it holds for all strategies."""
         proved = found.schedule.bound
         if proved is None or proved.kind != "exact" or proved.rounds <= self.bound.rounds:
@@ -108,14 +103,15 @@ class Rounds(Objective):
             exact = Bound(proved.rounds, "exact", (certificate,))
             self.bound = exact.on(self.topology, pieces)
 
-    def finished(self, best: Candidate, seed: int) -> tuple[Schedule, Bound, None]:
+    def solution(self, best: Candidate[Scheduler], seed: int) -> Solution:
         """The best schedule, which states the bound if its rounds are comparable with it."""
         compare = best.scheduler.traits.rounds_compare
         bound = self.bound
         stated = StatedBound(bound.rounds, bound.kind, True, bound.holds_for) if compare else None
         pieces = min(one.traits.pieces_per_server for one in self._schedulers)
         kept = kept_certificates(self.bound, best.schedule, pieces) if compare else ()
-        return best.schedule.replace(bound=stated, certificates=kept), self.bound, None
+        schedule = best.schedule.replace(bound=stated, certificates=kept)
+        return Solution(schedule, best.scheduler, "rounds", rounds_bound=self.bound)
 
 
 def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:

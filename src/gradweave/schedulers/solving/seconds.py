@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.bounds import Bound
 from gradweave.bounds.scale import has_equal_links, has_equal_ports
 from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.errors import NoScheduleError, OptionError
@@ -30,7 +29,7 @@ from gradweave.schedulers.solving.solution import (
     bound_for,
     kept_certificates,
 )
-from gradweave.schedulers.solving.strategy_search import Candidate, Objective, Search
+from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
 from gradweave.schedulers.solving.timing import MAX_TIMED, Timing, timing_of
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.solving.variants import rated, refitted, split
@@ -129,20 +128,20 @@ def solve_for_seconds(
             "comparable; give strategies of one kind"
         )
     stop = stop.part(1 - TUNING.reserved)
-    objective = Seconds(topology, collective, gradient_bytes, ready, runtime)
-    search = Search(objective, seed, stop, progress)
-    repairs = Repairs.of(objective, start_from, search)
+    goal = Seconds(topology, collective, gradient_bytes, ready, runtime)
+    search = Search(goal, seed, stop, progress)
+    repairs = Repairs.of(goal, start_from, search)
     if repairs.enough:
-        return objective.compared_with_own(repairs.kept_in(search))
+        return goal.compared_with_own(repairs.kept_in(search))
     search.try_each((*(() if repairs.plans else first), *by_groups))
-    if not (by_groups and objective.is_near(search.best)):
+    if not (by_groups and goal.is_near(search.best)):
         search.try_each(schedulers, executor=executor)
         for scheduler in last_resort:
-            if not stop.reached() and objective.leaves_bandwidth(search.best):
+            if not stop.reached() and goal.leaves_bandwidth(search.best):
                 search.try_each([scheduler])
-        _cut_coarser(search, objective)
+        _cut_coarser(search, goal)
     progress("finding the lower bound on time")
-    return objective.compared_with_own(repairs.kept_in(search))
+    return goal.compared_with_own(repairs.kept_in(search))
 
 
 def _by_groups(topology: Topology, ready: NDArray[np.float64]) -> list[Scheduler]:
@@ -181,7 +180,7 @@ def _strategies(
     return equal, [one for one in fitting if one.traits.own_pieces]
 
 
-class Seconds(Objective):
+class Seconds(Goal[Scheduler]):
     """Minimises time in the event model for a gradient of a given size.
 
     Args:
@@ -192,6 +191,8 @@ class Seconds(Objective):
         runtime: the runtime that will run the schedule. Strategies are given the network as the
             runtime presents it; schedules are timed, and returned, on the network itself.
     """
+
+    collective: Collective
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class Seconds(Objective):
         topology = dataclasses.replace(
             topology, message_bytes=gradient_bytes / topology.num_servers
         )
-        self.topology, self.collective = topology, collective
+        self.topology, self.collective, self.name = topology, collective, repr(topology.name)
         self.gradient_bytes, self.ready_at_s = gradient_bytes, ready_at_s
         self.rated, self._equal_links = rated(topology), has_equal_links(topology)
         self._whole = collective == "all_reduce"
@@ -227,39 +228,51 @@ class Seconds(Objective):
         """Slightly above the lower bound on time."""
         return self._least * (1 + NEAR_BOUND)
 
-    def is_near(self, best: Candidate | None) -> bool:
+    def is_near(self, best: Candidate[Scheduler] | None) -> bool:
         """Whether the best is so close to the bound that long searches are not worth it."""
         many = self.topology.num_servers >= TUNING.many_servers
         near = TUNING.near_of_many if many else TUNING.near
         return best is not None and best.value <= self._least * (1 + near)
 
-    def leaves_bandwidth(self, best: Candidate | None) -> bool:
+    def leaves_bandwidth(self, best: Candidate[Scheduler] | None) -> bool:
         """Whether bandwidth limits the time, and the best is still far above the bound."""
         if self._bound is None or self._bound.kind != "bandwidth":
             return False
         return best is None or best.value > self._least * (1 + TUNING.far)
 
-    def so_far(self, best: Candidate | None) -> str:
+    def so_far(self, best: Candidate[Scheduler]) -> str:
         """The best time so far and the bound, for progress lines."""
-        if best is None:
-            return ""
         least = f", at least {format_seconds(self._least)}" if self._least else ""
         return f"; {format_seconds(best.value)} so far{least}"
 
-    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate[Scheduler], wall_s: float) -> Attempt:
         """The outcome of a strategy, with the times of its best variant."""
         return Attempt(
             found.scheduler,
             found.schedule.rounds,
             wall_s,
+            value=found.value,
             seconds=found.value,
             barrier_seconds=self.seconds_of(found.schedule, "rounds"),
             pieces=found.schedule.pieces,
             overlapped=found.overlapped,
         )
 
-    def schedules(
-        self, scheduler: Scheduler, seed: int, stop: Stop, known: Schedule | None
+    def candidates(
+        self, scheduler: Scheduler, seed: int, stop: Stop, best: Candidate[Scheduler] | None
+    ) -> Iterator[Candidate[Scheduler]]:
+        """The variants of a strategy's schedules, until one of a schedule is good enough."""
+        content, to_beat = stop.at(self.target), math.inf if best is None else best.value
+        least = math.inf
+        for schedule, used in self._schedules(scheduler, seed, stop):
+            for candidate in self.variants(schedule, used, stop, to_beat):
+                least = min(least, candidate.value)
+                yield candidate
+            if content.reached(least):
+                return
+
+    def _schedules(
+        self, scheduler: Scheduler, seed: int, stop: Stop
     ) -> Iterator[tuple[Schedule, Scheduler]]:
         """A strategy's schedules: as given, with more pieces per server, for rated capacities."""
         scheduler = self._for_this_gradient(scheduler)
@@ -326,8 +339,16 @@ class Seconds(Objective):
 
     def variants(
         self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
-    ) -> Iterator[Candidate]:
-        """A schedule as it is and with overlapping stages, each in ever finer parts."""
+    ) -> Iterator[Candidate[Scheduler]]:
+        """A schedule as it is and with overlapping stages, each in ever finer parts.
+
+        Args:
+            schedule: as a strategy made it.
+            scheduler: the strategy.
+            stop: after which no more variants are started.
+            best: the smallest value of other strategies so far, infinite if there is none; variants
+                that cannot come near it are skipped.
+        """
         staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
         staged &= sum(schedule.stages.values()) == schedule.rounds  # otherwise they overlap already
         few = schedule.num_transfers <= TUNING.max_overlapped_transfers
@@ -349,7 +370,9 @@ class Seconds(Objective):
                     break
                 parts, last = 2 * parts, candidate.value
 
-    def cut(self, base: Schedule, scheduler: Scheduler, parts: int, overlapped: bool) -> Candidate:
+    def cut(
+        self, base: Schedule, scheduler: Scheduler, parts: int, overlapped: bool
+    ) -> Candidate[Scheduler]:
         """A schedule with its pieces cut into parts, timed."""
         cut = split(base, parts)
         return Candidate(cut, scheduler, self.seconds_of(cut), base, parts, overlapped)
@@ -366,7 +389,7 @@ class Seconds(Objective):
             return self.runtime.seconds(on_network, self.gradient_bytes, self.ready_at_s)
         return seconds(schedule, self.gradient_bytes, model, ready_at_s=self.ready_at_s)
 
-    def finished(self, best: Candidate, seed: int) -> tuple[Schedule, Bound, Timing]:
+    def solution(self, best: Candidate[Scheduler], seed: int) -> Solution:
         """The best candidate, verified, with its bounds."""
         traits = best.scheduler.traits
         options = dict(best.scheduler.options())
@@ -397,7 +420,13 @@ class Seconds(Objective):
             forwarding_servers=traits.forwards,
             aggregating_switches=traits.aggregates,
         ).raise_if_invalid()
-        return schedule, bound, self._timing(schedule, self.seconds_of(schedule))
+        return Solution(
+            schedule,
+            best.scheduler,
+            "seconds",
+            rounds_bound=bound,
+            timing=self._timing(schedule, self.seconds_of(schedule)),
+        )
 
     def _timing(self, schedule: Schedule, seconds_there: float) -> Timing:
         """A schedule's time on the runtime, with the lower bound there."""
@@ -447,30 +476,30 @@ class Repairs:
     """Whether a plan is so close to the bound that no search from scratch is needed."""
 
     @classmethod
-    def of(cls, objective: Seconds, start_from: Schedule | None, search: Search) -> "Repairs":
+    def of(cls, goal: Seconds, start_from: Schedule | None, search: Search[Scheduler]) -> "Repairs":
         """Makes the plans, and records the fastest as an attempt of the search."""
         if start_from is None:
             return cls((), Packed(), False)
-        begun, size = clock.now(), objective.gradient_bytes
+        begun, size = clock.now(), goal.gradient_bytes
         scheduler = Repair(start_from, gradient_bytes=size)
         plans = repaired_plans(
             start_from,
-            objective.topology,
-            objective.collective,
+            goal.topology,
+            goal.collective,
             size,
-            seconds_of=objective.seconds_of,
-            ready_at_s=objective.ready_at_s,
+            seconds_of=goal.seconds_of,
+            ready_at_s=goal.ready_at_s,
             stop=search.stop.part(TUNING.own_share),
-            least_s=objective.least_s,
+            least_s=goal.least_s,
         )
         if not plans:
             return cls((), scheduler, False)
-        repairs = cls(plans, scheduler, most_kept(plans, objective.least_s) is not None)
+        repairs = cls(plans, scheduler, most_kept(plans, goal.least_s) is not None)
         found = repairs._candidate(min(plans, key=lambda plan: plan.seconds))
-        search.add(objective.attempt(found, clock.now() - begun), found)
+        search.add(goal.attempt(found, clock.now() - begun), found)
         return repairs
 
-    def kept_in(self, search: Search) -> Solution:
+    def kept_in(self, search: Search[Scheduler]) -> Solution:
         """The search's solution: the plan that keeps most, if it is nearly as fast as the best.
 
         Raises:
@@ -491,36 +520,36 @@ class Repairs:
         )
         return dataclasses.replace(search.solution(), repair=beside)
 
-    def _candidate(self, plan: RepairedPlan) -> Candidate:
+    def _candidate(self, plan: RepairedPlan) -> Candidate[Scheduler]:
         return Candidate(plan.schedule, self.scheduler, plan.seconds, plan.schedule)
 
 
-def _cut_coarser(search: Search, objective: Seconds) -> None:
+def _cut_coarser(search: Search[Scheduler], goal: Seconds) -> None:
     """Tries the best schedule's coarser cuts: fewer pieces per server, then fewer parts.
 
     Parts are refined by doubling, and piece counts chosen by how they fill the bottleneck, so that
     a number in between may be faster.
     """
     best, stop = search.best, search.stop
-    if best is None or stop.at(objective.target).reached(best.value):
+    if best is None or stop.at(goal.target).reached(best.value):
         return
     started, known = clock.now(), best
-    for scheduler in _in_fewer_pieces(best.scheduler, objective.piece_counts):
+    for scheduler in _in_fewer_pieces(best.scheduler, goal.piece_counts):
         if stop.reached():
             break
         with contextlib.suppress(NoScheduleError):
-            made = objective.schedule(scheduler, objective.topology, search.seed, stop)
-            for candidate in objective.variants(made, scheduler, stop, math.inf):
+            made = goal.schedule(scheduler, goal.topology, search.seed, stop)
+            for candidate in goal.variants(made, scheduler, stop, math.inf):
                 best = min(best, candidate, key=lambda one: one.value)
     finest, base = best, best.base
     step = max(1, finest.parts**2 * base.num_transfers // (2 * TUNING.max_recut_transfers))
     for parts in range(finest.parts - 1, 0, -step):
         if stop.reached():
             break
-        candidate = objective.cut(base, finest.scheduler, parts, finest.overlapped)
+        candidate = goal.cut(base, finest.scheduler, parts, finest.overlapped)
         best = min(best, candidate, key=lambda one: one.value)
     if best is not known:
-        search.add(objective.attempt(best, clock.now() - started), best)
+        search.add(goal.attempt(best, clock.now() - started), best)
 
 
 def _in_fewer_pieces(scheduler: Scheduler, tried: Sequence[int]) -> list[Scheduler]:

@@ -4,17 +4,23 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gradweave.bounds import Bound, Distance, free_trees
+from gradweave.bounds.classes import class_of
+from gradweave.bounds.demands.job_objectives import ObjectiveBound
 from gradweave.bounds.of_schedule import certified_rounds
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.drawn import Drawn
 from gradweave.schedulers.repairing.kept import Kept
-from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, Strategy, to_spec
 from gradweave.schedulers.solving.timing import Timing
+from gradweave.schedules.objective import JobObjective, Objective
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_seconds, format_size
+from gradweave.topology.units import ROUNDING, format_seconds, format_size
 from gradweave.wording import counted
 
 Stopped = Literal["bound", "time", "tried", "interrupt"]
@@ -25,15 +31,17 @@ Stopped = Literal["bound", "time", "tried", "interrupt"]
 class Attempt:
     """The outcome of one strategy."""
 
-    scheduler: Scheduler
+    scheduler: Strategy
     rounds: int | None
     """Rounds of its schedule, or None if it found no schedule."""
     wall_s: float
     """Seconds that it took, excluding the first-run compilation of loops."""
     reason: str = ""
     """Why it found no schedule."""
+    value: float | None = None
+    """Value of the objective."""
     seconds: float | None = None
-    """For the objective seconds: time of its best variant, without barriers."""
+    """Time of its best variant, without barriers; None for the objective rounds."""
     barrier_seconds: float | None = None
     """The same with a barrier after each round."""
     pieces: int | None = None
@@ -81,13 +89,15 @@ class Solution(Drawn):
     """A verified schedule, its lower bounds, and the record of the search."""
 
     schedule: Schedule
-    rounds_bound: Bound
-    """The lower bound on rounds."""
-    scheduler: Scheduler
+    scheduler: Strategy
     """The strategy that found it."""
-    attempts: tuple[Attempt, ...]
-    wall_s: float
+    objective: Literal["rounds", "seconds"] | JobObjective
+    """The quantity that the search minimised: `value`, `bound`, `gap` and `optimal` refer to it."""
+    attempts: tuple[Attempt, ...] = ()
+    wall_s: float = 0.0
     """Seconds of the whole search, excluding the first-run compilation of loops."""
+    rounds_bound: Bound | None = None
+    """The lower bound on rounds; None for jobs."""
     timing: Timing | None = None
     """The schedule's time and the lower bound on it: for the objective seconds; also if rounds do
     not determine the time, the gradient's size is known and the network is not too large."""
@@ -102,8 +112,17 @@ class Solution(Drawn):
     up, all strategies have been ``tried``, each for as long as it took or its share of that limit,
     or an ``interrupt`` ended it."""
 
-    objective: Literal["rounds", "seconds"] = "rounds"
-    """The quantity that the search minimised: `bound`, `gap` and `optimal` refer to it."""
+    judge: Objective | None = dataclasses.field(default=None, repr=False)
+    """For jobs: the objective with its weights."""
+    job_seconds: NDArray[np.float64] = dataclasses.field(
+        default_factory=lambda: np.empty(0), repr=False, compare=False
+    )
+    """[jobs] when each job ends, in the event model or, if one was given, on the runtime; empty for
+    a collective among all servers."""
+    makespan_bound: SecondsBound | None = dataclasses.field(default=None, repr=False)
+    """For jobs: the lower bound on the time until the last one ends."""
+    of_objective: ObjectiveBound | None = dataclasses.field(default=None, repr=False)
+    """For jobs: the lower bound on `value`; None for the makespan, which has `makespan_bound`."""
 
     @property
     def rounds(self) -> int:
@@ -111,28 +130,52 @@ class Solution(Drawn):
         return self.schedule.rounds
 
     @property
-    def bound(self) -> Bound | SecondsBound:
+    def seconds(self) -> float:
+        """When the last job ends, or the time of a collective among all servers if it has one."""
+        return float(self.job_seconds.max()) if self.judge else self._timed.seconds
+
+    @property
+    def value(self) -> float:
+        """The objective's value: rounds, (weighted) seconds, or for ``fair`` a ratio."""
+        if self.judge is not None:
+            return self.judge.value(self.job_seconds)
+        return self.rounds if self.objective == "rounds" else self._timed.seconds
+
+    @property
+    def bound(self) -> Bound | SecondsBound | ObjectiveBound:
         """The lower bound on the objective, for the schedules that the bound names."""
-        return self.rounds_bound if self.objective == "rounds" else self._timed.bound
+        found = self.of_objective or self.makespan_bound
+        found = found or (self.rounds_bound if self.objective == "rounds" else self._timed.bound)
+        assert found is not None  # each search states the bound of its objective
+        return found
+
+    @property
+    def least(self) -> float:
+        """The lower bound on `value` as a number."""
+        bound = self.bound
+        if isinstance(bound, Bound):
+            return bound.rounds
+        return bound.value if isinstance(bound, ObjectiveBound) else bound.seconds
 
     @property
     def gap(self) -> float:
         """How far the schedule may be from the optimum: its value over the bound, minus one."""
-        if self.objective == "rounds":
-            return self.rounds / self.rounds_bound.rounds - 1
-        return self._timed.gap
+        return max(0.0, self.value / self.least - 1) if self.least > 0 else 0.0
 
     @property
     def optimal(self) -> bool:
         """Whether the schedule meets `bound`, so that no schedule covered by the bound is better.
 
-        Few rounds say nothing about seconds, above all if links have different bandwidths.
+        For jobs: nearly meets it, so that further search is not worth it. Few rounds say nothing
+        about seconds, above all if links have different bandwidths.
         """
-        return self.objective in self.optimal_in
+        return self.gap <= NEAR_BOUND if self.judge else self.objective in self.optimal_in
 
     @property
     def optimal_in(self) -> tuple[str, ...]:
         """The units in which it is optimal: ``rounds``, ``seconds``, both or neither."""
+        if self.rounds_bound is None:
+            return ("seconds",) * self.optimal
         timed = self.timing is not None and self.timing.optimal
         fewest = self.rounds == self.rounds_bound.rounds
         return ("rounds",) * fewest + ("seconds",) * timed
@@ -151,18 +194,23 @@ class Solution(Drawn):
     @property
     def _verdict(self) -> str:
         """The objective's value and its bound, with the bound's condition."""
-        if self.objective == "seconds":
-            timing = self._timed
-            value = f"{format_seconds(timing.seconds)} for {format_size(timing.gradient_bytes)}"
-            least, of_class = format_seconds(timing.bound.seconds), timing.bound.holds_for
-        elif self.scheduler.traits.rounds_compare:
-            value = counted(self.rounds, "round")
-            bound = self.rounds_bound
-            least, of_class = counted(bound.rounds, "round"), bound.holds_for
+        bound = self.bound
+        if isinstance(bound, Bound):
+            value, least = counted(self.rounds, "round"), counted(bound.rounds, "round")
+            if not self.scheduler.traits.rounds_compare:
+                return f"{value}, of pieces that compare with no bound"
+        elif self.judge is not None and self.objective != "makespan":
+            shown = format_seconds if self.judge.in_seconds else "{:.4g}".format
+            value, least = f"{self.objective} {shown(self.value)}", shown(self.least)
         else:
-            return f"{counted(self.rounds, 'round')}, of pieces that compare with no bound"
+            demand = self.schedule.demand
+            size = self._timed.gradient_bytes if demand is None else demand.total_bytes
+            value, least = format_seconds(self.value), format_seconds(self.least)
+            value += f" for {format_size(size)}"
+        of_objective = isinstance(bound, ObjectiveBound)
+        of_class = class_of(bound.holds_unless) if of_objective else bound.holds_for
         of_class = of_class or " for every schedule"
-        if self.optimal:
+        if self.gap < ROUNDING:
             return f"{value}, optimal: equal to the lower bound{of_class}"
         return f"{value}, {self.gap:.2%} above the lower bound of {least}{of_class}"
 
@@ -170,7 +218,7 @@ class Solution(Drawn):
     def _evidence(self) -> str:
         """Whether the bound is certified, and what to do next."""
         units = {one["claim"]["unit"] for one in self.schedule.certificates}
-        if self.objective in units:
+        if ("rounds" if self.objective == "rounds" else "seconds") in units:
             return "the bound's certificate is in the schedule, for gradweave-check"
         return "the bound is not certified: gw.bound(solution) adds certificates if it can"
 

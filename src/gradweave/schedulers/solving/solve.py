@@ -14,7 +14,7 @@ from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solving.demands import DemandSolution, solve_demand
+from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.solving.rounds import solve_for_rounds
 from gradweave.schedulers.solving.seconds import solve_for_seconds
@@ -52,7 +52,7 @@ def solve(
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> DemandSolution: ...
+) -> Solution: ...
 
 
 @overload
@@ -90,7 +90,7 @@ def solve(
     time_limit: float | None = None,
     interrupt: Interrupt | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Solution | DemandSolution:
+) -> Solution:
     """Finds a schedule with few rounds or seconds, and proves how far from the optimum it can be.
 
     It tries each strategy in turn and keeps the best schedule. For rounds it stops at the lower
@@ -138,7 +138,7 @@ def solve(
         progress: called with a line about each step before it starts.
 
     Returns:
-        The solution; its schedule is verified and states its bound. For jobs, a `DemandSolution`.
+        The solution; its schedule is verified and states its bound.
 
     Raises:
         KeyboardInterrupt: if `interrupt` ended the search before there was a schedule.

@@ -1,41 +1,48 @@
-"""Searches over strategies: an objective says what to minimise, a stop when to end."""
+"""The search over strategies: a goal says what to minimise, a stop when to end."""
 
 import abc
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.bounds import Bound
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.scheduler import SEARCHING, Scheduler, to_spec
+from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Strategy, to_spec
 from gradweave.schedulers.solving.solution import Attempt, Solution, Stopped
-from gradweave.schedulers.solving.timing import Timing
-from gradweave.schedules.schedule import Collective, Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.stop import POLL_S, Stop
-from gradweave.topology.topology import Topology
+
+S = TypeVar("S", bound=Strategy)
+"""The kind of strategies: schedulers, or strategies for demands."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Candidate:
+class Candidate(Generic[S]):
     """A schedule, and how it was made."""
 
     schedule: Schedule
-    scheduler: Scheduler
+    scheduler: S
     value: float
-    """The value to minimise: rounds or seconds."""
+    """The objective's value, which is minimised."""
     base: Schedule
     """The schedule before it was cut into parts."""
     parts: int = 1
     overlapped: bool = False
+    job_seconds: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty(0))
+    """[jobs] when each job ends on the runtime."""
+    place: tuple[int, ...] = ()
+    """[jobs] position of each in the order that links keep; empty for the strategy's order."""
 
 
-class Objective(abc.ABC):
+class Goal(abc.ABC, Generic[S]):
     """The quantity to minimise, and which schedules of a strategy to try for it."""
 
-    topology: Topology
-    collective: Collective
+    name: str
+    """The collective or jobs, and the network, for error messages."""
 
     @property
     @abc.abstractmethod
@@ -43,77 +50,64 @@ class Objective(abc.ABC):
         """The value at which the search stops: a lower bound, or slightly above it."""
 
     @abc.abstractmethod
-    def schedules(
-        self, scheduler: Scheduler, seed: int, stop: Stop, known: Schedule | None
-    ) -> Iterator[tuple[Schedule, Scheduler]]:
-        """A strategy's schedules, each with the options that made it.
+    def candidates(
+        self, scheduler: S, seed: int, stop: Stop, best: Candidate[S] | None
+    ) -> Iterator[Candidate[S]]:
+        """A strategy's schedules and their variants, each with its value.
 
         Args:
             scheduler: the strategy.
             seed: the seed of every random choice.
             stop: when to stop its search.
-            known: the best schedule so far.
+            best: the best schedule of other strategies so far; variants that cannot come near it
+                are skipped.
 
         Raises:
             NoScheduleError: if the strategy finds no schedule, or no more.
         """
 
     @abc.abstractmethod
-    def variants(
-        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
-    ) -> Iterator[Candidate]:
-        """The variants of a schedule, beginning with itself, each with its value.
-
-        Args:
-            schedule: as a strategy made it.
-            scheduler: the strategy.
-            stop: after which no more variants are started.
-            best: the smallest value of other strategies so far, infinite if there is none; variants
-                that cannot come near it are skipped.
-        """
-
-    @abc.abstractmethod
-    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate[S], wall_s: float) -> Attempt:
         """The outcome of the strategy whose best schedule this is."""
 
     @abc.abstractmethod
-    def so_far(self, best: Candidate | None) -> str:
+    def so_far(self, best: Candidate[S]) -> str:
         """The best value so far and the bound, for progress lines."""
 
     @abc.abstractmethod
-    def finished(self, best: Candidate, seed: int) -> tuple[Schedule, Bound, Timing | None]:
+    def solution(self, best: Candidate[S], seed: int) -> Solution:
         """The best schedule as it is returned, with its bounds."""
 
-    def learn(self, found: Candidate) -> None:  # noqa: B027 — most strategies prove nothing
+    def part(self, stop: Stop, remaining: Sequence[S], best: Candidate[S] | None) -> Stop:
+        """The stop for the first of the remaining strategies: by default, all the time left."""
+        return dataclasses.replace(stop, dispensable=best is not None)
+
+    def learn(self, found: Candidate[S]) -> None:
         """Raises the target if a strategy has proved a stronger bound."""
 
 
-class Search:
+class Search(Generic[S]):
     """The strategies tried so far, and the best schedule found.
 
     Args:
-        objective: the quantity to minimise.
+        goal: the quantity to minimise.
         seed: the only source of every random choice.
         stop: when to stop each strategy's search.
         progress: called with a line about each step before it starts.
     """
 
     def __init__(
-        self,
-        objective: Objective,
-        seed: int,
-        stop: Stop,
-        progress: Callable[[str], None],
+        self, goal: Goal[S], seed: int, stop: Stop, progress: Callable[[str], None]
     ) -> None:
-        self.objective, self.seed, self.stop = objective, seed, stop
-        self.best: Candidate | None = None
+        self.goal, self.seed, self.stop = goal, seed, stop
+        self.best: Candidate[S] | None = None
         self.attempts: list[Attempt] = []
         self._progress, self._begun = progress, clock.now()
         self._used_up, self._cut_short = stop.part(SEARCHING), False
 
     def try_each(
         self,
-        schedulers: Sequence[Scheduler],
+        schedulers: Sequence[S],
         begin: Stop | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -127,23 +121,24 @@ class Search:
         if executor is not None:
             self._try_side_by_side(schedulers, executor)
             return
-        content = (begin or self.stop).at(self.objective.target)
-        for scheduler in schedulers:
+        for number, scheduler in enumerate(schedulers):
+            content = (begin or self.stop).at(self.goal.target)
             if self.best is not None and (why := content.reached(self.best.value)):
                 self._cut_short = why == "time"
                 break
             self._say(scheduler)
-            self.add(*_tried(self.objective, scheduler, self.seed, self.stop, self.best))
+            part = self.goal.part(self.stop, schedulers[number:], self.best)
+            self.add(*_tried(self.goal, scheduler, self.seed, part, self.best))
             self._check_interrupted()
 
-    def _try_side_by_side(self, schedulers: Sequence[Scheduler], executor: Executor) -> None:
+    def _try_side_by_side(self, schedulers: Sequence[S], executor: Executor) -> None:
         """Adds results in order. No flag reaches them: after an interrupt it waits for none."""
         running = [
-            executor.submit(_elsewhere, self.objective, one, self.seed, self.stop.seconds_left)
+            executor.submit(_elsewhere, self.goal, one, self.seed, self.stop.seconds_left)
             for one in schedulers
         ]
         for scheduler, one in zip(schedulers, running, strict=True):
-            if self.best is not None and self.best.value <= self.objective.target:
+            if self.best is not None and self.best.value <= self.goal.target:
                 break
             self._say(scheduler)
             while not (one.done() or self.stop.flag[0]):
@@ -154,20 +149,22 @@ class Search:
             one.cancel()
         self._check_interrupted()
 
-    def _say(self, scheduler: Scheduler) -> None:
-        self._progress(f"trying {to_spec(scheduler)}{self.objective.so_far(self.best)}")
+    def _say(self, scheduler: S) -> None:
+        name = to_spec(scheduler) if isinstance(scheduler, Scheduler) else scheduler.name
+        so_far = "" if self.best is None else self.goal.so_far(self.best)
+        self._progress(f"trying {name}{so_far}")
 
     def _check_interrupted(self) -> None:
         """Raises KeyboardInterrupt if the search was interrupted before any schedule."""
         if self.best is None and self.stop.flag[0]:
             raise KeyboardInterrupt
 
-    def add(self, attempt: Attempt, found: Candidate | None) -> None:
+    def add(self, attempt: Attempt, found: Candidate[S] | None) -> None:
         """Records an attempt, and keeps its schedule if it is the best."""
         self.attempts.append(attempt)
         if found is None:
             return
-        self.objective.learn(found)
+        self.goal.learn(found)
         if self.best is None or found.value < self.best.value:
             self.best = found
 
@@ -179,53 +176,40 @@ class Search:
         """
         if self.best is None:
             reasons = "; ".join(f"{one.scheduler.name}: {one.reason}" for one in self.attempts)
-            name = self.objective.topology.name
-            raise NoScheduleError(f"no schedule for {name!r}: {reasons}")
+            raise NoScheduleError(f"no schedule for {self.goal.name}: {reasons}")
         out_of_time = self._cut_short or self._used_up.reached()
-        met = self.best.value <= self.objective.target
+        met = self.best.value <= self.goal.target
         stopped: Stopped = "bound" if met else "time" if out_of_time else "tried"
         if self.stop.flag[0] and not met:
             stopped = "interrupt"
-        schedule, bound, timing = self.objective.finished(self.best, self.seed)
+        found = self.goal.solution(self.best, self.seed)
         wall_s, attempts = clock.now() - self._begun, tuple(self.attempts)
-        scheduler = self.best.scheduler
-        return Solution(
-            schedule,
-            bound,
-            scheduler,
-            attempts,
-            wall_s,
-            timing,
-            stopped=stopped,
-            objective="rounds" if timing is None else "seconds",
-        )
+        return dataclasses.replace(found, attempts=attempts, wall_s=wall_s, stopped=stopped)
 
 
 def _tried(
-    objective: Objective, scheduler: Scheduler, seed: int, stop: Stop, best: Candidate | None
-) -> tuple[Attempt, Candidate | None]:
+    goal: Goal[S], scheduler: S, seed: int, stop: Stop, best: Candidate[S] | None
+) -> tuple[Attempt, Candidate[S] | None]:
     """Tries one strategy: the attempt, and its best schedule over all variants."""
     began, found, reason = clock.now(), None, ""
-    stop = dataclasses.replace(stop, dispensable=best is not None)
-    content = stop.at(objective.target)
     try:
-        known, least = (None, math.inf) if best is None else (best.schedule, best.value)
-        for schedule, used in objective.schedules(scheduler, seed, stop, known):
-            for candidate in objective.variants(schedule, used, stop, least):
-                if found is None or candidate.value < found.value:
-                    found = candidate
-            if found is not None and content.reached(found.value):
-                break
+        for candidate in goal.candidates(scheduler, seed, stop, best):
+            if found is None or candidate.value < found.value:
+                found = candidate
     except NoScheduleError as error:
         reason = str(error).removeprefix(f"{scheduler.name}: ")
+    except KeyboardInterrupt:  # of a search inside the strategy; `best` is then the answer
+        if best is None or not stop.flag[0]:
+            raise
+        reason = "interrupted"
     wall_s = clock.now() - began
     if found is None:
         return Attempt(scheduler, None, wall_s, reason), None
-    return objective.attempt(found, wall_s), found
+    return goal.attempt(found, wall_s), found
 
 
 def _elsewhere(
-    objective: Objective, scheduler: Scheduler, seed: int, seconds: float
-) -> tuple[Attempt, Candidate | None]:
+    goal: Goal[S], scheduler: S, seed: int, seconds: float
+) -> tuple[Attempt, Candidate[S] | None]:
     """`_tried` in another process, whose clock differs."""
-    return _tried(objective, scheduler, seed, Stop.after(seconds), None)
+    return _tried(goal, scheduler, seed, Stop.after(seconds), None)
