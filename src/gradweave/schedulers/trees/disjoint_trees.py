@@ -83,8 +83,8 @@ class _Search:
         self,
         topology: Topology,
         units: NDArray[np.int64],
-        given: NDArray[np.int64],
-        wanted: NDArray[np.int64],
+        given: Integers,
+        wanted: Integers,
     ) -> None:
         self._topology, self._units = topology, units
         self._given, self._wanted = given, wanted
