@@ -9,7 +9,8 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds.demands.arborescence_kernel import least_arborescence
-from gradweave.bounds.demands.demand_bound import FAR, DemandLengths, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.demands.demand_lengths import FAR, DemandLengths
 from gradweave.bounds.demands.link_lengths import MAX_LENGTH
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
 from gradweave.errors import OptionError

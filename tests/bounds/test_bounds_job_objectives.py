@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import PARTS, Machine, ObjectiveBound, objective_bound
 from gradweave.errors import OptionError
 from gradweave.schedules import Demand, Job, demand_of

@@ -18,8 +18,7 @@ from gradweave.learning.features import Graph, Loads, Moment
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.policies.policy import Embeddings
 from gradweave.learning.rollout import hop_scores, piece_scores
-from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.rule import Scores
+from gradweave.schedulers.learned.features import Round, Scores
 
 
 class Look(NamedTuple):

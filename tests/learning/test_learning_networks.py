@@ -22,8 +22,7 @@ from gradweave.learning.networks import masked_log_softmax
 from gradweave.learning.policies.policy import Embeddings, read_weights
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode
-from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.rule import Scores
+from gradweave.schedulers.learned.features import Round, Scores
 from tests.learning.cases import CASES, instance, problem, size, state_at, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 

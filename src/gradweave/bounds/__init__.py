@@ -19,7 +19,8 @@ from gradweave.bounds.certificates import (
     certify_rounds,
     check_certificate,
 )
-from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import ObjectiveBound, objective_bound
 from gradweave.bounds.demands.unicast import Farthest, LinkLengths, Messages, unicast
 from gradweave.bounds.each_class import (

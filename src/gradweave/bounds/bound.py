@@ -18,6 +18,8 @@ from gradweave.wording import counted, listed, noun_of
 
 Name = Callable[[int], str]
 """(node id) -> the node's display name; certificates themselves store only ids."""
+WORTH_SAYING = 0.01
+"""Share of a bound from which on its words mention the overhead and latency of messages."""
 
 
 class _Reasoned:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import Name
+from gradweave.bounds.bound import WORTH_SAYING, Name
 from gradweave.bounds.classes import OTHER_ROOTS, UNEQUAL_PARTS, class_of, impossible_on
 from gradweave.bounds.scale import has_equal_links, has_equal_ports
 from gradweave.bounds.seconds.latency import MAX_DISTANCES, Messages, latency_bound, slowest
@@ -30,12 +30,10 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, format_bandwidth, format_seconds, format_size
 
 if TYPE_CHECKING:
-    from gradweave.bounds.demands.demand_bound import DemandLengths
+    from gradweave.bounds.demands.demand_lengths import DemandLengths
 
 MAX_ROOTS = 64
 """Number of servers up to which the distances to and from every server are tried."""
-WORTH_SAYING = 0.01
-"""Share of the bound from which on its words mention the overhead and latency of messages."""
 
 Kind = Literal["latency", "messages", "bandwidth", "latency and bytes"]
 EVERY = frozenset[str]()

@@ -32,8 +32,8 @@ from gradweave.schedulers.learned.features import (
     SERVER_FEATURES,
     TREE_FEATURES,
     Round,
+    Scores,
 )
-from gradweave.schedulers.learned.rule import Scores
 
 
 class Messages(eqx.Module):

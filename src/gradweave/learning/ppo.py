@@ -23,8 +23,7 @@ from gradweave.learning.rollout import (
     tree_log_probability,
 )
 from gradweave.learning.settings import PPO as PPO
-from gradweave.schedulers.learned.features import Round
-from gradweave.schedulers.learned.rule import Scores
+from gradweave.schedulers.learned.features import Round, Scores
 from gradweave.training.advantages import advantages
 
 Agent = Literal["tree", "workload"]

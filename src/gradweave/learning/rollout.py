@@ -19,8 +19,7 @@ from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features as features_of
 from gradweave.learning.features import Graph, Loads, Moment
 from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
-from gradweave.schedulers.learned.features import PIECE_FEATURES, Round
-from gradweave.schedulers.learned.rule import Scores
+from gradweave.schedulers.learned.features import PIECE_FEATURES, Round, Scores
 
 LAST = -1
 """Axis of the environments in states, where their tables are fast to traverse."""

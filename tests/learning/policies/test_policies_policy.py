@@ -30,8 +30,7 @@ from gradweave.learning.rollout import Decode, draw
 from gradweave.schedulers.learned import episode as without_jax
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode
-from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES
-from gradweave.schedulers.learned.rule import Scores
+from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES, Scores
 from gradweave.verifier import verify
 from tests.conformance.networks import network
 from tests.learning.cases import CASES, instance, padded, problem, size, state_of

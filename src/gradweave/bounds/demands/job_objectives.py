@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Name
 from gradweave.bounds.classes import class_of
-from gradweave.bounds.demands.demand_bound import DemandLengths
+from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import OptionError

@@ -28,8 +28,8 @@ from gradweave.schedulers.learned.features import (
     SERVER_FEATURES,
     TREE_FEATURES,
     Round,
+    Scores,
 )
-from gradweave.schedulers.learned.rule import Scores
 
 if TYPE_CHECKING:
     from gradweave.learning.policies.messages import StageEdges

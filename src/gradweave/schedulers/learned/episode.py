@@ -1,16 +1,15 @@
 """An episode of the rule, or of trained policies, on any network, round by round."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.features import Counts, Round, of_round
+from gradweave.schedulers.learned.features import Counts, Round, Scores, of_round
 from gradweave.schedulers.learned.instance import NEVER
 from gradweave.schedulers.learned.repair import RoundRepair, can_repair
 from gradweave.schedulers.learned.round_kernel import RoundScores, draw_round
-from gradweave.schedulers.learned.rule import Decides
 from gradweave.schedulers.learned.state_kernel import (
     EpisodeArrays,
     enter_stage,
@@ -29,6 +28,24 @@ class Episode(NamedTuple):
     """[N, Q] round of each transfer."""
     sent_hop: NDArray[np.int64]
     """[N, Q] hop of each transfer."""
+
+
+class Decides(Protocol):
+    """What decides in an episode: `rule.RuleWeights`, or trained policies (`learning.policies`)."""
+
+    def select(
+        self,
+        episode: "OngoingEpisode",
+        features: Round,
+        rng: np.random.Generator,
+        temperature: float,
+    ) -> NDArray[np.bool_]:
+        """[Q] flow-tree selection: the trees of the round."""
+        ...
+
+    def scores(self, episode: "OngoingEpisode", features: Round) -> Scores:
+        """Workload scheduling: the weights of the features of the round's workloads."""
+        ...
 
 
 class OngoingEpisode:

@@ -111,6 +111,17 @@ class Counts(NamedTuple):
     """[Q] whether each tree was selected in the round before."""
 
 
+class Scores(NamedTuple):
+    """The weights of a round's features."""
+
+    hop: Any
+    """[H, 12] weights of each hop's features."""
+    piece: Any
+    """[N, 7] weights of a tree's features, by the receiver."""
+    match: Any
+    """[N, Q] added to a tree's score at a receiver."""
+
+
 class Round(NamedTuple):
     """Values that are fixed within a round. Arrays of NumPy or JAX, padded or not."""
 

@@ -15,7 +15,6 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.lazy import LazyModule
 from gradweave.schedulers.learned.instance import Instance, Trees
 from gradweave.schedulers.learned.repair import can_repair
-from gradweave.schedulers.learned.rule import Decides
 from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedules.schedule import Collective, Schedule
@@ -24,7 +23,7 @@ from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-    from gradweave.schedulers.learned.episode import Episode
+    from gradweave.schedulers.learned.episode import Decides, Episode
 
 _TRAINED = LazyModule("gradweave.learning.policies.policy")
 """The trained policies, by name: training stands on the strategies, not the reverse."""
@@ -125,7 +124,7 @@ class Learned(Scheduler):
         """The stage that is played; the other is its reverse."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
-    def _stage(self, topology: Topology, weights: Decides, seed: int, stop: Stop) -> Schedule:
+    def _stage(self, topology: Topology, weights: "Decides", seed: int, stop: Stop) -> Schedule:
         # Imported here: importing compiled modules takes longer than most strategies.
         from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 
@@ -197,7 +196,7 @@ def _episode_s(instance: Instance) -> float:
 
 def best_of(
     problem: "CompiledInstance",
-    weights: Decides,
+    weights: "Decides",
     numbers: range,
     *,
     repair: bool = True,

@@ -56,11 +56,11 @@ class RoundScores(NamedTuple):
     """The policy's scores at a round's start, and the features that draws need."""
 
     hop: NDArray[np.float32]
-    """[H, 12] as in `rule.Scores`."""
+    """[H, 12] as in `features.Scores`."""
     piece: NDArray[np.float32]
-    """[N, 7] as in `rule.Scores`."""
+    """[N, 7] as in `features.Scores`."""
     match: NDArray[np.float32]
-    """[N, Q] as in `rule.Scores`."""
+    """[N, Q] as in `features.Scores`."""
     link_slack: NDArray[np.float32]
     """[H] as in `features.Round`."""
     chain: Integers

@@ -1,43 +1,14 @@
-"""Who decides in an episode: the rule with tuned constants, or whatever else scores workloads."""
+"""The rule with tuned constants, which decides in an episode."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.learned.features import Round
+from gradweave.schedulers.learned.features import Round, Scores
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.episode import OngoingEpisode
-
-
-class Scores(NamedTuple):
-    """The weights of a round's features."""
-
-    hop: Any
-    """[H, 12] weights of each hop's features."""
-    piece: Any
-    """[N, 7] weights of a tree's features, by the receiver."""
-    match: Any
-    """[N, Q] added to a tree's score at a receiver."""
-
-
-class Decides(Protocol):
-    """What decides in an episode: `RuleWeights`, or trained policies (`learning.policies`)."""
-
-    def select(
-        self,
-        episode: "OngoingEpisode",
-        features: Round,
-        rng: np.random.Generator,
-        temperature: float,
-    ) -> NDArray[np.bool_]:
-        """[Q] flow-tree selection: the trees of the round."""
-        ...
-
-    def scores(self, episode: "OngoingEpisode", features: Round) -> Scores:
-        """Workload scheduling: the weights of the features of the round's workloads."""
-        ...
 
 
 class RuleWeights(NamedTuple):

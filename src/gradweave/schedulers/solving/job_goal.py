@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.demand_bound import DemandLengths, demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
