@@ -256,6 +256,8 @@ def from_stage(
     make: Callable[[Topology], Schedule],
     topology: Topology,
     collective: Collective,
+    *,
+    timed: bool = False,
 ) -> Schedule:
     """A collective built from one stage: the stage itself, its reverse, or both in sequence.
 
@@ -264,12 +266,14 @@ def from_stage(
         make: makes that stage on a network with the same links, whose directions may be mirrored.
         topology: the network.
         collective: the collective to make.
+        timed: whether `make` plans by bandwidths, latencies and overheads, and not by capacities
+            only.
     """
     if collective == stage:
         return make(topology)
-    # # Reversal moves each link direction's load to its opposite, so the stage to reverse is made
-    # for the opposite capacities, bandwidths, latencies and overheads.
-    mirrored = topology.mirrored
+    # Reversal moves each link direction's load to its opposite, so the stage to reverse is made
+    # for a network with the directions' properties exchanged.
+    mirrored = topology.mirrored(timed=timed)
     alike = mirrored is topology
     to_reverse = make(mirrored)
     other = reverse(to_reverse if alike else to_reverse.replace(topology=topology))
@@ -285,6 +289,8 @@ def from_all_gather(
     collective: Collective,
     seed: int,
     stop: Stop,
+    *,
+    timed: bool = False,
 ) -> Schedule:
     """A collective built from a search for all-gathers.
 
@@ -294,11 +300,12 @@ def from_all_gather(
         collective: the collective to make.
         seed: the seed of the search.
         stop: when to stop altogether.
+        timed: as for `from_stage`.
     """
-    two = collective == "all_reduce" and topology.mirrored is not topology
+    two = collective == "all_reduce" and topology.mirrored(timed=timed) is not topology
     stops = iter([*map(stop.part, [SEARCHING / 2, SEARCHING] if two else [SEARCHING])])
 
     def search(network: Topology) -> Schedule:
         return make(network, seed, next(stops))
 
-    return from_stage("all_gather", search, topology, collective)
+    return from_stage("all_gather", search, topology, collective, timed=timed)

@@ -306,15 +306,18 @@ class Topology(Drawn):
         """[L] the link direction from target to source of each link direction."""
         return self.find_links(self.target, self.source)
 
-    @cached_property
-    def mirrored(self) -> "Topology":
+    def mirrored(self, *, timed: bool = True) -> "Topology":
         """The network whose links have the properties of their opposite directions.
 
         The network itself if both directions of each link are alike. A schedule reversed in time
         and direction loads this network's links as it loaded the original's.
+
+        Args:
+            timed: exchange bandwidths, latencies and overheads too, and not only capacities.
         """
         changed: dict[str, Any] = {}
-        for name in ("capacity", "bandwidth_bytes_per_s", "latency_s", "overhead_s"):
+        times = ("bandwidth_bytes_per_s", "latency_s", "overhead_s") if timed else ()
+        for name in ("capacity", *times):
             of_links = getattr(self, name)
             if not np.array_equal(of_links, of_links[self.opposite]):
                 changed[name] = of_links[self.opposite]

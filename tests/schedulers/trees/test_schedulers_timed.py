@@ -169,7 +169,7 @@ def test_a_reduce_scatter_is_planned_for_the_directions_that_it_uses():
     )
     timed = Timed(gradient_bytes=1e6, restarts=4)
     gather = timed.schedule(network, collective="all_gather")
-    scatter = timed.schedule(network.mirrored, collective="reduce_scatter")
+    scatter = timed.schedule(network.mirrored(), collective="reduce_scatter")
     assert seconds(scatter, 1e6, "events") == pytest.approx(seconds(gather, 1e6, "events"))
     both = seconds(timed.schedule(network), 1e6, "events")
     scatter = timed.schedule(network, collective="reduce_scatter")

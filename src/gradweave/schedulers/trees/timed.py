@@ -90,7 +90,7 @@ class Timed(Scheduler):
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        return from_all_gather(self._all_gather, topology, collective, seed, stop)
+        return from_all_gather(self._all_gather, topology, collective, seed, stop, timed=True)
 
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
         from gradweave.schedulers.kernels.rarest_piece import Rarity
