@@ -39,8 +39,7 @@ STRATEGIES = {"packed": [Group(Packed())], "joint": [Joint(1.0), Joint()]}
 
 
 def planned(network: gw.Topology, name: str, size: int, limit_s: float) -> dict[str, Any]:
-    """The time of one strategy's schedule, the bound and processor seconds."""
-    since = time.process_time()
+    """The time of one strategy's schedule, the bound and the seconds of the search."""
     found = solve_demand(
         network,
         Job("all_reduce", size),
@@ -48,8 +47,7 @@ def planned(network: gw.Topology, name: str, size: int, limit_s: float) -> dict[
         seed=SEED,
         time_limit=limit_s,
     )
-    took = time.process_time() - since
-    return {"ms": 1e3 * found.value, "least_ms": 1e3 * found.least, "seconds": took}
+    return {"ms": 1e3 * found.value, "least_ms": 1e3 * found.least, "seconds": found.wall_s}
 
 
 def row_of(seed: int, size: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Part:
     seconds: float
     """The time that it proves, counted from `SecondsBound.since_s`."""
     kind: Kind
-    """What most of the time is needed for."""
+    """The quantity that takes most of the time."""
     reason: Callable[[Name], str] = dataclasses.field(repr=False)
     """The argument in words, from the nodes' display names."""
     holds_unless: frozenset[str] = EVERY
@@ -72,7 +72,7 @@ class SecondsBound:
     """The blocks to sum and move; None for a collective among all servers."""
     parts: tuple[Part, ...]
     claim: Mapping[str, Any]
-    """What certificates claim, except for the time."""
+    """The claim of certificates, except for the time."""
     since_s: float = 0.0
     """Seconds before which nothing is sent."""
     priced: "DemandLengths | None" = None
@@ -112,7 +112,7 @@ class SecondsBound:
 
     @property
     def kind(self) -> Kind:
-        """What limits the time most."""
+        """The quantity that limits the time most."""
         return self.largest.kind
 
     @property
@@ -223,7 +223,7 @@ def _of_messages(
         "messages",
         found.seconds,
         "messages",
-        lambda _: found.reason(topology.id_name),
+        found.reason,
         forbidden | unequal,
         steps,
     )
@@ -361,7 +361,7 @@ def _last_byte(topology: Topology, ready: NDArray[np.float64], gradient_bytes: f
 def _after_the_last(
     topology: Topology, ready: NDArray[np.float64], gradient_bytes: float, besides_s: float
 ) -> Part:
-    """What must cross links after the last server has become ready.
+    """The bytes that must cross links after the last server has become ready.
 
     As many bytes as the gradient has must leave that server and enter every other server after it
     is ready, because every result depends on its contribution, in whatever order sums are formed.

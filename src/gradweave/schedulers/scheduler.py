@@ -302,10 +302,11 @@ def from_all_gather(
         stop: when to stop altogether.
         timed: as for `from_stage`.
     """
-    two = collective == "all_reduce" and topology.mirrored(timed=timed) is not topology
-    stops = iter([*map(stop.part, [SEARCHING / 2, SEARCHING] if two else [SEARCHING])])
+    half, whole = stop.part(SEARCHING / 2), stop.part(SEARCHING)
 
     def search(network: Topology) -> Schedule:
-        return make(network, seed, next(stops))
+        # An all-reduce makes a stage on the mirrored network first, and then one on its own.
+        first_of_two = collective == "all_reduce" and network is not topology
+        return make(network, seed, half if first_of_two else whole)
 
     return from_stage("all_gather", search, topology, collective, timed=timed)

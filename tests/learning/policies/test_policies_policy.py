@@ -25,7 +25,12 @@ from gradweave.environment.problem import Instance, Problem
 from gradweave.learning import checkpoint, rollout
 from gradweave.learning.features import Graph, Loads, of_round
 from gradweave.learning.networks import HierarchicalPolicy
-from gradweave.learning.policies.policy import PolicyWeights, encoded, read_weights, tree_logits
+from gradweave.learning.policies.policy import (
+    PolicyWeights,
+    embeddings_of,
+    read_weights,
+    tree_logits,
+)
 from gradweave.learning.rollout import Decode, draw
 from gradweave.schedulers.learned import episode as without_jax
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
@@ -84,9 +89,13 @@ def test_every_number_of_a_round_is_the_same(case):
         features = play.features()
         looked = look(policy, problem(case), state_of(play, problem(case)))
         agree(features, looked.features, features._fields)
-        of_trees = encoded(weights.tree.encoder, play, features)
+        of_trees = embeddings_of(weights.tree.encoder, play, features)
         agree(of_trees, looked.tree_embeddings, parts)
-        agree(encoded(weights.workload.encoder, play, features), looked.workload_embeddings, parts)
+        agree(
+            embeddings_of(weights.workload.encoder, play, features),
+            looked.workload_embeddings,
+            parts,
+        )
         agrees("logits", tree_logits(weights.tree, of_trees.tree), looked.tree_scores)
         agree(weights.scores(play, features), looked.scores, Scores._fields)
         play.play_round(weights, rng, 1.0, True)

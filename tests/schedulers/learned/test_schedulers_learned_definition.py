@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gradweave.learning.policies.policy import WIDTH, encoded, read_weights
+from gradweave.learning.policies.policy import WIDTH, embeddings_of, read_weights
 from gradweave.schedulers.learned import features as of
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import OngoingEpisode
@@ -77,7 +77,9 @@ def test_a_round_is_evaluated_as_described(name, collective, trees):
     features, hops = play.features(), problem.hops
     for agent in weights:
         by_loops = embeddings_by_loops(agent.encoder, features, play)
-        for got, wanted in zip(encoded(agent.encoder, play, features), by_loops, strict=False):
+        for got, wanted in zip(
+            embeddings_of(agent.encoder, play, features), by_loops, strict=False
+        ):
             np.testing.assert_allclose(got, wanted, **CLOSE)
     server, link, tree = by_loops
     scores, own = weights.scores(play, features), weights.workload

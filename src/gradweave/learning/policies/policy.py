@@ -129,7 +129,7 @@ class PolicyWeights(NamedTuple):
         temperature: float,
     ) -> NDArray[np.bool_]:
         """[Q] flow-tree selection: the trees of the round."""
-        embeddings = encoded(self.tree.encoder, episode, features)
+        embeddings = embeddings_of(self.tree.encoder, episode, features)
         logits = tree_logits(self.tree, embeddings.tree)
         noise = rng.logistic(size=len(logits)) * temperature
         selected = features.candidates & (logits + noise > 0)
@@ -139,7 +139,7 @@ class PolicyWeights(NamedTuple):
 
     def scores(self, episode: "OngoingEpisode", features: Round) -> Scores:
         """Workload scheduling: the weights of the features of the round's workloads."""
-        embeddings = encoded(self.workload.encoder, episode, features)
+        embeddings = embeddings_of(self.workload.encoder, episode, features)
         edges = _edges(episode)
         return workload_scores(self.workload, embeddings, edges.times, edges.on_hops)
 
@@ -265,7 +265,9 @@ def workload_scores(
     )
 
 
-def encoded(weights: EncoderWeights, episode: "OngoingEpisode", features: Round) -> Embeddings:
+def embeddings_of(
+    weights: EncoderWeights, episode: "OngoingEpisode", features: Round
+) -> Embeddings:
     """Message passing at a round's start in an episode, in compiled loops.
 
     Args:

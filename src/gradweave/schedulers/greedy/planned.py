@@ -15,7 +15,7 @@ from gradweave.topology.topology import Topology
 
 Plan = Literal["learned", "even"]
 _TRAINED = LazyModule("gradweave.learning.policies.plan")
-"""The trained policy, by name: training stands on the strategies, not the reverse."""
+"""The trained policy. It is loaded by name, since `learning` imports the strategies."""
 
 
 @dataclasses.dataclass(frozen=True)

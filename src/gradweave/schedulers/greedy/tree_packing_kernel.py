@@ -198,7 +198,7 @@ def _set_duals(links: Links, plan: Plan, load: Floats, dual: Floats) -> None:
             dual[link] = dual[link] / whole + plan.near * plan.delay[link]
 
 
-# # Below, arrays are taken out of their tuples before a loop: each access within the loop would
+# Below, arrays are taken out of their tuples before a loop: each access within the loop would
 # count references.
 
 

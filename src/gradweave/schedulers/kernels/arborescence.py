@@ -125,7 +125,7 @@ def _grow(growing: _Growing, parent: Integers) -> None:
             else:
                 length = _make_cycle(growing, length, before, nodes)
                 nodes += 1
-    # # Expand cycles from the outermost nodes inwards: the arc that enters a cycle replaces the
+    # Expand cycles from the outermost nodes inwards: the arc that enters a cycle replaces the
     # cycle's arc into that server, and likewise in the cycles within.
     for node in range(nodes - 1, -1, -1):
         inner = growing.entered[node]

@@ -30,8 +30,8 @@ class Episode(NamedTuple):
     """[N, Q] hop of each transfer."""
 
 
-class Decides(Protocol):
-    """What decides in an episode: `rule.RuleWeights`, or trained policies (`learning.policies`)."""
+class Policy(Protocol):
+    """Selects trees and scores workloads: `rule.RuleWeights`, or the policies that were trained."""
 
     def select(
         self,
@@ -81,7 +81,7 @@ class OngoingEpisode:
         self.used = np.zeros(len(problem.workloads.capacity), bool)
         self.used[problem.hops.links[self.there[problem.hop_of_link]]] = True
         self.edges: Any = None
-        """What trained policies know of the stage; None until they have looked at it."""
+        """`learning.policies.messages.StageEdges`, once a trained policy has computed them."""
         self._count()
 
     def _count(self) -> None:
@@ -153,7 +153,7 @@ class OngoingEpisode:
 
     def play_round(
         self,
-        weights: Decides,
+        weights: Policy,
         rng: np.random.Generator,
         temperature: float,
         select: bool,
@@ -227,7 +227,7 @@ class OngoingEpisode:
 
 def play(
     problem: CompiledInstance,
-    weights: Decides,
+    weights: Policy,
     *,
     seed: int | tuple[int, ...],
     temperature: float = 1.0,
@@ -242,7 +242,7 @@ def play(
 
     Args:
         problem: the problem to schedule.
-        weights: what decides.
+        weights: the policy.
         seed: the seed of every random choice.
         temperature: temperature of the draws; 0 takes the best actions, ties broken at random.
         select: whether flow-tree selection acts; if not, every tree is selected.

@@ -23,10 +23,10 @@ from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-    from gradweave.schedulers.learned.episode import Decides, Episode
+    from gradweave.schedulers.learned.episode import Episode, Policy
 
 _TRAINED = LazyModule("gradweave.learning.policies.policy")
-"""The trained policies, by name: training stands on the strategies, not the reverse."""
+"""The trained policies. They are loaded by name, since `learning` imports the strategies."""
 ROUTES = 4
 """Most shortest routes to look for between two servers."""
 RECEIVERS = 48
@@ -124,7 +124,7 @@ class Learned(Scheduler):
         """The stage that is played; the other is its reverse."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 
-    def _stage(self, topology: Topology, weights: "Decides", seed: int, stop: Stop) -> Schedule:
+    def _stage(self, topology: Topology, weights: "Policy", seed: int, stop: Stop) -> Schedule:
         # Imported here: importing compiled modules takes longer than most strategies.
         from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 
@@ -196,7 +196,7 @@ def _episode_s(instance: Instance) -> float:
 
 def best_of(
     problem: "CompiledInstance",
-    weights: "Decides",
+    weights: "Policy",
     numbers: range,
     *,
     repair: bool = True,

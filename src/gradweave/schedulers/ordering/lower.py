@@ -43,9 +43,8 @@ def lower(
     """
     nodes, offsets = topology.nodes_along(*take_rows(links, first, hop))
     source, target = nodes[offsets[:-1]], nodes[offsets[1:] - 1]
-    if rounds is not None:
-        in_rounds = rounds
-    else:
+    in_rounds = rounds
+    if in_rounds is None:
         cells = topology.rank.astype(np.int64) * len(root)
         in_rounds = rounds_in_order(
             links,
@@ -135,9 +134,10 @@ def rounds_in_order(
             exchange sums; different for all, if not given.
     """
     ready, read = np.zeros(cells, np.int64), np.zeros(cells, np.int64)
+    # [L] the first round with room, and the number of its transfers so far.
     free, load = np.zeros(len(capacity), np.int64), np.zeros(len(capacity), np.int64)
-    """[L] the first round with room, and its transfers so far."""
     rounds = np.empty(len(hop), np.int64)
+    # Transfers begin to t are those of t's unit so far; `at` is the earliest round for all of them.
     at = begin = 0
     for t in range(len(hop)):
         if unit is None or not t or unit[t] != unit[t - 1]:
@@ -150,7 +150,8 @@ def rounds_in_order(
         if unit is not None and t + 1 < len(hop) and unit[t + 1] == unit[t]:
             continue
         for x in range(begin, t + 1):
-            for link in links[first[hop[x]] : first[hop[x] + 1]]:
+            for i in range(first[hop[x]], first[hop[x] + 1]):
+                link = links[i]
                 load[link] = load[link] + 1 if free[link] == at else 1
                 full = load[link] >= capacity[link]
                 free[link], load[link] = at + full, 0 if full else load[link]

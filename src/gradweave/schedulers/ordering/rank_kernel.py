@@ -130,7 +130,7 @@ def dispatch(
         [P·M] start of each transfer, piece by piece; the total seconds; and how often a transfer
         was tried.
     """
-    # # One loop over local arrays: each access to an array in a named tuple counts references,
+    # One loop over local arrays: each access to an array in a named tuple counts references,
     # which made this 5 to 20 times slower.
     each, count, links = trees.hop.shape[1], len(order), len(wires.bandwidth)
     (

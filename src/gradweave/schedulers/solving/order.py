@@ -20,14 +20,12 @@ DEFAULT: tuple[Scheduler, ...] = (
     Ring(forwarding=False),
     Grown(),
     Learned(),
-    # # On some leaf–spine networks the policies beat the rule: 24 rounds instead of 26 on 36
-    # servers
-    # # at 3:1.
+    # On some leaf–spine networks the policies beat the rule: 24 rounds instead of 26 on 36 servers
+    # at 3:1.
     Learned(policy="trained"),
     Exact(effort=1.5, open_questions=1),
-    # # Last, if the bound is not met: on some leaf–spine networks the drawn rounds are better
-    # without
-    # # repairs (7 rounds per stage, 8 with repairs, on 3 leaves of 7 servers).
+    # Last, if the bound is not met: on some leaf–spine networks the drawn rounds are better without
+    # repairs (7 rounds per stage, 8 with repairs, on 3 leaves of 7 servers).
     Learned(repair=False),
 )
 """The strategies that `solve` tries by default; `in_order` sorts them."""

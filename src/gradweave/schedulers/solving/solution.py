@@ -131,7 +131,7 @@ class Solution(Drawn):
 
     @property
     def seconds(self) -> float:
-        """When the last job ends, or the time of a collective among all servers if it has one."""
+        """Seconds until the last job ends; for a collective among all servers, its timing's."""
         return float(self.job_seconds.max()) if self.judge else self._timed.seconds
 
     @property

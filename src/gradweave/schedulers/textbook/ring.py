@@ -215,7 +215,7 @@ class _Flows:
         lap, place = np.divmod(np.arange(len(self.reach)), count)
         step = np.arange(self.steps.max())[:, None]
         root_place = (place + (self.reach - step if scatter else -step)) % count
-        # # The extra step of the reduce-scatter sends data that is already complete: a copy, which
+        # The extra step of the reduce-scatter sends data that is already complete: a copy, which
         # changes no root's result.
         op = np.where(scatter & (step < self.reach), REDUCE, COPY)
         # Pieces are numbered by their roots' ranks, then by cycle.

@@ -161,7 +161,7 @@ class GrowthSlots:
 
         hop = hops.slots(topology.capacity, min(most, len(root)), spare)
         links, first = take_rows(hops.links, hops.first_link, hop)
-        # # A link needs no more capacity than the slots over it, however large its capacity: each
+        # A link needs no more capacity than the slots over it, however large its capacity: each
         # unit has a slot in the arrays.
         capacity = np.minimum(topology.capacity, np.bincount(links, minlength=len(topology.source)))
         if intake is None:
