@@ -26,7 +26,7 @@ from gradweave.schedulers import (
     PostalTree,
     Ring,
 )
-from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedules import Demand
 
 NETWORKS = promises.SMALL

@@ -63,7 +63,7 @@ def test_one_whose_caller_has_a_schedule_may_end_without(scheduler):
     strategy, network = from_spec(scheduler), gw.topology.from_spec("torus:12x12")
     late = dataclasses.replace(Stop.after(1e-9), dispensable=True)
     with pytest.raises(NoScheduleError):
-        strategy.schedule_until(network, late)
+        strategy.schedule_until(network, "all_reduce", late)
 
 
 def test_a_search_that_has_time_is_the_same_as_one_without_a_limit():

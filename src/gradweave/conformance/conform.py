@@ -8,8 +8,7 @@ from gradweave import lazy, plugins
 from gradweave.conformance.finding import Findings
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers import spec as schedulers
-from gradweave.schedulers.demand_strategy import DemandStrategy
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler
 from gradweave.specification import parse_spec
 from gradweave.topology import spec as topologies
 

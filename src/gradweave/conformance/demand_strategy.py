@@ -13,7 +13,7 @@ from gradweave.conformance.networks import network, relabelled
 from gradweave.conformance.scheduler import same_schedule
 from gradweave.errors import GradweaveError, NoScheduleError
 from gradweave.processes.owned import temporary_folder
-from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedules.demand import NAMES, ROOTED, Demand, collective, sends
 from gradweave.schedules.file import load

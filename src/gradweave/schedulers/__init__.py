@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 from gradweave.schedulers import spread
 from gradweave.schedulers.demand_spec import DEMAND_STRATEGIES, demand_strategy
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.exact.demand import DemandProof, ExactDemand
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.exact.proof import Proof
@@ -17,7 +16,7 @@ from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.under_way import Replanned, replan
-from gradweave.schedulers.scheduler import Scheduler, Traits, to_spec
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, Traits, to_spec
 from gradweave.schedulers.solving.demands import Apart, solve_demand
 from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.solving.order import DEFAULT

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 
 from gradweave.errors import OptionError, SpecError
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.exact.demand import ExactDemand
 from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.packing.joint import Joint
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler
 from gradweave.schedulers.solving.demands import Apart
 from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.spec import from_spec, made_of, split_specs

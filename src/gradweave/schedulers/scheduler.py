@@ -1,12 +1,14 @@
-"""The protocol of schedulers: they take a topology and return a verified schedule."""
+"""The protocol of strategies: they take a topology and return a verified schedule."""
 
 import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from gradweave.errors import OptionError
+from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedules.compose import compose, reverse
+from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.spec import as_topology
@@ -72,10 +74,17 @@ class Traits:
 
 @dataclasses.dataclass(frozen=True)
 class Strategy(abc.ABC):
-    """A scheduler, or a strategy for demands: options are fields, checked at construction."""
+    """One way to plan: a scheduler, or a strategy for demands.
+
+    Options are fields, checked at construction. A subclass defines `name` and `make`, and `traits`
+    if it has any; it may define `steps_fit_rounds`, `improve` and `bounded`. Nothing else is
+    overridden. Callers use `schedule`, or in a search `schedule_until`, which verify the result.
+    """
 
     name: ClassVar[str]
     """The strategy's name on the command line and in files."""
+    time_share: ClassVar[float] = 1.0
+    """Its share of a search's time for jobs, relative to that of other strategies."""
 
     @property
     def traits(self) -> Traits:
@@ -89,6 +98,34 @@ class Strategy(abc.ABC):
             for field in dataclasses.fields(self)
             if field.repr
         }
+
+    def schedule_until(
+        self,
+        topology: Topology,
+        asked: Any,
+        stop: Stop,
+        *,
+        seed: int = 0,
+        known: Schedule | None = None,
+    ) -> Schedule:
+        """As `schedule`, within the time that a caller's search has left.
+
+        Args:
+            topology: the network.
+            asked: a collective among all servers, for a scheduler; otherwise a demand.
+            stop: when to return the best found so far.
+            seed: the only source of every random choice.
+            known: an existing schedule, for strategies that can start from one.
+        """
+        if isinstance(asked, Demand):
+            asked.check_servers(topology)
+        elif asked not in COLLECTIVES:
+            raise OptionError(
+                f"collective: expected one of {', '.join(COLLECTIVES)}, got {asked!r}"
+            )
+        given = topology, asked, seed, stop
+        made = self.make(*given) if known is None else self.improve(known, *given)
+        return self.verified(made, seed)
 
     def verified(self, made: Schedule, seed: int) -> Schedule:
         """The schedule, verified under the strategy's rules, with its provenance.
@@ -104,23 +141,48 @@ class Strategy(abc.ABC):
         ).raise_if_invalid()
         return schedule
 
-
-@dataclasses.dataclass(frozen=True)
-class Scheduler(Strategy):
-    """One strategy for a collective among all servers.
-
-    A subclass defines `name` and `make`, and `traits` if it has any; it may define
-    `steps_fit_rounds` and `improve`. Nothing else is overridden. Callers use `schedule`, which
-    verifies the result.
-    """
-
-    def steps_fit_rounds(self, topology: Topology) -> bool:
-        """Whether it proceeds in steps that each take one round on a network.
+    @abc.abstractmethod
+    def make(self, topology: Topology, asked: Any, seed: int, stop: Stop, /) -> Schedule:
+        """Makes the schedule; callers verify it and add its provenance.
 
         Args:
             topology: the network.
+            asked: a collective among all servers, for a scheduler: a stage, or both. Otherwise a
+                demand: the blocks to sum and move, by servers of the network.
+            seed: the only source of every random choice.
+            stop: when to return the best found so far; strategies that do not search ignore it.
+
+        Returns:
+            The schedule; its provenance is filled in by the caller.
+
+        Raises:
+            NoScheduleError: if the strategy finds none, or does not support the demand.
         """
+
+    def improve(
+        self, known: Schedule, topology: Topology, asked: Any, seed: int, stop: Stop, /
+    ) -> Schedule:
+        """As `make`, given a valid schedule of the same problem, which most strategies ignore."""
+        return self.make(topology, asked, seed, stop)
+
+    def bounded(
+        self, topology: Topology, asked: Any, stop: Stop, /, *, seed: int = 0
+    ) -> tuple[Schedule, SecondsBound | None]:
+        """As `schedule_until`, with the bound that its search has proved, if it proves any."""
+        return self.schedule_until(topology, asked, stop, seed=seed), None
+
+    def steps_fit_rounds(self, topology: Topology) -> bool:
+        """Whether it proceeds in steps that each take one round on a network."""
         return False
+
+    def refused(self, why: str) -> NoScheduleError:
+        """The error for a problem that the strategy does not support."""
+        return NoScheduleError(f"{self.name}: {why}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheduler(Strategy):
+    """One strategy for a collective among all servers: `make` is asked for a collective."""
 
     def schedule(
         self,
@@ -148,64 +210,43 @@ class Scheduler(Strategy):
             InvalidScheduleError: if the strategy has a bug: its schedule does not verify.
         """
         network = as_topology(topology)
-        return self.schedule_until(network, Stop.after(time_limit), collective, seed=seed)
+        return self.schedule_until(network, collective, Stop.after(time_limit), seed=seed)
 
-    def schedule_until(
+
+@dataclasses.dataclass(frozen=True)
+class DemandStrategy(Strategy):
+    """One strategy for demands: `make` is asked for a demand."""
+
+    forwards: ClassVar[bool] = False
+    """Whether its routes may pass through servers of the job."""
+
+    @property
+    def traits(self) -> Traits:
+        """The strategy's traits: whether it forwards."""
+        return Traits(forwards=self.forwards)
+
+    def schedule(
         self,
-        topology: Topology,
-        stop: Stop,
-        collective: Collective = "all_reduce",
+        topology: Topology | str,
+        demand: Demand,
         *,
         seed: int = 0,
-        known: Schedule | None = None,
+        time_limit: float | None = None,
     ) -> Schedule:
-        """As `schedule`, within the time that a caller's search has left.
+        """Makes a fast schedule, and verifies it.
 
         Args:
-            topology: the network.
-            stop: when to return the best found so far.
-            collective: a stage, or both.
+            topology: the network, or its specification or file as on the command line.
+            demand: the blocks to sum and move.
             seed: the only source of every random choice.
-            known: an existing schedule, for strategies that can start from one.
-        """
-        if collective not in COLLECTIVES:
-            raise OptionError(
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
-            )
-        given = topology, collective, seed, stop
-        made = self.make(*given) if known is None else self.improve(known, *given)
-        return self.verified(made, seed)
-
-    @abc.abstractmethod
-    def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
-        """Makes the schedule; `schedule` verifies it and adds its provenance.
-
-        Args:
-            topology: the network.
-            collective: a stage, or both.
-            seed: the only source of every random choice.
-            stop: when to return the best found so far; strategies that do not search ignore it.
-
-        Returns:
-            The schedule; its provenance is filled in by `schedule`.
+            time_limit: seconds after which to return the best found so far.
 
         Raises:
-            NoScheduleError: if the strategy finds none.
+            NoScheduleError: if the strategy finds none, or does not support the demand.
+            InvalidScheduleError: if the strategy has a bug: its schedule does not verify.
         """
-
-    def improve(
-        self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
-    ) -> Schedule:
-        """As `make`, given an existing schedule, which most strategies ignore.
-
-        Args:
-            known: a valid schedule of the same network and collective.
-            topology: the network.
-            collective: a stage, or both.
-            seed: the only source of every random choice.
-            stop: when to return the best found so far.
-        """
-        return self.make(topology, collective, seed, stop)
+        network = as_topology(topology)
+        return self.schedule_until(network, demand, Stop.after(time_limit), seed=seed)
 
 
 def to_spec(scheduler: Strategy) -> str:

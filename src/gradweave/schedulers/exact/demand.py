@@ -13,13 +13,12 @@ from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.demands.unicast import Unit, unicast
 from gradweave.errors import OptionError
 from gradweave.schedulers.carriers import Carrier, Plan, Trees
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.exact.demand_model import DemandModel, Moved, Sent
 from gradweave.schedulers.exact.model import Effort
 from gradweave.schedulers.flows.unicast import messages_of
 from gradweave.schedulers.ordering.cuts import Cut
 from gradweave.schedulers.ordering.pieces import Ordered, Pieces
-from gradweave.schedulers.scheduler import check_counts
+from gradweave.schedulers.scheduler import DemandStrategy, check_counts
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND, Schedule
 from gradweave.simulator.seconds import event_seconds

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound
-from gradweave.schedulers.demand_strategy import DemandStrategy
+from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
 from gradweave.stop import Stop

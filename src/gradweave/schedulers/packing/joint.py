@@ -10,11 +10,11 @@ from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.carriers import Plan, even_plan
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.ordering.pieces import Pieces
 from gradweave.schedulers.packing.joint_program import plan
 from gradweave.schedulers.packing.stages import Stages
+from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedulers.textbook.runtimes import Chain, Direct
 from gradweave.schedulers.trees.disjoint_trees import disjoint_carriers
 from gradweave.schedules.demand import Demand

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import InvalidScheduleError, NoScheduleError, OptionError
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.flows.even_routes import EvenRoutes
 from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.ordering.in_order import InOrder, Order
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.repairing.kept import check_start, now_ids
+from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedules.compose import at_once
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.given import as_schedule

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.packing.paths import may_leave_residual
 from gradweave.schedulers.repairing.earlier_plan import EarlierPlan
-from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, to_spec
 from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.solving.job_goal import HOPELESS, JobGoal
 from gradweave.schedulers.solving.solution import Solution

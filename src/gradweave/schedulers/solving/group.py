@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.demand_strategy import DemandStrategy
-from gradweave.schedulers.scheduler import Scheduler, to_spec
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, to_spec
 from gradweave.schedulers.solving.seconds import solve_for_seconds
 from gradweave.schedules.demand import Demand, Sets
 from gradweave.schedules.schedule import DEMAND, Collective, Schedule

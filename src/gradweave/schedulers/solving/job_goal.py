@@ -13,11 +13,10 @@ from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Order
 from gradweave.schedulers.ordering.job_orders import job_orders, neighbours, suited_order
 from gradweave.schedulers.packing.joint import Joint
-from gradweave.schedulers.scheduler import NEAR_BOUND
+from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy
 from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.strategy_search import Candidate, Goal
 from gradweave.schedules.demand import Demand
@@ -45,9 +44,6 @@ ROUNDING = 1e-9
 """Relative improvement below which an order does not count as better."""
 
 
-Plan = Candidate[DemandStrategy]
-
-
 class _Tried(NamedTuple):
     """An order of a plan's jobs."""
 
@@ -57,7 +53,7 @@ class _Tried(NamedTuple):
     place: tuple[int, ...]
 
 
-class JobGoal(Goal[DemandStrategy]):
+class JobGoal(Goal):
     """An objective of a demand's jobs on a runtime, and the bounds on it so far.
 
     Args:
@@ -108,11 +104,11 @@ class JobGoal(Goal[DemandStrategy]):
         """Slightly above the lower bound."""
         return self.least * (1 + NEAR_BOUND)
 
-    def so_far(self, best: Plan) -> str:
+    def so_far(self, best: Candidate) -> str:
         """The distance of the best plan from the bound, for progress lines."""
         return f"; {best.value / self.least - 1:.1%} above the bound"
 
-    def part(self, stop: Stop, remaining: Sequence[DemandStrategy], best: Plan | None) -> Stop:
+    def part(self, stop: Stop, remaining: Sequence[Strategy], best: Candidate | None) -> Stop:
         """The first strategy's share of the time, and the seconds that it must beat.
 
         For the makespan, strategies share by `time_share`. For other objectives the first takes
@@ -129,8 +125,8 @@ class JobGoal(Goal[DemandStrategy]):
         return dataclasses.replace(part, below=below)
 
     def candidates(
-        self, scheduler: DemandStrategy, seed: int, stop: Stop, best: Plan | None
-    ) -> Iterator[Plan]:
+        self, scheduler: Strategy, seed: int, stop: Stop, best: Candidate | None
+    ) -> Iterator[Candidate]:
         """The strategy's plan, with its jobs in the best order found."""
         several, makespan = len(self.demand.jobs) > 1, self.objective.name == "makespan"
         making = stop.part(1 - ORDERING) if several and makespan else stop
@@ -143,13 +139,13 @@ class JobGoal(Goal[DemandStrategy]):
             plan = self.in_best_order(plan, until, math.inf if best is None else best.value)
         yield plan
 
-    def attempt(self, found: Plan, wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
         """The outcome of the strategy that found this plan."""
         seconds = float(found.job_seconds.max())
         rounds = found.schedule.rounds
         return Attempt(found.scheduler, rounds, wall_s, value=found.value, seconds=seconds)
 
-    def solution(self, best: Plan, seed: int) -> Solution:
+    def solution(self, best: Candidate, seed: int) -> Solution:
         """The best plan, with its bounds."""
         name, runtime = self.objective.name, self.runtime
         options = best.scheduler.options()
@@ -187,7 +183,7 @@ class JobGoal(Goal[DemandStrategy]):
         takes = np.array([[float(one) for one in each.takes] for each in machines])
         return suited_order(self.objective, takes, self.least)
 
-    def judged(self, schedule: Schedule, scheduler: DemandStrategy) -> Plan:
+    def judged(self, schedule: Schedule, scheduler: Strategy) -> Candidate:
         """A schedule with its objective value on the runtime.
 
         Args:
@@ -200,7 +196,7 @@ class JobGoal(Goal[DemandStrategy]):
         value = self.objective.value(ends_s)
         return Candidate(schedule, scheduler, value, schedule, job_seconds=ends_s)
 
-    def in_best_order(self, plan: Plan, stop: Stop, below: float = np.inf) -> Plan:
+    def in_best_order(self, plan: Candidate, stop: Stop, below: float = np.inf) -> Candidate:
         """The plan with its jobs in the best order found, or unchanged if no order is better.
 
         Args:

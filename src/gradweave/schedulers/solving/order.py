@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gradweave.bounds import Bound
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.learned.learned import Learned
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Scheduler, Strategy
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.trees.grown import Grown
@@ -32,8 +32,8 @@ DEFAULT: tuple[Scheduler, ...] = (
 
 
 def in_order(
-    schedulers: Sequence[Scheduler], topology: Topology, collective: Collective, bound: Bound
-) -> list[Scheduler]:
+    schedulers: Sequence[Strategy], topology: Topology, collective: Collective, bound: Bound
+) -> list[Strategy]:
     """The strategies in the order to try them: repairs, promising rings, then in the order given.
 
     A ring is promising if it can meet the bound with each step in one round. Such a ring never
@@ -56,7 +56,7 @@ def in_order(
     many = topology.num_servers > TUNING.quickly_grown_servers
     symmetric_first = many or has_family_symmetry(topology)
 
-    def place(one: Scheduler) -> int:
+    def place(one: Strategy) -> int:
         if one.traits.repairs:
             return 0
         if ring_may_do and one.steps_fit_rounds(topology):

@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 
 from gradweave.bounds import Bound, Exhausted
 from gradweave.errors import OptionError
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import Strategy
 from gradweave.schedulers.solving.order import in_order
 from gradweave.schedulers.solving.solution import Attempt, Solution, bound_for, kept_certificates
 from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
@@ -20,7 +20,7 @@ def solve_for_rounds(
     topology: Topology,
     *,
     collective: Collective,
-    schedulers: Sequence[Scheduler],
+    schedulers: Sequence[Strategy],
     seed: int,
     stop: Stop,
     progress: Callable[[str], None],
@@ -47,7 +47,7 @@ def solve_for_rounds(
     return search.solution()
 
 
-class Rounds(Goal[Scheduler]):
+class Rounds(Goal):
     """Minimises rounds: each strategy gives one schedule; the bound holds for all strategies.
 
     Args:
@@ -60,7 +60,7 @@ class Rounds(Goal[Scheduler]):
     bound: Bound
 
     def __init__(
-        self, topology: Topology, collective: Collective, schedulers: Sequence[Scheduler]
+        self, topology: Topology, collective: Collective, schedulers: Sequence[Strategy]
     ) -> None:
         self.topology, self.collective, self._schedulers = topology, collective, schedulers
         self.name = repr(topology.name)
@@ -75,24 +75,24 @@ class Rounds(Goal[Scheduler]):
         return self.bound.rounds
 
     def candidates(
-        self, scheduler: Scheduler, seed: int, stop: Stop, best: Candidate[Scheduler] | None
-    ) -> Iterator[Candidate[Scheduler]]:
+        self, scheduler: Strategy, seed: int, stop: Stop, best: Candidate | None
+    ) -> Iterator[Candidate]:
         """The strategy's single schedule."""
         known = None if best is None else best.schedule
         made = scheduler.schedule_until(
-            self.topology, stop, self.collective, seed=seed, known=known
+            self.topology, self.collective, stop, seed=seed, known=known
         )
         yield Candidate(made, scheduler, made.rounds, made)
 
-    def attempt(self, found: Candidate[Scheduler], wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
         """The outcome of the strategy that found this schedule."""
         return Attempt(found.scheduler, found.schedule.rounds, wall_s, value=found.value)
 
-    def so_far(self, best: Candidate[Scheduler]) -> str:
+    def so_far(self, best: Candidate) -> str:
         """The best rounds so far and the bound, for progress lines."""
         return f"; {counted(best.schedule.rounds, 'round')} so far, bound {self.bound.rounds}"
 
-    def learn(self, found: Candidate[Scheduler]) -> None:
+    def learn(self, found: Candidate) -> None:
         """Takes over the bound of an exhaustive search if it holds for all strategies."""
         proved = found.schedule.bound
         if proved is None or proved.kind != "exact" or proved.rounds <= self.bound.rounds:
@@ -103,7 +103,7 @@ class Rounds(Goal[Scheduler]):
             exact = Bound(proved.rounds, "exact", (certificate,))
             self.bound = exact.on(self.topology, pieces)
 
-    def solution(self, best: Candidate[Scheduler], seed: int) -> Solution:
+    def solution(self, best: Candidate, seed: int) -> Solution:
         """The best schedule, which states the bound if its rounds are comparable with it."""
         compare = best.scheduler.traits.rounds_compare
         bound = self.bound
@@ -114,7 +114,7 @@ class Rounds(Goal[Scheduler]):
         return Solution(schedule, best.scheduler, "rounds", rounds_bound=self.bound)
 
 
-def _pieces_in_all(scheduler: Scheduler, topology: Topology) -> int:
+def _pieces_in_all(scheduler: Strategy, topology: Topology) -> int:
     traits = scheduler.traits
     if traits.own_pieces:
         return 0

@@ -18,7 +18,7 @@ from gradweave.schedulers.grid.hierarchical import Hierarchical
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.repaired_plans import RepairedPlan, most_kept, repaired_plans
-from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler
+from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, Strategy
 from gradweave.schedulers.solving.own import STRATEGIES, own_schedule
 from gradweave.schedulers.solving.pieces import piece_counts
 from gradweave.schedulers.solving.solution import (
@@ -90,8 +90,8 @@ def solve_for_seconds(
     gradient_bytes: float,
     *,
     collective: Collective,
-    schedulers: Sequence[Scheduler] | None,
-    first: Sequence[Scheduler],
+    schedulers: Sequence[Strategy] | None,
+    first: Sequence[Strategy],
     start_from: Schedule | None = None,
     seed: int,
     stop: Stop,
@@ -117,8 +117,8 @@ def solve_for_seconds(
             f"solve: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
         )
     ready = ready_times(topology, ready_at_s)
-    last_resort: list[Scheduler] = []
-    by_groups: list[Scheduler] = []
+    last_resort: Sequence[Strategy] = ()
+    by_groups: Sequence[Strategy] = ()
     if schedulers is None:
         schedulers, last_resort = _strategies(topology, collective, ready)
         by_groups = _by_groups(topology, ready)
@@ -180,7 +180,7 @@ def _strategies(
     return equal, [one for one in fitting if one.traits.own_pieces]
 
 
-class Seconds(Goal[Scheduler]):
+class Seconds(Goal):
     """Minimises time in the event model for a gradient of a given size.
 
     Args:
@@ -228,24 +228,24 @@ class Seconds(Goal[Scheduler]):
         """Slightly above the lower bound on time."""
         return self._least * (1 + NEAR_BOUND)
 
-    def is_near(self, best: Candidate[Scheduler] | None) -> bool:
+    def is_near(self, best: Candidate | None) -> bool:
         """Whether the best is so close to the bound that long searches are not worth it."""
         many = self.topology.num_servers >= TUNING.many_servers
         near = TUNING.near_of_many if many else TUNING.near
         return best is not None and best.value <= self._least * (1 + near)
 
-    def leaves_bandwidth(self, best: Candidate[Scheduler] | None) -> bool:
+    def leaves_bandwidth(self, best: Candidate | None) -> bool:
         """Whether bandwidth limits the time, and the best is still far above the bound."""
         if self._bound is None or self._bound.kind != "bandwidth":
             return False
         return best is None or best.value > self._least * (1 + TUNING.far)
 
-    def so_far(self, best: Candidate[Scheduler]) -> str:
+    def so_far(self, best: Candidate) -> str:
         """The best time so far and the bound, for progress lines."""
         least = f", at least {format_seconds(self._least)}" if self._least else ""
         return f"; {format_seconds(best.value)} so far{least}"
 
-    def attempt(self, found: Candidate[Scheduler], wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
         """The outcome of a strategy, with the times of its best variant."""
         return Attempt(
             found.scheduler,
@@ -259,8 +259,8 @@ class Seconds(Goal[Scheduler]):
         )
 
     def candidates(
-        self, scheduler: Scheduler, seed: int, stop: Stop, best: Candidate[Scheduler] | None
-    ) -> Iterator[Candidate[Scheduler]]:
+        self, scheduler: Strategy, seed: int, stop: Stop, best: Candidate | None
+    ) -> Iterator[Candidate]:
         """The variants of a strategy's schedules, until one of a schedule is good enough."""
         content, to_beat = stop.at(self.target), math.inf if best is None else best.value
         least = math.inf
@@ -272,8 +272,8 @@ class Seconds(Goal[Scheduler]):
                 return
 
     def _schedules(
-        self, scheduler: Scheduler, seed: int, stop: Stop
-    ) -> Iterator[tuple[Schedule, Scheduler]]:
+        self, scheduler: Strategy, seed: int, stop: Stop
+    ) -> Iterator[tuple[Schedule, Strategy]]:
         """A strategy's schedules: as given, with more pieces per server, for rated capacities."""
         scheduler = self._for_this_gradient(scheduler)
         traits, schedulers = scheduler.traits, [scheduler]
@@ -293,15 +293,15 @@ class Seconds(Goal[Scheduler]):
                 made = self.schedule(each, self.rated, seed, stop)
                 yield refitted(made, self.topology), each
 
-    def schedule(self, scheduler: Scheduler, topology: Topology, seed: int, stop: Stop) -> Schedule:
+    def schedule(self, scheduler: Strategy, topology: Topology, seed: int, stop: Stop) -> Schedule:
         """One schedule of a strategy, made within the strategy's share of the time."""
         if scheduler.traits.own_pieces:
             stop = stop.part(TUNING.own_share)
         elif not self._equal_links:
             stop = stop.part(TUNING.other_share)
-        return scheduler.schedule_until(topology, stop, self.collective, seed=seed)
+        return scheduler.schedule_until(topology, self.collective, stop, seed=seed)
 
-    def _for_this_gradient(self, scheduler: Scheduler) -> Scheduler:
+    def _for_this_gradient(self, scheduler: Strategy) -> Strategy:
         """The strategy with the gradient's size and ready times filled in."""
         if scheduler.traits.takes_size:
             size: dict[str, float] = {"gradient_bytes": self.gradient_bytes}
@@ -312,8 +312,8 @@ class Seconds(Goal[Scheduler]):
         return scheduler
 
     def _in_fewer_steps(
-        self, scheduler: Scheduler, schedule: Schedule, seed: int, stop: Stop
-    ) -> Iterator[tuple[Schedule, Scheduler]]:
+        self, scheduler: Strategy, schedule: Schedule, seed: int, stop: Stop
+    ) -> Iterator[tuple[Schedule, Strategy]]:
         """Grown trees with fewer steps in sequence: the minimum, or one more.
 
         They are tried only if the latencies and overheads saved would be worth it. This is SCCL's
@@ -338,8 +338,8 @@ class Seconds(Goal[Scheduler]):
             yield self.schedule(with_fewer, network, seed, stop), with_fewer
 
     def variants(
-        self, schedule: Schedule, scheduler: Scheduler, stop: Stop, best: float
-    ) -> Iterator[Candidate[Scheduler]]:
+        self, schedule: Schedule, scheduler: Strategy, stop: Stop, best: float
+    ) -> Iterator[Candidate]:
         """A schedule as it is and with overlapping stages, each in ever finer parts.
 
         Args:
@@ -370,9 +370,7 @@ class Seconds(Goal[Scheduler]):
                     break
                 parts, last = 2 * parts, candidate.value
 
-    def cut(
-        self, base: Schedule, scheduler: Scheduler, parts: int, overlapped: bool
-    ) -> Candidate[Scheduler]:
+    def cut(self, base: Schedule, scheduler: Strategy, parts: int, overlapped: bool) -> Candidate:
         """A schedule with its pieces cut into parts, timed."""
         cut = split(base, parts)
         return Candidate(cut, scheduler, self.seconds_of(cut), base, parts, overlapped)
@@ -389,7 +387,7 @@ class Seconds(Goal[Scheduler]):
             return self.runtime.seconds(on_network, self.gradient_bytes, self.ready_at_s)
         return seconds(schedule, self.gradient_bytes, model, ready_at_s=self.ready_at_s)
 
-    def solution(self, best: Candidate[Scheduler], seed: int) -> Solution:
+    def solution(self, best: Candidate, seed: int) -> Solution:
         """The best candidate, verified, with its bounds."""
         traits = best.scheduler.traits
         options = dict(best.scheduler.options())
@@ -471,12 +469,12 @@ class Repairs:
     """Plans derived from a schedule before a fault; none without such a schedule."""
 
     plans: Sequence[RepairedPlan]
-    scheduler: Scheduler
+    scheduler: Strategy
     enough: bool
     """Whether a plan is so close to the bound that no search from scratch is needed."""
 
     @classmethod
-    def of(cls, goal: Seconds, start_from: Schedule | None, search: Search[Scheduler]) -> "Repairs":
+    def of(cls, goal: Seconds, start_from: Schedule | None, search: Search) -> "Repairs":
         """Makes the plans, and records the fastest as an attempt of the search."""
         if start_from is None:
             return cls((), Packed(), False)
@@ -499,7 +497,7 @@ class Repairs:
         search.add(goal.attempt(found, clock.now() - begun), found)
         return repairs
 
-    def kept_in(self, search: Search[Scheduler]) -> Solution:
+    def kept_in(self, search: Search) -> Solution:
         """The search's solution: the plan that keeps most, if it is nearly as fast as the best.
 
         Raises:
@@ -520,11 +518,11 @@ class Repairs:
         )
         return dataclasses.replace(search.solution(), repair=beside)
 
-    def _candidate(self, plan: RepairedPlan) -> Candidate[Scheduler]:
+    def _candidate(self, plan: RepairedPlan) -> Candidate:
         return Candidate(plan.schedule, self.scheduler, plan.seconds, plan.schedule)
 
 
-def _cut_coarser(search: Search[Scheduler], goal: Seconds) -> None:
+def _cut_coarser(search: Search, goal: Seconds) -> None:
     """Tries the best schedule's coarser cuts: fewer pieces per server, then fewer parts.
 
     Parts are refined by doubling, and piece counts chosen by how they fill the bottleneck, so that
@@ -552,7 +550,7 @@ def _cut_coarser(search: Search[Scheduler], goal: Seconds) -> None:
         search.add(goal.attempt(best, clock.now() - started), best)
 
 
-def _in_fewer_pieces(scheduler: Scheduler, tried: Sequence[int]) -> list[Scheduler]:
+def _in_fewer_pieces(scheduler: Strategy, tried: Sequence[int]) -> list[Strategy]:
     """A strategy with fewer pieces: divisors of its number of pieces, and smaller powers of 2."""
     count = scheduler.traits.pieces_per_server if scheduler.traits.takes_pieces else 1
     return [
@@ -562,7 +560,7 @@ def _in_fewer_pieces(scheduler: Scheduler, tried: Sequence[int]) -> list[Schedul
     ]
 
 
-def _in_pieces(scheduler: Scheduler, count: int) -> Scheduler:
+def _in_pieces(scheduler: Strategy, count: int) -> Strategy:
     """A strategy with `count` pieces per server, and its restarts divided by as many."""
     changes: dict[str, int] = {"pieces_per_server": count}
     if restarts := scheduler.options().get("restarts"):

@@ -14,7 +14,7 @@ from gradweave.bounds.of_schedule import certified_rounds
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.drawn import Drawn
 from gradweave.schedulers.repairing.kept import Kept
-from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, Strategy, to_spec
+from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy, to_spec
 from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.objective import JobObjective, Objective
 from gradweave.schedules.schedule import Collective, Schedule
@@ -231,7 +231,7 @@ class Solution(Drawn):
 def bound_for(
     topology: Topology,
     collective: Collective,
-    schedulers: Sequence[Scheduler],
+    schedulers: Sequence[Strategy],
     *,
     parts: int = 1,
     overlap: bool = False,

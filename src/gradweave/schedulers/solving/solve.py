@@ -10,10 +10,9 @@ from typing import Any, Literal, get_args, overload
 from gradweave.bounds.scale import has_equal_links
 from gradweave.errors import OptionError
 from gradweave.schedulers.demand_spec import as_demand_strategies
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.schedulers.repairing.repair import Repair
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler
 from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.solving.rounds import solve_for_rounds

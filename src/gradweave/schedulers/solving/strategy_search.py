@@ -4,7 +4,6 @@ import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +15,13 @@ from gradweave.schedulers.solving.solution import Attempt, Solution, Stopped
 from gradweave.schedules.schedule import Schedule
 from gradweave.stop import POLL_S, Stop
 
-S = TypeVar("S", bound=Strategy)
-"""The kind of strategies: schedulers, or strategies for demands."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Candidate(Generic[S]):
+class Candidate:
     """A schedule, and how it was made."""
 
     schedule: Schedule
-    scheduler: S
+    scheduler: Strategy
     value: float
     """The objective's value, which is minimised."""
     base: Schedule
@@ -38,7 +34,7 @@ class Candidate(Generic[S]):
     """[jobs] position of each in the order that links keep; empty for the strategy's order."""
 
 
-class Goal(abc.ABC, Generic[S]):
+class Goal(abc.ABC):
     """The quantity to minimise, and which schedules of a strategy to try for it."""
 
     name: str
@@ -51,8 +47,8 @@ class Goal(abc.ABC, Generic[S]):
 
     @abc.abstractmethod
     def candidates(
-        self, scheduler: S, seed: int, stop: Stop, best: Candidate[S] | None
-    ) -> Iterator[Candidate[S]]:
+        self, scheduler: Strategy, seed: int, stop: Stop, best: Candidate | None
+    ) -> Iterator[Candidate]:
         """A strategy's schedules and their variants, each with its value.
 
         Args:
@@ -67,26 +63,26 @@ class Goal(abc.ABC, Generic[S]):
         """
 
     @abc.abstractmethod
-    def attempt(self, found: Candidate[S], wall_s: float) -> Attempt:
+    def attempt(self, found: Candidate, wall_s: float) -> Attempt:
         """The outcome of the strategy whose best schedule this is."""
 
     @abc.abstractmethod
-    def so_far(self, best: Candidate[S]) -> str:
+    def so_far(self, best: Candidate) -> str:
         """The best value so far and the bound, for progress lines."""
 
     @abc.abstractmethod
-    def solution(self, best: Candidate[S], seed: int) -> Solution:
+    def solution(self, best: Candidate, seed: int) -> Solution:
         """The best schedule as it is returned, with its bounds."""
 
-    def part(self, stop: Stop, remaining: Sequence[S], best: Candidate[S] | None) -> Stop:
+    def part(self, stop: Stop, remaining: Sequence[Strategy], best: Candidate | None) -> Stop:
         """The stop for the first of the remaining strategies: by default, all the time left."""
         return dataclasses.replace(stop, dispensable=best is not None)
 
-    def learn(self, found: Candidate[S]) -> None:
+    def learn(self, found: Candidate) -> None:  # noqa: B027 - most learn nothing
         """Raises the target if a strategy has proved a stronger bound."""
 
 
-class Search(Generic[S]):
+class Search:
     """The strategies tried so far, and the best schedule found.
 
     Args:
@@ -96,18 +92,16 @@ class Search(Generic[S]):
         progress: called with a line about each step before it starts.
     """
 
-    def __init__(
-        self, goal: Goal[S], seed: int, stop: Stop, progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, goal: Goal, seed: int, stop: Stop, progress: Callable[[str], None]) -> None:
         self.goal, self.seed, self.stop = goal, seed, stop
-        self.best: Candidate[S] | None = None
+        self.best: Candidate | None = None
         self.attempts: list[Attempt] = []
         self._progress, self._begun = progress, clock.now()
         self._used_up, self._cut_short = stop.part(SEARCHING), False
 
     def try_each(
         self,
-        schedulers: Sequence[S],
+        schedulers: Sequence[Strategy],
         begin: Stop | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -131,7 +125,7 @@ class Search(Generic[S]):
             self.add(*_tried(self.goal, scheduler, self.seed, part, self.best))
             self._check_interrupted()
 
-    def _try_side_by_side(self, schedulers: Sequence[S], executor: Executor) -> None:
+    def _try_side_by_side(self, schedulers: Sequence[Strategy], executor: Executor) -> None:
         """Adds results in order. No flag reaches them: after an interrupt it waits for none."""
         running = [
             executor.submit(_elsewhere, self.goal, one, self.seed, self.stop.seconds_left)
@@ -149,7 +143,7 @@ class Search(Generic[S]):
             one.cancel()
         self._check_interrupted()
 
-    def _say(self, scheduler: S) -> None:
+    def _say(self, scheduler: Strategy) -> None:
         name = to_spec(scheduler) if isinstance(scheduler, Scheduler) else scheduler.name
         so_far = "" if self.best is None else self.goal.so_far(self.best)
         self._progress(f"trying {name}{so_far}")
@@ -159,7 +153,7 @@ class Search(Generic[S]):
         if self.best is None and self.stop.flag[0]:
             raise KeyboardInterrupt
 
-    def add(self, attempt: Attempt, found: Candidate[S] | None) -> None:
+    def add(self, attempt: Attempt, found: Candidate | None) -> None:
         """Records an attempt, and keeps its schedule if it is the best."""
         self.attempts.append(attempt)
         if found is None:
@@ -188,8 +182,8 @@ class Search(Generic[S]):
 
 
 def _tried(
-    goal: Goal[S], scheduler: S, seed: int, stop: Stop, best: Candidate[S] | None
-) -> tuple[Attempt, Candidate[S] | None]:
+    goal: Goal, scheduler: Strategy, seed: int, stop: Stop, best: Candidate | None
+) -> tuple[Attempt, Candidate | None]:
     """Tries one strategy: the attempt, and its best schedule over all variants."""
     began, found, reason = clock.now(), None, ""
     try:
@@ -209,7 +203,7 @@ def _tried(
 
 
 def _elsewhere(
-    goal: Goal[S], scheduler: S, seed: int, seconds: float
-) -> tuple[Attempt, Candidate[S] | None]:
+    goal: Goal, scheduler: Strategy, seed: int, seconds: float
+) -> tuple[Attempt, Candidate | None]:
     """`_tried` in another process, whose clock differs."""
     return _tried(goal, scheduler, seed, Stop.after(seconds), None)

@@ -7,9 +7,8 @@ import numpy as np
 
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.carriers import Trees, even_plan
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.ordering.pieces import Pieces
-from gradweave.schedulers.scheduler import check_counts
+from gradweave.schedulers.scheduler import DemandStrategy, check_counts
 from gradweave.schedulers.textbook.postal import tree_by_arrival
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule

@@ -16,10 +16,9 @@ from gradweave.schedulers.carriers import (
     even_plan,
     path_carrier,
 )
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.flows.even_routes import EvenRoutes
 from gradweave.schedulers.ordering.pieces import Pieces
-from gradweave.schedulers.scheduler import check_counts
+from gradweave.schedulers.scheduler import DemandStrategy, check_counts
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX
 from gradweave.schedules.demand import Demand

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.carriers import Carrier, Trees, even_plan
-from gradweave.schedulers.demand_strategy import DemandStrategy
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.ordering.pieces import Pieces
+from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedulers.trees.own_hops import OwnHops, units_of
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
