@@ -24,8 +24,7 @@ import table_templates
 import unfinished
 
 from benchmarks.claims import query
-from gradweave.schedulers.demand_spec import DEMAND_STRATEGIES
-from gradweave.schedulers.spec import STRATEGIES
+from gradweave.schedulers.spec import DEMAND_STRATEGIES, STRATEGIES
 
 
 @pytest.fixture

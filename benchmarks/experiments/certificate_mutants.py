@@ -33,8 +33,7 @@ from second_checker import SecondChecker
 import gradweave as gw
 import gradweave_check as checker
 from gradweave.errors import GradweaveError
-from gradweave.schedulers.demand_spec import as_demand_strategies
-from gradweave.schedulers.spec import from_spec
+from gradweave.schedulers.spec import as_demand_strategies, from_spec
 from gradweave.schedules.file import demand_to_object, from_bytes, to_bytes
 from gradweave.topology.formats.object import topology_to_object
 from tests.bounds.test_bounds_closing_cut import three_rings

@@ -42,8 +42,7 @@ import gradweave as gw
 from gradweave.bounds import SecondsBound, certify, seconds_bound
 from gradweave.errors import GradweaveError, TopologyError
 from gradweave.schedulers import Packed, plan_unicast, replan
-from gradweave.schedulers.demand_spec import demand_strategy
-from gradweave.schedulers.spec import from_spec, split_specs
+from gradweave.schedulers.spec import demand_strategy, from_spec, split_specs
 from gradweave.schedules import Demand, Job, collective
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.schedules.objective import JOB_OBJECTIVES

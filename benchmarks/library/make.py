@@ -35,9 +35,8 @@ from gradweave.library.instance import EXACT_WITHIN, Instance
 from gradweave.library.judging import judge
 from gradweave.library.store import INDEX
 from gradweave.library.submission import Outcome, accept, first_record, schedule_of
-from gradweave.schedulers.demand_spec import demand_strategy
 from gradweave.schedulers.scheduler import to_spec
-from gradweave.schedulers.spec import from_spec
+from gradweave.schedulers.spec import demand_strategy, from_spec
 from gradweave.schedules import Schedule
 from gradweave.schedules.file import demand_to_object, to_bytes
 from gradweave.schedules.jobs import demand_of

@@ -7,16 +7,19 @@ import typing
 
 import pytest
 
-from gradweave.errors import GradweaveError, OptionError
+from gradweave.errors import GradweaveError, OptionError, SpecError
 from gradweave.schedulers import (
+    DEMAND_STRATEGIES,
     STRATEGIES,
     CentralParameterServer,
+    Chain,
     Merged,
     ParameterServer,
     Ring,
+    demand_strategy,
     to_spec,
 )
-from gradweave.schedulers.spec import from_spec, split_specs
+from gradweave.schedulers.spec import as_demand_strategies, from_spec, split_specs
 
 OTHER_VALUES = {
     "rule": ["random", "deepest"],
@@ -129,3 +132,22 @@ def test_the_types_of_all_options_can_be_read():
     for strategy in STRATEGIES.values():
         hints = typing.get_type_hints(strategy)
         assert hints.keys() >= {field.name for field in dataclasses.fields(strategy)}
+
+
+@dataclasses.dataclass(frozen=True)
+class OutsideChain(Chain):
+    """A strategy for demands as another package would bring it."""
+
+    name = "outside_chain"
+    links: int = 1
+
+
+def test_strategies_for_demands_are_named_as_schedulers_are():
+    for name, strategy in DEMAND_STRATEGIES.items():
+        assert demand_strategy(name) == strategy()
+    assert demand_strategy(f"{__name__}:OutsideChain:links=3") == OutsideChain(3)
+    assert as_demand_strategies(["chain", Chain()]) == (Chain(), Chain())
+    with pytest.raises(OptionError, match="scheduler outside_chain: plans jobs only"):
+        from_spec(f"{__name__}:OutsideChain")
+    with pytest.raises(SpecError, match=r"no scheduler 'chian'; did you mean chain\?"):
+        demand_strategy("chian")

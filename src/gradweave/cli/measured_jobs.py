@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from gradweave.cli.options import refuse
 from gradweave.cli.planned_jobs import jobs_of
 from gradweave.errors import OptionError
-from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.solving.demands import solve_demand
-from gradweave.schedulers.spec import is_portfolio
+from gradweave.schedulers.spec import as_demand_strategies, is_portfolio
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 

@@ -15,10 +15,9 @@ from gradweave.cli.options import network_of, refuse
 from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
 from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
-from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.solving.solution import Solution
-from gradweave.schedulers.spec import is_portfolio
+from gradweave.schedulers.spec import as_demand_strategies, is_portfolio
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.schedules.jobs import Job, mesh_jobs
 from gradweave.schedules.schedule import COLLECTIVES

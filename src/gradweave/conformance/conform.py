@@ -8,8 +8,7 @@ from gradweave import lazy, plugins
 from gradweave.conformance.finding import Findings
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers import spec as schedulers
-from gradweave.schedulers.scheduler import DemandStrategy, Scheduler
-from gradweave.specification import parse_spec
+from gradweave.schedulers.scheduler import Scheduler, Strategy
 from gradweave.topology import spec as topologies
 
 KINDS = (
@@ -44,17 +43,15 @@ def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
         name, given, parameters = _named(target)
     else:
         name, given = getattr(target, "__name__", ""), target
-    if isinstance(given, type) and issubclass(given, Scheduler):
-        strategy = schedulers.checked(given, name)
-        made = schedulers.with_options(strategy, parameters)
-        from gradweave.conformance.scheduler import check_scheduler
+    if isinstance(given, type) and issubclass(given, Strategy):
+        strategy = schedulers.with_options(schedulers.checked(given, name), parameters)
+        if isinstance(strategy, Scheduler):
+            from gradweave.conformance.scheduler import check_scheduler
 
-        return f"scheduler {made.name}", check_scheduler(made)
-    if isinstance(given, type) and issubclass(given, DemandStrategy):
+            return f"scheduler {strategy.name}", check_scheduler(strategy)
         from gradweave.conformance.demand_strategy import check_demand_strategy
 
-        strategy = _with_options(given, parameters)
-        return f"strategy for demands {given.name}", check_demand_strategy(strategy)
+        return f"strategy for demands {strategy.name}", check_demand_strategy(strategy)
     function = inspect.isfunction(given) or isinstance(given, functools.partial)
     if function and _makes_networks(given):
         from gradweave.conformance.family import check_family
@@ -62,12 +59,6 @@ def conform(target: Any, parameters: str = "") -> tuple[str, Findings]:
         plugins.check_name(f"family {name}", name, topologies.own_families())
         return f"family of networks {name}", check_family(name, given, parameters)
     return _of_an_extra(name, given, parameters)
-
-
-def _with_options(strategy: Any, parameters: str) -> Any:
-    """A strategy's instance, with options given as text."""
-    spec = f"{strategy.name}:{parameters}" if parameters else strategy.name
-    return schedulers.made_of(strategy, strategy.name, parse_spec(spec)[1])
 
 
 def _makes_networks(function: Any) -> bool:
@@ -84,7 +75,9 @@ def _of_an_extra(name: str, given: Any, parameters: str) -> tuple[str, Findings]
     if isinstance(given, type) and issubclass(given, Placer) and not inspect.isabstract(given):
         from gradweave.conformance.placer import check_placer
 
-        return f"placement strategy {given.name}", check_placer(_with_options(given, parameters))
+        return f"placement strategy {given.name}", check_placer(
+            schedulers.with_options(given, parameters)
+        )
     makes = inspect.isroutine(given) or isinstance(given, functools.partial)
     if isinstance(given, Family) or seems_game(given) or makes:
         from gradweave.marl.games.environments import check_options, checked, written_options

@@ -8,10 +8,9 @@ from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case
 from gradweave.report.timed import TimedRow
-from gradweave.schedulers.demand_spec import demand_strategy
 from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.solving.solution import Solution
-from gradweave.schedulers.spec import is_portfolio
+from gradweave.schedulers.spec import demand_strategy, is_portfolio
 from gradweave.schedules.jobs import Job, demand_of
 from gradweave.schedules.schedule import DEMAND
 from gradweave.topology.topology import Topology

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradweave.errors import GradweaveError
-from gradweave.schedulers.demand_spec import demand_strategy
-from gradweave.schedulers.spec import from_spec
+from gradweave.schedulers.spec import demand_strategy, from_spec
 
 _KNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("ring", {"order": "boxes"}, "NCCL's ring"),

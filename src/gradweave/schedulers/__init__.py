@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from gradweave.lazy import lazily
 from gradweave.schedulers import spread
-from gradweave.schedulers.demand_spec import DEMAND_STRATEGIES, demand_strategy
 from gradweave.schedulers.exact.demand import DemandProof, ExactDemand
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.exact.proof import Proof
@@ -23,7 +22,7 @@ from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.solve import OBJECTIVES, Objective, solve
 from gradweave.schedulers.solving.timing import Timing
-from gradweave.schedulers.spec import STRATEGIES
+from gradweave.schedulers.spec import DEMAND_STRATEGIES, STRATEGIES, demand_strategy
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.exchanges import Bruck, Butterfly

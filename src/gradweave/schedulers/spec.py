@@ -1,4 +1,4 @@
-"""Strategies from text: ``merged:rule=deepest,tries=4``."""
+"""The registry of strategies, and strategies from text: ``merged:rule=deepest,tries=4``."""
 
 import inspect
 import itertools
@@ -8,55 +8,90 @@ from typing import Any, TypeVar
 from gradweave import plugins
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError, SpecError
+from gradweave.schedulers.exact.demand import ExactDemand
 from gradweave.schedulers.exact.exact import Exact
+from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.greedy.planned import Planned
 from gradweave.schedulers.grid.hierarchical import Hierarchical
 from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.packing.packed import Packed
-from gradweave.schedulers.scheduler import Scheduler
+from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, Strategy
+from gradweave.schedulers.solving.demands import Apart
+from gradweave.schedulers.solving.group import Group
 from gradweave.schedulers.solving.order import DEFAULT
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.double_tree import DoubleTree
+from gradweave.schedulers.textbook.exchanges import Bruck, Butterfly
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
+from gradweave.schedulers.textbook.hierarchical_ring import HierarchicalRing
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer, ParameterServer
 from gradweave.schedulers.textbook.postal import Postal
+from gradweave.schedulers.textbook.postal_tree import PostalTree
 from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedulers.textbook.runtimes import BinomialTree, Chain, Direct, DoubleBinaryTree
+from gradweave.schedulers.trees.disjoint_trees import DisjointTrees
 from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
 from gradweave.specification import field_kinds, parse_spec, read_options
 
-STRATEGIES: dict[str, type[Scheduler]] = {
-    strategy.name: strategy
-    for strategy in (
-        Symmetric,
-        Hierarchical,
-        Learned,
-        Grown,
-        Timed,
-        Packed,
-        Planned,
-        Exact,
-        Merged,
-        Ring,
-        HalvingDoubling,
-        RecursiveDoubling,
-        Binomial,
-        DoubleTree,
-        Postal,
-        ParameterServer,
-        CentralParameterServer,
-    )
-}
-"""Every built-in strategy by its name. A new strategy is one more entry."""
+T = TypeVar("T")
+S = TypeVar("S", bound=Strategy)
+_BUILT_IN: tuple[type[Strategy], ...] = (
+    Symmetric,
+    Hierarchical,
+    Learned,
+    Grown,
+    Timed,
+    Packed,
+    Planned,
+    Exact,
+    Merged,
+    Ring,
+    HalvingDoubling,
+    RecursiveDoubling,
+    Binomial,
+    DoubleTree,
+    Postal,
+    ParameterServer,
+    CentralParameterServer,
+    # Strategies for demands.
+    Direct,
+    Chain,
+    BinomialTree,
+    DoubleBinaryTree,
+    Butterfly,
+    Bruck,
+    HierarchicalRing,
+    PostalTree,
+    DisjointTrees,
+    Joint,
+    Flows,
+    Group,
+    Apart,
+    ExactDemand,
+)
+"""Every built-in strategy. A new strategy is one more entry."""
 
+
+def _by_name(kind: type[S]) -> dict[str, type[S]]:
+    return {one.name: one for one in _BUILT_IN if issubclass(one, kind)}
+
+
+STRATEGIES = _by_name(Scheduler)
+"""The built-in schedulers by name."""
+DEMAND_STRATEGIES = _by_name(DemandStrategy)
+"""The built-in strategies for demands by name; ``exact`` names one of either kind."""
 PORTFOLIO = "portfolio"
 """The name for all strategies that `solve` tries by default."""
+OWN_NAMES = (*STRATEGIES, *DEMAND_STRATEGIES, PORTFOLIO)
+"""Gradweave's own names, which no plug-in may take."""
 
 
 def from_spec(text: str) -> Scheduler:
-    """Makes the strategy that a specification describes.
+    """Makes the scheduler that a specification describes.
 
     Args:
         text: the strategy's name, and its options as fields of its class:
@@ -72,6 +107,43 @@ def from_spec(text: str) -> Scheduler:
     >>> from_spec("merged:rule=deepest,tries=4")
     Merged(rule='deepest', tries=4, swap_passes=8, overlap=False, aggregating_switches=False)
     """
+    made = _read(text, STRATEGIES)
+    if not isinstance(made, Scheduler):
+        raise OptionError(f"scheduler {made.name}: plans jobs only, not one collective of all")
+    return made
+
+
+def demand_strategy(text: str) -> DemandStrategy:
+    """Makes the strategy for demands that a specification describes.
+
+    Args:
+        text: a name of `DEMAND_STRATEGIES` and its options; or any other text as for `from_spec`. A
+            scheduler then plans each group's all-reduce, all-gather or reduce-scatter as among all
+            servers.
+
+    Raises:
+        SpecError: if the text cannot be parsed.
+        OptionError: if an option has a value that the strategy does not accept.
+
+    >>> demand_strategy("bruck:radix=4")
+    Bruck(radix=4)
+    >>> demand_strategy("ring").scheduler.name
+    'ring'
+    """
+    return _for_demands(_read(text, STRATEGIES | DEMAND_STRATEGIES))
+
+
+def _for_demands(strategy: Any) -> DemandStrategy:
+    return Apart(strategy) if isinstance(strategy, Scheduler) else strategy
+
+
+def _read(text: str, known: Mapping[str, type[Strategy]]) -> Strategy:
+    """The strategy that a specification describes.
+
+    Args:
+        text: the specification.
+        known: the built-in strategies that it may name.
+    """
     if is_portfolio(text):
         raise SpecError(
             f"{PORTFOLIO}: expected one scheduler, but this stands for all that gradweave.solve "
@@ -81,11 +153,20 @@ def from_spec(text: str) -> Scheduler:
     if named:
         strategy = checked(plugins.imported(named, "scheduler"), f"scheduler {named}")
         return with_options(strategy, options)
-    name, values = parse_spec(text)
-    return made_of(_by_name(name), name, values)
+    given, values = parse_spec(text)
+    name = given.lower().replace("-", "_")
+    if name in known:
+        return made_of(known[name], given, values)
+    plugin = plugins.find(plugins.SCHEDULER, name)
+    if plugin is not None:
+        return made_of(read_plugin(plugin), given, values)
+    shown = sorted({*STRATEGIES, *plugins.names(plugins.SCHEDULER)})
+    also = "" if known is STRATEGIES else f"; for demands also {', '.join(DEMAND_STRATEGIES)}"
+    hint = did_you_mean(given, [*shown, *known])
+    raise SpecError(f"no scheduler {given!r:.60}; {hint}there are {', '.join(shown)}{also}")
 
 
-def with_options(strategy: type[Scheduler], options: str = "") -> Scheduler:
+def with_options(strategy: Any, options: str = "") -> Any:
     """A strategy with options written as in a specification, ``rule=deepest,tries=4``.
 
     Raises:
@@ -96,10 +177,7 @@ def with_options(strategy: type[Scheduler], options: str = "") -> Scheduler:
     return made_of(strategy, name, values)
 
 
-Made = TypeVar("Made")
-
-
-def made_of(strategy: type[Made], name: str, values: Mapping[str, str]) -> Made:
+def made_of(strategy: type[T], name: str, values: Mapping[str, str]) -> T:
     """A strategy with its options given as text.
 
     Args:
@@ -117,7 +195,7 @@ def made_of(strategy: type[Made], name: str, values: Mapping[str, str]) -> Made:
         raise OptionError(f"{name}: {error}") from error
 
 
-def checked(given: Any, label: str) -> type[Scheduler]:
+def checked(given: Any, label: str) -> type[Strategy]:
     """The class of an external strategy, checked.
 
     Args:
@@ -128,9 +206,10 @@ def checked(given: Any, label: str) -> type[Scheduler]:
         OptionError: if it is not a strategy, lacks required parts, or has the name of a built-in
             strategy.
     """
-    if not (isinstance(given, type) and issubclass(given, Scheduler)):
+    if not (isinstance(given, type) and issubclass(given, Scheduler | DemandStrategy)):
         raise OptionError(
-            f"{label}: expected a subclass of gradweave.schedulers.Scheduler, got {given!r:.60}"
+            f"{label}: expected a subclass of gradweave.schedulers.Scheduler or DemandStrategy, "
+            f"got {given!r:.60}"
         )
     if inspect.isabstract(given) or not isinstance(getattr(given, "name", None), str):
         raise OptionError(f"{label}: {given.__name__} needs both a name and a make")
@@ -139,12 +218,12 @@ def checked(given: Any, label: str) -> type[Scheduler]:
             f"{label}: {given.__name__} needs @dataclasses.dataclass(frozen=True): its fields are "
             "its options"
         )
-    if STRATEGIES.get(given.name) is not given:
-        plugins.check_name(label, given.name, [*STRATEGIES, PORTFOLIO])
+    if given not in _BUILT_IN:
+        plugins.check_name(label, given.name, OWN_NAMES)
     return given
 
 
-def read_plugin(plugin: plugins.Plugin) -> type[Scheduler]:
+def read_plugin(plugin: plugins.Plugin) -> type[Strategy]:
     """The class of an installed package's strategy, imported.
 
     Raises:
@@ -159,23 +238,11 @@ def read_plugin(plugin: plugins.Plugin) -> type[Scheduler]:
     return strategy
 
 
-def _by_name(given: str) -> type[Scheduler]:
-    name = given.lower().replace("-", "_")
-    if name in STRATEGIES:
-        return STRATEGIES[name]
-    plugin = plugins.find(plugins.SCHEDULER, name)
-    if plugin is not None:
-        return read_plugin(plugin)
-    known = sorted({*STRATEGIES, *plugins.names(plugins.SCHEDULER)})
-    hint = did_you_mean(given, known)
-    raise SpecError(f"no scheduler {given!r:.60}; {hint}there are {', '.join(known)}")
-
-
 def _class_and_options(text: str) -> tuple[str, str]:
     """``module:Class`` at the start of a specification, or nothing, and the rest."""
     module, _, rest = text.strip().partition(":")
     name, _, options = rest.partition(":")
-    if module.lower().replace("-", "_") in STRATEGIES or "=" in name:
+    if module.strip().lower().replace("-", "_") in OWN_NAMES or "=" in name:
         return "", text
     known = "." in module or plugins.find(plugins.SCHEDULER, module) is None
     named = f"{module}:{name}"
@@ -198,21 +265,49 @@ def as_schedulers(strategies: Iterable[Scheduler | str] | str) -> tuple[Schedule
     >>> [strategy.name for strategy in as_schedulers(["ring", Merged()])]
     ['ring', 'merged']
     """
-    if isinstance(strategies, str):
-        strategies = split_specs(strategies)
-    alone = not isinstance(strategies, Iterable)
-    given: list[Any] = [strategies] if alone else list(strategies)
-    for one in given:
-        if alone or not isinstance(one, Scheduler | str):
-            shown = getattr(one, "__name__", "") if isinstance(one, type) else ""
-            hint = f"the class {shown}; write {shown}()" if shown else type(one).__name__
-            raise OptionError(
-                "expected strategies: a list of schedulers or of specifications such as "
-                f"'merged:tries=4'; got {hint}"
-            )
+    example = "a list of schedulers or of specifications such as 'merged:tries=4'"
+    given = _listed(strategies, Scheduler, f"strategies: {example}")
     each = (DEFAULT if is_portfolio(one) else (one,) for one in given)
     known = itertools.chain.from_iterable(each)
     return tuple(from_spec(one) if isinstance(one, str) else one for one in known)
+
+
+def as_demand_strategies(
+    strategies: Iterable[DemandStrategy | Scheduler | str] | str,
+) -> tuple[DemandStrategy, ...]:
+    """Strategies for demands, each given as an object, as a scheduler or as a specification.
+
+    Raises:
+        OptionError: for anything else; text raises the errors of `demand_strategy`.
+    """
+    example = "strategies for jobs, schedulers or specifications such as 'bruck:radix=4'"
+    return tuple(
+        demand_strategy(one) if isinstance(one, str) else _for_demands(one)
+        for one in _listed(strategies, Strategy, example)
+    )
+
+
+def _listed(strategies: Any, kind: type[Strategy], expected: str) -> list[Any]:
+    """Strategies and specifications, from a list or from one text with commas.
+
+    Args:
+        strategies: the list or the text.
+        kind: the kind of strategies.
+        expected: what was expected, for messages.
+
+    Raises:
+        OptionError: for anything else.
+    """
+    if isinstance(strategies, str):
+        return split_specs(strategies)
+    alone = not isinstance(strategies, Iterable)
+    given: list[Any] = [strategies] if alone else list(strategies)
+    for one in given:
+        if alone or not isinstance(one, kind | str):
+            shown = getattr(one, "__name__", "") if isinstance(one, type) else ""
+            hint = f"the class {shown}; write {shown}()" if shown else type(one).__name__
+            raise OptionError(f"expected {expected}; got {hint}")
+    return given
 
 
 def split_specs(text: str) -> list[str]:

@@ -34,10 +34,9 @@ from gradweave.report.jobs_compared import FOR_JOBS, compare_jobs
 from gradweave.report.known_names import with_known_name
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
 from gradweave.report.timed import TimedRow, compare_seconds
-from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.solve import OBJECTIVES, Objective
-from gradweave.schedulers.spec import from_spec, is_portfolio, split_specs
+from gradweave.schedulers.spec import as_demand_strategies, from_spec, is_portfolio, split_specs
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.units import format_rate, format_seconds, format_size
 

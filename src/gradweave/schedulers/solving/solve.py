@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args, overload
 
 from gradweave.bounds.scale import has_equal_links
 from gradweave.errors import OptionError
-from gradweave.schedulers.demand_spec import as_demand_strategies
 from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.scheduler import DemandStrategy, Scheduler
@@ -19,7 +18,7 @@ from gradweave.schedulers.solving.rounds import solve_for_rounds
 from gradweave.schedulers.solving.seconds import solve_for_seconds
 from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedulers.solving.timing import MAX_TIMED, timing_of
-from gradweave.schedulers.spec import as_schedulers, is_portfolio
+from gradweave.schedulers.spec import as_demand_strategies, as_schedulers, is_portfolio
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.jobs import Job

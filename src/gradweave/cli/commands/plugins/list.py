@@ -25,13 +25,13 @@ def list_(what: str, as_json: bool) -> None:
 
 
 def _schedulers() -> Iterator[Entry | str]:
-    from gradweave.schedulers.spec import STRATEGIES, read_plugin
+    from gradweave.schedulers.spec import OWN_NAMES, STRATEGIES, read_plugin
 
     own = [Entry(name, summary_of(strategy)) for name, strategy in STRATEGIES.items()]
     return with_plugins(
         plugins.SCHEDULER,
         own,
-        STRATEGIES,
+        OWN_NAMES,
         read_plugin,
         lambda plugin, strategy: (plugin.name, summary_of(strategy)),
     )
