@@ -32,7 +32,7 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.schedulers import Apart, Solution, solve_demand
-from gradweave.schedulers.textbook.runtimes import TEXTBOOK
+from gradweave.schedulers.solving.portfolio import TEXTBOOK
 from gradweave.schedules import Job, mesh_jobs
 from gradweave.topology import Topology
 

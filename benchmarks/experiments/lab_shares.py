@@ -27,7 +27,7 @@ from unequal_networks import network, wide_areas
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.schedulers.solving.seconds import FOR_SECONDS
+from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 
 QUIET = 1.5
 """Load of the last minute above which nothing is measured."""

@@ -18,7 +18,7 @@ from record import printed, record
 from solutions import figures, solved
 
 from gradweave.schedulers import Learned, Scheduler
-from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.portfolio import DEFAULT
 
 WITHOUT = tuple(one for one in DEFAULT if not isinstance(one, Learned))
 VARIANTS: dict[str, tuple[Scheduler, ...]] = {

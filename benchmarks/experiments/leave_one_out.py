@@ -24,8 +24,7 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solving import seconds
-from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.portfolio import DEFAULT, portfolio
 from gradweave.schedulers.trees.merged import Merged
 
 MOST_SERVERS = 16
@@ -38,9 +37,8 @@ def tried_for(network: gw.Topology, size: float | None) -> Sequence[Scheduler]:
     """What `solve` tries by default."""
     if size is None:
         return DEFAULT
-    ready = seconds.ready_times(network, None)
-    at_once, last_resort = seconds._strategies(network, "all_reduce", ready)
-    return (*at_once, *last_resort)
+    default = portfolio(network, "all_reduce")
+    return (*default.usual, *default.last_resort)
 
 
 def solved(

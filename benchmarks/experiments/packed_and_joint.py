@@ -27,7 +27,7 @@ from gradweave.errors import GradweaveError
 from gradweave.schedulers import Packed
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.solving.demands import solve_demand
-from gradweave.schedulers.solving.group import Group
+from gradweave.schedulers.solving.portfolio import Group
 from gradweave.schedules import Job
 
 NAME = "packed_and_joint"

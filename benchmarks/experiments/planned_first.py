@@ -25,7 +25,7 @@ from unfinished import Unfinished
 import gradweave as gw
 from gradweave.schedulers import Planned
 from gradweave.schedulers.scheduler import Scheduler
-from gradweave.schedulers.solving.seconds import FOR_SECONDS
+from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 
 NUMBER, SIZE, LIMITS_S = 24, 256e6, (2.0, 5.0)
 OTHERS = tuple(one for one in FOR_SECONDS if not isinstance(one, Planned))

@@ -24,7 +24,7 @@ from solutions import figures, solved
 
 import gradweave as gw
 from gradweave.schedulers import Packed
-from gradweave.schedulers.solving.seconds import FOR_SECONDS
+from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 from gradweave.topology import Topology
 
 SEED = 0

@@ -10,7 +10,7 @@ import gradweave as gw
 import gradweave_check as checker
 from gradweave.bounds import certify, demand_bound, seconds_bound
 from gradweave.errors import CertificateWarning, InvalidCertificateError
-from gradweave.schedulers.solving.group import Group
+from gradweave.schedulers.solving.portfolio import Group
 from gradweave.schedules import Job, demand_of
 from gradweave.schedules.file import to_bytes
 from tests.bounds.random_latencies import random_demand, random_latencies, slow_middle

@@ -25,7 +25,8 @@ from gradweave.schedulers import (
     Timed,
     solve,
 )
-from gradweave.schedulers.solving.seconds import FOR_SECONDS, Seconds
+from gradweave.schedulers.solving.portfolio import FOR_SECONDS
+from gradweave.schedulers.solving.seconds import Seconds
 from gradweave.schedulers.solving.timing import timing_of
 from gradweave.schedulers.solving.variants import rated, refitted, split
 from gradweave.schedules.compose import overlap

@@ -9,7 +9,7 @@ from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedulers.scheduler import Scheduler, to_spec
-from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.portfolio import DEFAULT
 from gradweave.schedulers.solving.solution import bound_for
 from gradweave.schedulers.solving.solve import solve
 from gradweave.schedulers.spec import PORTFOLIO

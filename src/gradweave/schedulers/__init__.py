@@ -16,9 +16,8 @@ from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.under_way import Replanned, replan
 from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, Traits, to_spec
-from gradweave.schedulers.solving.demands import Apart, solve_demand
-from gradweave.schedulers.solving.group import Group
-from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.demands import solve_demand
+from gradweave.schedulers.solving.portfolio import DEFAULT, Apart, Group
 from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.solve import OBJECTIVES, Objective, solve
 from gradweave.schedulers.solving.timing import Timing

@@ -94,9 +94,10 @@ class Strategy(abc.ABC):
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as written to schedule files."""
         return {
-            field.name: getattr(self, field.name)
+            field.name: to_spec(value) if isinstance(value, Strategy) else value
             for field in dataclasses.fields(self)
             if field.repr
+            for value in (getattr(self, field.name),)
         }
 
     def schedule_until(

@@ -17,9 +17,7 @@ from gradweave.schedulers.learned.learned import Learned
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, Strategy
-from gradweave.schedulers.solving.demands import Apart
-from gradweave.schedulers.solving.group import Group
-from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.portfolio import DEFAULT, Apart, Group
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.exchanges import Bruck, Butterfly

@@ -12,7 +12,7 @@ from gradweave.bounds.seconds.latency import spread_times
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.execute.program import same_bits
 from gradweave.schedulers import Binomial, Postal, RecursiveDoubling, to_spec
-from gradweave.schedulers.solving.seconds import FOR_SECONDS
+from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 from gradweave.schedulers.solving.timing import timing_of
 from gradweave.schedulers.spec import from_spec
 from gradweave.schedulers.textbook.postal import SHAPES

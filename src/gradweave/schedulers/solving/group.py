@@ -1,81 +1,39 @@
-"""Plans one group's collective with the strategies for a collective among all servers."""
-
-import dataclasses
-from typing import Any, ClassVar
+"""A job on the network of its servers: as a collective there, and its schedule elsewhere."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, to_spec
-from gradweave.schedulers.solving.seconds import solve_for_seconds
 from gradweave.schedules.demand import Demand, Sets
 from gradweave.schedules.schedule import DEMAND, Collective, Schedule
-from gradweave.stop import Stop
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.topology import Topology
 
 
-@dataclasses.dataclass(frozen=True)
-class Group(DemandStrategy):
-    """An all-reduce, all-gather or reduce-scatter of one group, on the network of its servers.
+def collective_of(demand: Demand) -> tuple[Collective, NDArray[np.int64]] | None:
+    """The collective that a demand is among its servers, and the block of each server's part.
 
-    It is planned as `gradweave.solve` plans it among all servers. In an all-gather or
-    reduce-scatter, all servers have equal parts.
+    None if it is no all-reduce, all-gather or reduce-scatter in equal parts.
     """
-
-    name: ClassVar[str] = "group"
-    forwards: ClassVar[bool] = True
-    time_share: ClassVar[float] = 2.0
-
-    scheduler: Scheduler | None = None
-    """The only scheduler to try; by default those that `gradweave.solve` tries for seconds."""
-
-    def options(self) -> dict[str, Any]:
-        """The scheduler's specification, as written to schedule files."""
-        return {"scheduler": self.scheduler and to_spec(self.scheduler)}
-
-    def make(self, topology: Topology, demand: Demand, seed: int, stop: Stop) -> Schedule:
-        """Makes the schedule; `schedule` verifies it."""
-        collective, of_root = self.collective(demand)
-        alone, nodes = subnetwork(topology, demand.servers)
-        if not alone.is_server[topology.is_server[nodes]].all():
-            raise self.refused("the group's routes pass through other servers")
-        found = solve_for_seconds(
-            alone,
-            float(demand.total_bytes),
-            collective=collective,
-            schedulers=self.scheduler and (self.scheduler,),
-            first=(),
-            seed=seed,
-            stop=stop,
-            progress=lambda _: None,
-        ).schedule
-        return _lifted(found, topology, nodes, demand, of_root)
-
-    def collective(self, demand: Demand) -> tuple[Collective, NDArray[np.int64]]:
-        """The collective that a demand is among its servers, and the block of each server's part.
-
-        Raises:
-            NoScheduleError: if it is no collective that schedulers plan.
-        """
-        count = len(demand.servers)
-        given, wanted = demand.contributors, demand.destinations
-        if len(demand.jobs) == 1 and np.ptp(demand.bytes) <= 1:  # division may leave a byte over
-            if len(demand) == 1 and given.sizes[0] == wanted.sizes[0] == count:
-                return "all_reduce", np.zeros(count, np.int64)
-            if self._parts_for_all(given, wanted, demand.servers):
-                return "all_gather", np.argsort(given.servers)
-            if self._parts_for_all(wanted, given, demand.servers):
-                return "reduce_scatter", np.argsort(wanted.servers)
-        raise self.refused("needs a single all-reduce, all-gather or reduce-scatter in equal parts")
-
-    def _parts_for_all(self, one: Sets, every: Sets, servers: NDArray[np.int64]) -> bool:
-        """Whether the sets of `one` are single servers, and each set of `every` is all of them."""
-        alike = (one.sizes == 1).all() and (every.sizes == len(servers)).all()
-        return bool(alike) and np.array_equal(np.sort(one.servers), servers)
+    count = len(demand.servers)
+    given, wanted = demand.contributors, demand.destinations
+    if len(demand.jobs) > 1 or np.ptp(demand.bytes) > 1:  # division may leave a byte over
+        return None
+    if len(demand) == 1 and given.sizes[0] == wanted.sizes[0] == count:
+        return "all_reduce", np.zeros(count, np.int64)
+    if _parts_for_all(given, wanted, demand.servers):
+        return "all_gather", np.argsort(given.servers)
+    if _parts_for_all(wanted, given, demand.servers):
+        return "reduce_scatter", np.argsort(wanted.servers)
+    return None
 
 
-def _lifted(
+def _parts_for_all(one: Sets, every: Sets, servers: NDArray[np.int64]) -> bool:
+    """Whether the sets of `one` are single servers, and each set of `every` is all of them."""
+    alike = (one.sizes == 1).all() and (every.sizes == len(servers)).all()
+    return bool(alike) and np.array_equal(np.sort(one.servers), servers)
+
+
+def lifted(
     schedule: Schedule,
     topology: Topology,
     nodes: NDArray[np.integer],
@@ -109,4 +67,40 @@ def _lifted(
         shares=schedule.weights[order],
         demand=demand,
         block=block[order],
+    )
+
+
+def alone_on_group(topology: Topology, alone: Demand) -> tuple[bytes, NDArray[np.int32]]:
+    """A key that is equal for jobs that differ only in their nodes, and the job's nodes."""
+    net, nodes = subnetwork(topology, alone.servers)
+    place = np.full(topology.num_nodes, -1)
+    place[nodes] = np.arange(len(nodes))
+    links = (net.is_server, net.source, net.target, net.bandwidth_bytes_per_s, net.capacity)
+    sets = (alone.contributors, alone.destinations)
+    asked = [part for one in sets for part in (place[one.servers], one.offsets)]
+    columns = (*links, net.latency_s, net.overhead_s, alone.bytes, *asked, alone.relays)
+    return repr([(one.shape, one.tobytes()) for one in columns]).encode(), nodes
+
+
+def moved(
+    schedule: Schedule, nodes: NDArray[np.int32], others: NDArray[np.int32], demand: Demand
+) -> Schedule | None:
+    """A job's schedule moved to the nodes of an equal job, or None if it passes others.
+
+    Args:
+        schedule: the first job's schedule.
+        nodes: the first job's nodes.
+        others: the second job's nodes, in the same order.
+        demand: the second job.
+    """
+    to = np.full(schedule.topology.num_nodes, -1)
+    to[nodes] = others
+    if (to[schedule.route_nodes] < 0).any():
+        return None
+    return schedule.replace(
+        root=to[schedule.root],
+        source=to[schedule.source],
+        target=to[schedule.target],
+        route_nodes=to[schedule.route_nodes],
+        demand=demand,
     )

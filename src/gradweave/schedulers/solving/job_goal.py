@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from gradweave.schedulers.ordering.job_orders import job_orders, neighbours, sui
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy
 from gradweave.schedulers.solving.solution import Attempt, Solution
-from gradweave.schedulers.solving.strategy_search import Candidate, Goal
+from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.objective import objective_of
 from gradweave.schedules.schedule import Provenance, Schedule
@@ -176,12 +176,16 @@ class JobGoal(Goal):
                 self._add(one)
             self._prove()
 
-    def order(self) -> tuple[int, ...]:
-        """[jobs] position of each in an order that suits the objective, independent of any plan."""
-        assert self.of_objective is not None
+    def ordered(self) -> Joint | None:
+        """A program whose order of jobs suits the objective; None for the makespan or one job."""
+        if self.of_objective is None or len(self.demand.jobs) == 1:
+            return None
         machines = map(Machine, self._lengths.values())
         takes = np.array([[float(one) for one in each.takes] for each in machines])
-        return suited_order(self.objective, takes, self.least)
+        order = suited_order(self.objective, takes, self.least)
+        fair = self.objective.name == "fair"
+        weight = 1 / self.objective.scale_s if fair else self.objective.weight
+        return Joint(order=order, weight=tuple(weight.tolist()))
 
     def judged(self, schedule: Schedule, scheduler: Strategy) -> Candidate:
         """A schedule with its objective value on the runtime.
@@ -306,3 +310,20 @@ class JobGoal(Goal):
         found = objective_bound(self.objective, self._alone, list(self._lengths.values()))
         if self.of_objective is None or found.exact > self.of_objective.exact:
             self.of_objective = found
+
+
+def solve_for_jobs(
+    goal: JobGoal,
+    strategies: Sequence[Strategy],
+    seed: int,
+    stop: Stop,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Solution:
+    """Searches the given strategies for the best plan of jobs.
+
+    Raises:
+        NoScheduleError: if no strategy found a schedule.
+    """
+    search = Search(goal, seed, stop, progress)
+    search.try_each(strategies)
+    return search.solution()

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from gradweave.bounds import Bound, Exhausted
 from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import Strategy
-from gradweave.schedulers.solving.order import in_order
+from gradweave.schedulers.solving.portfolio import in_order
 from gradweave.schedulers.solving.solution import Attempt, Solution, bound_for, kept_certificates
 from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
 from gradweave.schedulers.solving.tuning import TUNING

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.bounds.scale import has_equal_links, has_equal_ports
+from gradweave.bounds.scale import has_equal_links
 from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedulers.greedy.planned import Planned
-from gradweave.schedulers.grid.hierarchical import Hierarchical
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.repaired_plans import RepairedPlan, most_kept, repaired_plans
-from gradweave.schedulers.scheduler import NEAR_BOUND, Scheduler, Strategy
+from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy
 from gradweave.schedulers.solving.own import STRATEGIES, own_schedule
 from gradweave.schedulers.solving.pieces import piece_counts
 from gradweave.schedulers.solving.solution import (
@@ -29,17 +27,12 @@ from gradweave.schedulers.solving.solution import (
     bound_for,
     kept_certificates,
 )
-from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
+from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Portfolio, Search
 from gradweave.schedulers.solving.timing import MAX_TIMED, Timing, timing_of
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.solving.variants import rated, refitted, split
-from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX, RecursiveDoubling
-from gradweave.schedulers.textbook.postal import Postal
 from gradweave.schedulers.textbook.ring import Ring
-from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.steps import fewest_steps
-from gradweave.schedulers.trees.symmetric import Symmetric
-from gradweave.schedulers.trees.timed import Timed
 from gradweave.schedules.compose import overlap
 from gradweave.schedules.ready import ReadyAt, ready_times
 from gradweave.schedules.schedule import (
@@ -59,43 +52,18 @@ from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 from gradweave.verifier import verify
 
-DRAWN_PLANS = Planned(effort=0.5)
-FOR_SECONDS: tuple[Scheduler, ...] = (
-    Hierarchical(),  # on networks of groups: usually ends near the bound, so the rest is skipped
-    Planned(),  # on unequal links: a good schedule in milliseconds, to improve on
-    DRAWN_PLANS,  # with few servers: a better schedule in half a second
-    RecursiveDoubling(),
-    RecursiveDoubling(order="near"),
-    RecursiveDoubling(radix=MAX_RADIX),  # all pairs exchange at once, if the links can carry that
-    Postal("root"),
-    Postal("pair"),
-    Postal("cross"),
-    Postal("cross", pieces=8),
-    Symmetric(),
-    Ring(),
-    Packed(),  # usually the fastest on unequal links: others may then end early
-    Grown(restarts=64),
-    Timed(),
-    Ring(order="hamiltonian"),
-    Ring(order="hamiltonian", directions=2),
-)
-"""The strategies that `solve` tries by default for the objective seconds, in this order.
-
-Each leaves bitwise identical sums at all servers; otherwise replicas of a model would diverge.
-"""
-
 
 def solve_for_seconds(
     topology: Topology,
     gradient_bytes: float,
     *,
     collective: Collective,
-    schedulers: Sequence[Strategy] | None,
-    first: Sequence[Strategy],
+    strategies: Portfolio,
+    first: Sequence[Strategy] = (),
     start_from: Schedule | None = None,
     seed: int,
     stop: Stop,
-    progress: Callable[[str], None],
+    progress: Callable[[str], None] = lambda _: None,
     ready_at_s: ReadyAt | None = None,
     runtime: Runtime = IDEAL,
     executor: Executor | None = None,
@@ -117,12 +85,8 @@ def solve_for_seconds(
             f"solve: gradient_bytes: expected a finite number above 0, got {gradient_bytes}"
         )
     ready = ready_times(topology, ready_at_s)
-    last_resort: Sequence[Strategy] = ()
-    by_groups: Sequence[Strategy] = ()
-    if schedulers is None:
-        schedulers, last_resort = _strategies(topology, collective, ready)
-        by_groups = _by_groups(topology, ready)
-    elif collective != "all_reduce" and len({one.traits.one_root for one in schedulers}) > 1:
+    roots = {one.traits.one_root for one in strategies.usual}
+    if collective != "all_reduce" and len(roots) > 1:
         raise OptionError(
             f"solve: schedules of a {collective} to one root and to all servers are not "
             "comparable; give strategies of one kind"
@@ -133,10 +97,10 @@ def solve_for_seconds(
     repairs = Repairs.of(goal, start_from, search)
     if repairs.enough:
         return goal.compared_with_own(repairs.kept_in(search))
-    search.try_each((*(() if repairs.plans else first), *by_groups))
-    if not (by_groups and goal.is_near(search.best)):
-        search.try_each(schedulers, executor=executor)
-        for scheduler in last_resort:
+    search.try_each((*(() if repairs.plans else first), *strategies.by_groups))
+    if not (strategies.by_groups and goal.is_near(search.best)):
+        search.try_each(strategies.usual, executor=executor)
+        for scheduler in strategies.last_resort:
             if not stop.reached() and goal.leaves_bandwidth(search.best):
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
@@ -144,40 +108,10 @@ def solve_for_seconds(
     return goal.compared_with_own(repairs.kept_in(search))
 
 
-def _by_groups(topology: Topology, ready: NDArray[np.float64]) -> list[Scheduler]:
-    """The first strategies on a network of groups; if one ends near the bound, the only ones."""
-    if has_equal_links(topology) or ready.any() or not nested_groups(topology):
-        return []
-    return [one for one in FOR_SECONDS if one.traits.by_groups]
-
-
-def _strategies(
-    topology: Topology, collective: Collective, ready: NDArray[np.float64]
-) -> tuple[list[Scheduler], list[Scheduler]]:
-    """The default strategies, and those of last resort, for results that leave bandwidth unused.
-
-    Strategies with shares of their own are tried immediately if links differ or servers are late;
-    with many servers only the learned plan. On equal links they are a last resort, for an
-    all-reduce whose servers have different numbers of links. If all servers are alike they are
-    never tried, since equal parts are then as good.
-    """
-    whole = collective == "all_reduce"
-    fitting = [
-        one
-        for one in FOR_SECONDS
-        if not one.traits.by_groups and (whole or not one.traits.one_root)
-    ]
-    uneven = not has_equal_links(topology) or bool(ready.any())
-    many = topology.num_servers > TUNING.max_packed_servers
-    if uneven and many:  # quick strategies first: others may use up the time
-        others = [one for one in fitting if one != DRAWN_PLANS and one.name != "packed"]
-        return sorted(others, key=lambda one: one not in (Planned(), Ring())), []
-    if uneven:
-        return fitting, []
-    equal = [one for one in fitting if not one.traits.own_pieces]
-    if not whole or many or has_equal_ports(topology):
-        return equal, []
-    return equal, [one for one in fitting if one.traits.own_pieces]
+def consists_of_groups(topology: Topology, ready_at_s: NDArray[np.float64]) -> bool:
+    """Whether a network of unequal links consists of groups, and no server is late."""
+    unequal = not has_equal_links(topology) and not ready_at_s.any()
+    return bool(unequal and nested_groups(topology))
 
 
 class Seconds(Goal):
@@ -216,7 +150,7 @@ class Seconds(Goal):
         few = topology.num_nodes <= MAX_TIMED
         if few:
             self.piece_counts = piece_counts(topology, collective, gradient_bytes)
-        if few or _by_groups(topology, ready_at_s):
+        if few or consists_of_groups(topology, ready_at_s):
             least_network, start_s = runtime.least(self.network)
             self._bound = seconds_bound(
                 least_network, collective, gradient_bytes, ready_at_s=ready_at_s

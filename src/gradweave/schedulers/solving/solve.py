@@ -13,10 +13,11 @@ from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.scheduler import DemandStrategy, Scheduler
 from gradweave.schedulers.solving.demands import solve_demand
-from gradweave.schedulers.solving.order import DEFAULT
+from gradweave.schedulers.solving.portfolio import portfolio
 from gradweave.schedulers.solving.rounds import solve_for_rounds
 from gradweave.schedulers.solving.seconds import solve_for_seconds
 from gradweave.schedulers.solving.solution import Solution
+from gradweave.schedulers.solving.strategy_search import Portfolio
 from gradweave.schedulers.solving.timing import MAX_TIMED, timing_of
 from gradweave.schedulers.spec import as_demand_strategies, as_schedulers, is_portfolio
 from gradweave.schedules.demand import Demand
@@ -103,8 +104,8 @@ def solve(
             runtime, start_from, seed, time_limit, interrupt and progress.
         collective: a stage, or both, for the objective rounds with a barrier between them.
         schedulers: strategies to try, or their specifications such as ``merged:tries=4``, in this
-            order, except that rings which can meet the bound come first; by default `DEFAULT`, for
-            seconds `gradweave.schedulers.solving.seconds.FOR_SECONDS`. For jobs, see
+            order, except that rings which can meet the bound come first; by default those of
+            `gradweave.schedulers.solving.portfolio.portfolio`. For jobs, see
             `gradweave.schedulers.demand_strategy`.
         objective: ``rounds``; or ``seconds`` in the event model, which accounts for the gradient's
             size, latencies and bandwidths. For jobs ``makespan``, ``sum``, ``weighted`` or
@@ -178,8 +179,11 @@ def solve(
         raise OptionError(
             f"solve: objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}"
         )
-    strategies = None if named is None else as_schedulers(named)
-    if strategies is not None and not strategies:
+    if named is None:
+        strategies = portfolio(topology, collective, objective, ready_at_s=ready_at_s)
+    else:
+        strategies = Portfolio(as_schedulers(named))
+    if not strategies.usual:
         raise OptionError("solve: expected at least one scheduler, got none")
     if time_limit is not None and not time_limit > 0:
         raise OptionError(f"solve: time_limit: expected more than 0 seconds, got {time_limit:g}")
@@ -194,7 +198,7 @@ def solve(
             topology,
             DEFAULT_BYTES if gradient_bytes is None else gradient_bytes,
             collective=collective,
-            schedulers=strategies,
+            strategies=strategies,
             first=first,
             start_from=start_from,
             seed=seed,
@@ -210,7 +214,7 @@ def solve(
     solution = solve_for_rounds(
         topology,
         collective=collective,
-        schedulers=(*first, *(DEFAULT if strategies is None else strategies)),
+        schedulers=(*first, *strategies.usual),
         seed=seed,
         stop=stop,
         progress=progress,

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,16 @@ from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Strategy, to_sp
 from gradweave.schedulers.solving.solution import Attempt, Solution, Stopped
 from gradweave.schedules.schedule import Schedule
 from gradweave.stop import POLL_S, Stop
+
+
+class Portfolio(NamedTuple):
+    """The strategies to try for a problem, each list in its order."""
+
+    usual: Sequence[Strategy]
+    by_groups: Sequence[Strategy] = ()
+    """Those tried first on a network of groups; if one ends near the bound, the only ones."""
+    last_resort: Sequence[Strategy] = ()
+    """Those tried while the best schedule leaves bandwidth unused."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

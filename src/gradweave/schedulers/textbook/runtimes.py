@@ -221,7 +221,3 @@ class DoubleBinaryTree(Textbook):
             made = np.full(servers, -1)
             made[order] = placed[parents(servers)[1:]]
             yield made
-
-
-TEXTBOOK = (Direct(), Chain(), BinomialTree(), DoubleBinaryTree())
-"""The textbook strategies, in the order in which `gradweave.solve` tries them."""
