@@ -105,7 +105,7 @@ def rounds(topology: Topology, demand: Demand) -> dict[str, Any]:
     return {
         "rounds": plan.time,
         "exact_rounds": proof.time,
-        "rounds_bound": float(plan.bound.time),
+        "rounds_bound": plan.least,
         "rounds_proved": proof.decided,
     }
 

@@ -116,7 +116,7 @@ def rooted(spec: str, name: str, size: int) -> dict[str, Any]:
     took = time.process_time() - since
     known = [seconds_by(found, one.name) for one in TEXTBOOK]
     textbook_s = min((one for one in known if one is not None), default=None)
-    bytes_s = float(found.bound.lengths.seconds)
+    bytes_s = float(found.bound.lengths.time)
     return {
         "servers": topology.num_servers,
         "ms": 1e3 * found.seconds,

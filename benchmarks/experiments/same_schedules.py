@@ -259,7 +259,7 @@ def bounded(name: str, network: gw.Topology, place: int) -> Result:
 
 def in_rounds(name: str, network: gw.Topology, place: int) -> Result:
     made = plan_unicast(network, demand_on(network, name, place), "rounds", pieces=2, seed=SEED)
-    return Result(made.schedule, [stated("rounds", made.bound.time)])
+    return Result(made.schedule, [stated("rounds", made.bound.rounds)])
 
 
 def in_time_slots(network: gw.Topology, _: int) -> Result:
@@ -375,7 +375,7 @@ def result_for_jobs(solution: Any) -> Result:
 
 def of_demand_bound(bound: SecondsBound) -> str:
     length = bound.lengths.length.tolist()
-    exact = str(bound.lengths.seconds), bound.since_s, length
+    exact = str(bound.lengths.time), bound.since_s, length
     return stated("seconds", bound.seconds, *exact, sorted(bound.holds_unless))
 
 

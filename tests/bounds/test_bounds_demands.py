@@ -11,8 +11,8 @@ import gradweave as gw
 from gradweave.bounds.demands.arborescence_kernel import least_arborescence
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.demands.demand_lengths import FAR, DemandLengths
-from gradweave.bounds.demands.link_lengths import MAX_LENGTH
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
+from gradweave.bounds.prices import MAX_LENGTH
 from gradweave.errors import OptionError
 from gradweave.schedulers import solve_demand
 from gradweave.schedules import Demand, Job, collective, demand_of
@@ -74,7 +74,7 @@ def test_on_a_star_the_ports_count(name: str):
     root = 2 if name in ("broadcast", "reduce", "scatter", "gather") else None
     bound = demand_bound(net, collective(name, range(6), WHOLE, root=root))
     least = PORTS[name](6) * WHOLE / RATE + 2 * LATENCY_S + OVERHEAD_S
-    assert bound.lengths.seconds == pytest.approx(float(least), abs=1e-12)
+    assert bound.lengths.time == pytest.approx(float(least), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_bytes_take_what_the_formulas_say(
     size = 16 * 5 * 8 * 10**4
     demand = collective(name, net.servers, size, root=root)
     least = bytes_per_rate * size / RATE + messages * (LATENCY_S + OVERHEAD_S)
-    assert demand_bound(net, demand).lengths.seconds == pytest.approx(float(least), abs=1e-12)
+    assert demand_bound(net, demand).lengths.time == pytest.approx(float(least), abs=1e-12)
 
 
 def test_of_few_bytes_links_wait_until_messages_can_have_come():
@@ -148,7 +148,7 @@ def test_two_jobs_on_a_ring_by_hand():
     both = [Job("all_reduce", 4 * 10**6), Job("broadcast", 2 * 10**6, root=0)]
     even = DemandLengths(net, demand_of(net, both), np.ones(8, int))
     assert even.used == (2 * 3 * 4 + 3 * 2) * 10**6
-    assert even.seconds == Fraction(30, 8) / 1000
+    assert even.time == Fraction(30, 8) / 1000
 
 
 def test_jobs_that_begin_later_are_bounded_alone_from_then_on():
@@ -248,4 +248,4 @@ def test_no_schedule_takes_less_than_any_lengths_prove(spec: str):
         assert found.seconds == least >= found.bound.seconds
         for _ in range(10):
             lengths = rng.integers(0, 9, len(net.source))
-            assert DemandLengths(net, demand, lengths).seconds <= least
+            assert DemandLengths(net, demand, lengths).time <= least

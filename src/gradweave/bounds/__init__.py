@@ -19,10 +19,9 @@ from gradweave.bounds.certificates import (
     certify_rounds,
     check_certificate,
 )
-from gradweave.bounds.demands.demand_bound import demand_bound
+from gradweave.bounds.demands.demand_bound import demand_bound, demand_rounds
 from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import ObjectiveBound, objective_bound
-from gradweave.bounds.demands.unicast import Farthest, LinkLengths, Messages, unicast
 from gradweave.bounds.each_class import (
     certify_each_class,
     certify_rounds_of_each_class,
@@ -51,13 +50,10 @@ __all__ = [
     "Distance",
     "Duals",
     "Exhausted",
-    "Farthest",
     "LateEntry",
     "LatencyBound",
     "LeastSeconds",
-    "LinkLengths",
     "LinkLoad",
-    "Messages",
     "ObjectiveBound",
     "Part",
     "Ports",
@@ -78,6 +74,7 @@ __all__ = [
     "certify_rounds_of_each_class",
     "check_certificate",
     "demand_bound",
+    "demand_rounds",
     "fixed_trees",
     "free_trees",
     "latency_bound",
@@ -88,6 +85,5 @@ __all__ = [
     "seconds_bound",
     "throughput",
     "time_expanded",
-    "unicast",
     "with_certificates",
 ]

@@ -1,5 +1,6 @@
 """Lower bounds on rounds, with certificates that a person can check."""
 
+import abc
 import dataclasses
 from collections.abc import Callable
 
@@ -22,23 +23,23 @@ WORTH_SAYING = 0.01
 """Share of a bound from which on its words mention the overhead and latency of messages."""
 
 
-class _Reasoned:
-    """A certificate in words."""
+class Certificate(abc.ABC):
+    """The proof of a bound, in a form that a person can check."""
 
+    @abc.abstractmethod
     def reason(self, name: Name = str) -> str:
         """The certificate in words.
 
         Args:
-            name: (node id) -> display name.
+            name: (node id) -> display name; ids if not given.
         """
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.reason()
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut(_Reasoned):
+class Cut(Certificate):
     """A set of nodes that pieces must leave or enter over few links."""
 
     servers: tuple[int, ...]
@@ -60,7 +61,7 @@ class Cut(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class LateEntry(_Reasoned):
+class LateEntry(Certificate):
     """A set of nodes that its last pieces must enter some rounds before the end, to spread inside.
 
     `pieces` must enter, at most `late` of them in the last `last_rounds` rounds and at most `early`
@@ -129,7 +130,7 @@ class LateEntry(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClosingCut(_Reasoned):
+class ClosingCut(Certificate):
     """Nested sets of nodes around a server that not all pieces can enter in time.
 
     In each round pieces move by one transfer: from servers outside that round's first set, through
@@ -169,7 +170,7 @@ class ClosingCut(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class Distance(_Reasoned):
+class Distance(Certificate):
     """Two servers between which a piece needs several transfers, one per round at most."""
 
     source: int
@@ -183,7 +184,7 @@ class Distance(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class LinkLoad(_Reasoned):
+class LinkLoad(Certificate):
     """The link direction that the trees load most relative to its capacity."""
 
     source: int
@@ -199,7 +200,7 @@ class LinkLoad(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeDepth(_Reasoned):
+class TreeDepth(Certificate):
     """A chain of transfers in one tree, each of which waits for the previous one."""
 
     piece: int
@@ -213,7 +214,7 @@ class TreeDepth(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class Ports(_Reasoned):
+class Ports(Certificate):
     """The total number of transfers, and how many the servers' ports can send in one round."""
 
     transfers: int
@@ -226,7 +227,7 @@ class Ports(_Reasoned):
 
 
 @dataclasses.dataclass(frozen=True)
-class Exhausted(_Reasoned):
+class Exhausted(Certificate):
     """An exhaustive search found no schedule of fewer rounds."""
 
     searcher: str
@@ -240,9 +241,6 @@ class Exhausted(_Reasoned):
         return f"{self.searcher} found no {fewer}, by search, not certified"
 
 
-Certificate = Exhausted | Cut | LateEntry | ClosingCut | Distance | LinkLoad | TreeDepth | Ports
-
-
 @dataclasses.dataclass(frozen=True)
 class Bound:
     """A minimum number of rounds that every schedule needs, and the reason.
@@ -253,8 +251,8 @@ class Bound:
 
     rounds: int
     kind: str
-    """``cut``, ``late_entry``, ``closing_cut``, ``depth``, ``ports``, ``link_load``, ``tree_depth``
-    or ``exact``; two stages of different kinds have both: ``cut+depth``."""
+    """``cut``, ``late_entry``, ``closing_cut``, ``depth``, ``ports``, ``lengths``, ``link_load``,
+    ``tree_depth`` or ``exact``; two stages of different kinds have both: ``cut+depth``."""
     certificates: tuple[Certificate, ...]
     holds_unless: frozenset[str] = frozenset()
     """`gradweave.bounds.classes.LIBERTIES` that a schedule must not take for the bound to hold."""

@@ -1,5 +1,6 @@
 """Lower bounds for demands of any kind, proved by link lengths."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from fractions import Fraction
@@ -7,20 +8,23 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.bounds.bound import Bound, Distance, best
 from gradweave.bounds.classes import (
     ROUTES_PASS_SERVERS,
     SWITCHES_ADD,
     impossible_on,
 )
-from gradweave.bounds.demands.demand_lengths import DemandLengths
-from gradweave.bounds.demands.link_lengths import (
+from gradweave.bounds.demands.demand_lengths import DemandLengths, least_of_jobs
+from gradweave.bounds.demands.link_windows import FEMTOSECONDS, least_idle
+from gradweave.bounds.demands.pipelines import pipeline_bound
+from gradweave.bounds.distances import node_distances
+from gradweave.bounds.prices import (
+    Unit,
+    capacity_in,
     given_lengths,
     in_small_integers,
     strongest,
 )
-from gradweave.bounds.demands.link_windows import FEMTOSECONDS, least_idle
-from gradweave.bounds.demands.pipelines import pipeline_bound
-from gradweave.bounds.distances import node_distances
 from gradweave.bounds.seconds.latency import LatencyBound, message_times, reach_of
 from gradweave.bounds.seconds_bound import Part, SecondsBound
 from gradweave.bounds.steps import Step, far_message, reach_step, reached
@@ -54,19 +58,75 @@ def demand_bound(
     0.0403
     """
     demand.check_servers(topology)
-    given = None if lengths is None else given_lengths(topology, lengths)
     found = []
     for since in np.unique(demand.ready_at_s).tolist():
         late = np.flatnonzero(demand.ready_at_s >= since)
         alone = demand if len(late) == len(demand.jobs) else demand.of_jobs(late.tolist())
-        tried = [*_ports(topology, alone), _in_integers(topology, alone, _inverse(topology))]
-        if given is not None and given.any():
-            tried.append(_in_integers(topology, alone, given))
-        near = strongest(tried, _seconds)
+        near = _strongest(topology, alone, "seconds", lengths)
         parts = tuple(_parts(topology, demand, near, since))
         claim = {"unit": "seconds", "collective": DEMAND}
         found.append(SecondsBound(topology, demand, parts, claim, since, near))
     return max(found, key=lambda one: one.seconds)
+
+
+def demand_rounds(topology: Topology, demand: Demand, *, lengths: Floats | None = None) -> Bound:
+    """The minimum number of rounds of a demand whose bytes count as pieces of equal size.
+
+    The candidates are those of `demand_bound`, with capacities for bandwidths, and the largest
+    number of transfers from a contributor to a destination. Ready times are left out.
+
+    Args:
+        topology: the network.
+        demand: the pieces to sum and move.
+        lengths: [L] of link directions, at least 0, in any unit.
+
+    Raises:
+        OptionError: as for `demand_bound`.
+
+    Source: Shahrokhi and Matula, "The maximum concurrent flow problem", 1990 (the dual);
+        docs/concepts/bounds.md.
+
+    >>> import gradweave as gw
+    >>> pieces = gw.schedules.sends((s, t, 1) for s in range(4) for t in range(4) if s != t)
+    >>> print(demand_rounds(gw.topology.ring(4), pieces))
+    at least 2 rounds (lengths) for schedules that route through no other server, since 3 pieces
+    must leave server 0 at 2 per round
+    """
+    demand.check_servers(topology)
+    near = _strongest(topology, demand, "rounds", lengths)
+    far = _most_transfers(topology, demand)
+    found = best(Bound(int(near.time), "lengths", (near,)), Bound(far.transfers, "depth", (far,)))
+    return dataclasses.replace(found, holds_unless=near.holds_unless)
+
+
+def _strongest(
+    topology: Topology, demand: Demand, unit: Unit, lengths: Floats | None
+) -> DemandLengths:
+    """The strongest certificate by lengths: of ports, even lengths, or given lengths."""
+    inverse = 1 / capacity_in(topology, unit)
+    given = None if lengths is None else given_lengths(topology, lengths)
+    tried = [*_ports(topology, demand, unit), _in_integers(topology, demand, unit, inverse)]
+    if given is not None and given.any():
+        tried.append(_in_integers(topology, demand, unit, given))
+    return strongest(tried, _time)
+
+
+def _most_transfers(topology: Topology, demand: Demand) -> Distance:
+    """The contributor and the destination of a block with the most transfers between them."""
+    found = []
+    arrives = topology.is_server[topology.target].astype(np.int64)
+    for blocks, least in least_of_jobs(topology, demand, arrives):
+        given, wanted = demand.contributors.take(blocks), demand.destinations.take(blocks)
+        if demand.unicast:  # all blocks at once, as there may be very many
+            away = least.of_blocks(demand, blocks)
+            k = int(np.argmax(away))
+            found.append(Distance(int(given.servers[k]), int(wanted.servers[k]), away[k]))
+            continue
+        for block in range(len(blocks)):
+            away = least.between(given[block], wanted[block])
+            a, b = divmod(int(away.argmax()), len(wanted[block]))
+            found.append(Distance(int(given[block][a]), int(wanted[block][b]), int(away[a, b])))
+    return max(found, key=lambda one: one.transfers)
 
 
 def _parts(
@@ -106,7 +166,7 @@ def _parts(
         )
     yield Part(
         "bytes",
-        float(lengths.seconds),
+        float(lengths.time),
         "bandwidth",
         lambda name: f"{lengths.reason(name)}{when}",
         lengths.holds_unless,
@@ -155,25 +215,20 @@ def _message_steps(topology: Topology, demand: Demand, bound: LatencyBound) -> l
     ]
 
 
-def _inverse(topology: Topology) -> NDArray[np.float64]:
-    return 1 / topology.bandwidth_bytes_per_s.astype(np.float64)
-
-
-def _ports(topology: Topology, demand: Demand) -> list[DemandLengths]:
+def _ports(topology: Topology, demand: Demand, unit: Unit) -> list[DemandLengths]:
     """Lengths of 1 on the links of the busiest sender, and on those of the busiest receiver."""
-    found, bandwidth = [], topology.bandwidth_bytes_per_s
+    found, capacity = [], capacity_in(topology, unit)
     idle_s = np.maximum(least_idle(topology, demand), 0) / FEMTOSECONDS
+    idle_s *= unit == "seconds"
     for ends, needs in ((topology.source, True), (topology.target, False)):
         moved = _must_pass(demand, leaving=needs, nodes=topology.num_nodes)
         order = np.lexsort((idle_s, ends))
         first = np.flatnonzero(np.diff(ends[order], prepend=-1))
-        rate, unused = (
-            _sums_within(each[order], first) for each in (bandwidth, bandwidth * idle_s)
-        )
+        rate, unused = (_sums_within(each[order], first) for each in (capacity, capacity * idle_s))
         since = (moved[ends[order]] + unused) / np.maximum(rate, 1e-300)
         nodes = ends[order][first]
         busiest = int(nodes[np.argmax(np.minimum.reduceat(since, first) * (moved[nodes] > 0))])
-        found.append(DemandLengths(topology, demand, (ends == busiest).astype(np.int64)))
+        found.append(DemandLengths(topology, demand, (ends == busiest).astype(np.int64), unit))
     return found
 
 
@@ -196,18 +251,18 @@ def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float
     return np.bincount(inner.servers[counts], size, nodes).astype(np.float64)
 
 
-def _in_integers(topology: Topology, demand: Demand, length: Floats) -> DemandLengths:
+def _in_integers(topology: Topology, demand: Demand, unit: Unit, length: Floats) -> DemandLengths:
     """Lengths in integers that are as small as possible without losing much of the bound."""
     servers, nodes = topology.servers, topology.num_nodes
     ends = topology.source.astype(np.int64), topology.target.astype(np.int64)
     apart = node_distances(servers, np.asarray(length, np.float64), ends, nodes)[servers]
     farthest = float(apart[np.isfinite(apart)].max())
-    certificate = functools.partial(DemandLengths, topology, demand)
-    return in_small_integers(length, farthest, certificate, _seconds)
+    certificate = functools.partial(DemandLengths, topology, demand, unit=unit)
+    return in_small_integers(length, farthest, certificate, _time)
 
 
-def _seconds(lengths: DemandLengths) -> Fraction:
-    return lengths.seconds
+def _time(lengths: DemandLengths) -> Fraction:
+    return lengths.time
 
 
 def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int]]:

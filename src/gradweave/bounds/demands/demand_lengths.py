@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import WORTH_SAYING, Name
+from gradweave.bounds.bound import WORTH_SAYING, Certificate, Name
 from gradweave.bounds.classes import (
     ROUTES_PASS_SERVERS,
     SUMS_MEET_ANYWHERE,
@@ -15,29 +17,31 @@ from gradweave.bounds.classes import (
     impossible_on,
 )
 from gradweave.bounds.demands.arborescence_kernel import least_arborescence
-from gradweave.bounds.demands.link_lengths import checked_integers
-from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
+from gradweave.bounds.demands.link_windows import FEMTOSECONDS, least_idle
 from gradweave.bounds.distances import node_distances
+from gradweave.bounds.prices import Prices, Unit, checked_integers
 from gradweave.errors import OptionError
-from gradweave.schedules.demand import LET_RELAY, Demand
+from gradweave.schedules.demand import LET_RELAY, Demand, Sets
 from gradweave.topology.topology import Integers, Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
+from gradweave.wording import counted
 
 FAR = 1 << 60
 """Length that stands for an unreachable target."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DemandLengths:
-    """Link lengths that prove a lower bound on a demand's time.
+class DemandLengths(Certificate):
+    """Link lengths that prove a lower bound on a demand's time, in seconds or in rounds.
 
     Every byte that crosses a link uses the link's length. Each block uses at least its bytes times
     the minimum length of whatever must carry it: a path for one contributor and one destination; a
     tree from the contributor to all destinations, or from all contributors to the destination; or
     one tree to some server and a second tree from there. Per second, all links offer their
     bandwidths times their lengths, less the time before bytes can have reached a link and the time
-    they still need after it (`link_windows.least_idle`). Any lengths prove a valid bound, however
-    they were found.
+    they still need after it (`link_windows.least_idle`). In rounds, bytes count as pieces of equal
+    size, and links offer their capacities times their lengths. Any lengths prove a valid bound,
+    however they were found.
 
     The bound holds for schedules built from trees: if a block has several contributors and several
     destinations, all contributions are added somewhere before the sum is copied. Messages end at
@@ -47,7 +51,8 @@ class DemandLengths:
     topology: Topology
     demand: Demand
     length: Integers
-    """[L] of each link direction, at least 0, at most `link_lengths.MAX_LENGTH`."""
+    """[L] of each link direction, at least 0, at most `prices.MAX_LENGTH`."""
+    unit: Unit = "seconds"
 
     def __post_init__(self) -> None:
         length = checked_integers(self.topology, self.length)
@@ -57,9 +62,13 @@ class DemandLengths:
     @functools.cached_property
     def used_by_job(self) -> tuple[int, ...]:
         """[jobs] minimum sum over each job's blocks of bytes times length; exact."""
-        there = set(self.demand.job.tolist())
-        jobs = range(len(self.demand.jobs))
-        return tuple(_used_by(self, job) if job in there else 0 for job in jobs)
+        return tuple(
+            sum(int(size) * length for size, length in zip(sizes, carriers, strict=True))
+            for sizes, carriers in (
+                (self.demand.bytes[blocks].tolist(), least.of_blocks(self.demand, blocks))
+                for blocks, least in least_of_jobs(self.topology, self.demand, self.length)
+            )
+        )
 
     @functools.cached_property
     def holds_unless(self) -> frozenset[str]:
@@ -75,36 +84,26 @@ class DemandLengths:
         return sum(self.used_by_job)
 
     @functools.cached_property
+    def prices(self) -> Prices:
+        """The lengths as prices."""
+        return Prices(self.topology, self.length[None], unit=self.unit)
+
+    @property
     def offered(self) -> Fraction:
-        """Bandwidth times length of all link directions; exact."""
-        return self._offered_by(np.flatnonzero(self.length))
+        """Capacity times length of all link directions, per second or per round; exact."""
+        return self.prices.offered
 
     @functools.cached_property
-    def seconds(self) -> Fraction:
-        """Minimum duration of the demand in seconds; exact.
+    def time(self) -> Fraction:
+        """Minimum duration of the demand, in seconds or in whole rounds; exact.
 
-        It is the smallest T for which all links together offer what is used, each link for T less
-        the time for which it must be idle.
+        In seconds, it is the smallest T for which all links together offer what is used, each link
+        for T less the time for which it must be idle.
         """
-        idle = least_idle(self.topology, self.demand)
-        links = np.flatnonzero((self.length > 0) & (idle != NEVER))
-        order = links[np.argsort(idle[links], kind="stable")]
-        offered, seconds, unused = Fraction(0), Fraction(0), Fraction(self.used)
-        for alike in np.split(order, np.flatnonzero(np.diff(idle[order])) + 1):
-            since = Fraction(int(idle[alike[0]]) if len(alike) else 0, FEMTOSECONDS)
-            if offered and seconds <= since:
-                break
-            rate = self._offered_by(alike)
-            offered, unused = offered + rate, unused + rate * since
-            seconds = unused / offered if offered else seconds
-        return seconds if self.used else Fraction(0)
-
-    def _offered_by(self, links: NDArray[np.int64]) -> Fraction:
-        """Bandwidth times length of some link directions."""
-        values, kind = np.unique(self.topology.bandwidth_bytes_per_s[links], return_inverse=True)
-        length = self.length[links].astype(object)
-        pairs = ((value, length[kind == k].sum()) for k, value in enumerate(values.tolist()))
-        return sum((Fraction(value) * int(total) for value, total in pairs), Fraction(0))
+        used = Fraction(self.used)
+        if self.unit == "rounds":
+            return Fraction(math.ceil(self.prices.time(used, np.zeros(len(self.length)))))
+        return self.prices.time(used, least_idle(self.topology, self.demand), FEMTOSECONDS)
 
     def reason(self, name: Name = str) -> str:
         """The certificate in words.
@@ -112,8 +111,8 @@ class DemandLengths:
         Args:
             name: (node id) -> display name.
         """
-        besides = float(self.seconds - self.used / self.offered) if self.offered else 0.0
-        if besides <= WORTH_SAYING * self.seconds:
+        besides = float(self.time - self.used / self.offered) if self.offered else 0.0
+        if self.unit == "rounds" or besides <= WORTH_SAYING * self.time:
             return self._of_bytes(name)
         return (
             f"{self._of_bytes(name)}, and messages take {format_seconds(besides)} on top of their "
@@ -122,41 +121,41 @@ class DemandLengths:
 
     def _of_bytes(self, name: Name) -> str:
         topology, links = self.topology, np.flatnonzero(self.length)
+        used, rate = format_size(self.used), format_bandwidth(float(self.offered))
+        moved = "bytes"
+        if self.unit == "rounds":
+            used, rate = counted(self.used, "piece"), f"{int(self.offered):,} per round"
+            moved = "pieces"
         if self.length.max() == 1:
-            amount, rate = format_size(self.used), format_bandwidth(float(self.offered))
             for ends, verb in ((topology.source, "leave"), (topology.target, "enter")):
                 node = int(ends[links[0]])
                 if topology.is_server[node] and np.array_equal(links, np.flatnonzero(ends == node)):
-                    return f"{amount} must {verb} server {name(node)} at {rate}"
-            return f"{amount} must cross {len(links)} link directions, which carry {rate} together"
+                    return f"{used} must {verb} server {name(node)} at {rate}"
+            return f"{used} must cross {len(links)} link directions, which carry {rate} together"
         return (
-            f"with lengths up to {self.length.max():,} on {len(links)} link directions, the bytes "
-            f"use {float(self.used):.4g}, and the links offer {float(self.offered):.4g} per second"
+            f"with lengths up to {self.length.max():,} on {len(links)} link directions, the "
+            f"{moved} use {float(self.used):.4g}, and the links offer {float(self.offered):.4g} "
+            f"per {self.unit[:-1]}"
         )
 
-    def __str__(self) -> str:
-        return self.reason()
+
+def least_of_jobs(
+    topology: Topology, demand: Demand, length: Integers
+) -> Iterator[tuple[NDArray[np.int64], "LeastCarriers"]]:
+    """For each job, its blocks, and the carriers among the servers that it may use.
+
+    Args:
+        topology: the network.
+        demand: the blocks.
+        length: [L] of link directions.
+    """
+    for job in range(len(demand.jobs)):
+        blocks = np.flatnonzero(demand.job == job)
+        servers = np.union1d(demand.servers_of(job), demand.relays).astype(np.int64)
+        yield blocks, LeastCarriers(topology, servers, length)
 
 
-def _used_by(lengths: DemandLengths, job: int) -> int:
-    """Minimum use of length by a job's blocks."""
-    demand, topology = lengths.demand, lengths.topology
-    allowed = np.union1d(demand.servers_of(job), demand.relays).astype(np.int64)
-    least = _Least(topology, allowed, lengths.length)
-    place = np.full(topology.num_nodes, -1)
-    place[allowed] = np.arange(len(allowed))
-    known: dict[tuple[bytes, bytes], int] = {}
-    total = 0
-    for block in np.flatnonzero(demand.job == job).tolist():
-        sets = demand.contributors[block], demand.destinations[block]
-        key = sets[0].tobytes(), sets[1].tobytes()
-        if key not in known:
-            known[key] = least.length(place[sets[0]], place[sets[1]])
-        total += int(demand.bytes[block]) * known[key]
-    return total
-
-
-class _Least:
+class LeastCarriers:
     """Minimum lengths of paths and trees among servers that may relay.
 
     Args:
@@ -166,20 +165,72 @@ class _Least:
     """
 
     def __init__(self, topology: Topology, servers: Integers, length: Integers) -> None:
-        nodes, ends = topology.num_nodes, (topology.source, topology.target)
-        self._servers, cost = servers, length.astype(np.float64)
-        # Every hop that enters a server ends there, at a separate node: no hop passes a server.
-        entered = np.where(topology.is_server, np.arange(nodes) + nodes, np.arange(nodes))
-        over_switches = ends[0], entered[ends[1]]
-        hop = node_distances(entered[servers], cost, over_switches, 2 * nodes)[servers]
+        self._topology, self._servers, self._cost = topology, servers, length.astype(np.float64)
+
+    @functools.cached_property
+    def path(self) -> NDArray[np.int64]:
+        """[R, R] minimum length of a path; `FAR` if there is none."""
+        topology, ends = self._topology, (self._topology.source, self._topology.target)
         passes = ~topology.is_server
-        passes[servers] = True
-        cost = np.where(passes[ends[0]] & passes[ends[1]], cost, np.inf)
-        path = node_distances(servers, cost, ends, nodes)[servers]
-        self._hop, self._path = (
-            np.where(np.isfinite(one), one, FAR).astype(np.int64) for one in (hop, path)
+        passes[self._servers] = True
+        cost = np.where(passes[ends[0]] & passes[ends[1]], self._cost, np.inf)
+        return self._between(cost, self._servers, ends, topology.num_nodes)
+
+    @functools.cached_property
+    def _hop(self) -> NDArray[np.int64]:
+        """[R, R] minimum length of a route that passes no server."""
+        topology, nodes = self._topology, self._topology.num_nodes
+        # Every hop that enters a server ends there, at a separate node.
+        entered = np.where(topology.is_server, np.arange(nodes) + nodes, np.arange(nodes))
+        ends = topology.source, entered[topology.target]
+        hop = self._between(self._cost, entered[self._servers], ends, 2 * nodes)
+        np.fill_diagonal(hop, FAR)
+        return hop
+
+    def _between(
+        self,
+        cost: NDArray[np.float64],
+        entered: Integers,
+        ends: tuple[Integers, Integers],
+        nodes: int,
+    ) -> NDArray[np.int64]:
+        found = node_distances(entered, cost, ends, nodes)[self._servers]
+        return np.where(np.isfinite(found), found, FAR).astype(np.int64)
+
+    def between(self, given: Integers, wanted: Integers) -> NDArray[np.int64]:
+        """[given, wanted] minimum length of a path from each of some servers to each of others.
+
+        Args:
+            given: node ids.
+            wanted: node ids.
+        """
+        return self.path[np.ix_(*(np.searchsorted(self._servers, ids) for ids in (given, wanted)))]
+
+    def of_blocks(self, demand: Demand, blocks: NDArray[np.int64]) -> list[int]:
+        """The minimum length of what carries each of some blocks.
+
+        Args:
+            demand: all blocks.
+            blocks: indices of blocks among these servers.
+        """
+        given, wanted = (
+            Sets(np.searchsorted(self._servers, sets.servers), sets.offsets)
+            for sets in (demand.contributors.take(blocks), demand.destinations.take(blocks))
         )
-        np.fill_diagonal(self._hop, FAR)
+        if (given.sizes == 1).all() and (wanted.sizes == 1).all():
+            found = self.path[given.servers, wanted.servers]
+            if len(found) and found.max() >= FAR:
+                k = int(found.argmax())
+                raise self._unreachable(given[k], wanted[k])
+            return found.tolist()
+        known: dict[tuple[bytes, bytes], int] = {}
+        lengths = []
+        for sets in ((given[k], wanted[k]) for k in range(len(blocks))):
+            key = sets[0].tobytes(), sets[1].tobytes()
+            if key not in known:
+                known[key] = self.length(*sets)
+            lengths.append(known[key])
+        return lengths
 
     def length(self, given: Integers, wanted: Integers) -> int:
         """The minimum length of a path or tree that carries a block.
@@ -190,7 +241,7 @@ class _Least:
             given: indices of its contributors among `servers`.
             wanted: indices of its destinations.
         """
-        everyone, found = len(self._hop), int(self._path[np.ix_(given, wanted)].max())
+        everyone, found = len(self._servers), int(self.path[np.ix_(given, wanted)].max())
         if len(given) == 1 and len(np.union1d(given, wanted)) == everyone > 2:
             found = self.tree(int(given[0]), False)
         elif len(wanted) == 1 and len(np.union1d(given, wanted)) == everyone > 2:
@@ -198,13 +249,16 @@ class _Least:
         elif len(given) == len(wanted) == everyone:
             found = min(self.tree(r, True) + self.tree(r, False) for r in range(everyone))
         if found >= FAR:
-            path = self._path[np.ix_(given, wanted)]
-            a, b = divmod(int(path.argmax()), len(wanted))
-            raise OptionError(
-                f"demand: every path from server {self._servers[given[a]]} to server "
-                f"{self._servers[wanted[b]]} passes servers that are not in the job; {LET_RELAY}"
-            )
+            raise self._unreachable(given, wanted)
         return found
+
+    def _unreachable(self, given: Integers, wanted: Integers) -> OptionError:
+        path = self.path[np.ix_(given, wanted)]
+        a, b = divmod(int(path.argmax()), len(wanted))
+        return OptionError(
+            f"demand: every path from server {self._servers[given[a]]} to server "
+            f"{self._servers[wanted[b]]} passes servers that are not in the job; {LET_RELAY}"
+        )
 
     @functools.cache  # noqa: B019 — one object per bound
     def tree(self, root: int, towards: bool) -> int:

@@ -261,7 +261,7 @@ def objective_bound(
 def _alone_end(bound: SecondsBound) -> Fraction:
     """Seconds before which a job cannot have ended; exact."""
     distance_s = Fraction(bound.seconds_by("distance"))
-    return Fraction(bound.since_s) + max(distance_s, bound.lengths.seconds)
+    return Fraction(bound.since_s) + max(distance_s, bound.lengths.time)
 
 
 def _charged(

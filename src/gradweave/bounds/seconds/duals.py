@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import inside_named
 from gradweave.bounds.distances import shortened
 from gradweave.bounds.flows import nodes_inside
+from gradweave.bounds.prices import Prices
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds
@@ -154,20 +155,21 @@ class Duals:
         return inside if latest >= crossing.since_s else inside[:0]
 
     @functools.cached_property
+    def prices(self) -> Prices:
+        """The largest dual of each link over the stages, in the windows that release times make."""
+        starts = sorted({0.0, *self.ready_at_s})
+        duals = [self.link_duals_at(since).max(axis=0) for since in starts]
+        return Prices(self.topology, np.array(duals, object), tuple(starts))
+
+    @functools.cached_property
     def charged(self) -> Fraction:
         """The maximum charge of all link directions per second, over duals times bytes.
 
         This is the rate once all servers are ready.
         """
-        duals = self.link_duals
-        return max(map(self._charged, duals if self.apart else duals.max(axis=0)[None]))
-
-    def _charged(self, duals: NDArray) -> Fraction:
-        bandwidths, kind = np.unique(self.topology.bandwidth_bytes_per_s, return_inverse=True)
-        charged = Fraction(0)
-        for k, bandwidth in enumerate(bandwidths.tolist()):
-            charged += Fraction(bandwidth) * int(duals[kind == k].sum())
-        return charged
+        if not self.apart:
+            return self.prices.offered
+        return max(Prices(self.topology, duals[None]).offered for duals in self.link_duals)
 
     @property
     def seconds_per_byte(self) -> Fraction:
@@ -186,12 +188,11 @@ class Duals:
         Args:
             gradient_bytes: M.
         """
-        waits = least_latency_over(self.topology)
+        waits, due = least_latency_over(self.topology), self.paid * Fraction(gradient_bytes)
         if self.apart:
-            due = self.paid * Fraction(gradient_bytes)
             waiting = Fraction(float(waits.min())) * len(self.stages)
             return due / self.charged + waiting if self.charged and due else Fraction(0)
-        return self._until_paid(gradient_bytes, waits)
+        return self.prices.time(due, waits)
 
     def seconds_without_latency(self, gradient_bytes: float) -> Fraction:
         """The minimum time on links without latency; not for late servers with stages apart.
@@ -199,33 +200,10 @@ class Duals:
         Args:
             gradient_bytes: M.
         """
-        if not self.ready_at_s:
-            return self.seconds_per_byte * Fraction(gradient_bytes)
-        return self._until_paid(gradient_bytes, np.zeros(len(self.topology.source)))
-
-    def _until_paid(self, gradient_bytes: float, waits: NDArray[np.float64]) -> Fraction:
-        """When links that are initially idle for some seconds can have charged the full amount.
-
-        The total charge per second changes as links start and as servers become ready.
-        """
         due = self.paid * Fraction(gradient_bytes)
-        rises: dict[float, Fraction] = {}
-        before = np.zeros(len(waits), object)
-        for since in sorted({0.0, *self.ready_at_s}):
-            duals = self.link_duals_at(since).max(axis=0)
-            more = duals - before
-            for wait in np.unique(waits[more > 0]).tolist():
-                rise = self._charged(np.where(waits == wait, more, 0))
-                at = max(wait, since)
-                rises[at] = rises.get(at, Fraction(0)) + rise
-            before = duals
-        rate, level, time = Fraction(0), Fraction(0), Fraction(0)
-        for at, rise in sorted(rises.items()):
-            if level + rate * (Fraction(at) - time) >= due:
-                break
-            level, time = level + rate * (Fraction(at) - time), Fraction(at)
-            rate += rise
-        return time + (due - level) / rate if rate and due else Fraction(0)
+        if self.apart:
+            return due / self.charged if self.charged else Fraction(0)
+        return self.prices.time(due, np.zeros(len(self.topology.source)))
 
     def __str__(self) -> str:
         """The boundaries that are charged most, by their smaller sides, and their bandwidth."""

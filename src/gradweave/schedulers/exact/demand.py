@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.bounds.demands.demand_bound import demand_bound
-from gradweave.bounds.demands.unicast import Unit, unicast
+from gradweave.bounds.demands.demand_bound import demand_bound, demand_rounds
+from gradweave.bounds.prices import Unit
 from gradweave.errors import OptionError
 from gradweave.schedulers.carriers import Carrier, Plan, Trees
 from gradweave.schedulers.exact.demand_model import DemandModel, Moved, Sent
 from gradweave.schedulers.exact.model import Effort
-from gradweave.schedulers.flows.unicast import messages_of
 from gradweave.schedulers.ordering.cuts import Cut
 from gradweave.schedulers.ordering.pieces import Ordered, Pieces
 from gradweave.schedulers.scheduler import DemandStrategy, check_counts
@@ -148,9 +147,8 @@ class ExactDemand(DemandStrategy):
             return demand_bound(topology, demand).seconds * (1 - 1e-9)
         if not demand.unicast:
             return 0.0
-        messages = messages_of(topology, demand)
-        counted = dataclasses.replace(messages, amount=np.full(len(messages), self.pieces))
-        return math.ceil(unicast(counted, "rounds").time)
+        counted = dataclasses.replace(demand, bytes=np.full(len(demand), self.pieces))
+        return demand_rounds(topology, counted).rounds
 
     def _schedule(self, topology: Topology, demand: Demand, moved: Sequence[Moved]) -> Schedule:
         """The schedule that a solution of the model describes."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import cp_sat
-from gradweave.bounds.demands.unicast import Unit
+from gradweave.bounds.prices import Unit
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.exact.model import Effort
 from gradweave.schedules.demand import Demand

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.unicast import Messages, UnicastCertificate, Unit, unicast
+from gradweave.bounds.bound import Bound
+from gradweave.bounds.demands.demand_bound import demand_bound, demand_rounds
+from gradweave.bounds.prices import Unit
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import OptionError
 from gradweave.schedulers.flows.concurrent_flow_kernel import (
     Graph,
@@ -20,6 +23,7 @@ from gradweave.schedulers.flows.concurrent_flow_kernel import (
     no_work,
     paid,
 )
+from gradweave.schedulers.flows.messages import Messages
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.symmetry import FreeGroup, automorphism_generators
 from gradweave.topology.topology import Topology
@@ -65,7 +69,7 @@ class ConcurrentFlow:
     length: NDArray[np.float64]
     """[L] link lengths with the strongest bound, at least 0: duals of the linear program."""
     bound: float
-    """The bound that the lengths prove, in floats; see `certificate` for the exact value."""
+    """The bound that the lengths prove, in floats; see `proof` for the exact value."""
     multiplier: NDArray[np.float64]
     """[L] multipliers of prices at the end, to continue from."""
     sharpness: float
@@ -82,9 +86,10 @@ class ConcurrentFlow:
         return self.time / self.bound - 1
 
     @functools.cached_property
-    def certificate(self) -> UnicastCertificate:
-        """The lengths as small integers, verified exactly and independently of the search."""
-        return unicast(self.messages, self.unit, lengths=self.length)
+    def proof(self) -> SecondsBound | Bound:
+        """The bound of the lengths as small integers, counted independently of the search."""
+        make = demand_bound if self.unit == "seconds" else demand_rounds
+        return make(self.messages.topology, self.messages.demand, lengths=self.length)
 
 
 def concurrent_flow(
@@ -118,9 +123,9 @@ def concurrent_flow(
 
     >>> import gradweave as gw
     >>> mesh = gw.topology.from_spec("mesh:4x4")
-    >>> source, target = np.nonzero(~np.eye(16, dtype=bool))
-    >>> flow = concurrent_flow(Messages(mesh, source, target, np.ones(240, int)), "rounds")
-    >>> f"{flow.time:.1f}", int(flow.certificate.time)  # 8 · 8 messages over 4 links
+    >>> pieces = gw.schedules.collective("all_to_all", range(16), 16)
+    >>> flow = concurrent_flow(Messages(mesh, pieces), "rounds")
+    >>> f"{flow.time:.1f}", flow.proof.rounds  # 8 · 8 messages over 4 links
     ('16.0', 16)
     """
     if isinstance(symmetric, FreeGroup):

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedules.demand import Demand
@@ -33,5 +32,5 @@ class Flows(DemandStrategy):
             raise self.refused("needs blocks of one contributor and one destination")
         left = None if math.isinf(stop.seconds_left) else max(stop.seconds_left, 1e-3)
         found = plan_unicast(topology, demand, seed=seed, time_limit=left)
-        proved = demand_bound(topology, demand, lengths=found.flow.length)
-        return self.verified(found.schedule, seed), proved
+        assert isinstance(found.bound, SecondsBound), "asked for in seconds"
+        return self.verified(found.schedule, seed), found.bound

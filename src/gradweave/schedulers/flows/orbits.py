@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.unicast import Messages
 from gradweave.schedulers.flows.concurrent_flow import ConcurrentFlow
+from gradweave.schedulers.flows.messages import Messages
 from gradweave.schedulers.flows.parts import Parts
 from gradweave.schedulers.flows.rounds_kernel import Transfers
 from gradweave.schedulers.kernels.wires import Wires, wires_over

@@ -188,7 +188,7 @@ def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> No
     orbit = flow.orbit
     first = np.searchsorted(source, np.arange(nodes + 1)).astype(np.int64)
     capacity = np.zeros(int(orbit.max()) + 1)
-    capacity[orbit] = messages.capacity("rounds" if flow.unit == "rounds" else "seconds")
+    capacity[orbit] = messages.capacity(flow.unit)
     capacity /= capacity.min()
     unit = images / (np.bincount(orbit) * capacity)
     graph = Graph(first, source, target, orbit, unit)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.demands.unicast import Messages, UnicastCertificate, Unit
+from gradweave.bounds.bound import Bound
+from gradweave.bounds.prices import Unit
+from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import OptionError
 from gradweave.schedulers.flows.concurrent_flow import (
     ConcurrentFlow,
@@ -16,6 +18,7 @@ from gradweave.schedulers.flows.concurrent_flow import (
     leaves_as_they_are,
 )
 from gradweave.schedulers.flows.ejection_kernel import rounds_by_ejection
+from gradweave.schedulers.flows.messages import Messages
 from gradweave.schedulers.flows.orbits import Quotient
 from gradweave.schedulers.flows.parts import Parts, divided, parts_of, transfers_of
 from gradweave.schedulers.flows.rounds_kernel import Transfers, rounds_of
@@ -90,14 +93,20 @@ class UnicastPlan:
     """[T] seconds at which the schedule's transfers start in the event model, or None in rounds."""
 
     @property
-    def bound(self) -> UnicastCertificate:
-        """The certificate that no schedule takes less."""
-        return self.flow.certificate
+    def bound(self) -> SecondsBound | Bound:
+        """The proof that no schedule takes less, in seconds or in rounds."""
+        return self.flow.proof
+
+    @property
+    def least(self) -> float:
+        """The bound's seconds, or rounds."""
+        bound = self.bound
+        return float(bound.rounds) if isinstance(bound, Bound) else bound.seconds
 
     @property
     def gap(self) -> float:
         """How far `time` is above the bound, as a share of it."""
-        return self.time / float(self.bound.time) - 1
+        return self.time / self.least - 1
 
     @functools.cached_property
     def _starts(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -172,18 +181,18 @@ def plan_unicast(
     >>> import gradweave as gw
     >>> demand = gw.schedules.collective("all_to_all", range(8), 8)
     >>> plan = plan_unicast("ring:8", demand, "rounds")
-    >>> plan.schedule.rounds, int(plan.bound.time)
+    >>> plan.schedule.rounds, plan.bound.rounds
     (8, 8)
     """
     network, stop = as_topology(topology), Stop.after(time_limit)
     if pieces is not None and pieces < 1:
         raise OptionError(f"pieces: expected at least 1, got {pieces}")
-    messages = messages_of(network, demand)
+    messages = Messages(network, demand)
     alike = not np.ptp(demand.ready_at_s)
     group = _group(messages, stop) if alike and known is None else None
     if unit == "rounds":
         count = _counts(messages.amount, pieces or 1)
-        counted = dataclasses.replace(messages, amount=count)
+        counted = messages.of_amounts(count)
         flow = _flow(counted, unit, group, known, stop)
         ways = _ways(flow, group, stop)
         schedule = _ordered(ways, demand, count, seed, stop)
@@ -204,33 +213,6 @@ def _numbers(messages: Messages, message: Integers, link: Integers) -> NDArray[n
     topology = messages.topology
     pair = messages.source[message].astype(np.int64) * topology.num_nodes + messages.target[message]
     return pair * len(topology.source) + link
-
-
-def messages_of(topology: Topology, demand: Demand) -> Messages:
-    """A demand's blocks as messages.
-
-    Args:
-        topology: the network.
-        demand: blocks of one contributor and one destination each.
-
-    Raises:
-        OptionError: for other blocks, or servers that the network does not have.
-    """
-    if not demand.unicast:
-        sizes = demand.contributors.sizes * demand.destinations.sizes
-        raise OptionError(
-            f"demand: block {int(np.argmax(sizes > 1))}: expected one contributor and one "
-            "destination; this strategy cannot add or copy"
-        )
-    demand.check_servers(topology)
-    relays = np.ones(topology.num_nodes, bool)
-    for job in range(len(demand.jobs)):
-        allowed = np.zeros(topology.num_nodes, bool)
-        allowed[demand.servers_of(job)] = allowed[demand.relays] = True
-        relays &= allowed
-    return Messages(
-        topology, demand.contributors.servers, demand.destinations.servers, demand.bytes, relays
-    )
 
 
 def _counts(amount: Integers, pieces: int) -> NDArray[np.int64]:
@@ -294,7 +276,7 @@ def _evened(messages: Messages) -> Messages:
     amount = messages.amount
     if np.ptp(amount) > REMAINDERS * amount.max():
         return messages
-    return dataclasses.replace(messages, amount=np.full(len(amount), amount.max()))
+    return messages.of_amounts(np.full(len(amount), amount.max()))
 
 
 def _in_seconds(
