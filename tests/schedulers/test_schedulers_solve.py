@@ -1,5 +1,8 @@
 """solve(): the best of several strategies, with its bound."""
 
+import sys
+
+import numpy as np
 import pytest
 
 import gradweave as gw
@@ -7,6 +10,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import DEFAULT, Exact, Merged, ParameterServer, Ring, Scheduler, solve
 from gradweave.schedulers.solving.rounds import Rounds
 from gradweave.schedulers.solving.strategy_search import Candidate
+from gradweave.schedules.jobs import Job
 from gradweave.schedules.schedule import StatedBound
 from gradweave.topology import from_spec
 from gradweave.verifier import verify
@@ -175,3 +179,35 @@ def test_a_strategy_that_makes_an_invalid_schedule_is_found_out():
 def test_a_strategy_is_abstract_until_it_makes_something():
     with pytest.raises(TypeError):
         Scheduler()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedulers": "ring"},
+        {"schedulers": "ring", "objective": "seconds", "gradient_bytes": 1e3},
+        {"schedulers": "ring", "objective": "seconds", "gradient_bytes": 1e9},
+        {"schedulers": "merged", "objective": "seconds", "runtime": "gloo"},
+        {"schedulers": "direct", "jobs": Job("all_reduce", 10**6, [0, 1, 3])},
+        {"schedulers": "chain", "jobs": [Job("all_reduce", 10**n, [0, 1, 3]) for n in (7, 6)]},
+    ],
+    ids=lambda options: ", ".join(map(str, options.values()))[:40],
+)
+def test_a_schedule_is_verified_once_after_it_was_last_changed(options, monkeypatch):
+    """Cut, overlapping and reordered schedules are changed, and others are not verified again."""
+    verified = []
+
+    def counting(schedule, **rules):
+        verified.append(schedule)
+        return verify(schedule, **rules)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gradweave.schedulers.") and hasattr(module, "verify"):
+            monkeypatch.setattr(module, "verify", counting)
+    found = solve("star:4", **options).schedule
+    columns = [getattr(found, name) for name in ("round", "piece", "source", "target", "op")]
+    same = [
+        all(map(np.array_equal, columns, (one.round, one.piece, one.source, one.target, one.op)))
+        for one in verified
+    ]
+    assert sum(same) == 1

@@ -16,7 +16,7 @@ from gradweave.ranks.pattern import (
     recursive_doubling,
     ring,
 )
-from gradweave.schedulers.solving.own import STRATEGIES, own_algorithms
+from gradweave.schedulers.solving.own import ALGORITHMS, own_algorithms
 from gradweave.schedulers.solving.variants import split
 from gradweave.schedulers.textbook.double_tree import DoubleTree
 from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, RecursiveDoubling
@@ -90,7 +90,7 @@ class OwnAllReduce:
             topology: the network.
             ranks: the node id of the server at each rank.
         """
-        strategy = STRATEGIES[self.name]
+        strategy = ALGORITHMS[self.name]
         assert isinstance(strategy, (Ring, HalvingDoubling, RecursiveDoubling, DoubleTree))
         placed = dataclasses.replace(strategy, order=self.travel(ranks))
         parts = self.algorithm.parts

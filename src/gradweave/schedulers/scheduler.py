@@ -135,12 +135,20 @@ class Strategy(abc.ABC):
             InvalidScheduleError: if it does not verify.
         """
         schedule = made.replace(scheduler=Provenance(self.name, self.options(), seed))
+        self.check(schedule)
+        return schedule
+
+    def check(self, schedule: Schedule) -> None:
+        """Verifies a schedule under the strategy's rules.
+
+        Raises:
+            InvalidScheduleError: if it does not verify.
+        """
         verify(
             schedule,
             forwarding_servers=self.traits.forwards,
             aggregating_switches=self.traits.aggregates,
         ).raise_if_invalid()
-        return schedule
 
     @abc.abstractmethod
     def make(self, topology: Topology, asked: Any, seed: int, stop: Stop, /) -> Schedule:

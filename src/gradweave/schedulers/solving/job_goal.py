@@ -222,9 +222,11 @@ class JobGoal(Goal):
         orders = job_orders(self.objective, load_s, transfers.alone_s, ready_s, self.least)
         best = self._best_order(transfers, orders, stop)
         made = transfers.made(best.order)
-        verify(made, forwarding_servers=True).raise_if_invalid()
         found = dataclasses.replace(self.judged(made, plan.scheduler), place=best.place)
-        return found if found.value < plan.value else plan
+        if found.value >= plan.value:
+            return plan
+        verify(made, forwarding_servers=True).raise_if_invalid()
+        return found
 
     def _best_order(
         self, transfers: InOrder, orders: Iterator[tuple[int, ...]], until: Stop

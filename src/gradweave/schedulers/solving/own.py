@@ -10,13 +10,11 @@ from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, Recu
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import Algorithm, Runtime
+from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology
 
-STRATEGIES: dict[str, Scheduler] = {
-    "ring": Ring(),
-    "recursive_doubling": RecursiveDoubling(),
-    "halving_doubling": HalvingDoubling(),
-    "double_tree": DoubleTree(),
+ALGORITHMS: dict[str, Scheduler] = {
+    one.name: one for one in (Ring(), RecursiveDoubling(), HalvingDoubling(), DoubleTree())
 }
 """The algorithm names that a profile may use, each with servers in the order of ranks."""
 _GLOO_SEGMENTS = 2
@@ -51,18 +49,19 @@ def own_schedule(topology: Topology, runtime: Runtime, gradient_bytes: float) ->
         gradient_bytes: size of the whole gradient.
 
     Raises:
-        OptionError: if a profile names an algorithm that is not in `STRATEGIES`.
+        OptionError: if a profile names an algorithm that is not in `ALGORITHMS`.
     """
     algorithm = runtime.algorithm(gradient_bytes)
     if algorithm is None:
         return None
-    if algorithm.scheduler not in STRATEGIES:
-        known = ", ".join(STRATEGIES)
+    if algorithm.scheduler not in ALGORITHMS:
+        known = ", ".join(ALGORITHMS)
         raise OptionError(
             f"runtime: own: scheduler: expected {known}, got {algorithm.scheduler!r:.60}"
         )
+    scheduler = ALGORITHMS[algorithm.scheduler]
     try:
-        schedule = STRATEGIES[algorithm.scheduler].schedule(topology)
+        made = scheduler.make(topology, "all_reduce", 0, UNLIMITED)
     except NoScheduleError:
         return None
-    return split(schedule, algorithm.parts)
+    return scheduler.verified(split(made, algorithm.parts), 0)

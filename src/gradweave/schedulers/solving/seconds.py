@@ -17,7 +17,7 @@ from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.repaired_plans import RepairedPlan, most_kept, repaired_plans
 from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy
-from gradweave.schedulers.solving.own import STRATEGIES, own_schedule
+from gradweave.schedulers.solving.own import ALGORITHMS, own_schedule
 from gradweave.schedulers.solving.pieces import piece_counts
 from gradweave.schedulers.solving.solution import (
     Attempt,
@@ -50,7 +50,6 @@ from gradweave.stop import Stop
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
-from gradweave.verifier import verify
 
 
 def solve_for_seconds(
@@ -198,8 +197,8 @@ class Seconds(Goal):
         """The variants of a strategy's schedules, until one of a schedule is good enough."""
         content, to_beat = stop.at(self.target), math.inf if best is None else best.value
         least = math.inf
-        for schedule, used in self._schedules(scheduler, seed, stop):
-            for candidate in self.variants(schedule, used, stop, to_beat):
+        for schedule, used, changed in self._schedules(scheduler, seed, stop):
+            for candidate in self.variants(schedule, used, stop, to_beat, changed):
                 least = min(least, candidate.value)
                 yield candidate
             if content.reached(least):
@@ -207,8 +206,11 @@ class Seconds(Goal):
 
     def _schedules(
         self, scheduler: Strategy, seed: int, stop: Stop
-    ) -> Iterator[tuple[Schedule, Strategy]]:
-        """A strategy's schedules: as given, with more pieces per server, for rated capacities."""
+    ) -> Iterator[tuple[Schedule, Strategy, bool]]:
+        """A strategy's schedules: as given, with more pieces per server, for rated capacities.
+
+        The last ones are then changed to fit the real capacities, as the flag says.
+        """
         scheduler = self._for_this_gradient(scheduler)
         traits, schedulers = scheduler.traits, [scheduler]
         if traits.takes_pieces:
@@ -220,12 +222,12 @@ class Seconds(Goal):
             ]
         for each in schedulers:
             schedule = self.schedule(each, self.topology, seed, stop)
-            yield schedule, each
+            yield schedule, each, False
             yield from self._in_fewer_steps(each, schedule, seed, stop)
         if self.rated is not None and not traits.one_root and not traits.own_pieces:
             for each in schedulers:
                 made = self.schedule(each, self.rated, seed, stop)
-                yield refitted(made, self.topology), each
+                yield refitted(made, self.topology), each, True
 
     def schedule(self, scheduler: Strategy, topology: Topology, seed: int, stop: Stop) -> Schedule:
         """One schedule of a strategy, made within the strategy's share of the time."""
@@ -247,7 +249,7 @@ class Seconds(Goal):
 
     def _in_fewer_steps(
         self, scheduler: Strategy, schedule: Schedule, seed: int, stop: Stop
-    ) -> Iterator[tuple[Schedule, Strategy]]:
+    ) -> Iterator[tuple[Schedule, Strategy, bool]]:
         """Grown trees with fewer steps in sequence: the minimum, or one more.
 
         They are tried only if the latencies and overheads saved would be worth it. This is SCCL's
@@ -269,10 +271,15 @@ class Seconds(Goal):
                 break
             options: dict[str, int] = {"steps": fewer, "restarts": restarts}
             with_fewer = dataclasses.replace(scheduler, **options)
-            yield self.schedule(with_fewer, network, seed, stop), with_fewer
+            yield self.schedule(with_fewer, network, seed, stop), with_fewer, False
 
     def variants(
-        self, schedule: Schedule, scheduler: Strategy, stop: Stop, best: float
+        self,
+        schedule: Schedule,
+        scheduler: Strategy,
+        stop: Stop,
+        best: float,
+        changed: bool = False,
     ) -> Iterator[Candidate]:
         """A schedule as it is and with overlapping stages, each in ever finer parts.
 
@@ -282,6 +289,7 @@ class Seconds(Goal):
             stop: after which no more variants are started.
             best: the smallest value of other strategies so far, infinite if there is none; variants
                 that cannot come near it are skipped.
+            changed: whether the schedule was changed after it was verified.
         """
         staged = (schedule.op == REDUCE).any() and (schedule.op == COPY).any()
         staged &= sum(schedule.stages.values()) == schedule.rounds  # otherwise they overlap already
@@ -293,7 +301,7 @@ class Seconds(Goal):
             parts, last = 1, math.inf
             while parts == 1 or parts * base.num_transfers <= TUNING.max_transfers:
                 begun = clock.now()
-                candidate = self.cut(base, scheduler, parts, overlapping)
+                candidate = self.cut(base, scheduler, parts, overlapping, changed)
                 if candidate.value > last * (1 - TUNING.min_parts_gain):
                     break
                 yield candidate
@@ -304,10 +312,13 @@ class Seconds(Goal):
                     break
                 parts, last = 2 * parts, candidate.value
 
-    def cut(self, base: Schedule, scheduler: Strategy, parts: int, overlapped: bool) -> Candidate:
+    def cut(
+        self, base: Schedule, scheduler: Strategy, parts: int, overlapped: bool, changed: bool
+    ) -> Candidate:
         """A schedule with its pieces cut into parts, timed."""
         cut = split(base, parts)
-        return Candidate(cut, scheduler, self.seconds_of(cut), base, parts, overlapped)
+        changed |= overlapped or parts > 1
+        return Candidate(cut, scheduler, self.seconds_of(cut), base, parts, overlapped, changed)
 
     @property
     def least_s(self) -> float:
@@ -347,11 +358,8 @@ class Seconds(Goal):
         if compare:
             pieces = best.parts * traits.pieces_per_server
             schedule = schedule.replace(certificates=kept_certificates(bound, schedule, pieces))
-        verify(
-            schedule,
-            forwarding_servers=traits.forwards,
-            aggregating_switches=traits.aggregates,
-        ).raise_if_invalid()
+        if best.changed:
+            best.scheduler.check(schedule)
         return Solution(
             schedule,
             best.scheduler,
@@ -386,13 +394,12 @@ class Seconds(Goal):
         options |= {"objective": "seconds", "gradient_bytes": self.gradient_bytes}
         options |= {"runtime": self.runtime.name, OWN: True}
         own = own.replace(scheduler=Provenance(own.scheduler.name, options, None))
-        verify(own).raise_if_invalid()
         bound = bound_for(self.network, self.collective, [Ring()])
         return dataclasses.replace(
             found,
             schedule=own,
             rounds_bound=bound,
-            scheduler=STRATEGIES[own.scheduler.name],
+            scheduler=ALGORITHMS[own.scheduler.name],
             timing=self._timing(own, own_s),
             runtime=beside,
         )
@@ -453,7 +460,7 @@ class Repairs:
         return dataclasses.replace(search.solution(), repair=beside)
 
     def _candidate(self, plan: RepairedPlan) -> Candidate:
-        return Candidate(plan.schedule, self.scheduler, plan.seconds, plan.schedule)
+        return Candidate(plan.schedule, self.scheduler, plan.seconds, plan.schedule, changed=True)
 
 
 def _cut_coarser(search: Search, goal: Seconds) -> None:
@@ -478,7 +485,7 @@ def _cut_coarser(search: Search, goal: Seconds) -> None:
     for parts in range(finest.parts - 1, 0, -step):
         if stop.reached():
             break
-        candidate = goal.cut(base, finest.scheduler, parts, finest.overlapped)
+        candidate = goal.cut(base, finest.scheduler, parts, finest.overlapped, finest.changed)
         best = min(best, candidate, key=lambda one: one.value)
     if best is not known:
         search.add(goal.attempt(best, clock.now() - started), best)

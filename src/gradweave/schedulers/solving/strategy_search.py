@@ -39,6 +39,8 @@ class Candidate:
     """The schedule before it was cut into parts."""
     parts: int = 1
     overlapped: bool = False
+    changed: bool = False
+    """Whether the schedule was changed after its strategy verified it."""
     job_seconds: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty(0))
     """[jobs] when each job ends on the runtime."""
     place: tuple[int, ...] = ()
