@@ -185,6 +185,7 @@ def test_a_strategy_is_abstract_until_it_makes_something():
     "options",
     [
         {"schedulers": "ring"},
+        {"schedulers": "exact"},
         {"schedulers": "ring", "objective": "seconds", "gradient_bytes": 1e3},
         {"schedulers": "ring", "objective": "seconds", "gradient_bytes": 1e9},
         {"schedulers": "merged", "objective": "seconds", "runtime": "gloo"},

@@ -20,7 +20,6 @@ from gradweave.schedules.flow_tree import FlowTrees
 from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, StatedBound
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-from gradweave.verifier import verify
 from gradweave.wording import counted
 
 LARGEST = {
@@ -117,29 +116,21 @@ class Exact(Scheduler):
         at least 4 rounds (cut) for schedules that root a piece at each server, since 8 pieces ...
         """
         stop = Stop.after(time_limit)
-        given = {"rounds": rounds, "start_from": start_from, "seed": seed}
-        return self.prove_until(topology, stop, collective, **given)
+        proof = self._proved(topology, collective, rounds, tuple(start_from), seed, stop)
+        if proof.schedule is not None:
+            self.check(proof.schedule)
+        return proof
 
-    def prove_until(
+    def _proved(
         self,
         topology: Topology,
+        collective: Collective,
+        rounds: int | None,
+        start_from: tuple[Schedule, ...],
+        seed: int,
         stop: Stop,
-        collective: Collective = "all_reduce",
-        *,
-        rounds: int | None = None,
-        start_from: Sequence[Schedule] = (),
-        seed: int = 0,
     ) -> Proof:
-        """As `prove`, within the time that a caller's search has left.
-
-        Args:
-            topology: the network.
-            stop: when to return the best known result.
-            collective: as in `prove`, like the other arguments.
-            rounds: the round count in question.
-            start_from: earlier schedules.
-            seed: the seed of every random choice.
-        """
+        """As `prove`, with a schedule that is not verified yet."""
         if collective not in COLLECTIVES:
             raise OptionError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
@@ -147,7 +138,7 @@ class Exact(Scheduler):
         if rounds is not None and rounds < 1:
             raise OptionError(f"exact: rounds: expected at least 1, got {rounds}")
         begun = clock.now()
-        question = _Question(tuple(start_from), seed, stop)
+        question = _Question(start_from, seed, stop)
         stages = self._stages(topology, collective, rounds, question)
         below = sum(stage.impossible_below for stage in stages)
         made = _joined(stages, topology, collective)
@@ -156,7 +147,6 @@ class Exact(Scheduler):
                 scheduler=Provenance(self.name, self.options(), seed),
                 bound=self._stated(topology, collective, below),
             )
-            verify(made, forwarding_servers=False).raise_if_invalid()
         because = "; then ".join(dict.fromkeys(stage.because for stage in stages))
         wall_s = clock.now() - begun
         return Proof(collective, self.trees, made, below, because, rounds, wall_s)
@@ -170,23 +160,23 @@ class Exact(Scheduler):
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
-        return self._found(topology, collective, seed, stop)
+        return self._found(topology, collective, (), seed, stop)
 
     def improve(
         self, known: Schedule, topology: Topology, collective: Collective, seed: int, stop: Stop
     ) -> Schedule:
         """Starts the search from the known schedule."""
-        return self._found(topology, collective, seed, stop, (known,))
+        return self._found(topology, collective, (known,), seed, stop)
 
     def _found(
         self,
         topology: Topology,
         collective: Collective,
+        start_from: tuple[Schedule, ...],
         seed: int,
         stop: Stop,
-        start_from: Sequence[Schedule] = (),
     ) -> Schedule:
-        proof = self.prove_until(topology, stop, collective, start_from=start_from, seed=seed)
+        proof = self._proved(topology, collective, None, start_from, seed, stop)
         if proof.schedule is None:
             raise NoScheduleError(f"exact: {proof}")
         return proof.schedule
