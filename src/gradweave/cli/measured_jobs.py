@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from gradweave.cli.options import refuse
 from gradweave.cli.planned_jobs import jobs_of
 from gradweave.errors import OptionError
-from gradweave.schedulers.solving.demands import solve_demand
-from gradweave.schedulers.spec import as_demand_strategies, is_portfolio
+from gradweave.schedulers.solving.solve import solve
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 
@@ -57,11 +56,11 @@ def measure_asked(
     for name in names:
         if name != GLOO:
             progress(f"planning by {name}")
-            found = solve_demand(
+            found = solve(
                 topology,
-                jobs,
+                jobs=jobs,
                 runtime=runtime or shared_runtime(),
-                strategies=None if is_portfolio(name) else as_demand_strategies(name),
+                schedulers=name,
                 seed=seed,
                 time_limit=time_limit,
             )

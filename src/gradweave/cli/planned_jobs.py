@@ -15,9 +15,8 @@ from gradweave.cli.options import network_of, refuse
 from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
 from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
-from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.solving.solution import Solution
-from gradweave.schedulers.spec import as_demand_strategies, is_portfolio
+from gradweave.schedulers.solving.solve import solve
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.schedules.jobs import Job, mesh_jobs
 from gradweave.schedules.schedule import COLLECTIVES
@@ -122,17 +121,15 @@ def search_jobs(
     """
     topology = network_of(network, given)
     jobs = jobs_of(topology, texts, mesh)
-    named = given["scheduler"]
-    strategies = None if named is None or is_portfolio(named) else as_demand_strategies(named)
     objective = given["objective"] or "makespan"
     objective = "makespan" if objective == "seconds" else objective
     with ended_by_ctrl_c(progress) as interrupt:
-        return solve_demand(
+        return solve(
             topology,
-            jobs,
+            jobs=jobs,
             objective=objective,  # pyright: ignore[reportArgumentType] — refused by name
             runtime=given["runtime"],
-            strategies=strategies,
+            schedulers=given["scheduler"],
             start_from=given["start_from"],
             seed=given["seed"],
             time_limit=given["time_limit"] or TIME_LIMIT_S,

@@ -8,9 +8,8 @@ from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case
 from gradweave.report.timed import TimedRow
-from gradweave.schedulers.solving.demands import solve_demand
 from gradweave.schedulers.solving.solution import Solution
-from gradweave.schedulers.spec import demand_strategy, is_portfolio
+from gradweave.schedulers.solving.solve import solve
 from gradweave.schedules.jobs import Job, demand_of
 from gradweave.schedules.schedule import DEMAND
 from gradweave.topology.topology import Topology
@@ -85,19 +84,13 @@ def _runs(
     time_limit: float | None,
 ) -> tuple[list[Solution], str]:
     """The solution of each run, and the reason if there are fewer than seeds."""
-    strategies = None if is_portfolio(spec) else [demand_strategy(spec)]
     found: list[Solution] = []
     try:
         for seed in range(seeds):
             network = case.network(seed)
+            asked = jobs(network)
             found.append(
-                solve_demand(
-                    network,
-                    jobs(network),
-                    strategies=strategies,
-                    seed=seed,
-                    time_limit=time_limit,
-                )
+                solve(network, jobs=asked, schedulers=spec, seed=seed, time_limit=time_limit)
             )
     except NoScheduleError as error:
         return found, str(error)
