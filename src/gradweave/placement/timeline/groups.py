@@ -39,7 +39,8 @@ def group_schedules(
     """Finds a schedule for each group's servers, links and gradient; a group of one gets None.
 
     If routes of several groups cross a link direction, each group gets an equal part of its
-    bandwidth. Groups with identical networks share a schedule.
+    bandwidth. Groups with identical networks share a schedule. One plan with all groups as jobs was
+    not faster in general, and needs servers that relay (docs/experiments/runtimes.md).
 
     Args:
         topology: the whole network.
