@@ -66,8 +66,9 @@ def test_what_is_installed_is_listed_and_what_is_broken_breaks_nothing_else(outs
     assert answer.status == 0
     lines = answer.stdout.splitlines()
     assert any(line.startswith("ring ") for line in lines)
-    (found,) = [line for line in lines if "outside-parts 1.0" in line]
+    found, of_demands = [line for line in lines if "outside-parts 1.0" in line]
     assert found.startswith("pass_along ") and "hands the sum out" in found
+    assert of_demands.startswith("straight ") and "from its contributors" in of_demands
     refused = answer.stderr.splitlines()
     assert len(refused) == 2
     assert "'broken' of outside-parts 1.0: cannot be imported: RuntimeError: this was" in refused[0]
@@ -98,10 +99,13 @@ def test_they_run_like_any_other(outside, gradweave, here):
     assert made.rounds == 6
     spec = f"{given}:last=true"
     assert gradweave("solve", "ring:4", "--scheduler", spec).status == 0
+    job = ("--job", "all_to_all:bytes=1MB", "--scheduler", "straight")
+    assert gradweave("solve", "ring:4", *job, "--json").json["scheduler"] == "straight"
 
 
 def test_the_names_of_others_are_known_to_messages(outside, refused):
     assert "did you mean pass_along?" in refused("solve", "ring:4", "--scheduler", "pass_alon")
+    assert "straight: plans jobs only" in refused("solve", "ring:4", "--scheduler", "straight")
     assert "did you mean ladder?" in refused("solve", "lader:4")
     assert "rungs is missing" in refused("solve", "ladder")
     assert "cannot be imported: RuntimeError" in refused("solve", "ring:4", "--scheduler", "broken")
@@ -113,7 +117,9 @@ def needs_jaxmarl() -> None:
         pytest.skip("needs jaxmarl")
 
 
-@pytest.mark.parametrize("target_", ["pass_along", "ladder:rungs=3,twisted=true", "corridor"])
+@pytest.mark.parametrize(
+    "target_", ["pass_along", "straight", "ladder:rungs=3,twisted=true", "corridor"]
+)
 def test_they_conform(outside, gradweave, target_):
     if target_ == "corridor":
         needs_jaxmarl()
