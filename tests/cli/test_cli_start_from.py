@@ -82,11 +82,14 @@ def test_a_file_may_state_anything(gradweave, planned, here, size):
     assert answer.status == 0 and "was planned" not in answer.stdout
 
 
-def test_no_line_about_a_plan_for_a_late_server_is_below_its_time(gradweave, here):
-    network = ("solve", "star:3,bandwidth=10Gbit/s")
+@pytest.mark.parametrize("runtime", ["ideal", "gloo"])
+def test_no_line_about_a_plan_for_a_late_server_is_below_its_time(gradweave, here, runtime):
+    network = ("solve", "star:3,bandwidth=10Gbit/s", "--runtime", runtime)
     late = ("--objective", "seconds", "--size", "10MB", "--ready-at", "0=5s")
     made = gradweave(*network, *late, "--scheduler", "packed", "--output", "late.json")
-    assert "on gloo it would take 5.0" in made.stdout, made  # 5 s, and 10 MB at 10 Gbit/s: 5.008
+    # 5 s, and 10 MB at 10 Gbit/s: 5.008 s. On gloo the answer is gloo's ring, which is late too.
+    said = {"ideal": "on gloo it would take 5.0", "gloo": "on gloo: its own ring takes 5.0"}
+    assert said[runtime] in made.stdout, made
     read = [gradweave(verb, "late.json") for verb in ("verify", "bound")]
     again = gradweave(*network, "--start-from", "late.json", "--scheduler", "packed")
     assert "for 10 MB, with 1 late server: as late.json was planned" in again.stdout

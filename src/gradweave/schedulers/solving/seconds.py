@@ -338,9 +338,7 @@ class Seconds(Goal):
         options = dict(best.scheduler.options())
         options |= {"overlap": True} if best.overlapped else {}
         options |= {"parts": best.parts} if best.parts > 1 else {}
-        options |= {"ready_at_s": self.ready_at_s.tolist()} if self.ready_at_s.any() else {}
-        options |= {"objective": "seconds", "gradient_bytes": self.gradient_bytes}
-        options |= {"runtime": self.runtime.name} if self.runtime is not IDEAL else {}
+        options |= self._request()
         bound = bound_for(
             self.topology,
             self.collective,
@@ -368,6 +366,12 @@ class Seconds(Goal):
             timing=self._timing(schedule, self.seconds_of(schedule)),
         )
 
+    def _request(self) -> dict[str, object]:
+        """What was asked for, as `planned_for` and `planned_ready_times` read it in a file."""
+        late = {"ready_at_s": self.ready_at_s.tolist()} if self.ready_at_s.any() else {}
+        there = {"runtime": self.runtime.name} if self.runtime is not IDEAL else {}
+        return late | {"objective": "seconds", "gradient_bytes": self.gradient_bytes} | there
+
     def _timing(self, schedule: Schedule, seconds_there: float) -> Timing:
         """A schedule's time on the runtime, with the lower bound there."""
         if self.runtime is IDEAL:
@@ -390,9 +394,7 @@ class Seconds(Goal):
         beside = RuntimeComparison(self.runtime.name, own.scheduler.name, own_s, plan_s, chosen)
         if not chosen:
             return dataclasses.replace(found, runtime=beside)
-        options = dict(own.scheduler.options)
-        options |= {"objective": "seconds", "gradient_bytes": self.gradient_bytes}
-        options |= {"runtime": self.runtime.name, OWN: True}
+        options = dict(own.scheduler.options) | self._request() | {OWN: True}
         own = own.replace(scheduler=Provenance(own.scheduler.name, options, None))
         bound = bound_for(self.network, self.collective, [Ring()])
         return dataclasses.replace(
