@@ -32,6 +32,7 @@ from pictures import Picture, figure_with
 from record import record
 
 from gradweave import aggregate
+from gradweave.aggregate.decentralized import naive_psgd
 
 WORKERS, SEEDS = 8, tuple(range(10))
 FEATURES, SAMPLES, STEPS, RATE, PENALTY = 20, 250, 4000, 0.1, 1e-3
@@ -42,7 +43,7 @@ CONSENSUS = 0.3
 AXIS = "server"
 MIXING = aggregate.MixingMatrix.ring(WORKERS)
 METHODS = {
-    "naive": aggregate.naive_psgd,
+    "naive": naive_psgd,
     "DCD": partial(aggregate.dcd_psgd, strictness="ignore"),
     "ECD": partial(aggregate.ecd_psgd, strictness="ignore"),
     "CHOCO": partial(aggregate.choco_sgd, strictness="ignore", consensus=CONSENSUS),

@@ -21,7 +21,9 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.report import Case, compare_seconds, sweep_chart
+from gradweave.report import compare_seconds
+from gradweave.report.chart import sweep_chart
+from gradweave.report.comparison import Case
 from gradweave.schedulers.spec import from_spec
 from gradweave.topology.groups import members_of_groups
 

@@ -18,7 +18,8 @@ from record import printed, record
 from solutions import figures, solved
 
 import gradweave as gw
-from gradweave.report import TABLE_2, Case
+from gradweave.report import TABLE_2
+from gradweave.report.comparison import Case
 
 SEEDS = range(5)
 

@@ -40,17 +40,16 @@ from gradweave.placement import (
     Annealing,
     Evolutionary,
     ExactPlacer,
-    Pairs,
     Placement,
     Placer,
     RandomOrder,
     even_stages,
-    exchange_cost,
-    group_schedules,
-    pairs_of,
     placement_bound,
 )
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.pairs import Pairs, pairs_of
 from gradweave.placement.problem import Problem
+from gradweave.placement.timeline.groups import group_schedules
 from gradweave.placement.timeline.step import exchange_seconds
 from gradweave.schedulers.spec import from_spec
 from gradweave.topology import Topology

@@ -21,14 +21,9 @@ from placement_cases import ACTIVATION_BYTES, DATA, GRADIENT_BYTES, WORKLOAD, ca
 from record import record, recorded, show
 from timing import timed
 
-from gradweave.placement import (
-    Annealing,
-    Pairs,
-    even_stages,
-    exchange_cost,
-    pairs_of,
-    placement_bound,
-)
+from gradweave.placement import Annealing, even_stages, placement_bound
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.pairs import Pairs, pairs_of
 from gradweave.placement.problem import Problem
 
 NAME = "placement_bounds"

@@ -39,16 +39,14 @@ def times(rank: int, size: int, folder: Path) -> list[dict[str, Any]]:
     import torch
     import torch.distributed as dist
 
-    import gradweave.torch
-
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
     groups: dict[str, Any] = {"gloo": dist.new_group(backend="gloo")}
-    groups["bare"] = dist.new_group(backend=gradweave.torch.NAME)
+    groups["bare"] = dist.new_group(backend="gradweave")
     os.environ["GRADWEAVE_TOPOLOGY"] = f"star:n={size}"
     os.environ["GRADWEAVE_CACHE"] = str(folder / "cache")
-    groups["planned"] = dist.new_group(backend=gradweave.torch.NAME)
+    groups["planned"] = dist.new_group(backend="gradweave")
     planned = groups["planned"]
     tensors = {each: torch.zeros(each // 4) for each in SIZES}
     parts = {each: torch.zeros(each // 4 // size) for each in SIZES}

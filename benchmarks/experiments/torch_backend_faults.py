@@ -61,7 +61,6 @@ from gradweave.lab.forwarding import shortest_paths
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.schedulers import Ring
 from gradweave.topology.spec import as_topology
-from gradweave.torch import NAME
 from gradweave.torch.record import Recorder
 from gradweave.torch.recorded import GroupRecord, RecordedGroup
 from tests.execute.torch_backend_cases import all_by_plan
@@ -189,7 +188,7 @@ def process(case: Case, rank: int, folder: Path, steps: int, place: str, plan: b
     if plan:
         all_by_plan()
         os.environ["GRADWEAVE_PLAN"] = str(folder / "plan.json")
-    dist.init_process_group(NAME)
+    dist.init_process_group("gradweave")
     try:
         train(case, rank, folder, steps)
     except RuntimeError as error:  # a connection broke

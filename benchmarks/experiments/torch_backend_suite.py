@@ -56,9 +56,7 @@ def outcomes(processes: int, backend: str, only: str, report: Path) -> None:
         import torch
         from torch.testing._internal.distributed import distributed_test as module
 
-        import gradweave.torch
-
-        module.BACKEND = backend if backend == GLOO else Ours(gradweave.torch.NAME)
+        module.BACKEND = backend if backend == GLOO else Ours("gradweave")
         if backend == PLANS:
             all_by_plan(processes, Path(folder))
         torch.set_num_threads(1)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
-    from gradweave.execute.axis import AXIS
     from gradweave.execute.jax_mesh.backend import server_mesh
     from gradweave.execute.jax_mesh.collective import Collective, all_reduce, exchange
 
-__all__ = ["AXIS", "Collective", "all_reduce", "exchange", "server_mesh"]
+__all__ = ["Collective", "all_reduce", "exchange", "server_mesh"]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import gradweave as gw
 from gradweave import aggregate
+from gradweave.aggregate.local.updates import counted
 from gradweave.errors import OptionError, ScheduleError
 
 N, SIZE = 8, 1003
@@ -389,7 +390,7 @@ def test_local_updates_are_the_same_on_devices_as_on_one(name):
 
         begin = jnp.zeros_like(target)
         (x, state), sent = jax.lax.scan(step, (begin, optimizer.init(begin)), None, 12)
-        return x, sent, aggregate.counted(state)
+        return x, sent, counted(state)
 
     many = on_devices(run)(TARGETS)
     one = jax.jit(jax.vmap(run, axis_name=AXIS))(TARGETS)

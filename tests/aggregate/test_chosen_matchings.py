@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gradweave import aggregate
-from gradweave.aggregate.mixing import MixingMatrix
+from gradweave.aggregate.mixing import MixingMatrix, neighbours
 from gradweave.errors import OptionError
 from gradweave.topology import Topology, from_spec
 
@@ -44,7 +44,7 @@ def test_workers_agree_no_later_than_by_colours_in_turn(network: str):
 
 def test_each_step_is_a_matching_of_neighbours_and_there_are_no_more_than_asked_for():
     topology = from_spec("mesh:5x5")
-    graph = aggregate.neighbours(topology)
+    graph = neighbours(topology)
     for distinct in (3, 8):
         mixing = aggregate.fast_matchings(topology, steps=40, distinct=distinct)
         for weights in mixing.weights:

@@ -13,6 +13,7 @@ import optax
 
 from gradweave import aggregate
 from gradweave.aggregate.local.exchange import MATCHINGS, PairwiseExchange
+from gradweave.aggregate.local.updates import counted
 from gradweave.errors import OptionError
 
 N, SIZE, RATE = 4, 21, 0.1
@@ -116,7 +117,7 @@ def test_bytes_of_averages():
     assert streamed.max() == sent.max() / 3
     _, late, state = trained("diloco:local_steps=6,in_time=1", 24, FAULTY)
     assert not late[:, 2].any() and late[5, 1] and not late[11:, 1].any()
-    assert aggregate.counted(state).tolist() == [2] * N
+    assert counted(state).tolist() == [2] * N
     _, packed, _ = trained("diloco:local_steps=4,bits=4", 24)
     part = 4 + 4  # six elements of four bits in a word, and their largest
     assert packed[3].tolist() == [2 * (N - 1) * part] * N
@@ -150,7 +151,7 @@ def test_what_is_not_finite_is_left_out():
         updates, state = update(bad, state, params)
         params = params + updates
     assert jnp.isfinite(params).all() and aggregate.not_finite(state).tolist() == [0, 2, 0, 0]
-    assert aggregate.counted(state).tolist() == [3] * N
+    assert counted(state).tolist() == [3] * N
 
 
 def test_parameters_of_several_types():
@@ -173,6 +174,6 @@ def test_refusals():
     with pytest.raises(OptionError, match=r"\['n'\]: expected floating-point"):
         optimizer.init({"n": jnp.zeros(3, jnp.int32)})
     with pytest.raises(OptionError, match="one method of local updates in it, found 0"):
-        aggregate.counted(optax.sgd(1.0).init(jnp.zeros(3)))
+        counted(optax.sgd(1.0).init(jnp.zeros(3)))
     with pytest.raises(OptionError, match="workers: expected at least 1, got 0"):
         aggregate.diloco(optax.sgd(RATE), 0)

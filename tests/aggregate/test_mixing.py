@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gradweave as gw
-from gradweave.aggregate import MixingMatrix, neighbours
+from gradweave.aggregate import MixingMatrix
+from gradweave.aggregate.mixing import neighbours
 from gradweave.errors import OptionError, TopologyError
 
 NETWORKS = (

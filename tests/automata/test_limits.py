@@ -12,16 +12,14 @@ from gradweave.automata import (
     automaton,
     check,
     files,
-    least,
     minimised,
     operations,
     projection,
     replay,
-    values,
-    view,
 )
 from gradweave.automata import decomposition as dividing
-from gradweave.automata.operations import compose
+from gradweave.automata.decomposition import least
+from gradweave.automata.operations import compose, values, view
 from gradweave.errors import FileError, OptionError, SpecError
 from tests.growth import FACTOR, refuse_square
 

@@ -11,9 +11,7 @@ from gradweave.automata import (
     Machine,
     automaton,
     check,
-    dead,
     dump,
-    least,
     load_machine,
     minimised,
     product,
@@ -21,10 +19,9 @@ from gradweave.automata import (
     projections,
     read_text,
     replay,
-    values,
-    view,
 )
-from gradweave.automata.operations import compose
+from gradweave.automata.decomposition import least
+from gradweave.automata.operations import compose, dead, values, view
 from gradweave.errors import FileError, GradweaveError, SpecError
 from tests.automata.machines import (
     GENERATOR,

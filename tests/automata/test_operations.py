@@ -5,21 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from gradweave.automata import (
-    NO_MOVE,
-    Machine,
-    check,
-    dead,
-    group_of,
-    least,
-    minimised,
-    product,
-    projection,
-    values,
-    view,
-)
-from gradweave.automata.decomposition import _grown
-from gradweave.automata.operations import compose
+from gradweave.automata import Machine, check, minimised, product, projection
+from gradweave.automata.decomposition import _grown, least
+from gradweave.automata.machine import NO_MOVE
+from gradweave.automata.operations import compose, dead, group_of, values, view
 from tests.automata.machines import random_division, random_machine
 
 TASK = Machine.of(

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from gradweave.automata import (
-    NO_MOVE,
     Machine,
     check,
-    least,
     minimised,
     product,
     projection,
     projections,
     read_text,
 )
+from gradweave.automata.decomposition import least
+from gradweave.automata.machine import NO_MOVE
 from gradweave.automata.operations import compose
 from gradweave.errors import FileError, RewardError
 from tests.automata.machines import random_division, random_machine

@@ -24,8 +24,8 @@ import gradweave as gw
 from gradweave import jax as jax_mesh
 from gradweave.errors import OptionError
 from gradweave.execute import play
+from gradweave.execute.axis import AXIS
 from gradweave.execute.reference import meaningful
-from gradweave.jax import AXIS
 from gradweave.schedules import Schedule
 from gradweave.schedules.schedule import Collective
 from tests.conformance.networks import TABLE_2

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.errors import OptionError
-from gradweave.execute import REDUCTIONS, play
+from gradweave.execute import play
 from gradweave.execute.pattern import contribution, expected
-from gradweave.execute.reduction import check_reduction
+from gradweave.execute.reduction import REDUCTIONS, check_reduction
 from gradweave.execute.reference import meaningful
 from gradweave.schedulers import Merged, RecursiveDoubling, Ring
 from gradweave.schedules import COLLECTIVES, COPY, REDUCE, Schedule

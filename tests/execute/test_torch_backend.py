@@ -28,8 +28,8 @@ import torch.distributed as dist  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: E402
 
-from gradweave.torch import NAME, calls, choice, measuring, register  # noqa: E402
 from gradweave.torch import agreement as agreements  # noqa: E402
+from gradweave.torch import calls, choice, measuring, register  # noqa: E402
 from gradweave.torch.awaited import AwaitedWork  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.choice import Choices, Stage  # noqa: E402
@@ -84,7 +84,7 @@ def agreed(ranks: int, of: Settings, ranks_in_group: list[int] | None = None) ->
 def test_the_name_is_registered_once():
     before = list(dist.Backend.backend_list)
     register()
-    assert dist.Backend.backend_list == before and before.count(NAME) == 1
+    assert dist.Backend.backend_list == before and before.count("gradweave") == 1
     assert dist.is_backend_available("gradweave") and dist.is_backend_available("cpu:gradweave")
 
 
@@ -701,13 +701,13 @@ def test_examples_train_as_under_gloo(tmp_path: Path):
     for example in EXACT:
         own, ours = (
             json.loads((tmp_path / f"{example}-{backend}.json").read_text())
-            for backend in ("gloo", NAME)
+            for backend in ("gloo", "gradweave")
         )
         assert ours["losses"] == pytest.approx(own["losses"], rel=1e-5), example
         assert len(set(ours["digests"])) == 1 and not own["by_plan"]
 
     def ran(example: str) -> list[list[Any]]:
-        return json.loads((tmp_path / f"{example}-{NAME}.json").read_text())["by_plan"]
+        return json.loads((tmp_path / f"{example}-gradweave.json").read_text())["by_plan"]
 
     assert ["all_reduce", 1 << 15] in ran("ddp")  # the bucket of all gradients
     assert {kind for kind, _ in ran("fsdp2")} >= {"all_gather", "reduce_scatter"}

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import gradweave.torch
 from gradweave.errors import LostServerError
 from tests.execute.torch_backend_cases import all_by_plan
 
@@ -29,7 +28,7 @@ def process(rank: int, folder: Path, hooked: bool) -> None:
     torch.set_num_threads(1)
     os.environ["GRADWEAVE_PLAN"] = str(folder / "plan.json")
     store = f"file://{folder}/store-{hooked}"
-    dist.init_process_group(gradweave.torch.NAME, init_method=store, rank=rank, world_size=SIZE)
+    dist.init_process_group("gradweave", init_method=store, rank=rank, world_size=SIZE)
     layers = [torch.nn.Linear(32, 32) for _ in range(3)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.001)
     if hooked:

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import gradweave.torch
 from tests.execute.torch_backend_cases import all_by_plan
 
 CALLS = 12
@@ -161,7 +160,7 @@ def process(folder: Path, rank: int, size: int, sequences: int, seed: int, how: 
         all_by_plan()
     os.environ["GRADWEAVE_PLAN"] = os.pathsep.join(map(str, folder.glob("plan-*.json")))
     store = f"file://{folder}/store-{how}"
-    dist.init_process_group(gradweave.torch.NAME, init_method=store, rank=rank, world_size=size)
+    dist.init_process_group("gradweave", init_method=store, rank=rank, world_size=size)
     ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
     assert ours is not None and hasattr(ours, "choices")
     counts = Counter[str]()

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import gradweave.torch
 from tests.execute.torch_backend_cases import KEPT, all_by_plan
 
 SIZE = 2
@@ -40,7 +39,7 @@ def calls(rank: int) -> None:
         dist.send(ones, 0)
     else:
         dist.recv(ones, 1)
-    both = dist.new_group([1, 0], backend=gradweave.torch.NAME)
+    both = dist.new_group([1, 0], backend="gradweave")
     dist.all_reduce(ones, dist.ReduceOp.MAX, group=both)
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     model(torch.ones(4, 4)).sum().backward()
@@ -61,7 +60,7 @@ def process(rank: int, folder: Path) -> None:
     os.environ |= {"GRADWEAVE_SLOW_AFTER": "0.5", "GRADWEAVE_TRACE": str(folder / "calls")}
     os.environ["GRADWEAVE_PLAN"] = str(folder / "plan.json")
     store = f"file://{folder}/store"
-    dist.init_process_group(gradweave.torch.NAME, init_method=store, rank=rank, world_size=SIZE)
+    dist.init_process_group("gradweave", init_method=store, rank=rank, world_size=SIZE)
     dist.all_reduce(torch.ones(100))
     if rank:
         time.sleep(4)

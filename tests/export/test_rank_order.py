@@ -8,7 +8,8 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import InputWarning, OptionError
-from gradweave.export import ORDER_FORMATS, save_rank_order, to_rank_order
+from gradweave.export import save_rank_order, to_rank_order
+from gradweave.export.rank_order import ORDER_FORMATS
 
 HOSTS = ["n0", "n1", "10.0.0.7", "n3"]
 RANKS = (2, 0, 3, 1)

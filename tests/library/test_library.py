@@ -14,12 +14,12 @@ import pytest
 import gradweave as gw
 from gradweave.bounds import with_certificates
 from gradweave.errors import FileError, InvalidScheduleError
-from gradweave.library import Library, accept, freeze, judge, open_library, weigh
+from gradweave.library import Library, freeze, judge, open_library
 from gradweave.library import store as where
 from gradweave.library.freezing import freeze as frozen
 from gradweave.library.instance import EXACT_WITHIN
 from gradweave.library.judging import Judged, _by_the_rules, _not_for
-from gradweave.library.submission import Outcome, first_record
+from gradweave.library.submission import Outcome, accept, first_record, weigh
 from tests.library.conftest import SIZE, data_of, instance_of
 
 TURN = 6

@@ -11,14 +11,10 @@ from gradweave.errors import InvalidCertificateError
 from gradweave.placement import (
     Annealing,
     ExactPlacer,
-    GroupDuals,
-    Pairs,
     RandomOrder,
-    Sequences,
     Stage,
     Workload,
     even_stages,
-    exchange_cost,
     exchange_kernel,
     placement_bound,
 )
@@ -26,6 +22,7 @@ from gradweave.placement.bound import levels, search, sequences
 from gradweave.placement.bound.duals import (
     NS,
     Columns,
+    GroupDuals,
     Window,
     class_steps,
     data_ns,
@@ -33,7 +30,9 @@ from gradweave.placement.bound.duals import (
     step_ns,
 )
 from gradweave.placement.bound.levels import Levels, compositions, count_compositions, levels_of
-from gradweave.placement.bound.sequences import SequenceSearch, alike
+from gradweave.placement.bound.sequences import Sequences, SequenceSearch, alike
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.pairs import Pairs
 from gradweave.placement.problem import Problem
 from tests.interpreted import interpreted
 

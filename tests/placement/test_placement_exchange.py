@@ -12,16 +12,15 @@ from gradweave.placement import (
     Annealing,
     Evolutionary,
     ExactPlacer,
-    Pairs,
     Stage,
     Transformer,
     Workload,
     even_stages,
-    exchange_cost,
-    pairs_of,
     placement_bound,
 )
+from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.exchange_kernel import matching
+from gradweave.placement.pairs import Pairs, pairs_of
 from gradweave.placement.problem import Problem, problem_of
 from gradweave.placement.strategies import annealing
 from gradweave.topology import cities

@@ -8,17 +8,9 @@ import pytest
 
 import gradweave as gw
 from benchmarks.naive_placement import Naive
-from gradweave.placement import (
-    Pairs,
-    Placement,
-    Stage,
-    Transformer,
-    Workload,
-    exchange_cost,
-    exchange_kernel,
-    step_time,
-)
-from gradweave.placement.pairs import pairs_of
+from gradweave.placement import Placement, Stage, Transformer, Workload, exchange_kernel, step_time
+from gradweave.placement.exchange import exchange_cost
+from gradweave.placement.pairs import Pairs, pairs_of
 from gradweave.placement.problem import Problem
 from gradweave.placement.timeline import groups as groups_of_step
 from gradweave.placement.timeline.groups import GroupSchedule, group_schedules

@@ -8,17 +8,17 @@ import pytest
 import gradweave as gw
 from gradweave.errors import FileError, GradweaveError, InvalidCertificateError, OptionError
 from gradweave.placement import (
-    Pairs,
     RandomOrder,
-    Sequences,
     Transformer,
-    cost_of,
     even_stages,
     load_placement,
     load_workload,
     place,
     recounted,
 )
+from gradweave.placement.bound.sequences import Sequences
+from gradweave.placement.pairs import Pairs
+from gradweave.placement.placing import cost_of
 
 WORK = even_stages(4, activation_bytes=1e8, gradient_bytes=1e8, memory_bytes=2e9)
 REFUSED = {

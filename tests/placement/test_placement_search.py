@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gradweave.placement import exchange_cost, exchange_kernel
+from gradweave.placement import exchange_kernel
+from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies import annealing_kernel as annealing
 from gradweave.placement.strategies import evolutionary_kernel as evolution

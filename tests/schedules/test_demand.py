@@ -5,8 +5,8 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import FileError, OptionError, ScheduleError
-from gradweave.schedules import COPY, REDUCE, Demand, Sets, collective, sends
-from gradweave.schedules.demand import MAX_BYTES, NAMES, ROOTED
+from gradweave.schedules import COPY, REDUCE, Demand, collective, sends
+from gradweave.schedules.demand import MAX_BYTES, NAMES, ROOTED, Sets
 from gradweave.verifier import verify
 from tests.schedules.small_demands import by_hand, two_jobs
 

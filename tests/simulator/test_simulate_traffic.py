@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.schedules.schedule import COLLECTIVES, Schedule
-from gradweave.simulator import piece_bytes, traffic
+from gradweave.simulator import traffic
+from gradweave.simulator.traffic import piece_bytes
 from gradweave.topology import from_spec
 from tests.simulator.random_networks import networks
 

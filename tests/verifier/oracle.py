@@ -17,7 +17,8 @@ from functools import cache
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from gradweave.schedules import COPY, DEMAND, REDUCE, Demand, Schedule, Sets
+from gradweave.schedules import COPY, DEMAND, REDUCE, Demand, Schedule
+from gradweave.schedules.demand import Sets
 from gradweave.topology import Topology
 
 

@@ -32,13 +32,12 @@ if TYPE_CHECKING:
         dcd_psgd,
         ecd_psgd,
         gossip,
-        naive_psgd,
     )
     from gradweave.aggregate.exact_mean import mean, parameter_server, ring_mean, scheduled
     from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, outer_settings
-    from gradweave.aggregate.local.updates import counted, diloco, noloco, streaming_diloco
+    from gradweave.aggregate.local.updates import diloco, noloco, streaming_diloco
     from gradweave.aggregate.messages import not_finite, sent_bytes
-    from gradweave.aggregate.mixing import MixingMatrix, neighbours
+    from gradweave.aggregate.mixing import MixingMatrix
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
     from gradweave.aggregate.rules import DCDPSGD, DPSGD, ECDPSGD, ChocoSGD, GossipRule
     from gradweave.aggregate.sequences import (
@@ -82,7 +81,6 @@ __all__ = [
     "choco_sgd",
     "consensus",
     "contraction",
-    "counted",
     "d_psgd",
     "dcd_psgd",
     "diloco",
@@ -93,8 +91,6 @@ __all__ = [
     "fast_matchings",
     "gossip",
     "mean",
-    "naive_psgd",
-    "neighbours",
     "noloco",
     "not_finite",
     "outer_settings",

@@ -4,11 +4,9 @@ Real processes run schedules by `gradweave.jax`, `gradweave.mpi` and `gradweave.
 """
 
 from gradweave.execute.program import Action, Program, same_bits
-from gradweave.execute.reduction import REDUCTIONS
 from gradweave.execute.reference import play
 
 __all__ = [
-    "REDUCTIONS",
     "Action",
     "Program",
     "play",

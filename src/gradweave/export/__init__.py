@@ -8,7 +8,7 @@ from gradweave.export.equal_pieces import in_equal_pieces
 from gradweave.export.msccl import save_msccl_xml, to_msccl_xml
 from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
 from gradweave.export.perfetto import save_perfetto, to_perfetto
-from gradweave.export.rank_order import ORDER_FORMATS, save_rank_order, to_rank_order
+from gradweave.export.rank_order import save_rank_order, to_rank_order
 from gradweave.export.rankfile import save_rankfile, to_rankfile
 
 FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et", "rankfile", "perfetto")
@@ -16,7 +16,6 @@ FORMATS = ("msccl-xml", "mscclpp-json", "chakra-et", "rankfile", "perfetto")
 
 __all__ = [
     "FORMATS",
-    "ORDER_FORMATS",
     "in_equal_pieces",
     "save_chakra_et",
     "save_msccl_xml",

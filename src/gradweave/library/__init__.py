@@ -4,14 +4,11 @@ from gradweave.library.freezing import freeze
 from gradweave.library.instance import Record
 from gradweave.library.judging import judge
 from gradweave.library.store import Library, open_library
-from gradweave.library.submission import accept, weigh
 
 __all__ = [
     "Library",
     "Record",
-    "accept",
     "freeze",
     "judge",
     "open_library",
-    "weigh",
 ]

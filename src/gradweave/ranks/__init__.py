@@ -6,15 +6,12 @@ from gradweave.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.ranks.mesh import Mesh
-    from gradweave.ranks.pattern import Routes, routes_of
     from gradweave.ranks.search import Order, optimize
 
 __all__ = [
     "Mesh",
     "Order",
-    "Routes",
     "optimize",
-    "routes_of",
 ]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -1,7 +1,7 @@
 """Pages, layouts, tables and charts: a schedule's page, a network's layout, comparisons."""
 
-from gradweave.report.chart import comparison_chart, sweep_chart
-from gradweave.report.comparison import TABLE_2, Case, compare
+from gradweave.report.chart import comparison_chart
+from gradweave.report.comparison import TABLE_2, compare
 from gradweave.report.layout import layout
 from gradweave.report.notebook import show
 from gradweave.report.page import page, write_page
@@ -10,14 +10,12 @@ from gradweave.report.timed import compare_seconds
 
 __all__ = [
     "TABLE_2",
-    "Case",
     "compare",
     "compare_seconds",
     "comparison_chart",
     "layout",
     "page",
     "show",
-    "sweep_chart",
     "to_svg",
     "write_page",
     "write_picture",

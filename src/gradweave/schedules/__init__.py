@@ -1,7 +1,7 @@
 """Schedules of data movements: flow trees, workloads, demands, and the schedule file."""
 
 from gradweave.schedules.compose import at_once, compose, overlap, reverse
-from gradweave.schedules.demand import Demand, Sets, collective, sends
+from gradweave.schedules.demand import Demand, collective, sends
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.jobs import Job, demand_of, mesh_jobs
 from gradweave.schedules.schedule import (
@@ -27,7 +27,6 @@ __all__ = [
     "Job",
     "Provenance",
     "Schedule",
-    "Sets",
     "StatedBound",
     "Workloads",
     "at_once",

@@ -12,7 +12,7 @@ from gradweave.simulator.seconds import (
 )
 from gradweave.simulator.sequential_steps import steps
 from gradweave.simulator.simulation import simulate
-from gradweave.simulator.traffic import piece_bytes, traffic
+from gradweave.simulator.traffic import traffic
 
 __all__ = [
     "GrownState",
@@ -22,7 +22,6 @@ __all__ = [
     "changed_seconds",
     "event_seconds",
     "fair_seconds",
-    "piece_bytes",
     "round_seconds",
     "schedule_from_rounds",
     "seconds",

@@ -10,7 +10,7 @@ Needs the extra ``torch``.
 from typing import TYPE_CHECKING
 
 from gradweave.lazy import lazily
-from gradweave.torch.registration import NAME, register
+from gradweave.torch.registration import register
 
 if TYPE_CHECKING:
     from gradweave.aggregate.local.quorum import QuorumMember
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 register()
 
 __all__ = [
-    "NAME",
     "BySchedule",
     "Collective",
     "Compressed",
