@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from gradweave.aggregate.mixing import MOST_PLANS, MixingMatrix, graph_of_workers
 from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
 from gradweave.topology.routes import server_routes
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import as_size
 
 MESSAGE_BYTES = 4e6
 """Default size of a message: a million parameters."""
@@ -101,8 +103,8 @@ class FastMatchings:
 
 
 def fast_matchings(
-    network: Topology | nx.Graph,
-    message_bytes: float = MESSAGE_BYTES,
+    network: TopologyLike | nx.Graph,
+    message_bytes: float | str = MESSAGE_BYTES,
     steps: int = 64,
     *,
     step_s: float = 0.0,
@@ -136,16 +138,20 @@ def fast_matchings(
     >>> fast_matchings(torus((4, 4)))
     MixingMatrix('fast matchings of torus:4x4', 16 workers, period 4, rho=0.0000)
     """
+    message_bytes = as_size(message_bytes)
+    network = network if isinstance(network, nx.Graph) else as_topology(network)
     return FastMatchings(message_bytes, steps, step_s, distinct).make(network)
 
 
 def exchange_seconds(
-    topology: Topology, mixing: MixingMatrix, message_bytes: float = MESSAGE_BYTES
+    topology: TopologyLike, mixing: MixingMatrix, message_bytes: float | str = MESSAGE_BYTES
 ) -> NDArray[np.float64]:
     """[T] seconds for each step's messages, all sent at once by shortest routes.
 
     This is the time of the busiest link direction, plus the latency of the longest route.
     """
+    topology = as_topology(topology)
+    message_bytes = as_size(message_bytes)
     seconds = []
     for weights in mixing.weights:
         target, source = np.nonzero(weights * (1 - np.eye(mixing.workers)))

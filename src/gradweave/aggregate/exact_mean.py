@@ -32,6 +32,7 @@ from gradweave.execute.jax_mesh.collective import Collective
 from gradweave.execute.program import check_all_reduce
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer
 from gradweave.schedulers.textbook.ring import Ring
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.families.complete import complete
 
@@ -109,7 +110,7 @@ def parameter_server(
     )
 
 
-def scheduled(schedule: Schedule, axis_name: AxisName = AXIS) -> optax.GradientTransformation:
+def scheduled(schedule: ScheduleLike, axis_name: AxisName = AXIS) -> optax.GradientTransformation:
     """The mean by a schedule; the worker of rank i is device i along the axis.
 
     Raises:
@@ -126,6 +127,7 @@ def scheduled(schedule: Schedule, axis_name: AxisName = AXIS) -> optax.GradientT
     >>> step(jnp.arange(8.0).reshape(4, 2), state, params)[0][0].tolist()
     [-3.0, -4.0]
     """
+    schedule = as_schedule(schedule)
     check_all_reduce(schedule)  # raises now instead of at the first update
     Collective(schedule, axis_name)
     return _by_schedule(lambda _: schedule, axis_name)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gradweave.errors import OptionError, TopologyError
 from gradweave.execute.matchings import matchings
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.wording import counted
 
@@ -84,7 +85,7 @@ class MixingMatrix:
 
     @classmethod
     def metropolis_hastings(
-        cls, network: "Topology | nx.Graph", *, name: str | None = None
+        cls, network: TopologyLike | nx.Graph, *, name: str | None = None
     ) -> "MixingMatrix":
         """Metropolis–Hastings weights: W_ij = 1 / (1 + max(d_i, d_j)) between neighbours.
 
@@ -107,7 +108,7 @@ class MixingMatrix:
         return cls(name or default_name, weights[None])
 
     @classmethod
-    def in_matchings(cls, network: "Topology | nx.Graph") -> "MixingMatrix":
+    def in_matchings(cls, network: TopologyLike | nx.Graph) -> "MixingMatrix":
         """Varies in time: pairs of neighbours average, one matching of an edge colouring per step.
 
         A worker sends its parameters once per step, regardless of its number of neighbours.
@@ -117,7 +118,7 @@ class MixingMatrix:
         return cls(f"matchings of {name}", _disjoint(pairs, len(graph)))
 
     @classmethod
-    def in_clusters(cls, topology: Topology) -> "MixingMatrix":
+    def in_clusters(cls, topology: TopologyLike) -> "MixingMatrix":
         """Varies in time: servers on the same switch average, then servers linked directly.
 
         On server-centric networks a few steps give the exact mean: on BCube one step per level.
@@ -126,6 +127,7 @@ class MixingMatrix:
             TopologyError: no switch has two servers and no two servers share a link, or the groups
                 do not connect the network.
         """
+        topology = as_topology(topology)
         groups = _groups(topology)
         servers = topology.num_servers
         graph = nx.Graph()
@@ -246,7 +248,7 @@ def ring_graph(workers: int) -> nx.Graph:
     return nx.cycle_graph(_count(workers)) if workers > 2 else nx.path_graph(_count(workers))
 
 
-def neighbours(topology: Topology) -> nx.Graph:
+def neighbours(topology: TopologyLike) -> nx.Graph:
     """Determines neighbours: servers that are joined by the smallest number of links.
 
     Servers are neighbours if they are joined by a route of at most h links that crosses no other
@@ -263,6 +265,7 @@ def neighbours(topology: Topology) -> nx.Graph:
     >>> sorted(neighbours(bcube(n=3, k=1))[0])
     [1, 2, 3, 6]
     """
+    topology = as_topology(topology)
     distances = [_distances(topology, server) for server in topology.servers.tolist()]
     graph = nx.Graph()
     graph.add_nodes_from(range(topology.num_servers))
@@ -348,13 +351,14 @@ def _exchanges(weights: NDArray[np.float64]) -> tuple[Exchange, ...]:
     return tuple(exchanges)
 
 
-def graph_of_workers(network: "Topology | nx.Graph") -> tuple[nx.Graph, str]:
+def graph_of_workers(network: TopologyLike | nx.Graph) -> tuple[nx.Graph, str]:
     """The graph of workers 0 … N−1, with an edge between neighbours, and its name.
 
     Raises:
         TopologyError: a graph's nodes are not 0 … N−1, or servers are not connected.
     """
-    if isinstance(network, Topology):
+    if not isinstance(network, nx.Graph):
+        network = as_topology(network)
         return neighbours(network), network.name
     if set(network.nodes()) != set(range(len(network))):
         raise TopologyError(

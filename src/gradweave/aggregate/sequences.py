@@ -20,9 +20,9 @@ from gradweave.aggregate.chosen_matchings import FastMatchings
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.checks import check_share
 from gradweave.errors import FileError, OptionError
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
 
-Network = Topology | nx.Graph
+Network = TopologyLike | nx.Graph
 MOST_ENTRIES = 1 << 25
 """Maximum number of entries in all matrices of a recorded trace: 256 MiB."""
 STEPS = 256
@@ -343,7 +343,7 @@ def _drawn(
 
 
 def _workers(network: Network) -> int:
-    return network.num_servers if isinstance(network, Topology) else len(network)
+    return len(network) if isinstance(network, nx.Graph) else as_topology(network).num_servers
 
 
 def _links(mixing: MixingMatrix) -> NDArray[np.int64]:

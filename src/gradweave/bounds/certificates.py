@@ -25,8 +25,10 @@ from gradweave.bounds.steps import Step, groups_step, set_of
 from gradweave.errors import CertificateWarning, InvalidCertificateError
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.file import demand_to_object, to_bytes
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import DEMAND, Collective, Schedule
 from gradweave.topology.formats.object import topology_to_object
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 
 FORMAT, VERSION = "gradweave-certificate", 1
@@ -71,7 +73,7 @@ class Certified:
 
 
 def check_certificate(
-    certificate: Mapping[str, Any], topology: Topology, demand: Demand | None = None
+    certificate: Mapping[str, Any], topology: TopologyLike, demand: Demand | None = None
 ) -> Certified:
     """Recounts a certificate without trusting its claims.
 
@@ -90,6 +92,7 @@ def check_certificate(
     >>> check_certificate(certificate, net).least
     Fraction(8, 1)
     """
+    topology = as_topology(topology)
     return _recounted(certificate, _proof(certificate, topology, demand), topology, demand)
 
 
@@ -217,7 +220,7 @@ def recounted_of_each(
     return found
 
 
-def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]]]:
+def certificates_in(schedule: ScheduleLike) -> list[tuple[Certified | str, list[str]]]:
     """The recounted bounds of the certificates in a schedule's file.
 
     Args:
@@ -227,6 +230,7 @@ def certificates_in(schedule: Schedule) -> list[tuple[Certified | str, list[str]
         For each certificate, the bound or the reason why it is refused; and everything the
         schedule does that the bound excludes (an empty list if the bound applies).
     """
+    schedule = as_schedule(schedule)
     if not schedule.certificates:
         return []
     found: list[tuple[Certified | str, list[str]]] = []
@@ -253,7 +257,7 @@ def _plan(schedule: Schedule) -> Any:
 
 
 def certify_rounds(
-    topology: Topology,
+    topology: TopologyLike,
     bound: Bound,
     collective: Collective,
     *,
@@ -274,6 +278,7 @@ def certify_rounds(
     Raises:
         InvalidCertificateError: it could not be recounted.
     """
+    topology = as_topology(topology)
     if topology.num_nodes > MOST_NODES:
         return None
     stages: tuple[str, ...] = (collective,)

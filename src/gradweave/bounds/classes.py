@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave_check import ADDED as SWITCHES_ADD
 from gradweave_check import CLASSES, holds_for
 from gradweave_check import FEWER as FEWER_PIECES
@@ -65,8 +65,9 @@ def optimal_in(unit: str, holds_unless: Iterable[str]) -> str:
     return f"optimal in {unit}{' among such schedules' * bool(frozenset(holds_unless))}"
 
 
-def impossible_on(topology: Topology) -> frozenset[str]:
+def impossible_on(topology: TopologyLike) -> frozenset[str]:
     """Liberties that no schedule on the network can take, so bounds need not forbid them."""
+    topology = as_topology(topology)
     degree = np.bincount(topology.source, minlength=topology.num_nodes)
     relays = topology.num_nodes > 2 and bool((degree[topology.servers] > 1).any())
     can = {ROUTES_PASS_SERVERS: relays, SWITCHES_ADD: topology.num_nodes > topology.num_servers}

@@ -19,11 +19,11 @@ from gradweave.bounds.rounds.free_trees import free_trees
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.routes import hop_distances
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
 
 
 def certify_rounds_of_each_class(
-    topology: Topology, collective: Collective, *, overlap: bool = False
+    topology: TopologyLike, collective: Collective, *, overlap: bool = False
 ) -> list[Certified]:
     """The strongest bounds on rounds: first for every schedule, then for narrower classes.
 
@@ -41,6 +41,7 @@ def certify_rounds_of_each_class(
     8 for schedules that root a piece at each server, sum each piece at one server and finish
     every sum before the first copy
     """
+    topology = as_topology(topology)
     both = collective == "all_reduce"
     claim: dict[str, Any] = {"unit": "rounds", "collective": collective}
     claim |= {"overlap": True} if both else {}

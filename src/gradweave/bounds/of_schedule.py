@@ -20,13 +20,15 @@ from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.rounds.free_trees import free_trees
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
 from gradweave.errors import CertificateWarning, InvalidCertificateError
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.ready import planned_ready_times
 from gradweave.schedules.schedule import REDUCE, Collective, Schedule, inside_rows
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import as_size
 from gradweave_check import ADDED, PASSED
 
 
-def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
+def of_schedule(schedule: ScheduleLike, max_nodes: int = MAX_NODES) -> Bound | None:
     """Minimum number of rounds of any schedule that takes the same liberties as the given one.
 
     Liberties are overlapping stages, routes through servers, switches that aggregate, and several
@@ -46,6 +48,7 @@ def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
     >>> ring.rounds, of_schedule(ring).rounds
     (30, 16)
     """
+    schedule = as_schedule(schedule)
     topology = schedule.topology
     known = schedule.demand is None and schedule.shares is None
     if topology.num_nodes > max_nodes or not known:
@@ -64,8 +67,8 @@ def of_schedule(schedule: Schedule, max_nodes: int = MAX_NODES) -> Bound | None:
 
 
 def certificates_of(
-    schedule: Schedule,
-    gradient_bytes: float | None = None,
+    schedule: ScheduleLike,
+    gradient_bytes: float | str | None = None,
     *,
     bound: SecondsBound | None = None,
 ) -> list[Certified]:
@@ -87,6 +90,8 @@ def certificates_of(
     >>> [one.reason for one in certificates_of(ring)]
     ['3 pieces must leave server 0 at 2 per round, and come back in the all-gather: 4 rounds']
     """
+    schedule = as_schedule(schedule)
+    gradient_bytes = None if gradient_bytes is None else as_size(gradient_bytes)
     topology = schedule.topology
     if topology.num_nodes > MAX_NODES:
         return []
@@ -160,8 +165,8 @@ def made_or_warned(make: Callable[[], list[Certified] | Certified | None]) -> li
 
 
 def with_certificates(
-    schedule: Schedule,
-    gradient_bytes: float | None = None,
+    schedule: ScheduleLike,
+    gradient_bytes: float | str | None = None,
     *,
     bound: SecondsBound | None = None,
 ) -> Schedule:
@@ -172,6 +177,8 @@ def with_certificates(
         gradient_bytes: size of the whole gradient, to bound the seconds as well.
         bound: the bound on seconds, if known; see `certificates_of`.
     """
+    schedule = as_schedule(schedule)
+    gradient_bytes = None if gradient_bytes is None else as_size(gradient_bytes)
     kept = [dict(one) for one in schedule.certificates]
     for one in certificates_of(schedule, gradient_bytes, bound=bound):
         known = any(_says_the_same(one.certificate, other) for other in kept)

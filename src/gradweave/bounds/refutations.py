@@ -18,7 +18,7 @@ from gradweave.bounds.certificates import Certified, certified_by
 from gradweave.errors import NoProofError
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.formats.object import topology_to_object
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave_refute import YES, Counter, Formula
 
 Clause = tuple[int, ...]
@@ -234,7 +234,7 @@ class Entering:
 
 
 def refute(
-    topology: Topology,
+    topology: TopologyLike,
     question: Mapping[str, Any],
     solver: Solver | None = None,
     *,
@@ -264,6 +264,7 @@ def refute(
     >>> gradweave_refute.proved(topology_to_object(net), found)
     139
     """
+    topology = as_topology(topology)
     asked = dict(question)
     if "counters" not in asked:
         ends = topology.target if asked["stage"] == "all_gather" else topology.source
@@ -289,7 +290,7 @@ def refute(
 
 
 def certify_refutation(
-    topology: Topology, collective: Collective, *refuted: Mapping[str, Any]
+    topology: TopologyLike, collective: Collective, *refuted: Mapping[str, Any]
 ) -> Certified:
     """The certificate that a collective needs more rounds than were refuted for its stages.
 
@@ -306,6 +307,7 @@ def certify_refutation(
     no reduce-scatter takes 3 rounds, by a refutation whose proof was checked, ...: 8 rounds for
     schedules that root a piece at each server, sum each piece at one server, ...
     """
+    topology = as_topology(topology)
     stages = ("reduce_scatter", "all_gather") if collective == "all_reduce" else (collective,)
     steps = [
         {"kind": "refutation", "stage": stage}

@@ -26,8 +26,15 @@ from gradweave.schedules.demand import Demand
 from gradweave.schedules.ready import ReadyAt, ready_times
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.groups import nested_groups
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import ROUNDING, format_bandwidth, format_seconds, format_size
+from gradweave.topology.units import (
+    ROUNDING,
+    as_size,
+    format_bandwidth,
+    format_seconds,
+    format_size,
+)
 
 if TYPE_CHECKING:
     from gradweave.bounds.demands.demand_lengths import DemandLengths
@@ -143,9 +150,9 @@ class SecondsBound:
 
 
 def seconds_bound(
-    topology: Topology,
+    topology: TopologyLike,
     collective: Collective,
-    gradient_bytes: float,
+    gradient_bytes: float | str,
     *,
     equal_roots: bool = True,
     roots: NDArray[np.int64] | None = None,
@@ -182,6 +189,8 @@ def seconds_bound(
         slots: if above 0, trees without late servers are also bounded by a linear program over that
             many slots of time (`gradweave.bounds.time_expanded`), on networks of few servers.
     """
+    topology = as_topology(topology)
+    gradient_bytes = as_size(gradient_bytes)
     ready = ready_times(topology, ready_at_s)
     claim: dict[str, Any] = {"unit": "seconds", "collective": collective}
     claim["bytes"] = str(Fraction(gradient_bytes))

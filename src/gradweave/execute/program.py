@@ -19,10 +19,11 @@ from gradweave.errors import InvalidScheduleError, OptionError, ScheduleError
 from gradweave.execute.exchanges import OWN as OWN_VALUE
 from gradweave.execute.exchanges import Write, writes
 from gradweave.execute.reference import play_pieces
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import COPY, OWN, Collective, Schedule
 from gradweave.simulator.seconds import rates
 from gradweave.topology.topology import Integers
-from gradweave.topology.units import ROUNDING
+from gradweave.topology.units import ROUNDING, as_size
 from gradweave.verifier.verify import verify
 
 _verified: weakref.WeakSet[Schedule] = weakref.WeakSet()
@@ -109,11 +110,11 @@ class Program:
 
     @staticmethod
     def of(
-        schedule: Schedule,
+        schedule: ScheduleLike,
         rank: int,
         *,
         ahead: int | None = None,
-        gradient_bytes: float | None = None,
+        gradient_bytes: float | str | None = None,
     ) -> "Program":
         """Derives the program of one server.
 
@@ -139,6 +140,8 @@ class Program:
         >>> [Action(kind).name for kind in program.kind[:6]]
         ['SEND', 'RECEIVE', 'REDUCE', 'SEND', 'RECEIVE', 'REDUCE']
         """
+        schedule = as_schedule(schedule)
+        gradient_bytes = None if gradient_bytes is None else as_size(gradient_bytes)
         check_runs(schedule)
         if not 0 <= rank < schedule.topology.num_servers:
             raise OptionError(
@@ -260,7 +263,7 @@ def _slower_at_receivers(schedule: Schedule) -> bool:
     return bool((bandwidth[last] < bandwidth[first] * (1 - ROUNDING)).any())
 
 
-def same_bits(schedule: Schedule) -> bool:
+def same_bits(schedule: ScheduleLike) -> bool:
     """Whether all servers that end with a piece have the same bits of it.
 
     This holds if all of them add the contributions in the same association: rounded addition
@@ -271,6 +274,7 @@ def same_bits(schedule: Schedule) -> bool:
     >>> same_bits(gw.schedulers.Ring().schedule(gw.topology.ring(3)))
     True
     """
+    schedule = as_schedule(schedule)
     servers = schedule.topology.num_servers
     labels = np.random.default_rng(0).integers(0, 1 << 63, (servers, schedule.pieces), np.uint64)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.execute.exchanges import OWN, writes
 from gradweave.execute.reduction import Reduction, check_reduction, combine
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import COPY, Schedule
 
 Combine = Callable[[np.ndarray, np.ndarray], None]
@@ -16,7 +17,7 @@ Combine = Callable[[np.ndarray, np.ndarray], None]
 
 
 def play(
-    schedule: Schedule, contributions: NDArray, reduction: Reduction | Combine = "sum"
+    schedule: ScheduleLike, contributions: NDArray, reduction: Reduction | Combine = "sum"
 ) -> NDArray:
     """Runs a schedule, transfer by transfer.
 
@@ -45,6 +46,7 @@ def play(
            [111, 222, 333, 444],
            [111, 222, 333, 444]])
     """
+    schedule = as_schedule(schedule)
     servers = schedule.topology.num_servers
     if contributions.ndim != 2 or len(contributions) != servers:
         raise OptionError(

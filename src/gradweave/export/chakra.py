@@ -25,14 +25,18 @@ from gradweave.export.chakra_messages import (
     delimited,
     messages,
 )
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
+from gradweave.topology.units import as_size
 from gradweave.wording import counted
 
 SCHEMA = "0.0.4"
 """The version that the metadata states."""
 
 
-def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int = 4) -> list[bytes]:
+def to_chakra_et(
+    schedule: ScheduleLike, *, gradient_bytes: int | str, element_bytes: int = 4
+) -> list[bytes]:
     """Writes a schedule as execution traces of Chakra.
 
     Each server's nodes are the actions of its `gradweave.execute.Program`, which wait for data and
@@ -61,6 +65,7 @@ def to_chakra_et(schedule: Schedule, *, gradient_bytes: int, element_bytes: int 
     >>> len(to_chakra_et(schedule, gradient_bytes=1_000_000))
     4
     """
+    schedule, gradient_bytes = as_schedule(schedule), as_size(gradient_bytes)
     if element_bytes < 1 or gradient_bytes % element_bytes:
         raise OptionError(
             f"gradient_bytes: expected a multiple of element_bytes, {element_bytes}, "
@@ -90,7 +95,7 @@ def _check_none_empty(schedule: Schedule, elements: NDArray, element_bytes: int)
 
 
 def save_chakra_et(
-    schedule: Schedule, prefix: str | Path, *, gradient_bytes: int, element_bytes: int = 4
+    schedule: ScheduleLike, prefix: str | Path, *, gradient_bytes: int | str, element_bytes: int = 4
 ) -> list[Path]:
     """Writes the files of `to_chakra_et`: ``<prefix>.<rank>.et``.
 

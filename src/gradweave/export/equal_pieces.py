@@ -10,9 +10,11 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedulers.packing.packed import schedule_in_equal_pieces
 from gradweave.schedulers.packing.parts import Parts, parts_with
 from gradweave.schedulers.repairing.known_trees import known_trees
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.seconds import seconds
+from gradweave.topology.units import as_size
 from gradweave.verifier import verify
 
 GRADIENT_BYTES = 100e6
@@ -53,7 +55,7 @@ class EqualPieces:
 
 
 def in_equal_pieces(
-    schedule: Schedule, pieces: int | None = None, *, gradient_bytes: float | None = None
+    schedule: ScheduleLike, pieces: int | None = None, *, gradient_bytes: float | str | None = None
 ) -> Schedule:
     """The trees of a schedule with pieces of equal size, in numbers proportional to their shares.
 
@@ -90,6 +92,8 @@ def in_equal_pieces(
     >>> in_equal_pieces(packed, 16).pieces
     16
     """
+    schedule = as_schedule(schedule)
+    gradient_bytes = None if gradient_bytes is None else as_size(gradient_bytes)
     made, _ = in_equal_pieces_for(schedule, lambda made: b"", pieces, gradient_bytes)
     return made.schedule
 

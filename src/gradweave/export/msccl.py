@@ -20,7 +20,9 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.export.buffers import Buffers, Place, check_equal_pieces, plain_name
 from gradweave.export.msccl_blocks import Block, blocks_of
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
+from gradweave.topology.units import as_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +65,15 @@ MAX_CHUNKS = 1 << 15
 
 
 def to_msccl_xml(
-    schedule: Schedule,
+    schedule: ScheduleLike,
     *,
     name: str | None = None,
     protocol: str = "Simple",
     instances: int = 1,
     in_place: bool = True,
     dialect: str = "msccl",
-    min_bytes: int = 0,
-    max_bytes: int = 1 << 40,
+    min_bytes: int | str = 0,
+    max_bytes: int | str = 1 << 40,
 ) -> bytes:
     """Writes a schedule as an algorithm of MSCCL or RCCL.
 
@@ -106,6 +108,8 @@ def to_msccl_xml(
         <tb id="0" send="1" recv="-1" chan="0">
           <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" ...
     """
+    schedule = as_schedule(schedule)
+    min_bytes, max_bytes = as_size(min_bytes), as_size(max_bytes)
     _check_options(protocol, instances, dialect, min_bytes, max_bytes)
     check_equal_pieces(schedule, dialect.upper())
     executor = DIALECTS[dialect]
@@ -132,7 +136,7 @@ def to_msccl_xml(
     return ET.tostring(algorithm, encoding="us-ascii", xml_declaration=False) + b"\n"
 
 
-def save_msccl_xml(schedule: Schedule, path: str | Path, **options: Any) -> None:
+def save_msccl_xml(schedule: ScheduleLike, path: str | Path, **options: Any) -> None:
     """Writes the file of `to_msccl_xml`, whole or not at all.
 
     Raises:

@@ -14,7 +14,9 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import check_runs
 from gradweave.export.buffers import check_equal_pieces, plain_name
 from gradweave.export.mscclpp_rounds import NOP, Operation, Sequence, sequences_of
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
+from gradweave.topology.units import as_size
 
 MAX_OPERATIONS = 64
 """Maximum number of operations in a thread block."""
@@ -35,13 +37,13 @@ COLLECTIVES = {
 
 
 def to_mscclpp_json(
-    schedule: Schedule,
+    schedule: ScheduleLike,
     *,
     name: str | None = None,
     instances: int = 1,
     in_place: bool = True,
-    min_bytes: int = 0,
-    max_bytes: int = (1 << 64) - 1,
+    min_bytes: int | str = 0,
+    max_bytes: int | str = (1 << 64) - 1,
 ) -> bytes:
     """Writes a schedule as an execution plan of MSCCL++.
 
@@ -70,6 +72,8 @@ def to_mscclpp_json(
     >>> [operation["name"] for operation in plan["gpus"][0]["threadblocks"][0]["ops"]]
     ['signal', 'wait', 'nop', 'put', 'nop', 'signal', 'wait', 'nop', 're', 'nop', 'put', ...]
     """
+    schedule = as_schedule(schedule)
+    min_bytes, max_bytes = as_size(min_bytes), as_size(max_bytes)
     if not 1 <= instances <= MAX_BLOCKS:
         raise OptionError(f"instances: expected 1 to {MAX_BLOCKS}, got {instances}")
     if not 0 <= min_bytes <= max_bytes < 1 << 64:
@@ -97,7 +101,7 @@ def to_mscclpp_json(
     return json.dumps(plan, indent=1).encode() + b"\n"
 
 
-def save_mscclpp_json(schedule: Schedule, path: str | Path, **options: Any) -> None:
+def save_mscclpp_json(schedule: ScheduleLike, path: str | Path, **options: Any) -> None:
     """Writes the file of `to_mscclpp_json`, whole or not at all.
 
     Raises:

@@ -18,9 +18,11 @@ from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, OptionError
 from gradweave.export.protobuf import Field, message_classes
 from gradweave.printable import printable
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import OPS, Schedule
 from gradweave.simulator.seconds import event_seconds
 from gradweave.simulator.traffic import piece_bytes
+from gradweave.topology.units import as_size
 from gradweave.wording import counted
 
 MAX_TRANSFERS = 300_000
@@ -81,7 +83,7 @@ def messages() -> dict[str, type[Any]]:
 
 
 def to_perfetto(
-    schedule: Schedule, *, gradient_bytes: float, measured: str | Path | None = None
+    schedule: ScheduleLike, *, gradient_bytes: float | str, measured: str | Path | None = None
 ) -> bytes:
     """Writes the predicted timeline of a schedule, without barriers, as a trace for Perfetto.
 
@@ -107,6 +109,8 @@ def to_perfetto(
     >>> len(messages()["Trace"].FromString(trace).packet) > 4 * schedule.num_transfers
     True
     """
+    schedule = as_schedule(schedule)
+    gradient_bytes = as_size(gradient_bytes)
     if schedule.num_transfers > MAX_TRANSFERS:
         raise OptionError(
             f"a trace takes at most {MAX_TRANSFERS:,} transfers, got {schedule.num_transfers:,}; "
@@ -134,10 +138,10 @@ def to_perfetto(
 
 
 def save_perfetto(
-    schedule: Schedule,
+    schedule: ScheduleLike,
     path: str | Path,
     *,
-    gradient_bytes: float,
+    gradient_bytes: float | str,
     measured: str | Path | None = None,
 ) -> None:
     """Writes `to_perfetto` to a file.

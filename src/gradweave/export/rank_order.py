@@ -11,6 +11,7 @@ from gradweave.atomic import atomic_write
 from gradweave.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError
 from gradweave.export.rankfile import hosts_of_servers, rankfile
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 
 PORT = 29_500
@@ -18,7 +19,7 @@ PORT = 29_500
 
 
 def to_rank_order(
-    topology: Topology,
+    topology: TopologyLike,
     ranks: Sequence[int],
     format: str,
     hosts: Sequence[str] | None = None,
@@ -53,6 +54,7 @@ def to_rank_order(
     a
     b
     """
+    topology = as_topology(topology)
     if format not in _WRITERS:
         guess = did_you_mean(format, _WRITERS)
         raise OptionError(f"format: {guess}expected {', '.join(_WRITERS)}, got {format!r:.60}")
@@ -71,7 +73,7 @@ def to_rank_order(
 
 
 def save_rank_order(
-    topology: Topology,
+    topology: TopologyLike,
     ranks: Sequence[int],
     path: str | Path,
     format: str,

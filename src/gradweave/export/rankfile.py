@@ -7,13 +7,13 @@ from pathlib import Path
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import OptionError
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.topology.topology import Topology
 
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 
 
-def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
+def to_rankfile(schedule: ScheduleLike, hosts: Sequence[str] | None = None) -> str:
     """Writes where each rank runs: the process of rank r is the r-th server, in order of id.
 
     ``mpirun --hostfile … --map-by rankfile:file=FILE`` takes it and binds each process
@@ -33,6 +33,7 @@ def to_rankfile(schedule: Schedule, hosts: Sequence[str] | None = None) -> str:
     rank 0=node1 slot=0  # server 0
     rank 1=node1 slot=1  # server 1
     """
+    schedule = as_schedule(schedule)
     topology = schedule.topology
     hosts = hosts_of_servers(topology, hosts)
     names = map(topology.node_name, topology.servers.tolist())
@@ -81,7 +82,7 @@ def hosts_of_servers(topology: Topology, hosts: Sequence[str] | None = None) -> 
 
 
 def save_rankfile(
-    schedule: Schedule, path: str | Path, *, hosts: Sequence[str] | None = None
+    schedule: ScheduleLike, path: str | Path, *, hosts: Sequence[str] | None = None
 ) -> None:
     """Writes `to_rankfile` to a file, whole or not at all.
 

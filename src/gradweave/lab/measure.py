@@ -26,6 +26,7 @@ from gradweave.schedules.ready import ready_at_once
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import with_latency
 from gradweave.simulator.seconds import seconds as predicted_seconds
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_size
 
@@ -104,7 +105,7 @@ class Experiment:
 
 
 def emulated(
-    topology: Topology, *, bandwidth_bytes_per_s: float, latency_s: float | None = None
+    topology: TopologyLike, *, bandwidth_bytes_per_s: float, latency_s: float | None = None
 ) -> Topology:
     """The topology with bandwidths scaled down to what one machine can emulate.
 
@@ -113,6 +114,7 @@ def emulated(
         bandwidth_bytes_per_s: bandwidth of the slowest link; the others are scaled in proportion.
         latency_s: latency of every link; unchanged if not given.
     """
+    topology = as_topology(topology)
     slowest = topology.bandwidth_bytes_per_s.min()
     return dataclasses.replace(
         topology,
@@ -244,7 +246,7 @@ def check_time(
 
 @contextlib.contextmanager
 def laboratory(
-    topology: Topology, progress: Callable[[str], None] = lambda _: None
+    topology: TopologyLike, progress: Callable[[str], None] = lambda _: None
 ) -> Iterator["Laboratory"]:
     """An emulated network with one process per server, for the duration of the block.
 
@@ -256,6 +258,7 @@ def laboratory(
         OptionError: the caller is not root, the kernel lacks a feature, or the emulation is far
             from the request.
     """
+    topology = as_topology(topology)
     with termination(), measured_network(topology, progress) as (network, emulation, folder):
         starts = _starts(network)
         with ServerProcesses(topology, starts, folder / "log", network.check) as servers:

@@ -16,6 +16,7 @@ from gradweave.placement.bound.search import PlacementBound
 from gradweave.placement.strategies.strategy import Stopped
 from gradweave.placement.workload import Stage, Workload
 from gradweave.topology.formats.object import topology_from_object, topology_to_object
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Integers, Topology
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _read(path: str | Path, kind: type[T]) -> T:
     return msgspec.json.decode(content, type=kind)
 
 
-def load_placement(path: str | Path, topology: Topology) -> Placement:
+def load_placement(path: str | Path, topology: TopologyLike) -> Placement:
     """Reads a placement that `Placement.save` wrote.
 
     Args:
@@ -221,6 +222,7 @@ def load_placement(path: str | Path, topology: Topology) -> Placement:
     Raises:
         FileError: it cannot be read, or is not a placement of this network.
     """
+    topology = as_topology(topology)
     return read_placement(path, topology)[0]
 
 

@@ -23,8 +23,7 @@ from gradweave.placement.strategies.exact import ExactPlacer
 from gradweave.placement.strategies.spec import as_placer
 from gradweave.placement.strategies.strategy import Placer
 from gradweave.placement.workload import Transformer, Workload
-from gradweave.topology.spec import as_topology
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.wording import counted
 
 Cost = Literal["exchange", "scheduled"]
@@ -33,14 +32,14 @@ COSTS: tuple[str, ...] = get_args(Cost)
 
 
 def place(
-    network: Topology | str,
+    network: TopologyLike,
     workload: Workload | Transformer,
     *,
     pipeline: int | None = None,
     data: int | None = None,
     strategy: Placer | str = "annealing",
     cost: Cost = "exchange",
-    memory_bytes: float | Sequence[float] | None = None,
+    memory_bytes: float | str | Sequence[float | str] | None = None,
     speed: float | Sequence[float] | None = None,
     bound: bool = True,
     seed: int = 0,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gradweave.errors import OptionError
 from gradweave.placement.pairs import Pairs
 from gradweave.placement.workload import Transformer, Workload, each_device
+from gradweave.topology.units import as_size
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,7 +131,7 @@ def problem_of(
     model: Workload | Transformer,
     pipeline: int | None,
     data: int | None,
-    memory_bytes: float | Sequence[float] | None = None,
+    memory_bytes: float | str | Sequence[float | str] | None = None,
     speed: float | Sequence[float] | None = None,
 ) -> Problem:
     """The problem, with missing numbers filled in.
@@ -163,6 +164,9 @@ def problem_of(
         )
     if data is None:
         data = _quotient("pipeline", devices, pipeline)
+    if memory_bytes is not None:
+        each = isinstance(memory_bytes, Sequence) and not isinstance(memory_bytes, str)
+        memory_bytes = list(map(as_size, memory_bytes)) if each else as_size(memory_bytes)
     memory = each_device("memory", memory_bytes, devices)
     speeds = each_device("speed", speed, devices)
     return Problem(

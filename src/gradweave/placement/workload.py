@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
 from gradweave.errors import OptionError
+from gradweave.topology.units import as_size
 
 ADAM_BYTES = 16
 """Memory per parameter under Adam in mixed precision: weight and gradient of 2 bytes each, a
@@ -70,11 +71,11 @@ class Workload:
 def even_stages(
     stages: int,
     *,
-    activation_bytes: float,
-    gradient_bytes: float,
+    activation_bytes: float | str,
+    gradient_bytes: float | str,
     forward_s: float = 0.0,
     backward_s: float = 0.0,
-    memory_bytes: float = 0.0,
+    memory_bytes: float | str = 0.0,
     microbatches: int = 1,
     name: str = "even stages",
 ) -> Workload:
@@ -90,7 +91,8 @@ def even_stages(
         microbatches: micro-batches that pass through each pipeline in a step.
         name: name of the workload.
     """
-    one = Stage(forward_s, backward_s, activation_bytes, gradient_bytes, memory_bytes)
+    sizes = map(as_size, (activation_bytes, gradient_bytes, memory_bytes))
+    one = Stage(forward_s, backward_s, *sizes)
     return Workload((one,) * stages, microbatches, name)
 
 

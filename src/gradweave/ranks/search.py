@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from gradweave.ranks.starts import by_nearness, twins
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_order
 from gradweave.simulator.runtime import Runtime
 from gradweave.stop import Stop, Why
-from gradweave.topology.spec import as_topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size, format_seconds
 
@@ -163,12 +162,12 @@ class Order:
 
 
 def optimize(
-    topology: Topology | str | os.PathLike[str],
+    topology: TopologyLike,
     library: str = "gloo",
     gradient_bytes: float | str = GRADIENT_BYTES,
     *,
     mesh: Mapping[str, int] | None = None,
-    axis_bytes: Mapping[str, float] | None = None,
+    axis_bytes: Mapping[str, float | str] | None = None,
     runtime: Runtime | str | Path | None = None,
     seed: int = 0,
     time_limit: float | None = None,
@@ -220,7 +219,7 @@ def optimize(
     begun = clock.now()
     stop = Stop.after(time_limit)
     if mesh is not None:
-        made = Mesh(mesh, axis_bytes or {})
+        made = Mesh(mesh, {axis: as_size(size) for axis, size in (axis_bytes or {}).items()})
         found = _of_mesh(topology, library, made, runtime, seed, stop, progress)
     elif axis_bytes:
         raise OptionError("axis_bytes: expected a mesh with it, such as dp=4,tp=8")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Sequence
 
 from gradweave.bounds import (
@@ -22,10 +21,11 @@ from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.report.rounds_bound import bound_lines, rounds_bound
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedules.demand import Demand
-from gradweave.schedules.given import HasSchedule, as_schedule, schedule_or_network
+from gradweave.schedules.given import ScheduleLike, schedule_or_network
 from gradweave.schedules.jobs import Job, demand_of
 from gradweave.schedules.planned_for import planned_for
-from gradweave.schedules.schedule import Collective, Schedule
+from gradweave.schedules.schedule import Collective
+from gradweave.topology.spec import TopologyLike
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size, format_seconds
 from gradweave.verifier.verify import check_valid
@@ -75,7 +75,7 @@ class Bounds:
 
 
 def bound(
-    what: Topology | Schedule | HasSchedule | str | os.PathLike[str],
+    what: TopologyLike | ScheduleLike,
     *,
     collective: Collective = "all_reduce",
     gradient_bytes: float | str | None = None,
@@ -101,8 +101,7 @@ def bound(
     at least ... rounds for every schedule: ...
     """
     size = None if gradient_bytes is None else as_size(gradient_bytes)
-    if isinstance(what, str | os.PathLike):
-        what = schedule_or_network(what)
+    what = schedule_or_network(what)
     if isinstance(what, Topology):
         if jobs is not None:
             given = [jobs] if isinstance(jobs, Job) else jobs
@@ -115,9 +114,8 @@ def bound(
                 f"bound: {what.num_nodes} nodes; bounds are certified on at most {MOST_NODES}"
             )
         return Bounds(tuple(found), tuple(one_line(one) for one in found))
-    schedule = as_schedule(what)
-    check_valid(schedule)
-    schedule = with_certificates(schedule, size or planned_for(schedule).gradient_bytes)
+    check_valid(what)
+    schedule = with_certificates(what, size or planned_for(what).gradient_bytes)
     checked = checked_bounds(schedule)
     lines = bound_lines(schedule, rounds_bound(schedule, checked), checked)
     return Bounds(tuple(checked), tuple(lines) or ("no bound on it is known",))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gradweave.errors import GradweaveError
 from gradweave.report.boxes import Drawing, in_boxes, in_grid, in_racks
 from gradweave.report.frames import frames_of
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 
 STRESS_NODES = 1200
@@ -66,7 +67,7 @@ def draw(topology: Topology) -> Drawing:
     return _framed(topology, Drawing.of_points(topology, positions))
 
 
-def layout(topology: Topology) -> NDArray[np.float64]:
+def layout(topology: TopologyLike) -> NDArray[np.float64]:
     """Positions of the nodes in `draw`.
 
     Args:
@@ -76,6 +77,7 @@ def layout(topology: Topology) -> NDArray[np.float64]:
         [V, 2] positions in the unit square, with proportions kept, y growing upwards; for a switch
         drawn as a bar, its centre.
     """
+    topology = as_topology(topology)
     return draw(topology).positions
 
 

@@ -19,7 +19,6 @@ from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedules.given import ScheduleLike, as_schedule, schedule_or_network
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import as_size
 from gradweave.wording import counted
 
 MOST_NODES = 200
@@ -107,7 +106,6 @@ def show(
     Shown(picture of ... characters; a notebook displays it)
     """
     first, second = _schedule_of(shown), None if other is None else as_schedule(other)
-    gradient_bytes = None if gradient_bytes is None else as_size(gradient_bytes)
     if isinstance(first, Topology) or (isinstance(first, Schedule) and round is not None):
         if second is not None:
             raise OptionError("show: a picture shows one schedule; leave out the other")

@@ -23,13 +23,14 @@ from gradweave.report.short_names import short_names
 from gradweave.schedulers.solving.solve import Objective
 from gradweave.schedulers.solving.timing import MAX_TIMED, timing_of
 from gradweave.schedulers.spec import STRATEGIES
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.planned_for import planned_for, stated_bytes
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.link_use import busiest_links
 from gradweave.simulator.seconds import event_seconds, round_seconds, seconds
 from gradweave.simulator.traffic import traffic
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_bandwidth, format_size
+from gradweave.topology.units import as_size, format_bandwidth, format_size
 
 GRADIENT_BYTES = 100e6
 """Default gradient size for predicted times, if none is given and no demand has one."""
@@ -66,7 +67,7 @@ _SCRIPTS = (
 )
 
 
-def shown_bytes(gradient_bytes: float | None, *schedules: Schedule) -> float:
+def shown_bytes(gradient_bytes: float | str | None, *schedules: Schedule) -> float:
     """The gradient size for which schedules are shown.
 
     It is the given size, otherwise the size that the schedules are for (a demand's size, or the
@@ -76,7 +77,7 @@ def shown_bytes(gradient_bytes: float | None, *schedules: Schedule) -> float:
         OptionError: no size is given, and the schedules are for different sizes.
     """
     if gradient_bytes is not None:
-        return gradient_bytes
+        return as_size(gradient_bytes)
     stated = map(stated_bytes, schedules)
     sizes = list(dict.fromkeys(size for size in stated if size is not None))
     if len(sizes) > 1:
@@ -88,12 +89,12 @@ def shown_bytes(gradient_bytes: float | None, *schedules: Schedule) -> float:
 
 
 def page(
-    schedule: Schedule,
-    other: Schedule | None = None,
+    schedule: ScheduleLike,
+    other: ScheduleLike | None = None,
     *,
     title: str | None = None,
     names: Sequence[str] = (),
-    gradient_bytes: float | None = None,
+    gradient_bytes: float | str | None = None,
     objective: Objective = "rounds",
 ) -> str:
     """Makes a self-contained HTML page that plays a schedule, or two side by side.
@@ -118,6 +119,8 @@ def page(
     Raises:
         OptionError: a schedule is larger than a page can show.
     """
+    schedule = as_schedule(schedule)
+    other = None if other is None else as_schedule(other)
     schedules = [schedule] if other is None else [schedule, other]
     for one in schedules:
         _check_size(one)
@@ -139,13 +142,13 @@ def page(
 
 
 def write_page(
-    schedule: Schedule,
+    schedule: ScheduleLike,
     path: str | Path,
-    other: Schedule | None = None,
+    other: ScheduleLike | None = None,
     *,
     title: str | None = None,
     names: Sequence[str] = (),
-    gradient_bytes: float | None = None,
+    gradient_bytes: float | str | None = None,
     objective: Objective = "rounds",
 ) -> None:
     """Writes a schedule's page to a file; see `page`.

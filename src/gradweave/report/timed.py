@@ -14,7 +14,7 @@ from gradweave.schedulers.solving.solve import solve
 from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.schedule import DEMAND, Collective
 from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
-from gradweave.topology.units import format_size
+from gradweave.topology.units import as_size, format_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ _BANDWIDTHS = ("algbw_bytes_per_s", "busbw_bytes_per_s")
 def compare_seconds(
     cases: Sequence[Case],
     schedulers: Sequence[Scheduler | None],
-    gradient_bytes: float | Sequence[float],
+    gradient_bytes: float | str | Sequence[float | str],
     *,
     seeds: int = 1,
     time_limit: float | None = None,
@@ -90,7 +90,8 @@ def compare_seconds(
     Raises:
         OptionError: for a gradient without bytes.
     """
-    sizes = gradient_bytes if isinstance(gradient_bytes, Sequence) else [gradient_bytes]
+    one = isinstance(gradient_bytes, float | int | str)
+    sizes = [as_size(size) for size in ([gradient_bytes] if one else gradient_bytes)]
     rows = []
     for case, size, scheduler in itertools.product(cases, sizes, schedulers):
         several = f", {format_size(size)}" * (len(sizes) > 1)

@@ -11,7 +11,7 @@ from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule
 from gradweave.stop import Stop
-from gradweave.topology.spec import as_topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
 
@@ -195,7 +195,7 @@ class Scheduler(Strategy):
 
     def schedule(
         self,
-        topology: Topology | str,
+        topology: TopologyLike,
         *,
         collective: Collective = "all_reduce",
         seed: int = 0,

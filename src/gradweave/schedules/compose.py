@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from gradweave.errors import ScheduleError
 from gradweave.schedules.columns import constant, ends_of, frozen, narrowest, same_view
 from gradweave.schedules.demand import Demand
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import COPY, DEMAND, REDUCE, Schedule, take_rows
 from gradweave.topology.topology import Floats
 
 
-def reverse(schedule: Schedule) -> Schedule:
+def reverse(schedule: ScheduleLike) -> Schedule:
     """The other stage: all transfers in reversed time and direction.
 
     Copies become reduces, and reduces copies. A valid all-gather becomes a valid reduce-scatter
@@ -28,6 +29,7 @@ def reverse(schedule: Schedule) -> Schedule:
     >>> gw.schedules.reverse(stage)
     Schedule(all_gather on 'ring:n=4': 12 transfers in 3 rounds, by ring)
     """
+    schedule = as_schedule(schedule)
     if schedule.collective == "all_reduce":
         raise ScheduleError(
             "reverse: expected reduce_scatter or all_gather, got all_reduce; reverse its stages "
@@ -47,7 +49,7 @@ def reverse(schedule: Schedule) -> Schedule:
     )
 
 
-def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule:
+def at_once(schedules: Sequence[ScheduleLike], starts: Sequence[Floats]) -> Schedule:
     """Several schedules of demands as one schedule of all their jobs, ordered by start times.
 
     Rounds of different schedules stay separate, so no link exceeds its capacity.
@@ -59,6 +61,7 @@ def at_once(schedules: Sequence[Schedule], starts: Sequence[Floats]) -> Schedule
     Raises:
         ScheduleError: a schedule has no demand, or the networks differ.
     """
+    schedules = [as_schedule(each) for each in schedules]
     first = schedules[0]
     demands = [one.demand for one in schedules if one.demand is not None]
     if len(demands) != len(schedules):
@@ -109,7 +112,7 @@ def _round_starts(schedule: Schedule, start: Floats) -> NDArray[np.float64]:
     return np.maximum.accumulate(first)[schedule.round]
 
 
-def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
+def compose(reduce_scatter: ScheduleLike, all_gather: ScheduleLike) -> Schedule:
     """An all-reduce: the first stage, a barrier, then the second.
 
     Args:
@@ -119,22 +122,22 @@ def compose(reduce_scatter: Schedule, all_gather: Schedule) -> Schedule:
     Raises:
         ScheduleError: the two do not fit together.
     """
-    if (reduce_scatter.collective, all_gather.collective) != ("reduce_scatter", "all_gather"):
+    first, second = as_schedule(reduce_scatter), as_schedule(all_gather)
+    if (first.collective, second.collective) != ("reduce_scatter", "all_gather"):
         raise ScheduleError(
             "compose: expected reduce_scatter and all_gather, got "
-            f"{reduce_scatter.collective} and {all_gather.collective}"
+            f"{first.collective} and {second.collective}"
         )
-    if not np.array_equal(reduce_scatter.root, all_gather.root):
+    if not np.array_equal(first.root, second.root):
         raise ScheduleError(
             "compose: the stages have different roots; make both with one list of roots"
         )
-    if not np.array_equal(reduce_scatter.share, all_gather.share):
+    if not np.array_equal(first.share, second.share):
         raise ScheduleError(
             "compose: the stages divide the gradient differently; make both with one list of shares"
         )
-    if not reduce_scatter.topology.same_network(all_gather.topology):
+    if not first.topology.same_network(second.topology):
         raise ScheduleError("compose: the stages are for different networks")
-    first, second = reduce_scatter, all_gather
     return first.replace(
         collective="all_reduce",
         round=_joined_rounds(first, second),
@@ -189,7 +192,7 @@ def _joined_rounds(first: Schedule, second: Schedule) -> NDArray:
     return frozen(joined)
 
 
-def overlap(schedule: Schedule) -> Schedule:
+def overlap(schedule: ScheduleLike) -> Schedule:
     """Starts each piece's all-gather as soon as its root is complete, if links are free.
 
     Copies keep the order of the schedule. Each moves to the earliest round in which its prefix is
@@ -199,6 +202,7 @@ def overlap(schedule: Schedule) -> Schedule:
     Args:
         schedule: a valid all-reduce.
     """
+    schedule = as_schedule(schedule)
     if schedule.collective != "all_reduce":
         raise ScheduleError(f"overlap: expected all_reduce, got {schedule.collective}")
     from gradweave.schedules.overlap_kernel import earliest_rounds

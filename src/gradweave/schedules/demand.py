@@ -26,6 +26,7 @@ from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.schedules.shares import apportion
 from gradweave.topology.topology import Floats, Integers, Topology
+from gradweave.topology.units import as_size
 
 MAX_BYTES = 1 << 53
 """Maximum bytes of a demand, so that no sum of sizes is rounded: 9 petabytes."""
@@ -38,8 +39,8 @@ ROOTED = ("broadcast", "reduce", "scatter", "gather")
 NAMES = (*ROOTED, "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 """Collectives that `collective` knows."""
 
-Sizes = int | Sequence[int] | NDArray[np.integer[Any]] | Sequence[Sequence[int]]
-"""Bytes: one number, or one for each block."""
+Sizes = int | str | Sequence[int | str] | NDArray[np.integer[Any]] | Sequence[Sequence[int | str]]
+"""Bytes: one size, such as 10**9 or ``"1GB"``, or one for each block."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -436,14 +437,14 @@ def _message(number: int, message: Any) -> tuple[int, int, int]:
 
 
 def _whole(name: str, size: Any) -> int:
-    if isinstance(size, int | np.integer):
+    if isinstance(size, int | np.integer | str):
         return _size(size, name)
     raise OptionError(f"{name}: bytes: expected one number, got {size!r:.60}")
 
 
 def _parts(name: str, size: Any, count: int) -> NDArray[np.int64]:
     """[count] bytes of each rank's part; a single number is divided evenly, larger parts first."""
-    if isinstance(size, int | np.integer):
+    if isinstance(size, int | np.integer | str):
         return apportion(_size(size, name), np.ones(count, np.int64))
     parts = _listed(size, f"{name}: bytes")
     if len(parts) != count:
@@ -453,7 +454,7 @@ def _parts(name: str, size: Any, count: int) -> NDArray[np.int64]:
 
 def _table(size: Any, count: int) -> NDArray[np.int64]:
     """[count, count] bytes from rank to rank."""
-    if isinstance(size, int | np.integer):
+    if isinstance(size, int | np.integer | str):
         return np.tile(_parts("all_to_all", size, count), (count, 1))
     rows = _listed(size, "all_to_all: bytes")
     if len(rows) != count:
@@ -464,6 +465,7 @@ def _table(size: Any, count: int) -> NDArray[np.int64]:
 
 
 def _size(size: Any, what: str) -> int:
+    size = as_size(size)
     whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
     if not whole or not 0 <= int(size) <= MAX_BYTES:
         raise OptionError(

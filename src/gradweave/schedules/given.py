@@ -7,7 +7,7 @@ from gradweave.errors import OptionError
 from gradweave.schedules.file import load
 from gradweave.schedules.kinds import is_schedule_file
 from gradweave.schedules.schedule import Schedule
-from gradweave.topology.spec import as_topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 
 
@@ -44,12 +44,17 @@ def as_schedule(given: ScheduleLike) -> Schedule:
     )
 
 
-def schedule_or_network(path: str | os.PathLike[str]) -> Schedule | Topology:
-    """The contents of a schedule file, or the network that a file or a specification describes.
+def schedule_or_network(given: ScheduleLike | TopologyLike) -> Schedule | Topology:
+    """The given schedule or network, or the one that a file or a specification describes.
 
     Raises:
         FileError: the file cannot be read, or is neither.
         SpecError: for a specification that cannot be parsed.
+        OptionError: for any other type.
     """
-    path = os.fspath(path)
+    if isinstance(given, Topology):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        return as_schedule(given)
+    path = os.fspath(given)
     return load(path) if is_schedule_file(path) else as_topology(path)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from gradweave.errors import OptionError
 from gradweave.schedules.demand import Demand, Sizes, collective
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 
 JobOfAxis = tuple[str, Sizes]
@@ -59,7 +60,7 @@ def _number(field: str, value: object) -> float:
     raise OptionError(f"{field}: expected a number, got {value!r:.40}")
 
 
-def demand_of(topology: Topology, jobs: Sequence[Job]) -> Demand:
+def demand_of(topology: TopologyLike, jobs: Sequence[Job]) -> Demand:
     """All jobs as one demand.
 
     Args:
@@ -69,6 +70,7 @@ def demand_of(topology: Topology, jobs: Sequence[Job]) -> Demand:
     Raises:
         OptionError: names the first invalid job.
     """
+    topology = as_topology(topology)
     made = []
     for number, job in enumerate(jobs):
         try:
@@ -81,7 +83,7 @@ def demand_of(topology: Topology, jobs: Sequence[Job]) -> Demand:
 
 
 def mesh_jobs(
-    topology: Topology, axes: Mapping[str, int], does: Mapping[str, JobOfAxis]
+    topology: TopologyLike, axes: Mapping[str, int], does: Mapping[str, JobOfAxis]
 ) -> list[Job]:
     """The jobs of a parallel mesh: along each axis, every group runs the axis's collective.
 
@@ -104,6 +106,7 @@ def mesh_jobs(
     >>> len(jobs), list(jobs[0].servers)
     (8, [0, 8])
     """
+    topology = as_topology(topology)
     places = math.prod(axes.values())
     if places != topology.num_servers:
         raise OptionError(

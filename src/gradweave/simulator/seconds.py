@@ -10,7 +10,8 @@ from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.ready import ReadyAt, earliest_starts
 from gradweave.schedules.schedule import Schedule, table_of_rows, take_rows
 from gradweave.simulator.traffic import piece_bytes
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
+from gradweave.topology.units import as_size
 
 Model = Literal["rounds", "events", "fair"]
 """The model of time: see `seconds`."""
@@ -132,9 +133,9 @@ def event_seconds(
 
 
 def changed_seconds(
-    schedule: Schedule,
-    gradient_bytes: float,
-    changed: Topology,
+    schedule: ScheduleLike,
+    gradient_bytes: float | str,
+    changed: TopologyLike,
     at_s: float,
     *,
     planned_then: NDArray[np.bool_] | None = None,
@@ -155,6 +156,9 @@ def changed_seconds(
     Returns:
         [T] start and [T] end in seconds.
     """
+    schedule = as_schedule(schedule)
+    changed = as_topology(changed)
+    gradient_bytes = as_size(gradient_bytes)
     moved = piece_bytes(schedule, gradient_bytes)[schedule.piece]
     rate_before, overhead_s = rates(schedule), overheads(schedule)
     hold_before = overhead_s + moved / rate_before

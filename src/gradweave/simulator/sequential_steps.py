@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike, as_schedule
 
 
-def steps(schedule: Schedule) -> int:
+def steps(schedule: ScheduleLike) -> int:
     """Length of the longest chain of transfers that each wait for the previous one's data.
 
     It is the schedule's time in latencies, which dominates for small messages. A piece that is
@@ -23,6 +23,7 @@ def steps(schedule: Schedule) -> int:
     >>> ring.rounds, steps(ring)
     (6, 6)
     """
+    schedule = as_schedule(schedule)
     pieces = schedule.pieces
     made = np.zeros(schedule.topology.num_nodes * pieces, np.int32)
     sent = schedule.source.astype(np.int64) * pieces + schedule.piece

@@ -1,5 +1,7 @@
 """Networks: servers, switches and links, known families, files and routes."""
 
+from gradweave.topology import faults, routes, symmetry
+from gradweave.topology import subnetwork as parts
 from gradweave.topology.families.bcube import bcube
 from gradweave.topology.families.complete import complete
 from gradweave.topology.families.dcell import dcell
@@ -14,22 +16,26 @@ from gradweave.topology.families.places.cities import cities
 from gradweave.topology.families.ring import ring
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
-from gradweave.topology.faults import (
-    degraded,
-    random_faults,
-    slowed,
-    without_links,
-    without_servers,
-)
-from gradweave.topology.formats.files import read, save
-from gradweave.topology.formats.graph import from_networkx, to_networkx
+from gradweave.topology.formats import files, graph
+from gradweave.topology.formats.files import read
+from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.formats.host_tree import HostLinks
 from gradweave.topology.named_faults import Faults
-from gradweave.topology.routes import hop_distances, shortest_path_trees, shortest_route
-from gradweave.topology.spec import from_spec
-from gradweave.topology.subnetwork import subnetwork
-from gradweave.topology.symmetry import free_groups
+from gradweave.topology.spec import from_spec, on_network
 from gradweave.topology.topology import Link, Topology
+
+degraded = on_network(faults.degraded)
+free_groups = on_network(symmetry.free_groups)
+hop_distances = on_network(routes.hop_distances)
+random_faults = on_network(faults.random_faults)
+save = on_network(files.save)
+shortest_path_trees = on_network(routes.shortest_path_trees)
+shortest_route = on_network(routes.shortest_route)
+slowed = on_network(faults.slowed)
+subnetwork = on_network(parts.subnetwork)
+to_networkx = on_network(graph.to_networkx)
+without_links = on_network(faults.without_links)
+without_servers = on_network(faults.without_servers)
 
 __all__ = [
     "Faults",

@@ -9,7 +9,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gradweave import plugins
 from gradweave.checks import did_you_mean
@@ -48,8 +48,13 @@ from gradweave.topology.units import (
     parse_overhead,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+TopologyLike = Topology | str | os.PathLike[str]
+"""A network, its specification, or the path of a file."""
 
-def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
+
+def as_topology(network: TopologyLike) -> Topology:
     """The given network, or the network that a specification or a file describes.
 
     Raises:
@@ -63,6 +68,22 @@ def as_topology(network: Topology | str | os.PathLike[str]) -> Topology:
         "expected a network: a Topology, a specification such as 'ring:4', or the path of a file; "
         f"got {type(network).__name__}"
     )
+
+
+def on_network(
+    function: Callable[Concatenate[Topology, P], R],
+) -> Callable[Concatenate[TopologyLike, P], R]:
+    """The function for any network that `as_topology` takes.
+
+    For functions on which `from_spec` stands, and which therefore cannot call it.
+    """
+
+    @functools.wraps(function)
+    def called(topology: TopologyLike, *args: P.args, **kwargs: P.kwargs) -> R:
+        return function(as_topology(topology), *args, **kwargs)
+
+    called.__annotations__ = function.__annotations__ | {"topology": TopologyLike}
+    return called
 
 
 def from_spec(text: str, *, installed: bool = True) -> Topology:

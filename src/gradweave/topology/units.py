@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from typing import overload
 
 from gradweave.errors import SpecError
 
@@ -206,6 +207,14 @@ def parse_size(text: str | float, least: int = 0, most: int = 10**15) -> int:
     if not least <= size <= most:
         raise SpecError(f"size {text!r:.40}: expected {format_size(least)} to {format_size(most)}")
     return int(size)
+
+
+@overload
+def as_size(size: int | str) -> int: ...
+
+
+@overload
+def as_size(size: float | str) -> float: ...
 
 
 def as_size(size: float | str) -> float:

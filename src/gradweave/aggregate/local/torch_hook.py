@@ -32,7 +32,7 @@ from gradweave.aggregate.torch_steps import (
 from gradweave.errors import OptionError
 from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.execute.torch_distributed.groups import Group, copy_of
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike
 
 
 class Exchange(Protocol):
@@ -73,7 +73,7 @@ class BySchedule:
     """
 
     def __init__(
-        self, schedule: Schedule | None = None, group: dist.ProcessGroup | None = None
+        self, schedule: ScheduleLike | None = None, group: dist.ProcessGroup | None = None
     ) -> None:
         self.group = copy_of(group)
         self._collective = None if schedule is None else Collective(schedule, self.group)
@@ -147,7 +147,7 @@ class LocalUpdates:
         self,
         parameters: Iterable[torch.nn.Parameter],
         method: DiLoCo,
-        exchange: Exchange | Schedule | None = None,
+        exchange: Exchange | ScheduleLike | None = None,
         *,
         buffers: Iterable[torch.Tensor] = (),
     ) -> None:
@@ -158,9 +158,7 @@ class LocalUpdates:
                 "gradweave.aggregate.local.quorum.QuorumMember"
             )
         self._method = method
-        self.exchange: Exchange = (
-            BySchedule(exchange) if exchange is None or isinstance(exchange, Schedule) else exchange
-        )
+        self.exchange: Exchange = exchange if callable(exchange) else BySchedule(exchange)
         self._buffers = floating(buffers)
         self._guard = GuardedSteps()
         self._hold(self._trained.joined)

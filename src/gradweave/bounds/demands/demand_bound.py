@@ -30,12 +30,13 @@ from gradweave.bounds.seconds_bound import Part, SecondsBound
 from gradweave.bounds.steps import Step, far_message, reach_step, reached
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Floats, Integers, Topology
 from gradweave.topology.units import format_seconds
 
 
 def demand_bound(
-    topology: Topology, demand: Demand, *, lengths: Floats | None = None
+    topology: TopologyLike, demand: Demand, *, lengths: Floats | None = None
 ) -> SecondsBound:
     """The minimum time of a demand, by the strongest of several certificates.
 
@@ -57,6 +58,7 @@ def demand_bound(
     >>> round(demand_bound(gw.topology.ring(4), whole).seconds, 4)
     0.0403
     """
+    topology = as_topology(topology)
     demand.check_servers(topology)
     found = []
     for since in np.unique(demand.ready_at_s).tolist():

@@ -12,11 +12,12 @@ from gradweave.bounds.rounds.late_entry import late_entry
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology.routes import hop_distances
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Integers, Topology
 
 
 def free_trees(
-    topology: Topology,
+    topology: TopologyLike,
     collective: Collective = "all_reduce",
     *,
     overlap: bool = False,
@@ -55,6 +56,7 @@ def free_trees(
     server and finish every sum before the first copy, since 8 pieces must leave server 0 at 2 per
     round, and the reverse in the other stage
     """
+    topology = as_topology(topology)
     if collective not in COLLECTIVES:
         raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"

@@ -13,6 +13,7 @@ from gradweave.bounds.bound import Name, named
 from gradweave.bounds.classes import SWITCHES_ADD, class_of
 from gradweave.bounds.distances import node_distances
 from gradweave.schedules.schedule import Collective
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Floats, Topology
 from gradweave.topology.units import ROUNDING, format_bandwidth, format_seconds, format_size
 from gradweave.wording import counted
@@ -103,7 +104,7 @@ class LatencyBound:
 
 @functools.lru_cache(maxsize=8)  # a search asks for it at its start and at its end
 def latency_bound(
-    topology: Topology, collective: Collective = "all_reduce", *, every_root: bool = True
+    topology: TopologyLike, collective: Collective = "all_reduce", *, every_root: bool = True
 ) -> LatencyBound:
     """The minimum time for a collective, whatever the size of its messages.
 
@@ -137,6 +138,7 @@ def latency_bound(
     >>> f"{1e6 * bound.seconds:.1f} us", bound.kind  # two links of 1 us, an overhead of 1 us
     ('9.0 us', 'meeting')
     """
+    topology = as_topology(topology)
     if topology.num_servers > MAX_DISTANCES:
         return _of_many(topology, collective)
     model = Messages.of(topology)

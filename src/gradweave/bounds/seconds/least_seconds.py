@@ -23,8 +23,9 @@ from gradweave.bounds.seconds.duals import Duals, duals_of_sets
 from gradweave.errors import OptionError
 from gradweave.schedules.ready import ReadyAt, ready_times
 from gradweave.schedules.schedule import COLLECTIVES, Collective
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_seconds
+from gradweave.topology.units import as_size, format_seconds
 
 MAX_NODES = 512
 """Nodes up to which the linear program is solved; beyond, cuts around single servers bound the
@@ -92,8 +93,8 @@ class LeastSeconds:
 
 
 def least_seconds(
-    topology: Topology,
-    gradient_bytes: float,
+    topology: TopologyLike,
+    gradient_bytes: float | str,
     collective: Collective = "all_reduce",
     *,
     overlap: bool = True,
@@ -135,6 +136,8 @@ def least_seconds(
     >>> float(least.volumes.shares.sum())
     1.0
     """
+    topology = as_topology(topology)
+    gradient_bytes = as_size(gradient_bytes)
     if collective not in COLLECTIVES:
         raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"

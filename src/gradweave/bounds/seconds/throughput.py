@@ -21,6 +21,7 @@ from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, NearbyFlows, nodes_ins
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology.groups import Groups, nested_groups
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 from gradweave.wording import counted
@@ -155,7 +156,7 @@ class Throughput:
 
 
 def throughput(
-    topology: Topology, collective: Collective = "all_gather", *, overlap: bool = False
+    topology: TopologyLike, collective: Collective = "all_gather", *, overlap: bool = False
 ) -> Throughput:
     """The maximum throughput of a collective built from trees, for equal parts of the gradient.
 
@@ -194,6 +195,7 @@ def throughput(
     at most 228.6 Gbit/s of gradient for schedules that root equal parts at all servers, since 7
     pieces of the all-gather must enter server 0 at 200 Gbit/s
     """
+    topology = as_topology(topology)
     if collective not in COLLECTIVES:
         raise OptionError(
             f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"

@@ -22,9 +22,10 @@ from gradweave.bounds.seconds.time_slots import arcs_of
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import REDUCE, Collective, Schedule
 from gradweave.stop import Stop
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.symmetry import free_groups
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import ROUNDING, format_seconds
+from gradweave.topology.units import ROUNDING, as_size, format_seconds
 from gradweave.wording import counted, listed
 
 MAX_SERVERS = 32
@@ -179,8 +180,8 @@ class TimeExpandedBound:
 
 
 def time_expanded(
-    topology: Topology,
-    gradient_bytes: float,
+    topology: TopologyLike,
+    gradient_bytes: float | str,
     *,
     collective: Collective = "all_reduce",
     slots: int | None = None,
@@ -254,6 +255,8 @@ def time_expanded(
     >>> f"{1e3 * bound.plain.seconds:.1f} ms, {1e3 * bound.seconds:.1f} ms"
     '4.0 ms, 4.4 ms'
     """
+    topology = as_topology(topology)
+    gradient_bytes = as_size(gradient_bytes)
     if topology.num_servers > MAX_SERVERS:
         raise OptionError(
             f"time_expanded: expected at most {MAX_SERVERS} servers, got {topology.num_servers}; "

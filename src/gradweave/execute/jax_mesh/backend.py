@@ -23,6 +23,7 @@ from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, divided, from_rows, joined, to_rows
 from gradweave.execute.jax_mesh.permutations import IDLE, OP, SEND, TAKE, WRITE, Loop, Steps, steps
 from gradweave.execute.reduction import Reduction, check_reduction
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import COPY, REDUCE, Schedule
 
 COMBINE = {"sum": lax.add, "mean": lax.add, "max": lax.max, "min": lax.min}
@@ -80,7 +81,7 @@ def row_length(schedule: Schedule, elements: int) -> int:
     return int(np.diff(schedule.piece_offsets(elements)).max())
 
 
-def server_mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+def server_mesh(schedule: ScheduleLike, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
     """A mesh with one axis, ``"server"``, on which a schedule can run.
 
     Args:
@@ -91,6 +92,7 @@ def server_mesh(schedule: Schedule, devices: Sequence[Any] | None = None) -> jax
     Raises:
         ScheduleError: there are too few devices.
     """
+    schedule = as_schedule(schedule)
     servers = schedule.topology.num_servers
     available = jax.devices() if devices is None else list(devices)
     if len(available) < servers:

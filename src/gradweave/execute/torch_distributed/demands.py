@@ -11,7 +11,7 @@ from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed.backend import Collective, collective_of
 from gradweave.execute.torch_distributed.groups import Group
 from gradweave.execute.torch_distributed.memory import plain
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike, as_schedule
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
 """One tensor, or several consecutive tensors."""
@@ -20,7 +20,7 @@ Tensors = torch.Tensor | Sequence[torch.Tensor]
 def exchange(
     send: Tensors,
     receive: Tensors,
-    schedule: Schedule,
+    schedule: ScheduleLike,
     group: Group | None = None,
     *,
     reduction: Reduction = "sum",
@@ -47,7 +47,7 @@ def exchange(
         RunError: the processes disagree on schedule, type or reduction.
         LostServerError: a process went away, or was silent for longer than the group's timeout.
     """
-    exchange_by(collective_of(schedule, group), send, receive, reduction)
+    exchange_by(collective_of(as_schedule(schedule), group), send, receive, reduction)
 
 
 def exchange_by(

@@ -32,16 +32,17 @@ from gradweave.execute.torch_distributed.shards import (
     reduce_scatter_into,
     sharded,
 )
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
 
 
 def fsdp_hooks(
     model: torch.nn.Module,
     *,
-    all_gather: Schedule | None = None,
-    reduce_scatter: Schedule | None = None,
+    all_gather: ScheduleLike | None = None,
+    reduce_scatter: ScheduleLike | None = None,
     group: Group | None = None,
-    all_reduce: Schedule | None = None,
+    all_reduce: ScheduleLike | None = None,
     replicas: Group | None = None,
 ) -> "Registered":
     """Makes all sharded parts of a model (see `fully_shard`) communicate by schedules.
@@ -67,6 +68,9 @@ def fsdp_hooks(
         ScheduleError: a schedule is for another number of servers or another collective, or its
             servers root unequal shares.
     """
+    all_gather = None if all_gather is None else as_schedule(all_gather)
+    reduce_scatter = None if reduce_scatter is None else as_schedule(reduce_scatter)
+    all_reduce = None if all_reduce is None else as_schedule(all_reduce)
     parts: list[Any] = [one for one in model.modules() if hasattr(one, "set_custom_all_gather")]
     if not parts:
         raise OptionError(

@@ -18,6 +18,7 @@ from gradweave.execute.torch_distributed.shards import (
     sharded,
 )
 from gradweave.lazy import missing
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
 
 NAME = "gradweave"
@@ -25,9 +26,9 @@ NAME = "gradweave"
 
 def register_ray_backend(
     *,
-    all_reduce: Schedule | None = None,
-    all_gather: Schedule | None = None,
-    reduce_scatter: Schedule | None = None,
+    all_reduce: ScheduleLike | None = None,
+    all_gather: ScheduleLike | None = None,
+    reduce_scatter: ScheduleLike | None = None,
     name: str = NAME,
 ) -> None:
     """Registers a backend for groups with as many actors as the schedules have servers.
@@ -47,6 +48,9 @@ def register_ray_backend(
         MissingExtraError: Ray is not installed.
         ScheduleError: a schedule is for another collective, or its servers root unequal shares.
     """
+    all_reduce = None if all_reduce is None else as_schedule(all_reduce)
+    all_gather = None if all_gather is None else as_schedule(all_gather)
+    reduce_scatter = None if reduce_scatter is None else as_schedule(reduce_scatter)
     try:
         from ray.util.collective import (  # pyright: ignore[reportMissingImports]
             register_collective_backend,

@@ -19,9 +19,9 @@ from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.torch_distributed.backend import Collective, reduction_of
 from gradweave.execute.torch_distributed.gloo_messages import connected
 from gradweave.execute.torch_distributed.watchdog import Watchdog
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.given import ScheduleLike, as_schedule
 
-Planner = Callable[[Sequence[int]], Schedule | None]
+Planner = Callable[[Sequence[int]], ScheduleLike | None]
 """From the numbers of the live replicas, which torchft reads off the end of their ids, to the
 all-reduce between them; the i-th replica is the i-th server in order of id. None: gloo's own."""
 
@@ -66,7 +66,8 @@ def _class() -> type:
         def _create_pg(self, store: Any, rank: int, world_size: int) -> Any:
             made = super()._create_pg(store, rank, world_size)
             replicas = tuple(self._global_ranks or range(world_size))
-            schedule = self._plan(replicas) if world_size > 1 else None
+            planned = self._plan(replicas) if world_size > 1 else None
+            schedule = None if planned is None else as_schedule(planned)
             if schedule is not None and not is_own(schedule, "gloo"):
                 check_all_reduce(schedule)
                 check_servers(schedule, world_size, what="replicas")

@@ -11,7 +11,8 @@ from gradweave.library.store import MAX_BYTES, content_of
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.formats.nccl_xml import parse_xml
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
+from gradweave.topology.units import as_size
 
 __all__ = ["imported", "is_foreign"]
 
@@ -28,10 +29,10 @@ def is_foreign(content: bytes, name: str) -> bool:
 def imported(
     content: bytes,
     name: str,
-    topology: Topology,
+    topology: TopologyLike,
     collective: Any,
     demand: Demand | None = None,
-    gradient_bytes: float = math.inf,
+    gradient_bytes: float | str = math.inf,
 ) -> Schedule:
     """Another tool's result as a schedule, not yet judged.
 
@@ -47,6 +48,8 @@ def imported(
     Raises:
         FileError: says in one line what is not understood.
     """
+    topology = as_topology(topology)
+    gradient_bytes = as_size(gradient_bytes)
     try:
         if not _is_xml(content):
             return read_te_ccl(content_of(content, name), topology, demand)

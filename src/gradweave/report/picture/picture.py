@@ -11,7 +11,9 @@ from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock, clock_of
 from gradweave.report.picture.scene import Scenes, Stage, network_scene
 from gradweave.report.picture.shapes import Scene
 from gradweave.report.picture.svg import svg
+from gradweave.schedules.given import ScheduleLike, schedule_or_network
 from gradweave.schedules.schedule import Schedule
+from gradweave.topology.spec import TopologyLike
 from gradweave.topology.topology import Topology
 
 STILLS, FILMS = (".svg", ".png", ".pdf"), (".gif", ".mp4")
@@ -25,7 +27,7 @@ def scene_of(
     *,
     round: int | None = None,
     width: float = STILL_WIDTH,
-    gradient_bytes: float | None = None,
+    gradient_bytes: float | str | None = None,
 ) -> Scene:
     """The scene of a network, or of one round of a schedule.
 
@@ -50,11 +52,11 @@ def scene_of(
 
 
 def to_svg(
-    shown: Topology | Schedule,
+    shown: TopologyLike | ScheduleLike,
     *,
     round: int | None = None,
     width: float = STILL_WIDTH,
-    gradient_bytes: float | None = None,
+    gradient_bytes: float | str | None = None,
 ) -> str:
     """A network, or one round of a schedule, as SVG; see `scene_of`.
 
@@ -62,17 +64,18 @@ def to_svg(
     >>> gw.report.to_svg(gw.topology.ring(4)).startswith("<svg")
     True
     """
+    shown = schedule_or_network(shown)
     return svg(scene_of(shown, round=round, width=width, gradient_bytes=gradient_bytes), width)
 
 
 def write_picture(
-    shown: Topology | Schedule,
+    shown: TopologyLike | ScheduleLike,
     path: str | Path,
     *,
     round: int | None = None,
     width: int | None = None,
     clock: Clock | None = None,
-    gradient_bytes: float | None = None,
+    gradient_bytes: float | str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Writes a picture or a film, completely or not at all; the suffix determines its kind.
@@ -92,7 +95,7 @@ def write_picture(
         MissingExtraError: a package for this kind of file is not installed.
         FileError: the file cannot be written.
     """
-    kind = Path(path).suffix.lower()
+    shown, kind = schedule_or_network(shown), Path(path).suffix.lower()
     if clock is not None and clock not in CLOCKS:
         raise OptionError(f"clock: expected {' or '.join(CLOCKS)}, got {clock!r}")
     if kind in FILMS:
@@ -112,7 +115,7 @@ def _film(
     round: int | None,
     width: int | None,
     clock: Clock | None,
-    gradient_bytes: float | None,
+    gradient_bytes: float | str | None,
     progress: Callable[[str], None],
 ) -> bytes:
     if not isinstance(shown, Schedule):

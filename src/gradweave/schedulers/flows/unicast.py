@@ -28,9 +28,9 @@ from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COPY, DEMAND, Provenance, Schedule, take_rows
 from gradweave.simulator.seconds import event_seconds
 from gradweave.stop import Stop
-from gradweave.topology.spec import as_topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.symmetry import FreeGroup, free_groups
-from gradweave.topology.topology import Integers, Topology
+from gradweave.topology.topology import Integers
 from gradweave.verifier import verify
 
 ORDERS = ((4.0, 0.0), (1.0, 1.0), (0.0, 1.0))
@@ -142,7 +142,7 @@ class UnicastPlan:
 
 
 def plan_unicast(
-    topology: Topology | str,
+    topology: TopologyLike,
     demand: Demand,
     unit: Unit = "seconds",
     *,

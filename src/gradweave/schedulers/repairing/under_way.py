@@ -11,10 +11,13 @@ from gradweave.errors import OptionError
 from gradweave.schedulers.ordering.lower import earliest_rounds
 from gradweave.schedulers.repairing.kept import check_start
 from gradweave.schedulers.solving.solve import solve
+from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule, take_rows
 from gradweave.schedules.shares import MAX_DENOMINATOR, apportion
 from gradweave.simulator.seconds import changed_seconds, event_seconds
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Integers, Topology
+from gradweave.topology.units import as_size
 from gradweave.verifier import verify
 
 
@@ -34,9 +37,9 @@ class Replanned:
 
 
 def replan(
-    schedule: Schedule,
-    changed: Topology,
-    gradient_bytes: float,
+    schedule: ScheduleLike,
+    changed: TopologyLike,
+    gradient_bytes: float | str,
     at_s: float,
     *,
     seed: int = 0,
@@ -73,6 +76,9 @@ def replan(
     >>> after.seconds < after.as_before_s, 0 < after.replanned_share < 1
     (True, True)
     """
+    schedule = as_schedule(schedule)
+    changed = as_topology(changed)
+    gradient_bytes = as_size(gradient_bytes)
     now = _checked(schedule, changed, gradient_bytes, at_s)
     as_before_s = _end(changed_seconds(schedule, gradient_bytes, now, at_s))
     start, _ = event_seconds(schedule, gradient_bytes)

@@ -16,12 +16,11 @@ from gradweave.schedules.jobs import Job, demand_of
 from gradweave.schedules.objective import JobObjective
 from gradweave.simulator.runtime import Runtime, runtime_of
 from gradweave.stop import NOBODY, Interrupt, Stop
-from gradweave.topology.spec import as_topology
-from gradweave.topology.topology import Topology
+from gradweave.topology.spec import TopologyLike, as_topology
 
 
 def solve_demand(
-    topology: Topology | str,
+    topology: TopologyLike,
     demand: Demand | Sequence[Job] | Job,
     *,
     objective: JobObjective = "makespan",

@@ -1,7 +1,6 @@
 """The front door: searches strategies for the best verified schedule and bounds it."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -29,7 +28,7 @@ from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.simulator.runtime import IDEAL, Runtime, runtime_of
 from gradweave.simulator.simulation import DEFAULT_BYTES
 from gradweave.stop import NOBODY, Interrupt, Stop
-from gradweave.topology.spec import as_topology
+from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import as_size
 
@@ -40,7 +39,7 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 @overload
 def solve(
-    topology: Topology | str | os.PathLike[str],
+    topology: TopologyLike,
     *,
     jobs: Sequence[Job] | Job | Demand,
     schedulers: Sequence[DemandStrategy | Scheduler | str] | str | None = None,
@@ -56,7 +55,7 @@ def solve(
 
 @overload
 def solve(
-    topology: Topology | str | os.PathLike[str],
+    topology: TopologyLike,
     *,
     collective: Collective = "all_reduce",
     schedulers: Sequence[Scheduler | str] | str | None = None,
@@ -74,7 +73,7 @@ def solve(
 
 
 def solve(
-    topology: Topology | str | os.PathLike[str],
+    topology: TopologyLike,
     *,
     jobs: Sequence[Job] | Job | Demand | None = None,
     collective: Collective = "all_reduce",
