@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.bounds.classes import impossible_on
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.solving.timing import timing_of
 from gradweave.topology.units import as_size
@@ -193,7 +194,7 @@ OF_NETWORKS: dict[str, Callable[[Any], Any]] = {
     "least_seconds": lambda n: gw.bounds.least_seconds(n, "1GB").seconds,
     "place": lambda n: gw.placement.place(n, STAGES, memory_bytes="1GB").cost_s,
     "rank order": lambda n: gw.export.to_rank_order(n, [0, 1, 2, 3], "hostfile", list("abcd")),
-    "refute": lambda n: gw.bounds.classes.impossible_on(n),
+    "refute": lambda n: impossible_on(n),
     "seconds_bound": lambda n: gw.bounds.seconds_bound(n, "all_reduce", "1GB").seconds,
     "shortest_path_trees": lambda n: gw.topology.shortest_path_trees(n).tolist(),
     "slowed": lambda n: gw.topology.slowed(

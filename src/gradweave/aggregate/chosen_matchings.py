@@ -52,9 +52,10 @@ class FastMatchings:
         check_at_least_one(self, "steps", "distinct")
         check_not_below_zero(self, "step_s")
 
-    def make(self, network: Topology | nx.Graph, seed: int = 0) -> MixingMatrix:
+    def make(self, network: TopologyLike | nx.Graph, seed: int = 0) -> MixingMatrix:
         """The sequence; it involves no randomness."""
         del seed
+        network = network if isinstance(network, nx.Graph) else as_topology(network)
         graph, name = graph_of_workers(network)
         if not graph.edges():
             return MixingMatrix(f"fast matchings of {name}", np.eye(len(graph))[None])
@@ -139,7 +140,6 @@ def fast_matchings(
     MixingMatrix('fast matchings of torus:4x4', 16 workers, period 4, rho=0.0000)
     """
     message_bytes = as_size(message_bytes)
-    network = network if isinstance(network, nx.Graph) else as_topology(network)
     return FastMatchings(message_bytes, steps, step_s, distinct).make(network)
 
 

@@ -164,10 +164,10 @@ def problem_of(
         )
     if data is None:
         data = _quotient("pipeline", devices, pipeline)
-    if memory_bytes is not None:
-        each = isinstance(memory_bytes, Sequence) and not isinstance(memory_bytes, str)
-        memory_bytes = list(map(as_size, memory_bytes)) if each else as_size(memory_bytes)
-    memory = each_device("memory", memory_bytes, devices)
+    if isinstance(memory_bytes, float | int | str):
+        memory_bytes = [memory_bytes] * devices
+    sizes = None if memory_bytes is None else [as_size(size) for size in memory_bytes]
+    memory = each_device("memory", sizes, devices)
     speeds = each_device("speed", speed, devices)
     return Problem(
         pairs,

@@ -10,7 +10,7 @@ The model is not wrapped in DDP: between averages nothing is sent. The notation 
 import dataclasses
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,7 @@ from gradweave.execute.torch_distributed.groups import Group, copy_of
 from gradweave.schedules.given import ScheduleLike
 
 
+@runtime_checkable
 class Exchange(Protocol):
     """Computes the mean of Δ."""
 
@@ -158,7 +159,9 @@ class LocalUpdates:
                 "gradweave.aggregate.local.quorum.QuorumMember"
             )
         self._method = method
-        self.exchange: Exchange = exchange if callable(exchange) else BySchedule(exchange)
+        self.exchange: Exchange = (
+            exchange if isinstance(exchange, Exchange) else BySchedule(exchange)
+        )
         self._buffers = floating(buffers)
         self._guard = GuardedSteps()
         self._hold(self._trained.joined)

@@ -71,7 +71,9 @@ def demand_bound(
     return max(found, key=lambda one: one.seconds)
 
 
-def demand_rounds(topology: Topology, demand: Demand, *, lengths: Floats | None = None) -> Bound:
+def demand_rounds(
+    topology: TopologyLike, demand: Demand, *, lengths: Floats | None = None
+) -> Bound:
     """The minimum number of rounds of a demand whose bytes count as pieces of equal size.
 
     The candidates are those of `demand_bound`, with capacities for bandwidths, and the largest
@@ -94,6 +96,7 @@ def demand_rounds(topology: Topology, demand: Demand, *, lengths: Floats | None 
     at least 2 rounds (lengths) for schedules that route through no other server, since 3 pieces
     must leave server 0 at 2 per round
     """
+    topology = as_topology(topology)
     demand.check_servers(topology)
     near = _strongest(topology, demand, "rounds", lengths)
     far = _most_transfers(topology, demand)

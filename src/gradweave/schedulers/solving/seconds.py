@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -366,7 +367,7 @@ class Seconds(Goal):
             timing=self._timing(schedule, self.seconds_of(schedule)),
         )
 
-    def _request(self) -> dict[str, object]:
+    def _request(self) -> dict[str, Any]:
         """What was asked for, as `planned_for` and `planned_ready_times` read it in a file."""
         late = {"ready_at_s": self.ready_at_s.tolist()} if self.ready_at_s.any() else {}
         there = {"runtime": self.runtime.name} if self.runtime is not IDEAL else {}
