@@ -1,7 +1,6 @@
 """The strategies that are tried for a problem by default, and the order to try them in."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.packing.paths import may_leave_residual
 from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, Strategy
 from gradweave.schedulers.solving.group import alone_on_group, collective_of, lifted, moved
-from gradweave.schedulers.solving.job_goal import HOPELESS, JobGoal, solve_for_jobs
+from gradweave.schedulers.solving.job_goal import JobGoal, solve_for_jobs
 from gradweave.schedulers.solving.seconds import consists_of_groups, solve_for_seconds
 from gradweave.schedulers.solving.strategy_search import Portfolio
 from gradweave.schedulers.solving.tuning import TUNING
@@ -284,11 +283,8 @@ class Apart(DemandStrategy):
 
     def _plan(self, topology: Topology, alone: Demand, seed: int, stop: Stop) -> Schedule:
         """The plan for one job."""
-        strategies: Sequence[Strategy]
         if self.scheduler is None:
-            strategies, hopeless = portfolio(topology, alone).usual, HOPELESS
-        else:
-            only = Direct() if alone.unicast else Group(self.scheduler)
-            strategies, hopeless = [only], math.inf
-        goal = JobGoal(topology, alone, "makespan", IDEAL, stop, hopeless)
-        return solve_for_jobs(goal, strategies, seed, stop).schedule
+            goal = JobGoal(topology, alone, "makespan", IDEAL, stop)
+            return solve_for_jobs(goal, portfolio(topology, alone).usual, seed, stop).schedule
+        strategy = Direct() if alone.unicast else Group(self.scheduler)
+        return strategy.schedule_until(topology, alone, stop, seed=seed)
