@@ -142,6 +142,7 @@ def certificates_of_messages() -> list[tuple[str, gw.topology.Topology, gw.bound
     link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     ring = gw.topology.ring(4, link=link)
     slots = gw.bounds.time_expanded(ring, 4e6, slots=64)
+    assert slots is not None
     proved = gw.bounds.certify(gw.bounds.seconds_bound(ring, "all_reduce", 4e6, slots=64))
     assert float(proved.least) == pytest.approx(slots.seconds, rel=1e-6)
     found.append(("slots", ring, proved))

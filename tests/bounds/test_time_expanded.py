@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.bounds import SlotPrices, least_seconds, time_expanded
+from gradweave.bounds import SlotPrices, least_seconds, seconds_bound, time_expanded
+from gradweave.bounds.classes import (
+    ROUTES_PASS_SERVERS,
+    SUMS_MEET_ANYWHERE,
+    SWITCHES_ADD,
+    UNEQUAL_PARTS,
+)
+from gradweave.bounds.of_schedule import liberties_of
 from gradweave.bounds.seconds.time_slots import arcs_of
 from gradweave.errors import OptionError
 from gradweave.topology import Link, Topology, from_spec
@@ -27,19 +34,28 @@ def test_two_servers_take_what_they_must(size, milliseconds):
     Sums leave from the start, copies of what has come back after a latency: of parts as small as
     one likes, this is what is taken, and a slot's length is all that the bound may miss.
     """
-    bound = time_expanded(pair(), size, slots=40)
+    bound = bounded(pair(), size, slots=40)
     assert 1e3 * bound.seconds <= milliseconds * (1 + 1e-9)
     assert 1e3 * bound.seconds == pytest.approx(milliseconds, rel=2 / 40)
     if size < 2e6:
         assert bound.seconds > 1.1 * least_seconds(pair(), size).seconds
-        assert "latency and bytes" in str(bound) and "0→1" in bound.reason
+        assert "in 40 slots of time links carry no more" in str(bound) and "0→1" in str(bound)
+        whole = seconds_bound(pair(), "all_reduce", size, slots=40)
+        assert (whole.seconds, whole.kind) == (bound.seconds, "latency and bytes")
+
+
+def bounded(network: Topology, size: float, **options: Any) -> SlotPrices:
+    """The bound, which there must be."""
+    found = time_expanded(network, size, **options)
+    assert found is not None
+    return found
 
 
 def test_an_overhead_counts_as_latency():
     """A message's last byte comes no earlier than both after what is sent first."""
     split = dataclasses.replace(WIDE, latency_s=4e-4, overhead_s=6e-4)
-    assert time_expanded(pair(split), 1e6, slots=16).expanded_s == pytest.approx(
-        time_expanded(pair(), 1e6, slots=16).expanded_s, rel=1e-3
+    assert bounded(pair(split), 1e6, slots=16).seconds == pytest.approx(
+        bounded(pair(), 1e6, slots=16).seconds, rel=1e-3
     )
 
 
@@ -49,9 +65,8 @@ def test_no_less_than_bytes_alone_but_for_a_slot(spec, collective):
     """Rounding up to slots, and the solver's tolerance, are all that the program loses."""
     network = from_spec(spec)
     plain = least_seconds(network, 1e8, collective)
-    bound = time_expanded(network, 1e8, collective=collective, slots=10)
-    assert bound.seconds >= plain.seconds
-    assert bound.expanded_s >= plain.bandwidth_s * (1 - 1 / 10 - 1e-3)
+    bound = bounded(network, 1e8, collective=collective, slots=10)
+    assert bound.seconds >= plain.bandwidth_s * (1 - 1 / 10 - 1e-3)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -70,36 +85,42 @@ def test_schedules_of_trees_take_no_less(seed):
         overhead_s=np.full(count, float(rng.choice([0.0, 1e-4]))),
     )
     size = float(10 ** rng.uniform(5, 6.5))
-    bound = time_expanded(network, size, slots=12)
+    bound = bounded(network, size, slots=12)
     for strategy in (
         gw.schedulers.Timed(gradient_bytes=size, restarts=1),
         gw.schedulers.Packed(size, 8),
     ):
         schedule = strategy.schedule(network)
-        assert bound.covers(schedule)
+        assert not bound.holds_unless & liberties_of(schedule)
         for model in ("events", "fair", "rounds"):
             assert gw.simulator.seconds(schedule, size, model) >= bound.seconds
 
 
-def test_of_schedules_only_trees_over_switches_are_covered():
+def test_it_holds_only_for_trees_over_switches():
     """Partners that exchange sums, and routes that pass servers, may take less."""
     square = from_spec("ring:4")
-    bound = time_expanded(square, 1e5, slots=4)
-    assert bound.covers(gw.schedulers.Ring().schedule(square))
-    assert not bound.covers(gw.schedulers.RecursiveDoubling().schedule(square))
-    assert not bound.covers(gw.schedulers.ParameterServer().schedule(square))
+    bound = bounded(square, 1e5, slots=4)
+
+    def taken(strategy: gw.schedulers.Scheduler) -> frozenset[str]:
+        return bound.holds_unless & liberties_of(strategy.schedule(square))
+
+    assert not taken(gw.schedulers.Ring())
+    both = {SUMS_MEET_ANYWHERE, ROUTES_PASS_SERVERS}
+    assert taken(gw.schedulers.RecursiveDoubling()) == both
+    assert taken(gw.schedulers.ParameterServer()) == {ROUTES_PASS_SERVERS}
+    stage = bounded(from_spec("star:3"), 1e5, collective="all_gather", slots=4)
+    assert stage.holds_unless == {SUMS_MEET_ANYWHERE, SWITCHES_ADD, UNEQUAL_PARTS}
 
 
 def test_any_prices_prove_no_more_than_the_best():
     """Prices at random, of which some are negative, are evaluated as what they are."""
     rng = np.random.default_rng(0)
-    best = time_expanded(from_spec("star:3"), 1e5, slots=12)
-    assert best.certificate is not None
-    slots = best.certificate.slots
+    best = bounded(from_spec("star:3"), 1e5, slots=12)
     for _ in range(10):
-        prices = tuple(rng.uniform(-0.5, 1, one.shape) for one in best.certificate.prices)
-        tolls = tuple(rng.uniform(-1, 1, one.shape) for one in best.certificate.tolls)
-        assert 0 <= SlotPrices(slots, prices, tolls).seconds(1e5) <= best.seconds * 1.001
+        prices = tuple(rng.uniform(-0.5, 1, one.shape) for one in best.prices)
+        tolls = tuple(rng.uniform(-1, 1, one.shape) for one in best.tolls)
+        drawn = dataclasses.replace(best, prices=prices, tolls=tolls)
+        assert 0 <= drawn.seconds <= best.seconds * 1.001
 
 
 def test_symmetry_changes_nothing():
@@ -109,7 +130,7 @@ def test_symmetry_changes_nothing():
     plain = Topology.from_links("three", servers=3, switches=1, links=links)
     slightly = plain.bandwidth_bytes_per_s * np.linspace(1, 1 + 1e-7, 6)
     plain = dataclasses.replace(plain, bandwidth_bytes_per_s=slightly)
-    bounds = [time_expanded(one, 1e5, slots=10).expanded_s for one in (named, plain)]
+    bounds = [bounded(one, 1e5, slots=10).seconds for one in (named, plain)]
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-3)
 
 
@@ -142,15 +163,8 @@ def test_what_is_given_must_make_sense():
         time_expanded(from_spec("ring:33"), 1e6)
 
 
-def test_a_search_that_ends_at_once_says_what_is_known_without_slots():
-    """No time for any program."""
-    network = from_spec("star:4")
-    bound = time_expanded(network, 1e6, time_limit=1e-9)
-    assert bound.certificate is None
-    assert str(bound) == str(least_seconds(network, 1e6))
-
-
-def test_nothing_to_send_takes_what_is_known_without_slots():
-    """Without bytes latency is all there is."""
-    bound = time_expanded(pair(), 0.0)
-    assert bound.certificate is None and bound.seconds == bound.plain.seconds == 2e-3
+def test_without_time_or_bytes_there_is_no_bound_by_slots():
+    """No time for any program, and nothing to send."""
+    assert time_expanded(from_spec("star:4"), 1e6, time_limit=1e-9) is None
+    assert time_expanded(pair(), 0.0) is None
+    assert seconds_bound(pair(), "all_reduce", 0.0, slots=4).kind != "latency and bytes"

@@ -35,7 +35,7 @@ from gradweave.bounds.seconds.duals import Crossing, Duals, Toll
 from gradweave.bounds.seconds.latency import LatencyBound, latency_bound
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
 from gradweave.bounds.seconds.throughput import Bottleneck, Throughput, throughput
-from gradweave.bounds.seconds.time_expanded import SlotPrices, TimeExpandedBound, time_expanded
+from gradweave.bounds.seconds.time_expanded import SlotPrices, time_expanded
 from gradweave.bounds.seconds_bound import Part, SecondsBound, seconds_bound
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "SecondsBound",
     "SlotPrices",
     "Throughput",
-    "TimeExpandedBound",
     "Toll",
     "TreeDepth",
     "Volumes",

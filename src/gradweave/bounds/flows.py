@@ -1,5 +1,7 @@
 """Maximum flows and minimum cuts over links of integer bandwidth of any size."""
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,10 @@ class Flows:
         """Total bandwidth of the links that leave a set of nodes."""
         crosses = inside[self.topology.source] & ~inside[self.topology.target]
         return int(self.bandwidth[crosses].sum())
+
+    def ratio(self, inside: NDArray[np.bool_]) -> Fraction:
+        """Servers in a set [V] of nodes per bandwidth that leaves it."""
+        return Fraction(int(inside[self.topology.servers].sum()), self.leaving(inside))
 
     def narrowest_cut(self) -> tuple[int, NDArray[np.bool_]]:
         """The minimum bandwidth out of a set of servers that misses at least one, and the set [V].
@@ -162,6 +168,43 @@ class NearbyFlows:
             if len(queue) > MAX_NEARBY:
                 break
         return []
+
+
+def worst_cut(
+    flows: Flows,
+    inside: NDArray[np.bool_],
+    rounded: Callable[[Fraction], Fraction] = lambda ratio: ratio,
+) -> tuple[Fraction, NDArray[np.bool_]]:
+    """The largest |S| / (bandwidth that leaves S) over sets S of nodes, and the set [V].
+
+    |S| counts servers, and at least one server is outside. At a ratio p/q each server's flow from
+    the super-source (q for each server, p for each unit of bandwidth) is N·q unless some set that
+    misses the server has a larger ratio. The smallest cut then exposes that set, and its ratio is
+    the next. Ratios rise and there are finitely many cuts, so the iteration ends. By then, each
+    server's flow has been computed at the last ratio or a smaller one, unless `NearbyFlows`
+    confirms the server.
+
+    Args:
+        flows: the network.
+        inside: [V] a set to start from.
+        rounded: the smallest ratio of interest that is at least a given one.
+
+    Source: Newton's iteration on ratios (Dinkelbach 1967).
+    """
+    topology, servers = flows.topology, flows.topology.servers
+
+    worst, nearby = rounded(flows.ratio(inside)), NearbyFlows(topology, flows.bandwidth)
+    for server in servers.tolist():
+        if nearby.confirms(server, worst.numerator, (len(servers) - 1) * worst.denominator):
+            continue
+        while True:
+            ends = topology.num_nodes, server
+            value, reached = flows.cut(*ends, worst.numerator, worst.denominator)
+            if value == len(servers) * worst.denominator:
+                break
+            inside, worst = reached, rounded(flows.ratio(reached))
+        nearby.confirm(server)
+    return worst, inside
 
 
 def nodes_inside(

@@ -102,7 +102,7 @@ def certificates_of(
         )
     bound = _of_seconds(schedule, gradient_bytes, bound)
     if bound is not None:
-        make = functools.partial(certify, bound, liberties=_liberties(schedule))
+        make = functools.partial(certify, bound, liberties=liberties_of(schedule))
         kept += made_or_warned(make)
     return kept
 
@@ -210,8 +210,14 @@ def _passes_servers(schedule: Schedule) -> bool:
     return bool(schedule.topology.is_server[inside].any())
 
 
-def _liberties(schedule: Schedule) -> frozenset[str]:
-    """Liberties that a schedule of a demand takes and that void some bounds."""
+def liberties_of(schedule: Schedule) -> frozenset[str]:
+    """Liberties of `gradweave.bounds.classes` that a schedule's transfers take.
+
+    Those that concern the number of pieces and the stages of a collective are not among them.
+
+    Args:
+        schedule: a valid schedule.
+    """
     taken = {NO_TREES: _exchanges_sums, PASSED: _passes_servers, ADDED: _adds_at_switches}
     return frozenset(name for name, does in taken.items() if does(schedule))
 

@@ -2,27 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import OptionError
-from gradweave.topology.topology import Floats, Topology
+from gradweave.topology.topology import Topology
 
 Unit = Literal["seconds", "rounds"]
 
 MAX_LENGTH = 1 << 40
 """Largest length of a link, so that sums along paths are exact in floats."""
-DENOMINATORS = (1, 2, 3, 4, 6, 12, 60, 1_000, 1 << 14, 1 << 20, 1 << 30)
-"""Lengths are rounded to multiples of the largest over one of these: the first that loses less
-than `ROUNDING` is used, since small integers are easier to check."""
-ROUNDING = 1e-6
-"""Part of the bound that may be lost to small integers."""
-
-Certificate = TypeVar("Certificate")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,9 +63,17 @@ class Prices:
             time = unpaid / rate if rate else time
         return time if due else Fraction(0)
 
+    def step(self, stage: str) -> dict[str, Any]:
+        """The last window's prices as a step of a certificate, for the bytes of one stage."""
+        return {"kind": "lengths", "stage": stage, "lengths": self.length[-1].tolist()}
+
+    @functools.cached_property
+    def _capacity(self) -> NDArray[np.float64]:
+        return capacity_in(self.topology, self.unit)
+
     def _rate(self, links: NDArray[np.int64], length: NDArray) -> Fraction:
         """Capacity times price of some link directions."""
-        values, kind = np.unique(capacity_in(self.topology, self.unit)[links], return_inverse=True)
+        values, kind = np.unique(self._capacity[links], return_inverse=True)
         length = length.astype(object)
         pairs = ((value, length[kind == k].sum()) for k, value in enumerate(values.tolist()))
         return sum((Fraction(value) * int(total) for value, total in pairs), Fraction(0))
@@ -88,19 +88,6 @@ def capacity_in(topology: Topology, unit: Unit) -> NDArray[np.float64]:
     """
     kept = topology.bandwidth_bytes_per_s if unit == "seconds" else topology.capacity
     return kept.astype(np.float64)
-
-
-def given_lengths(topology: Topology, lengths: Floats) -> NDArray[np.float64]:
-    """[L] lengths given by a caller.
-
-    Raises:
-        OptionError: unless there is one length of at least 0 for each link direction.
-    """
-    given = np.asarray(lengths, np.float64)
-    sound = given.shape == (len(topology.source),) and np.isfinite(given).all()
-    if not (sound and (given >= 0).all()):
-        raise OptionError("lengths: expected one of at least 0 for each link direction")
-    return given
 
 
 def checked_integers(topology: Topology, lengths: NDArray) -> NDArray[np.int64]:
@@ -119,35 +106,3 @@ def checked_integers(topology: Topology, lengths: NDArray) -> NDArray[np.int64]:
             f"got {given[link]}"
         )
     return given.astype(np.int64)
-
-
-def in_small_integers(
-    length: Floats,
-    farthest: float,
-    certificate: Callable[[NDArray[np.int64]], Certificate],
-    time: Callable[[Certificate], Fraction],
-) -> Certificate:
-    """A certificate with lengths in integers as small as possible without losing much of the bound.
-
-    Args:
-        length: [L] at least 0, not all 0.
-        farthest: the longest of the shortest paths that count. Longer links are cut to this length,
-            so that a link of tiny bandwidth, whose length is huge, does not round the others to 0.
-        certificate: makes the certificate of integer lengths.
-        time: the bound that a certificate proves.
-    """
-    length = np.minimum(length, farthest) if farthest > 0 else length
-
-    def rounded(denominator: int) -> Certificate:
-        scaled = np.rint(length / length.max() * denominator).astype(np.int64)
-        return certificate(scaled // (np.gcd.reduce(scaled) or 1))
-
-    finest = rounded(DENOMINATORS[-1])
-    least = time(finest) * (1 - Fraction(ROUNDING))
-    return next((one for one in map(rounded, DENOMINATORS[:-1]) if time(one) >= least), finest)
-
-
-def strongest(found: Sequence[Certificate], time: Callable[[Certificate], Fraction]) -> Certificate:
-    """The first certificate that proves about as much as the best; simple ones come first."""
-    most = max(map(time, found))
-    return next(one for one in found if time(one) >= most * (1 - Fraction(ROUNDING)))

@@ -280,7 +280,7 @@ def _of_bytes(
             "bandwidth",
             lambda _: str(least.duals),
             least.holds_unless - never,
-            lambda: [priced_step(topology, least.duals)],
+            lambda: [priced_step(least.duals)],
         )
 
 
@@ -303,16 +303,15 @@ def _in_slots(
 
     if topology.num_servers > MAX_SERVERS:
         return
-    found = time_expanded(topology, gradient_bytes, collective=collective, slots=slots)
-    prices = found.certificate
+    prices = time_expanded(topology, gradient_bytes, collective=collective, slots=slots)
     if prices is not None:
         yield Part(
             "slots",
-            found.expanded_s,
+            prices.seconds,
             "latency and bytes",
-            lambda _: prices.reason(),
-            found.holds_unless - impossible_on(topology),
-            lambda: [prices.step(collective, found.seconds)],
+            prices.reason,
+            prices.holds_unless,
+            lambda: [prices.step()],
         )
 
 

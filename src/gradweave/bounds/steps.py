@@ -115,11 +115,10 @@ def reached(topology: Topology, rank: int, bound: LatencyBound) -> dict[str, flo
     return {"seconds": alone.seconds * (1 - ROUNDING), "beyond": far[0] if far else 0.0}
 
 
-def priced_step(topology: Topology, duals: Duals) -> Step:
+def priced_step(duals: Duals) -> Step:
     """Sets of nodes with their prices in the linear program; link lengths if no server is late."""
     if not duals.ready_at_s:
-        lengths = duals.link_duals.max(axis=0).tolist()
-        return {"kind": "lengths", "stage": "all_reduce", "lengths": lengths}
+        return duals.prices.step("all_reduce")
     sets = [
         {
             "stage": one.stage,

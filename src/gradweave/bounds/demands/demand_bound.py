@@ -1,7 +1,6 @@
 """Lower bounds for demands of any kind, proved by link lengths."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -18,21 +17,22 @@ from gradweave.bounds.demands.demand_lengths import DemandLengths, least_of_jobs
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, least_idle
 from gradweave.bounds.demands.pipelines import pipeline_bound
 from gradweave.bounds.distances import node_distances
-from gradweave.bounds.prices import (
-    Unit,
-    capacity_in,
-    given_lengths,
-    in_small_integers,
-    strongest,
-)
+from gradweave.bounds.prices import Unit, capacity_in
 from gradweave.bounds.seconds.latency import LatencyBound, message_times, reach_of
 from gradweave.bounds.seconds_bound import Part, SecondsBound
 from gradweave.bounds.steps import Step, far_message, reach_step, reached
+from gradweave.errors import OptionError
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Floats, Integers, Topology
 from gradweave.topology.units import format_seconds
+
+DENOMINATORS = (1, 2, 3, 4, 6, 12, 60, 1_000, 1 << 14, 1 << 20, 1 << 30)
+"""Lengths are rounded to multiples of the largest over one of these: the first that loses less
+than `ROUNDING` is used, since small integers are easier to check."""
+ROUNDING = 1e-6
+"""Part of the bound that may be lost to small integers."""
 
 
 def demand_bound(
@@ -108,12 +108,21 @@ def _strongest(
     topology: Topology, demand: Demand, unit: Unit, lengths: Floats | None
 ) -> DemandLengths:
     """The strongest certificate by lengths: of ports, even lengths, or given lengths."""
-    inverse = 1 / capacity_in(topology, unit)
-    given = None if lengths is None else given_lengths(topology, lengths)
-    tried = [*_ports(topology, demand, unit), _in_integers(topology, demand, unit, inverse)]
-    if given is not None and given.any():
-        tried.append(_in_integers(topology, demand, unit, given))
-    return strongest(tried, _time)
+    given = [] if lengths is None else [_given(topology, lengths)]
+    tried = _ports(topology, demand, unit)
+    for length in (1 / capacity_in(topology, unit), *given):
+        tried += [_in_small_integers(topology, demand, unit, length)] if length.any() else []
+    most = max(one.time for one in tried)  # of those that prove about as much, the first is simple
+    return next(one for one in tried if one.time >= most * (1 - Fraction(ROUNDING)))
+
+
+def _given(topology: Topology, lengths: Floats) -> NDArray[np.float64]:
+    """[L] lengths given by a caller: one of at least 0 for each link direction."""
+    given = np.asarray(lengths, np.float64)
+    sound = given.shape == (len(topology.source),) and np.isfinite(given).all()
+    if not (sound and (given >= 0).all()):
+        raise OptionError("lengths: expected one of at least 0 for each link direction")
+    return given
 
 
 def _most_transfers(topology: Topology, demand: Demand) -> Distance:
@@ -175,7 +184,7 @@ def _parts(
         "bandwidth",
         lambda name: f"{lengths.reason(name)}{when}",
         lengths.holds_unless,
-        lambda: [{"kind": "lengths", "stage": DEMAND, "lengths": lengths.length.tolist()}],
+        lambda: [lengths.prices.step(DEMAND)],
         {"since_s": str(Fraction(since_s))} if since_s else {},
     )
     pipes = (pipeline_bound(topology, size, root, towards=to) for root, size, to in rooted)
@@ -256,18 +265,32 @@ def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float
     return np.bincount(inner.servers[counts], size, nodes).astype(np.float64)
 
 
-def _in_integers(topology: Topology, demand: Demand, unit: Unit, length: Floats) -> DemandLengths:
-    """Lengths in integers that are as small as possible without losing much of the bound."""
-    servers, nodes = topology.servers, topology.num_nodes
+def _in_small_integers(
+    topology: Topology, demand: Demand, unit: Unit, length: Floats
+) -> DemandLengths:
+    """Lengths in integers that are as small as possible without losing much of the bound.
+
+    Links longer than the longest of the shortest paths are cut to this length, so that a link of
+    tiny bandwidth, whose length is huge, does not round the others to 0.
+
+    Args:
+        topology: the network.
+        demand: the blocks.
+        unit: of the bound.
+        length: [L] at least 0, not all 0.
+    """
     ends = topology.source.astype(np.int64), topology.target.astype(np.int64)
-    apart = node_distances(servers, np.asarray(length, np.float64), ends, nodes)[servers]
+    apart = node_distances(topology.servers, length, ends, topology.num_nodes)[topology.servers]
     farthest = float(apart[np.isfinite(apart)].max())
-    certificate = functools.partial(DemandLengths, topology, demand, unit=unit)
-    return in_small_integers(length, farthest, certificate, _time)
+    length = np.minimum(length, farthest) if farthest > 0 else length
 
+    def rounded(denominator: int) -> DemandLengths:
+        scaled = np.rint(length / length.max() * denominator).astype(np.int64)
+        return DemandLengths(topology, demand, scaled // (np.gcd.reduce(scaled) or 1), unit)
 
-def _time(lengths: DemandLengths) -> Fraction:
-    return lengths.time
+    finest = rounded(DENOMINATORS[-1])
+    least = finest.time * (1 - Fraction(ROUNDING))
+    return next((one for one in map(rounded, DENOMINATORS[:-1]) if one.time >= least), finest)
 
 
 def _farthest(topology: Topology, demand: Demand) -> tuple[float, tuple[int, int]]:

@@ -1,12 +1,14 @@
 """Lower bounds that hold for any choice of trees."""
 
 import functools
+import math
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best, reversed_certificate
-from gradweave.bounds.flows import Flows, NearbyFlows, nodes_inside
+from gradweave.bounds.flows import Flows, nodes_inside, worst_cut
 from gradweave.bounds.rounds.closing_cut import closing_cut
 from gradweave.bounds.rounds.late_entry import late_entry
 from gradweave.errors import OptionError
@@ -139,32 +141,17 @@ def _depth(topology: Topology, hops: NDArray[np.int32]) -> Bound:
 def _cut(
     topology: Topology, capacity: Integers, per_server: int
 ) -> tuple[Bound, NDArray[np.bool_]]:
-    """The cut bound of an all-gather, and [V] the set that its pieces must leave.
-
-    Starts from the cuts around single servers. Each flow that falls short exposes a cut, which
-    raises the number of rounds. Flows are computed only for servers that `NearbyFlows` cannot
-    confirm.
-    """
-    servers, pieces = topology.servers, topology.num_servers * per_server
-    entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers].astype(
-        np.int64
-    )
-    tightest = int(np.argmin(entering))
-    rounds = -(-(pieces - per_server) // int(entering[tightest]))
-    inside = np.ones(topology.num_nodes, bool)
-    inside[servers[tightest]] = False
+    """The cut bound of an all-gather, and [V] the set that its pieces must leave."""
+    servers = topology.servers
+    entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers]
+    inside = np.arange(topology.num_nodes) != servers[np.argmin(entering)]
     flows = Flows(topology, capacity.astype(np.int64))
-    nearby = NearbyFlows(topology, flows.bandwidth)
-    for server in servers.tolist():
-        if nearby.confirms(server, rounds, pieces - per_server):
-            continue
-        while True:
-            value, reached = flows.cut(topology.num_nodes, server, rounds, per_server)
-            if value >= pieces:
-                break
-            rounds = -(-int(reached[servers].sum()) * per_server // flows.leaving(reached))
-            inside = reached
-        nearby.confirm(server)
+
+    def rounded(ratio: Fraction) -> Fraction:
+        return Fraction(math.ceil(ratio * per_server), per_server)
+
+    worst, inside = worst_cut(flows, inside, rounded)
+    rounds = int(worst * per_server)
     pieces_across = int(inside[servers].sum()) * per_server
     capacity_across = flows.leaving(inside)
     leaving = inside.sum() * 2 <= topology.num_nodes

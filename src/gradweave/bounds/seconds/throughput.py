@@ -17,7 +17,7 @@ from gradweave.bounds.classes import (
     UNEQUAL_PARTS,
     class_of,
 )
-from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, NearbyFlows, nodes_inside
+from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, nodes_inside, worst_cut
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology.groups import Groups, nested_groups
@@ -248,28 +248,9 @@ def _of_stage(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
 
 
 def _worst_cut(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
-    """The set of servers S with the largest |S| / (bandwidth that leaves S).
-
-    Starts from the worst set of one server, or of all but one. At a ratio p/q each server's flow
-    from the super-source (q for each server, p for each unit of bandwidth) is N·q unless some set
-    has a larger ratio. The smallest cut then exposes that set, and its ratio is the next. Ratios
-    rise and there are finitely many cuts, so the iteration ends. By then, each server's flow has
-    been computed at the last ratio or a smaller one, unless `NearbyFlows` confirms the server.
-    """
-    topology, count = flows.topology, flows.topology.num_servers
-    inside = max(_one_apart(flows), key=lambda inside: _ratio(flows, inside))
-    worst = _ratio(flows, inside)
-    nearby = NearbyFlows(topology, flows.bandwidth)
-    for server in topology.servers.tolist():
-        if nearby.confirms(server, worst.numerator, (count - 1) * worst.denominator):
-            continue
-        while True:
-            pieces, bandwidth = worst.numerator, worst.denominator
-            value, reached = flows.cut(topology.num_nodes, server, pieces, bandwidth)
-            if value == count * bandwidth:
-                break
-            inside, worst = reached, _ratio(flows, reached)
-        nearby.confirm(server)
+    """The set of servers S with the largest |S| / (bandwidth that leaves S)."""
+    topology = flows.topology
+    _, inside = worst_cut(flows, max(_one_apart(flows), key=flows.ratio))
     pieces = int(inside[topology.servers].sum())
     leaving, boundary = flows.leaving(inside), inside
     if inside.sum() * 2 > topology.num_nodes:
@@ -289,10 +270,6 @@ def _one_apart(flows: Flows) -> NDArray[np.bool_]:
     alone = np.arange(topology.num_nodes) == np.array(narrowest)[:, None]
     alone[1] = ~alone[1]
     return alone
-
-
-def _ratio(flows: Flows, inside: NDArray[np.bool_]) -> Fraction:
-    return Fraction(int(inside[flows.topology.servers].sum()), flows.leaving(inside))
 
 
 def _bottleneck(

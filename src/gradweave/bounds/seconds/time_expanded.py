@@ -1,6 +1,7 @@
 """Minimum times for small networks where latency and bytes add up: a program over time slots."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -9,10 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.classes import ROUTES_PASS_SERVERS, UNEQUAL_PARTS, class_of
+from gradweave.bounds.bound import Certificate, Name
+from gradweave.bounds.classes import (
+    ROUTES_PASS_SERVERS,
+    SUMS_MEET_ANYWHERE,
+    SWITCHES_ADD,
+    UNEQUAL_PARTS,
+    impossible_on,
+)
 from gradweave.bounds.scale import in_units, units_of
 from gradweave.bounds.seconds.least_seconds import (
-    LeastSeconds,
     Shares,
     checked_shares,
     least_seconds,
@@ -20,12 +27,12 @@ from gradweave.bounds.seconds.least_seconds import (
 from gradweave.bounds.seconds.time_expanded_program import Orbits, Program, Slots
 from gradweave.bounds.seconds.time_slots import arcs_of
 from gradweave.errors import OptionError
-from gradweave.schedules.schedule import REDUCE, Collective, Schedule
+from gradweave.schedules.schedule import Collective
 from gradweave.stop import Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.symmetry import free_groups
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import ROUNDING, as_size, format_seconds
+from gradweave.topology.units import ROUNDING, as_size
 from gradweave.wording import counted, listed
 
 MAX_SERVERS = 32
@@ -46,40 +53,50 @@ SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SlotPrices:
-    """The certificate: the price of each link in each slot of time.
+class SlotPrices(Certificate):
+    """The price of each link in each slot of time, which proves a lower bound for trees.
 
     Any non-negative prices prove some bound; these come from the linear program's dual solution.
     """
 
+    collective: Collective
+    gradient_bytes: float
     slots: Slots
     prices: tuple[NDArray[np.float64], ...]
     """For each stage, [K, A, N]: price of an arc in a slot, per server whose bytes use it."""
     tolls: tuple[NDArray[np.float64], ...]
     """For each stage, [K, S]: price of entering a switch, refunded on leaving it."""
 
-    def seconds(self, gradient_bytes: float) -> Fraction:
-        """The bound that the prices prove, recounted in integers and fractions.
+    @functools.cached_property
+    def times(self) -> tuple[Fraction | None, Fraction | None]:
+        """The two times of `Slots.seconds`, recounted in integers and fractions."""
+        return self.slots.seconds(self.prices, self.tolls, self.gradient_bytes)
 
-        Args:
-            gradient_bytes: M.
-            gradient_bytes: M.
-        """
-        times = self.slots.seconds(self.prices, self.tolls, gradient_bytes)
-        return min((one for one in times if one is not None), default=Fraction(0))
+    @property
+    def exact(self) -> Fraction:
+        """The bound that the prices prove: the smaller of the two times."""
+        return min((one for one in self.times if one is not None), default=Fraction(0))
+
+    @property
+    def seconds(self) -> float:
+        """The same in floats, rounded down."""
+        return float(self.exact) * (1 - ROUNDING)
+
+    @property
+    def holds_unless(self) -> frozenset[str]:
+        """Liberties that void the bound if a schedule takes one; see `gradweave.bounds.classes`."""
+        unless = {SUMS_MEET_ANYWHERE, SWITCHES_ADD, ROUTES_PASS_SERVERS}
+        unless |= {UNEQUAL_PARTS} if self.collective != "all_reduce" else set()
+        return frozenset(unless) - impossible_on(self.slots.topology)
 
     def in_integers(self) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
         """Prices [K, A, N] and tolls [K, S] of each stage, in the integers that are recounted."""
         return self.slots.in_integers(self.prices, self.tolls)
 
-    def step(self, stage: Collective, seconds: float) -> dict[str, Any]:
+    def step(self) -> dict[str, Any]:
         """The prices as a step of a certificate.
 
         A link whose latency differs between a switch's uses has the smallest price.
-
-        Args:
-            stage: the collective.
-            seconds: the length of all slots, if no delay limits it.
         """
         slots = self.slots
         prices, tolls = self.in_integers()
@@ -101,15 +118,15 @@ class SlotPrices:
         ]
         return {
             "kind": "slots",
-            "stage": stage,
+            "stage": self.collective,
             "slots": slots.count,
-            "length_s": str((slots.longest or Fraction(seconds)) * (1 - Fraction(1, 10**12))),
+            "length_s": str((slots.longest or Fraction(self.seconds)) * (1 - Fraction(1, 10**12))),
             "prices": rows,
             "tolls": charges,
         }
 
-    def reason(self) -> str:
-        """The links with the highest charges."""
+    def reason(self, name: Name = str) -> str:
+        """The links with the highest charges, by their names in the network."""
         topology = self.slots.topology
         charged = self.slots.charged_by_link(self.prices, self.tolls)
         links = np.argsort(-charged, kind="stable")[:SHOWN]
@@ -124,61 +141,6 @@ class SlotPrices:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TimeExpandedBound:
-    """A lower bound on the time of any schedule built from trees, and the reason."""
-
-    collective: Collective
-    gradient_bytes: float
-    plain: LeastSeconds
-    """The bound without slots; this bound is never lower."""
-    expanded_s: float
-    """The bound from the program over slots; 0 if none was solved."""
-    certificate: SlotPrices | None
-    """The proof of `expanded_s`."""
-
-    @property
-    def seconds(self) -> float:
-        """The larger of the two."""
-        return max(self.plain.seconds, self.expanded_s)
-
-    @property
-    def reason(self) -> str:
-        """The limit in words."""
-        if self.certificate is None or self.expanded_s <= self.plain.seconds:
-            return str(self.plain).partition(", since ")[2]
-        return self.certificate.reason()
-
-    @property
-    def holds_unless(self) -> frozenset[str]:
-        """Liberties that void the bound if a schedule takes one; see `gradweave.bounds.classes`."""
-        unless = self.plain.holds_unless | {ROUTES_PASS_SERVERS}
-        return unless | ({UNEQUAL_PARTS} if self.collective != "all_reduce" else set())
-
-    def covers(self, schedule: Schedule) -> bool:
-        """Whether a schedule is of the kind that the bound holds for.
-
-        In such a schedule each part is summed only at its root, and no route passes a server.
-        `gradweave.solve` may choose others if messages are small: exchanges of sums, and trees
-        whose messages pass servers, such as those of ``postal``.
-
-        Args:
-            schedule: a valid schedule for the same network and collective.
-        """
-        own = schedule.source == schedule.root[schedule.piece]
-        ends = np.zeros(len(schedule.route_nodes), bool)
-        ends[schedule.route_offsets[:-1]] = ends[schedule.route_offsets[1:] - 1] = True
-        passed = schedule.topology.is_server[schedule.route_nodes] & ~ends
-        return not ((own & (schedule.op == REDUCE)).any() or passed.any())
-
-    def __str__(self) -> str:
-        if self.expanded_s <= self.plain.seconds:
-            return str(self.plain)
-        time_s = format_seconds(self.seconds)
-        least = f"at least {time_s} (latency and bytes){class_of(self.holds_unless)}"
-        return f"{least}, since {self.reason}"
-
-
 def time_expanded(
     topology: TopologyLike,
     gradient_bytes: float | str,
@@ -188,10 +150,11 @@ def time_expanded(
     shares: Shares = "any",
     time_limit: float | None = None,
     upper_s: float | None = None,
-) -> TimeExpandedBound:
+) -> SlotPrices | None:
     """The minimum time for a collective built from trees, where latency and bytes add up.
 
     `least_seconds` is the larger of the times that latency and bytes need; a schedule pays both.
+    `seconds_bound` takes the largest of all if it is given a number of slots.
     Here time is cut into K slots, and a linear program finds the minimum slot length, with these
     variables:
 
@@ -224,10 +187,9 @@ def time_expanded(
     prove a bound. Cheapest paths and charges are recomputed in integers and fractions, so solver
     errors can only lower the bound.
 
-    `TimeExpandedBound.covers` tells whether a schedule is of that kind. The program ignores that
-    trees may not fit the flows, that a message arrives as a whole and that overheads hold links.
-    Among bytes that meet at a switch it distinguishes only a few latencies; others are rounded down
-    to one of these.
+    `SlotPrices.holds_unless` states that kind. The program ignores that trees may not fit the
+    flows, that a message arrives as a whole and that overheads hold links. Among bytes that meet at
+    a switch it distinguishes only a few latencies; others are rounded down to one of these.
 
     Args:
         topology: the network, of at most `MAX_SERVERS` servers.
@@ -239,7 +201,7 @@ def time_expanded(
         upper_s: the time of a known schedule, if any, which narrows the search.
 
     Returns:
-        The bound with its certificate.
+        The certificate of the largest bound found, or None without bytes or without time.
 
     Raises:
         OptionError: for too many servers, or invalid numbers.
@@ -251,8 +213,8 @@ def time_expanded(
     >>> import gradweave as gw
     >>> link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     >>> ring = gw.topology.ring(4, link=link)
-    >>> bound = gw.bounds.time_expanded(ring, 4e6)
-    >>> f"{1e3 * bound.plain.seconds:.1f} ms, {1e3 * bound.seconds:.1f} ms"
+    >>> plain, bound = gw.bounds.least_seconds(ring, 4e6), gw.bounds.time_expanded(ring, 4e6)
+    >>> f"{1e3 * plain.seconds:.1f} ms, {1e3 * bound.seconds:.1f} ms"
     '4.0 ms, 4.4 ms'
     """
     topology = as_topology(topology)
@@ -268,29 +230,27 @@ def time_expanded(
         if value is not None and not value > 0:
             raise OptionError(f"{name}: expected more than 0, got {value}")
     stop = Stop.after(time_limit)
-    plain = least_seconds(topology, gradient_bytes, collective, shares=shares)
-    if not gradient_bytes or plain.seconds <= 0:
-        return TimeExpandedBound(collective, gradient_bytes, plain, 0.0, None)
+    least_s = least_seconds(topology, gradient_bytes, collective, shares=shares).seconds
+    if not gradient_bytes or least_s <= 0:
+        return None
     given = checked_shares(shares, topology.num_servers)
     prices = _Programs(topology, collective, given, gradient_bytes, slots)
-    best_s, best = _search(prices.solve, plain.seconds, upper_s, gradient_bytes, stop)
-    return TimeExpandedBound(collective, gradient_bytes, plain, best_s * (1 - ROUNDING), best)
+    return _search(prices.solve, least_s, upper_s, stop)
 
 
 def _search(
     prices_at: Callable[[float, Stop], SlotPrices | None],
     least_s: float,
     upper_s: float | None,
-    gradient_bytes: float,
     stop: Stop,
-) -> tuple[float, SlotPrices | None]:
+) -> SlotPrices | None:
     """The best bound over several slot lengths.
 
     Slots of any length prove a bound. The longer they are, the fewer slots a message's delay takes
     and the less they prove. Once they prove less than their total length, no longer slots can help:
     the best length is where both are equal.
     """
-    best_s, best = 0.0, None
+    best = None
     low, high = least_s, upper_s or math.inf
     length_s, tried = low, set[bytes]()
     for _ in range(SOLUTIONS):
@@ -298,16 +258,15 @@ def _search(
         if found is None or (delays := found.slots.delay.tobytes()) in tried:
             break
         tried.add(delays)
-        proved = float(found.seconds(gradient_bytes))
-        if proved > best_s:
-            best_s, best = proved, found
-        low = max(low, proved)
-        need, _ = found.slots.seconds(found.prices, found.tolls, gradient_bytes)
+        if found.exact > (best.exact if best else 0):
+            best = found
+        low = max(low, float(found.exact))
+        need, _ = found.times
         high = min(high, max(length_s, math.inf if need is None else float(need)))
         if high <= low * (1 + NEAR) or stop.reached():
             break
         length_s = min((low + high) / 2, 2 * low)
-    return best_s, best
+    return best
 
 
 class _Programs:
@@ -322,6 +281,7 @@ class _Programs:
         slots: int | None,
     ) -> None:
         self.topology, self.shares, self.gradient_bytes = topology, shares, gradient_bytes
+        self.collective: Collective = collective
         self.stages: tuple[Collective, ...] = (collective,)
         if collective == "all_reduce":
             self.stages = ("reduce_scatter", "all_gather")
@@ -341,4 +301,6 @@ class _Programs:
         # In units of bytes: a gradient is one unit, and the given time is the unit of time.
         (rates,) = in_units(self.topology, (unit,))
         found = Program(slots, self.orbits, rates).solve(stop)
-        return None if found is None else SlotPrices(slots, *map(tuple, found))
+        if found is None:
+            return None
+        return SlotPrices(self.collective, self.gradient_bytes, slots, *map(tuple, found))

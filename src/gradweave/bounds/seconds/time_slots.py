@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.distances import node_distances
+from gradweave.bounds.prices import Prices
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.topology import Topology
 
@@ -266,9 +267,8 @@ class Slots:
         paid = self._paid(whole)
         if paid is None:
             return None, most
-        dearest = self._dearest(whole, charges).sum(axis=0).tolist()
-        rates = self.topology.bandwidth_bytes_per_s.tolist()
-        charged = sum((Fraction(a) * b for a, b in zip(rates, dearest, strict=True)), Fraction(0))
+        dearest = self._dearest(whole, charges).sum(axis=0)
+        charged = Prices(self.topology, dearest[None]).offered
         if not charged:
             return Fraction(0), most
         return Fraction(gradient_bytes) * paid * self.count / charged, most
