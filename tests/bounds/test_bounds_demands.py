@@ -210,6 +210,24 @@ def test_what_cannot_be_reached_is_refused_in_one_line():
         demand_bound(net, collective("broadcast", [0, 9], 8, root=0))
 
 
+def test_trees_among_some_servers_pass_no_others():
+    broadcast = collective("broadcast", [0, 2, 4], 8, root=0)
+    with pytest.raises(OptionError, match="passes servers that are not in the job"):
+        _ = DemandLengths(network("ring:6"), broadcast, np.ones(12, int)).used
+
+
+def test_links_that_carry_nothing_offer_nothing():
+    """A spur that leads to no destination helps no byte, whatever its length."""
+    net = network("mesh:1x3")
+    demand = gw.schedules.sends([(2, 1, 10**6)])
+    spur = (net.source == 0) | (net.target == 0)
+    assert np.array_equal(least_idle(net, demand) == NEVER, spur)
+    used = (net.source == 2) & (net.target == 1)
+    alone, both = (DemandLengths(net, demand, each.astype(int)) for each in (used, used | spur))
+    exact = Fraction(1, 1000) + LATENCY_S + OVERHEAD_S
+    assert alone.time == both.time == pytest.approx(float(exact), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "lengths", [np.full(12, -1), np.full(12, MAX_LENGTH + 1), np.ones(11, int), np.ones(12)]
 )

@@ -78,6 +78,14 @@ def test_the_farthest_server_counts_where_little_moves() -> None:
     assert whole.reason() == "a piece needs 4 transfers from server 8 to server 3"
 
 
+def test_rounds_are_whole_and_the_farthest_of_any_job_counts() -> None:
+    ring = gw.topology.ring(8)
+    near = sends([(0, 1, 3)], relays=ring.servers)
+    assert demand_rounds(ring, near).rounds == 2  # 3 pieces over 2 links out of server 0
+    far = demand_rounds(ring, Demand.together([sends([(0, 4, 1)], relays=ring.servers), near]))
+    assert (far.rounds, far.reason()) == (4, "a piece needs 4 transfers from server 0 to server 4")
+
+
 def test_ports_explain_themselves() -> None:
     star, demand = all_to_all("star:6", 1000)
     assert "5 kB must leave server 2 at 100 Gbit/s" in str(demand_bound(star, demand))
@@ -98,8 +106,9 @@ def test_lengths_on_a_cut_prove_it() -> None:
         "with lengths up to 2 on 4 link directions, the pieces use 128, and the links offer 8 per "
         "round"
     )
-    found = demand_rounds(mesh, demand, lengths=crosses / 7)
-    assert (found.rounds, found.reason()) == (16, str(once))
+    for lengths in (crosses / 7, crosses + 1e-9 * np.arange(len(crosses))):  # small integers do
+        found = demand_rounds(mesh, demand, lengths=lengths)
+        assert (found.rounds, found.reason()) == (16, str(once))
 
 
 def test_servers_that_may_not_relay_are_gone_round() -> None:
