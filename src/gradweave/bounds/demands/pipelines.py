@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ MAX_ENDS = 32
 
 ROUNDING = 1e-9
 """Relative precision of the bound."""
+
+_Number = TypeVar("_Number", float, Fraction)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +75,8 @@ class PipelineBound:
         With T = `least`, the inequality times k is a·k² + c·k + e ≥ 0. It holds for every positive
         k if c is not negative or c² is at most 4·a·e.
         """
-        each = self.slowest * self.overhead
-        waits = self.waits / (2 * self.across * self.fastest)
-        rate = self.least / self.across
-        a = waits * each**2 + rate * each
-        c = 2 * waits * each * self.bytes + rate * self.bytes - self.least**2
-        e = waits * self.bytes**2
-        return c >= 0 or c * c <= 4 * a * e
+        each, waits = self.slowest * self.overhead, self.waits / (2 * self.across * self.fastest)
+        return _enough(self.least, self.bytes, waits, self.across, each)
 
     def reason(self, name: Name = str) -> str:
         """The bound in words.
@@ -231,15 +229,26 @@ def _least(
     each = float(made.slowest * overhead)
     of_waits = float(waits) / (2 * across * float(made.fastest))
 
-    def enough(least: float) -> bool:
-        a, c = of_waits * each**2 + least / across * each, 2 * of_waits * each * size
-        c += least / across * size - least**2
-        return c >= 0 or c * c <= 4 * a * of_waits * size**2
-
     low, high = 0.0, (1 + float(waits)) * (4 * size / across + 100 * float(overhead))
     while high - low > ROUNDING * high:
-        low, high = (
-            ((low + high) / 2, high) if enough((low + high) / 2) else (low, (low + high) / 2)
-        )
+        middle = (low + high) / 2
+        holds = _enough(middle, size, of_waits, across, each)
+        low, high = (middle, high) if holds else (low, middle)
     found = dataclasses.replace(made, least=Fraction(low * (1 - ROUNDING)))
     return found if found.holds() else made
+
+
+def _enough(least: _Number, size: int, waits: _Number, across: _Number, each: _Number) -> bool:
+    """Whether no number of pieces takes less than some time; see `PipelineBound.holds`.
+
+    Args:
+        least: the time.
+        size: bytes of the block.
+        waits: the number of waits over twice the rates across a cut and of the fastest transfer.
+        across: bytes per second across a cut.
+        each: bytes that the slowest transfer could send during the overhead.
+    """
+    rate = least / across
+    a = waits * each**2 + rate * each
+    c = 2 * waits * each * size + (rate * size - least**2)
+    return bool(c >= 0 or c * c <= 4 * a * waits * size**2)

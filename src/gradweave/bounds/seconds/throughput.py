@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.bound import Name, inside_named
+from gradweave.bounds.bound import Certificate, Name, inside_named
 from gradweave.bounds.classes import (
     STAGES_OVERLAP,
     SUMS_MEET_ANYWHERE,
@@ -33,7 +33,7 @@ narrowest server and the groups; it stays valid."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Bottleneck:
+class Bottleneck(Certificate):
     """The limit of a stage: pieces that must cross a boundary, and the bandwidth across it."""
 
     stage: Collective
@@ -58,9 +58,6 @@ class Bottleneck:
     def time_per_byte(self) -> Fraction:
         """Minimum seconds that the crossing takes per byte of a piece."""
         return self.pieces / self.bandwidth_bytes_per_s
-
-    def __str__(self) -> str:
-        return self.reason()
 
     def reason(self, name: Name = str) -> str:
         """The bottleneck in words.
