@@ -75,7 +75,7 @@ def test_chakra(file):
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        (["--format", "chakra-et"], OptionError, "chakra-et needs --size"),
+        (["--format", "chakra-et"], OptionError, "--size: chakra-et needs the size"),
         (
             ["--format", "msccl-xml", "--size", "8"],
             OptionError,

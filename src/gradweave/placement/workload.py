@@ -150,12 +150,14 @@ class Transformer:
             raise OptionError(
                 f"pipeline: expected at most {self.layers}, the model's layers, got {pipeline}"
             )
-        if self.batch % (data * self.microbatches):
+        unit = data * self.microbatches
+        if self.batch % unit:
             raise OptionError(
-                f"batch: expected a multiple of {data * self.microbatches}, which is data "
-                f"{data} × microbatches {self.microbatches}, got {self.batch}"
+                f"data: {data} × {self.microbatches} micro-batches need a batch that is a multiple "
+                f"of {unit}, got {self.batch}; give another number of pipelines, or "
+                f"batch={-(-self.batch // unit) * unit} of the transformer"
             )
-        sequences = self.batch // (data * self.microbatches)
+        sequences = self.batch // unit
         stages = [
             self._stage(stage, count, pipeline, sequences)
             for stage, count in enumerate(self.layers_of_stages(pipeline))

@@ -138,7 +138,7 @@ def bound(
     if as_json:
         print_json(answer)
     else:
-        print_lines(*lines)
+        print_lines(*lines, *([] if output is None else [f"written to {output}"]))
 
 
 def _of(one: Certified | Uncertified) -> dict[str, Any]:

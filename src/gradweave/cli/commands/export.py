@@ -215,7 +215,7 @@ def _check(format_: str, given: dict[str, Any]) -> None:
             sized = ", ".join(_SIZED)
             raise OptionError(f"--size is for {sized} and --equal-pieces; leave it out")
     if format_ in _SIZED and "gradient_bytes" not in given:
-        raise OptionError(f"{format_} needs --size, the size of the gradient")
+        raise OptionError(f"--size: {format_} needs the size of the gradient, such as 100MB")
 
 
 def _option(name: str) -> str:

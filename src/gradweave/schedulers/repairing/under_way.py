@@ -120,8 +120,9 @@ def _checked(schedule: Schedule, changed: Topology, gradient_bytes: float, at_s:
     alike = ("is_server", "source", "target", "latency_s", "overhead_s")
     if not all(np.array_equal(getattr(changed, one), getattr(before, one)) for one in alike):
         raise OptionError(
-            f"replan: {changed.name!r:.60} differs from the schedule's network in more than "
-            "bandwidths; for the next all-reduce, solve it again with start_from"
+            f"{changed.name!r:.60} differs from the schedule's network in more than bandwidths, so "
+            "its running all-reduce cannot be planned again; solve for the next one, starting from "
+            "the schedule"
         )
     return dataclasses.replace(changed, capacity=before.capacity)
 
