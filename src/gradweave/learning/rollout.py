@@ -418,9 +418,10 @@ def _no_draws(problem: Problem, batch: int, draws: int, wanted: bool) -> Draw:
 
 
 def _kept(draws: Draw, drawn: Draw, step: Array, stride: Array, offset: Array) -> Draw:
-    """The draws [B, K + 1] after a step [B], which goes to the last place if it is not recorded.
+    """The draws [B, K + 1] with the draw [B] of one more step.
 
-    One of every `stride` steps is recorded, at the offset of the round.
+    One of every `stride` steps is recorded, at the offset of the round. The draws of other steps
+    overwrite the last place.
     """
     last = draws.hop.shape[1] - 1
     place = jnp.where(step % stride == offset, jnp.minimum(step // stride, last), last)

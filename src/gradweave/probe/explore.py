@@ -98,8 +98,8 @@ def fans(servers: int) -> int:
 def together(servers: int) -> list[tuple[int, ...]]:
     """Servers that simultaneously send to all others and receive from all others.
 
-    From `BOTH_FAN` servers on, these are pairs: compared with the flows that a server sends itself,
-    few of the other server's flows then cross its path.
+    With at least `BOTH_FAN` servers, two send at a time. The network is then large enough that few
+    flows of one of them cross the path of the other's.
     """
     if servers < BOTH_FAN:
         return [(rank,) for rank in range(servers)]

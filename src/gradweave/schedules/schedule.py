@@ -173,8 +173,8 @@ class Schedule(Drawn):
             length = int(given)
             if length < 2 or length * transfers != len(nodes):
                 raise ScheduleError(
-                    f"route_offsets: expected {transfers} routes of as many nodes, two at least, "
-                    f"in {len(nodes)} route_nodes, got {length} nodes each"
+                    f"route_offsets: expected the number of nodes of each route, at least 2, such "
+                    f"that {transfers} routes have {len(nodes)} route_nodes, got {length}"
                 )
             return length if many else as_offsets(length, transfers)
         offsets = flat("route_offsets", given)

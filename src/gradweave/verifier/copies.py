@@ -23,9 +23,9 @@ def not_copied(schedule: Schedule) -> NDArray[np.int64]:
     a destination's cell is read after all rounds. A piece is proved if each of its cells that is
     read has been written before.
 
-    Then every write writes the whole piece. This holds at the contributor. If it holds for all
-    writes before a round, every copy in that round reads a cell whose last write was of the whole
-    piece. So the destinations also have the whole piece in the end.
+    The destinations of a proved piece have all of it in the end, since every write is of the whole
+    piece, by induction over the rounds: the contributor's first write is, and a copy reads a cell
+    that an earlier round has written, so it writes the whole piece too.
 
     All writes and reads are sorted by cell and time, 8 bytes each; the first entry of a cell must
     be a write. If that took more memory than the table, nothing is proved here.

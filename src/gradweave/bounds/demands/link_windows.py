@@ -68,9 +68,9 @@ def _reached(
 ) -> list[NDArray[np.float64]]:
     """For each overhead, [V] earliest seconds at which a byte may be at a node, in a message of it.
 
-    At servers the byte has arrived, with its last message's overhead. Each message starts at a
-    server, passes switches of a copy of the network that only its overhead uses, and ends at the
-    first server.
+    Each message starts at a server and ends at the next server on its way, where the byte has
+    arrived after the message's overhead. Switches are copied once for each overhead, and a message
+    passes those of its overhead alone.
 
     Args:
         topology: the network.

@@ -24,7 +24,7 @@ def doubled(guide: Guide, rows: Rows, key: PRNGKeyArray) -> Rows:
     Args:
         guide: the machines.
         rows: rows of the replay buffer, with the events of each step.
-        key: random key of the states.
+        key: random key from which the machines' states are drawn.
     """
     played = ended(guide, rows)
     observation, reward, after = guide.imagined(rows.observation, rows.events, rows.start, key)  # pyright: ignore[reportAttributeAccessIssue]

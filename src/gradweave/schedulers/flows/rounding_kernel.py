@@ -63,7 +63,7 @@ def reroute(
         routes: the paths; changed.
         order: order in which parts move.
         length: [L] link lengths of the flow that parts follow, up to one.
-        uses: [O] load of orbits of links, in average parts; changed.
+        uses: [O] load of each orbit of links, in units of the average part; changed.
         work: scratch.
         seed: the seed of random draws between equals.
     """

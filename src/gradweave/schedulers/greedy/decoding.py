@@ -306,9 +306,9 @@ def simulate(
 ) -> Decoded:
     """Simulates the trees' parts, each in a number of pieces that follow each other.
 
-    Then improves the order (forward–backward improvement): simulated backwards, the last to end
-    first, then forwards again in the order of the starts found. Transfers that others need only
-    much later then give way to urgent transfers.
+    It then improves the order by forward–backward improvement: it simulates backwards, beginning
+    with the transfer that ends last, and then forwards again in the order of the start times found.
+    Transfers that others need only much later thus give way to urgent transfers.
 
     Args:
         grove: the trees.

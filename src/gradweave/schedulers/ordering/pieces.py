@@ -161,8 +161,8 @@ class Pieces:
 
         Args:
             part: piece size, as a share of the usual carrier's bytes.
-            known: an order; others are abandoned when they reach its duration. If it is given, None
-                is returned if there are too many pieces.
+            known: an order to beat: a simulation that has taken as long is abandoned. With it,
+                the result is None if there are too many pieces.
         """
         best, until = None, math.inf if known is None else known.seconds
         per_piece = (self.trees.hop >= 0).sum(1)

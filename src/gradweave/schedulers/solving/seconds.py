@@ -469,7 +469,7 @@ class Repairs:
 def _cut_coarser(search: Search, goal: Seconds) -> None:
     """Tries the best schedule's coarser cuts: fewer pieces per server, then fewer parts.
 
-    Parts are refined by doubling, and piece counts chosen by how they fill the bottleneck, so that
+    The search doubles the number of parts, and chooses the number of pieces by the bottleneck, so
     a number in between may be faster.
     """
     best, stop = search.best, search.stop

@@ -30,7 +30,7 @@ def trace(jobs: tuple[str, ...], output: Path, as_json: bool) -> None:
 
     The trace has the last thousand collectives of each rank.
 
-    JOB is HOST:PORT of a running job, whose ranks are asked for them, or files and folders that
+    JOB is HOST:PORT of a running job, whose ranks send their records, or files and folders that
     ranks wrote with GRADWEAVE_TRACE. The default is the job at MASTER_ADDR and MASTER_PORT.
     """
     writable(output, ".pftrace")
