@@ -97,7 +97,7 @@ def test_offsets_may_be_given_as_one_number(many, monkeypatch):
     monkeypatch.setattr(columns, "MANY", many)
     assert same(ring.replace(route_offsets=2), ring)
     for wrong in (1, 3, -2):
-        with pytest.raises(ScheduleError, match=f"got {wrong} nodes each"):
+        with pytest.raises(ScheduleError, match=f"48 route_nodes, got {wrong}"):
             ring.replace(route_offsets=wrong)
 
 

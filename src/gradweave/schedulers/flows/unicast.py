@@ -167,8 +167,8 @@ def plan_unicast(
             that may relay all blocks do so.
         unit: the quantity to minimise: seconds in the event model, or rounds.
         pieces: parts of the largest message; others have proportionally fewer. If not given: one
-            for rounds, and for seconds the fastest of a few numbers. If parts are ordered in time,
-            there are more if the flow divides a message.
+            for rounds, and for seconds the fastest of a few numbers. If parts are ordered in time
+            and the flow divides a message, there are more.
         known: the plan of other messages on this network, to start from; for seconds only one plan
             is then made, which takes tens of milliseconds for 64 servers.
         seed: the only source of every random choice.

@@ -24,8 +24,8 @@ def balanced_trees(bandwidth: Floats) -> NDArray[np.int64]:
     Prim's algorithm, with costs exponential in a link's load relative to the fullest link, plus the
     distance to the root: the mix of Alpert et al. A tree serves both directions: data to the root
     takes the links opposite to data from it. A link's load is therefore the sum of both directions,
-    or twice the larger of them: at first all pieces move to roots, and at last all move away, so one
-    direction is idle. The pass with the smallest maximum load is kept.
+    or twice the larger of them: at first all pieces move to roots, and at last all move away, so
+    one direction is idle. The pass with the smallest maximum load is kept.
 
     Args:
         bandwidth: [m, m] bandwidth of the link from each server to each, relative to the largest; 0
