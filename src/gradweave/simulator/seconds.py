@@ -89,7 +89,7 @@ def round_seconds(
         return np.zeros(0)
     topology = schedule.topology
     links, _ = schedule.route_links
-    latency = np.add.reduceat(topology.latency_s[links], _first_links(schedule)[:-1])
+    latency = np.add.reduceat(topology.latency_s[links], first_links(schedule)[:-1])
     duration = latency + overheads(schedule) + moved / rates(schedule)
     longest = np.zeros(schedule.rounds)
     np.maximum.at(longest, schedule.round, duration)
@@ -129,7 +129,7 @@ def event_seconds(
         return np.zeros(0), np.zeros(0)
     rate = rates(schedule)
     hold = overheads(schedule) + piece_bytes(schedule, gradient_bytes)[schedule.piece] / rate
-    return _played(schedule, rate, hold, earliest_starts(schedule, ready_at_s))
+    return play(schedule, rate, hold, earliest_starts(schedule, ready_at_s))
 
 
 def changed_seconds(
@@ -165,17 +165,17 @@ def changed_seconds(
     earliest = earliest_starts(schedule, None)
     if planned_then is not None:
         earliest[planned_then] = np.maximum(earliest[planned_then], at_s)
-    start, _ = _played(schedule, rate_before, hold_before, earliest)
+    start, _ = play(schedule, rate_before, hold_before, earliest)
     begun = start < at_s
     later = schedule.replace(topology=changed)
     rate = rates(later)
     hold = overhead_s + moved / rate
     done = np.where(begun, np.minimum((at_s - start) / hold_before, 1.0), 0.0)
     hold = done * hold_before + (1 - done) * hold
-    return _played(later, rate, hold, np.where(begun, start, np.maximum(earliest, at_s)))
+    return play(later, rate, hold, np.where(begun, start, np.maximum(earliest, at_s)))
 
 
-def _played(
+def play(
     schedule: Schedule,
     rate: NDArray[np.float64],
     hold: NDArray[np.float64],
@@ -198,7 +198,7 @@ def _played(
         schedule.target,
         earliest,
         links,
-        _first_links(schedule),
+        first_links(schedule),
         rate,
         hold,
         topology.bandwidth_bytes_per_s,
@@ -246,7 +246,7 @@ def fair_seconds(
     _, example, connection = np.unique(routes, axis=0, return_index=True, return_inverse=True)
     connection = connection.reshape(-1)
     links, _ = schedule.route_links
-    first = _first_links(schedule)
+    first = first_links(schedule)
     narrowest = np.minimum.reduceat(topology.bandwidth_bytes_per_s[links], first[:-1])
     latency = np.add.reduceat(topology.latency_s[links], first[:-1])
     links_of, first_link = take_rows(links, first, example)
@@ -281,10 +281,10 @@ def overheads(schedule: Schedule) -> NDArray[np.float64]:
         schedule: the schedule.
     """
     links, _ = schedule.route_links
-    return np.maximum.reduceat(schedule.topology.overhead_s[links], _first_links(schedule)[:-1])
+    return np.maximum.reduceat(schedule.topology.overhead_s[links], first_links(schedule)[:-1])
 
 
-def _first_links(schedule: Schedule) -> NDArray[np.int64]:
+def first_links(schedule: Schedule) -> NDArray[np.int64]:
     """[T+1] where each transfer's links start in `Schedule.route_links`; nodes minus one each."""
     return schedule.route_offsets - np.arange(schedule.num_transfers + 1)
 
@@ -305,4 +305,4 @@ def rates(schedule: Schedule) -> NDArray[np.float64]:
     else:
         _, slot, load = np.unique(link_in_round, return_inverse=True, return_counts=True)
     share = topology.bandwidth_bytes_per_s[links] / load[slot]
-    return np.minimum.reduceat(share, _first_links(schedule)[:-1])
+    return np.minimum.reduceat(share, first_links(schedule)[:-1])

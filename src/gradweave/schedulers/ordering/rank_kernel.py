@@ -124,7 +124,7 @@ def dispatch(
         wires: the network's wires.
         part: [P] part that each piece belongs to.
         size: [P] bytes of each piece.
-        order: [P·M] the transfers in order of priority.
+        order: [X] the transfers in order of priority; all but missing ones.
 
     Returns:
         [P·M] start of each transfer, piece by piece; the total seconds; and how often a transfer
@@ -148,7 +148,7 @@ def dispatch(
         load_s,
     ) = _transfers(trees, wires, part, size, order)
     first_following, following = trees.first_following, trees.following
-    start, now, last, tried = np.full(count, np.inf), 0.0, 0.0, 0
+    start, now, last, tried = np.full(len(part) * each, np.inf), 0.0, 0.0, 0
     waiting, low = np.zeros(first_word[-1], np.uint64), first_word[1:].copy()
     """[W] bits of waiting transfers; [L] all words of the link before this one are zero."""
     top, left = np.full(links, count), wires.bandwidth.copy()
@@ -241,7 +241,7 @@ def _transfers(trees: Trees, wires: Wires, part: Integers, size: Floats, order: 
     links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
     hop_of, before, links_of, first_of = trees.hop, trees.waits, wires.links, wires.first
     hop_rate, overhead, bandwidth = wires.rate, wires.overhead, wires.bandwidth
-    number, hops = np.empty(count, np.int64), np.empty(count, np.int64)
+    number, hops = np.empty(len(part) * each, np.int64), np.empty(count, np.int64)
     waits, first, hold_s = np.empty(count, np.int64), np.zeros(count + 1, np.int64), np.empty(count)
     for r in range(count):
         p, m = order[r] // each, order[r] % each

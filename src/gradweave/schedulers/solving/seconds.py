@@ -14,6 +14,7 @@ from gradweave import clock
 from gradweave.bounds.scale import has_equal_links
 from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.errors import NoScheduleError, OptionError
+from gradweave.schedulers.improving.improve import improved
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.repaired_plans import RepairedPlan, most_kept, repaired_plans
@@ -104,6 +105,8 @@ def solve_for_seconds(
             if not stop.reached() and goal.leaves_bandwidth(search.best):
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
+        progress(f"improving order and sizes{goal.so_far(search.best) if search.best else ''}")
+        _improve(search, goal)
     progress("finding the lower bound on time")
     return goal.compared_with_own(repairs.kept_in(search))
 
@@ -190,6 +193,7 @@ class Seconds(Goal):
             barrier_seconds=self.seconds_of(found.schedule, "rounds"),
             pieces=found.schedule.pieces,
             overlapped=found.overlapped,
+            improved=found.improved,
         )
 
     def candidates(
@@ -339,15 +343,16 @@ class Seconds(Goal):
         options = dict(best.scheduler.options())
         options |= {"overlap": True} if best.overlapped else {}
         options |= {"parts": best.parts} if best.parts > 1 else {}
+        options |= {"improved": True} if best.improved else {}
         options |= self._request()
+        compare = traits.rounds_compare and not best.improved
         bound = bound_for(
             self.topology,
             self.collective,
-            [best.scheduler],
+            [best.scheduler, *([Packed()] if best.improved else [])],
             parts=best.parts,
             overlap=best.overlapped,
         )
-        compare = traits.rounds_compare
         stated = StatedBound(bound.rounds, bound.kind, True, bound.holds_for) if compare else None
         schedule = best.schedule.replace(
             topology=self.network,
@@ -492,6 +497,53 @@ def _cut_coarser(search: Search, goal: Seconds) -> None:
         best = min(best, candidate, key=lambda one: one.value)
     if best is not known:
         search.add(goal.attempt(best, clock.now() - started), best)
+
+
+def _improve(search: Search, goal: Seconds) -> None:
+    """Improves schedules of several strategies a little, and the best of these until it is near.
+
+    It ends near the bound, when time is up, or, without a time limit, when nothing is gained.
+    """
+    near = search.stop.at(goal.least_s * (1 + TUNING.improved_near))
+    if search.best is None:
+        return
+    most = TUNING.improvable * search.best.value
+    known = sorted(search.found, key=lambda one: one.value)
+    starts = {
+        one.value: one
+        for one in known
+        if one.value <= most and one.schedule.num_transfers <= TUNING.max_improved_transfers
+    }
+    reached: list[Candidate] = []
+    for number, start in enumerate(list(starts.values())[: TUNING.improved_starts]):
+        if near.reached(search.best.value):
+            return
+        part = near.part(TUNING.start_share) if number else near
+        reached.append(_improved(search, goal, start, part, turns=TUNING.start_turns))
+    if reached and not near.reached(search.best.value):
+        _improved(search, goal, min(reached, key=lambda one: one.value), near)
+
+
+def _improved(
+    search: Search, goal: Seconds, start: Candidate, stop: Stop, turns: int | None = None
+) -> Candidate:
+    """Improves one schedule; the result is an attempt of the search."""
+    begun, best = clock.now(), start
+    schedules = improved(
+        start.schedule,
+        goal.gradient_bytes,
+        seed=search.seed,
+        stop=stop,
+        ready_at_s=goal.ready_at_s,
+        turns=turns,
+    )
+    for schedule in schedules:
+        value = goal.seconds_of(schedule)
+        if value < best.value:
+            best = Candidate(schedule, start.scheduler, value, schedule, changed=True, improved=True)
+    if best is not start:
+        search.add(goal.attempt(best, clock.now() - begun), best)
+    return best
 
 
 def _in_fewer_pieces(scheduler: Strategy, tried: Sequence[int]) -> list[Strategy]:

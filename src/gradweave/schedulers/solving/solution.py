@@ -47,6 +47,7 @@ class Attempt:
     pieces: int | None = None
     """Pieces of that variant."""
     overlapped: bool = False
+    improved: bool = False
     """Whether the stages of that variant overlap."""
 
 

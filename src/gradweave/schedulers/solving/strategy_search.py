@@ -41,6 +41,8 @@ class Candidate:
     overlapped: bool = False
     changed: bool = False
     """Whether the schedule was changed after its strategy verified it."""
+    improved: bool = False
+    """Whether order and sizes are no longer the strategy's (`gradweave.schedulers.improving`)."""
     job_seconds: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty(0))
     """[jobs] when each job ends on the runtime."""
     place: tuple[int, ...] = ()
@@ -108,6 +110,7 @@ class Search:
     def __init__(self, goal: Goal, seed: int, stop: Stop, progress: Callable[[str], None]) -> None:
         self.goal, self.seed, self.stop = goal, seed, stop
         self.best: Candidate | None = None
+        self.found: list[Candidate] = []
         self.attempts: list[Attempt] = []
         self._progress, self._begun = progress, clock.now()
         self._used_up, self._cut_short = stop.part(SEARCHING), False
@@ -172,6 +175,7 @@ class Search:
         if found is None:
             return
         self.goal.learn(found)
+        self.found.append(found)
         if self.best is None or found.value < self.best.value:
             self.best = found
 

@@ -75,6 +75,19 @@ class Tuning:
     """Cost, relative to the bound, that more messages may add at the bottleneck so that smaller
     pieces spread sooner beyond it."""
 
+    # Improvement of the best schedule
+    max_improved_transfers: int = 60_000
+    """Largest schedule that is improved: each step plays all transfers twice."""
+    improvable: float = 1.25
+    """Multiple of the best time up to which other strategies' schedules are improved, too."""
+    improved_starts: int = 3
+    """Number of schedules that are improved for `start_turns` turns before one is chosen."""
+    start_turns: int = 2
+    start_share: float = 0.25
+    """Share of the remaining time for each of these but the first."""
+    improved_near: float = 0.01
+    """Relative gap to the bound at which the improvement ends."""
+
     own_worth: float = 0.1
     """How much longer than the best plan a runtime's all-reduce may be predicted to take and still
     be the answer: predictions err by more, and it needs nothing to be installed."""

@@ -1,0 +1,46 @@
+"""Constants of the improvement of schedules."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Limits and weights."""
+
+    # Sizes of pieces
+    reach: float = 0.3
+    """How far a piece's size may change at first, relative to itself."""
+    usual: float = 0.3
+    """The smallest size to which that is relative, as a part of the mean size."""
+    least_reach: float = 5e-3
+    wider: float = 1.5
+    as_predicted: float = 0.5
+    """Part of the predicted gain from which the region grows."""
+    least_gain: float = 1e-5
+    near_end: float = 0.8
+    """Chains count that end later than this part of the time."""
+    tiny: float = 0.02
+    """Pieces smaller than this part of the mean are dropped."""
+
+    # Turns
+    patience: int = 3
+    """Turns without a gain after which the search ends, if there is no time limit."""
+    return_after: int = 4
+    """Turns without a gain after which it returns to the best schedule."""
+
+    # The order of transfers
+    failures: int = 50
+    """Steps without a gain after which the search of an order ends."""
+    worse: float = 5e-4
+    """Relative excess over the current time with which an order is still taken."""
+    spread: tuple[float, float] = (-2.5, -0.7)
+    """Range of the decimal logarithm of the disturbance, relative to the schedule's time."""
+    width: tuple[float, float] = (0.05, 0.3)
+    """Range of the part of the time in which transfers are disturbed."""
+    few: float = 3.0
+    """Number of pieces that are disturbed alone."""
+    far: float = 4.0
+    """By how much more they are."""
+
+
+TUNING = Tuning()
