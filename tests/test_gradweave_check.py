@@ -143,7 +143,7 @@ def certificates_of_messages() -> list[tuple[str, gw.topology.Topology, gw.bound
     ring = gw.topology.ring(4, link=link)
     slots = gw.bounds.time_expanded(ring, 4e6, slots=64)
     assert slots is not None
-    proved = gw.bounds.certify(gw.bounds.seconds_bound(ring, "all_reduce", 4e6, slots=64))
+    proved = gw.bounds.certify(gw.bounds.seconds_bound(ring, "all_reduce", 4e6).with_slots(64))
     assert float(proved.least) == pytest.approx(slots.seconds, rel=1e-6)
     found.append(("slots", ring, proved))
     star, ready = gw.topology.star(8), [0.07, 0.03, *[0] * 6]

@@ -53,11 +53,12 @@ def test_a_certificate_needs_nothing_but_the_bound(monkeypatch, ready):
 def test_time_slots_join_the_arguments():
     link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-3)
     ring = gw.topology.ring(4, link=link)
-    plain, slotted = (seconds_bound(ring, "all_reduce", 4e6, slots=slots) for slots in (0, 32))
+    plain = seconds_bound(ring, "all_reduce", 4e6)
+    slotted = plain.with_slots(32)
     assert slotted.seconds > 1.02 * plain.seconds and slotted.kind == "latency and bytes"
     assert float(certify(slotted).least) == pytest.approx(slotted.seconds, rel=1e-6)
-    late = seconds_bound(ring, "all_reduce", 4e6, slots=32, ready_at_s=[1e-3, 0, 0, 0])
-    assert not late.seconds_by("slots")
+    late = seconds_bound(ring, "all_reduce", 4e6, ready_at_s=[1e-3, 0, 0, 0])
+    assert not late.with_slots(32).seconds_by("slots")
 
 
 def test_a_bound_of_another_network_certifies_nothing_of_it():

@@ -144,6 +144,21 @@ class SecondsBound:
         """The bound if nothing is sent before `start_s`."""
         return dataclasses.replace(self, since_s=self.since_s + start_s)
 
+    def with_slots(self, slots: int | None, upper_s: float | None = None) -> "SecondsBound":
+        """The bound of a collective among all, with a part in which latency and bytes add up.
+
+        That part holds for trees whose routes pass no server. There is none if servers are late.
+
+        Args:
+            slots: number of slots of time; None for as many as take a few seconds.
+            upper_s: the time of a known schedule, if any, which narrows the search.
+        """
+        if "ready_at_s" in self.claim:
+            return self
+        size = float(Fraction(self.claim["bytes"]))
+        more = tuple(_in_slots(self.topology, self.claim["collective"], size, slots, upper_s))
+        return dataclasses.replace(self, parts=self.parts + more)
+
     def __str__(self) -> str:
         least = f"at least {format_seconds(self.seconds)} ({self.kind})"
         return f"{least}{self.holds_for}, since {self.reason(self.topology.id_name)}"
@@ -159,7 +174,6 @@ def seconds_bound(
     trees: bool = True,
     aggregating_switches: bool = False,
     ready_at_s: ReadyAt | None = None,
-    slots: int = 0,
 ) -> SecondsBound:
     """A lower bound on a collective's time, whatever its trees, pieces and overlap.
 
@@ -186,8 +200,6 @@ def seconds_bound(
         aggregating_switches: whether switches add; then only latency bounds the time.
         ready_at_s: [N] seconds at which each server's gradient is ready, in order of id; 0 if not
             given. The server sends its contribution afterwards.
-        slots: if above 0, trees without late servers are also bounded by a linear program over that
-            many slots of time (`gradweave.bounds.time_expanded`), on networks of few servers.
     """
     topology = as_topology(topology)
     gradient_bytes = as_size(gradient_bytes)
@@ -215,8 +227,6 @@ def seconds_bound(
         if every_root:
             parts += _of_bytes(topology, collective, gradient_bytes, ready, trees)
             parts += _over_a_root(topology, collective, trees)
-            if slots and trees and not ready.any():
-                parts += _in_slots(topology, collective, gradient_bytes, slots)
     return SecondsBound(topology, None, tuple(parts), claim)
 
 
@@ -296,14 +306,20 @@ def _over_a_root(topology: Topology, collective: Collective, trees: bool) -> Ite
 
 
 def _in_slots(
-    topology: Topology, collective: Collective, gradient_bytes: float, slots: int
+    topology: Topology,
+    collective: Collective,
+    gradient_bytes: float,
+    slots: int | None,
+    upper_s: float | None = None,
 ) -> Iterator[Part]:
     """The part in which latency and bytes add up, for trees whose routes pass no server."""
     from gradweave.bounds.seconds.time_expanded import MAX_SERVERS, time_expanded
 
     if topology.num_servers > MAX_SERVERS:
         return
-    prices = time_expanded(topology, gradient_bytes, collective=collective, slots=slots)
+    prices = time_expanded(
+        topology, gradient_bytes, collective=collective, slots=slots, upper_s=upper_s
+    )
     if prices is not None:
         yield Part(
             "slots",

@@ -1,17 +1,19 @@
 """Improves a schedule until it is near the bound or time is up."""
 
-import math
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.bounds.classes import SUMS_MEET_ANYWHERE
+from gradweave.bounds.of_schedule import liberties_of
 from gradweave.schedulers.improving.known import Known
 from gradweave.schedulers.improving.sizes import Played, resized
 from gradweave.schedulers.improving.tuning import TUNING
 from gradweave.schedules.ready import ReadyAt, earliest_starts
-from gradweave.schedules.schedule import REDUCE, Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.seconds import first_links, overheads, play, rates
 from gradweave.simulator.traffic import piece_bytes
 from gradweave.stop import Stop
@@ -36,21 +38,20 @@ def improved(
         schedule: a valid schedule.
         gradient_bytes: size of the whole gradient; not needed for a demand.
         seed: the seed of every random choice.
-        stop: when to end. Without a deadline, the search ends after `TUNING.patience` turns without
-            a gain.
+        stop: when to end.
         ready_at_s: [N] when each server is ready; see `gradweave.simulator.seconds`.
-        turns: most turns; no limit if not given.
+        turns: most turns; until the stop is reached, if not given.
 
     Yields:
         Each schedule that is faster than all before it. Nothing, if the schedule's pieces do not
         each have one root at which they are summed.
     """
-    if _exchanges_sums(schedule):
+    if SUMS_MEET_ANYWHERE in liberties_of(schedule):
         return
     search = _Search(gradient_bytes, ready_at_s, np.random.default_rng(seed), stop)
     state = best = search.read(schedule)
     idle = 0
-    while idle < TUNING.patience if turns is None and math.isinf(stop.deadline) else True:
+    for _ in itertools.count() if turns is None else range(turns):
         known_s = best.seconds
         for step in (search.with_other_sizes, search.in_other_order):
             state = step(state)
@@ -60,9 +61,6 @@ def improved(
             if stop.reached(best.seconds):
                 return
         idle = 0 if best.seconds < known_s * (1 - TUNING.least_gain) else idle + 1
-        turns = None if turns is None else turns - 1
-        if turns == 0:
-            return
         if idle and idle % TUNING.return_after == 0:
             state = best
 
@@ -245,9 +243,3 @@ def _without_tiny(
     kept = np.bincount(known.group, np.where(tiny, 0.0, size), groups)
     size = (size * np.divide(whole, kept, out=np.ones(groups), where=kept > 0)[known.group])[~tiny]
     return known.without(tiny), size, start[~tiny[known.piece]]
-
-
-def _exchanges_sums(schedule: Schedule) -> bool:
-    """Whether roots pass on unfinished sums."""
-    own = schedule.source == schedule.root[schedule.piece]
-    return bool((own & (schedule.op == REDUCE)).any())

@@ -23,8 +23,6 @@ class Tuning:
     """Pieces smaller than this part of the mean are dropped."""
 
     # Turns
-    patience: int = 3
-    """Turns without a gain after which the search ends, if there is no time limit."""
     return_after: int = 4
     """Turns without a gain after which it returns to the best schedule."""
 

@@ -48,7 +48,7 @@ from gradweave.schedules.schedule import (
 )
 from gradweave.simulator import Model, seconds, steps
 from gradweave.simulator.runtime import IDEAL, Runtime
-from gradweave.stop import Stop
+from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
@@ -92,8 +92,8 @@ def solve_for_seconds(
             f"solve: schedules of a {collective} to one root and to all servers are not "
             "comparable; give strategies of one kind"
         )
+    goal = Seconds(topology, collective, gradient_bytes, ready, runtime, stop)
     stop = stop.part(1 - TUNING.reserved)
-    goal = Seconds(topology, collective, gradient_bytes, ready, runtime)
     search = Search(goal, seed, stop, progress)
     repairs = Repairs.of(goal, start_from, search)
     if repairs.enough:
@@ -127,6 +127,7 @@ class Seconds(Goal):
         ready_at_s: [N] seconds at which each server's gradient is ready.
         runtime: the runtime that will run the schedule. Strategies are given the network as the
             runtime presents it; schedules are timed, and returned, on the network itself.
+        stop: when the answer is due: what is left of the time is for the bound.
     """
 
     collective: Collective
@@ -138,8 +139,9 @@ class Seconds(Goal):
         gradient_bytes: float,
         ready_at_s: NDArray[np.float64],
         runtime: Runtime = IDEAL,
+        stop: Stop = UNLIMITED,
     ) -> None:
-        self.runtime, self.network = runtime, topology
+        self.runtime, self.network, self._stop = runtime, topology, stop
         topology = topology if runtime is IDEAL else runtime.planned(topology)
         # Chooses the fastest among equally short routes, for a gradient with one piece per server.
         topology = dataclasses.replace(
@@ -147,7 +149,7 @@ class Seconds(Goal):
         )
         self.topology, self.collective, self.name = topology, collective, repr(topology.name)
         self.gradient_bytes, self.ready_at_s = gradient_bytes, ready_at_s
-        self.rated, self._equal_links = rated(topology), has_equal_links(topology)
+        self.rated, self.equal_links = rated(topology), has_equal_links(topology)
         self._whole = collective == "all_reduce"
         self.piece_counts, self._bound = (1,), None
         few = topology.num_nodes <= MAX_TIMED
@@ -238,7 +240,7 @@ class Seconds(Goal):
         """One schedule of a strategy, made within the strategy's share of the time."""
         if scheduler.traits.own_pieces:
             stop = stop.part(TUNING.own_share)
-        elif not self._equal_links:
+        elif not self.equal_links:
             stop = stop.part(TUNING.other_share)
         return scheduler.schedule_until(topology, self.collective, stop, seed=seed)
 
@@ -381,11 +383,15 @@ class Seconds(Goal):
     def _timing(self, schedule: Schedule, seconds_there: float) -> Timing:
         """A schedule's time on the runtime, with the lower bound there."""
         if self.runtime is IDEAL:
-            return timing_of(schedule, self.gradient_bytes, self.ready_at_s)
+            return self._timing_of(schedule)
         network, start_s = self.runtime.least(self.network)
         on_it = schedule.replace(topology=network)
-        there = timing_of(on_it, self.gradient_bytes, self.ready_at_s)
+        there = self._timing_of(on_it)
         return dataclasses.replace(there, seconds=seconds_there, bound=there.bound.later(start_s))
+
+    def _timing_of(self, schedule: Schedule) -> Timing:
+        left_s = self._stop.seconds_left
+        return timing_of(schedule, self.gradient_bytes, self.ready_at_s, seconds_left=left_s)
 
     def compared_with_own(self, found: Solution) -> Solution:
         """Compares the solution with the runtime's all-reduce; returns that if it is as good."""
@@ -502,7 +508,8 @@ def _cut_coarser(search: Search, goal: Seconds) -> None:
 def _improve(search: Search, goal: Seconds) -> None:
     """Improves schedules of several strategies a little, and the best of these until it is near.
 
-    It ends near the bound, when time is up, or, without a time limit, when nothing is gained.
+    It ends near the bound or when time is up. Without a time limit, only the best schedule is
+    improved, for as many turns. If all links are alike, pieces that are equal stay so.
     """
     near = search.stop.at(goal.least_s * (1 + TUNING.improved_near))
     if search.best is None:
@@ -512,15 +519,17 @@ def _improve(search: Search, goal: Seconds) -> None:
     starts = {
         one.value: one
         for one in known
-        if one.value <= most and one.schedule.num_transfers <= TUNING.max_improved_transfers
+        if one.value <= most
+        and one.schedule.num_transfers <= TUNING.max_improved_transfers
+        and (one.scheduler.traits.own_pieces or not goal.equal_links)
     }
-    reached: list[Candidate] = []
-    for number, start in enumerate(list(starts.values())[: TUNING.improved_starts]):
+    limited, reached = math.isfinite(near.deadline), []
+    for start in list(starts.values())[: TUNING.improved_starts if limited else 1]:
         if near.reached(search.best.value):
             return
-        part = near.part(TUNING.start_share) if number else near
+        part = near.part(TUNING.start_share)
         reached.append(_improved(search, goal, start, part, turns=TUNING.start_turns))
-    if reached and not near.reached(search.best.value):
+    if limited and reached and not near.reached(search.best.value):
         _improved(search, goal, min(reached, key=lambda one: one.value), near)
 
 
@@ -540,7 +549,9 @@ def _improved(
     for schedule in schedules:
         value = goal.seconds_of(schedule)
         if value < best.value:
-            best = Candidate(schedule, start.scheduler, value, schedule, changed=True, improved=True)
+            best = Candidate(
+                schedule, start.scheduler, value, schedule, changed=True, improved=True
+            )
     if best is not start:
         search.add(goal.attempt(best, clock.now() - begun), best)
     return best

@@ -1,15 +1,26 @@
 """How a schedule's time compares with the lower bound on its network."""
 
 import dataclasses
+import math
 
 import numpy as np
 
+from gradweave.bounds.classes import SUMS_MEET_ANYWHERE, SWITCHES_ADD
+from gradweave.bounds.of_schedule import liberties_of
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
-from gradweave.schedules.ready import ReadyAt, planned_ready_times
-from gradweave.schedules.schedule import REDUCE, Schedule
+from gradweave.schedules.ready import ReadyAt, planned_ready_times, ready_times
+from gradweave.schedules.schedule import Schedule
 from gradweave.simulator import seconds
 from gradweave.topology.units import ROUNDING
 
+MAX_SLOTTED = 16
+"""Most servers for which the bound over slots of time is tried: 8 slots took at most 0.3 s."""
+SLOTTED_GAP = 0.05
+"""Least gap for which it is tried."""
+FEW_SLOTS = 8
+"""Number of slots tried first: where these prove nothing more, more slots rarely do."""
+SLOTS_GAIN, SLOTS_S = 0.01, 5.0
+"""Relative gain from which more slots are tried, and the seconds that these may take."""
 MAX_TIMED = 512
 """Most nodes for which `solve` computes the time bound too: about a second of max-flows."""
 
@@ -38,32 +49,50 @@ class Timing:
 
 
 def timing_of(
-    schedule: Schedule, gradient_bytes: float, ready_at_s: ReadyAt | None = None
+    schedule: Schedule,
+    gradient_bytes: float,
+    ready_at_s: ReadyAt | None = None,
+    *,
+    seconds_left: float = math.inf,
 ) -> Timing:
     """A schedule's time, and the lower bound on its network.
+
+    If it is far above the bound, on a network of few servers, and moves its data over trees, the
+    bound is also sought over slots of time.
 
     Args:
         schedule: a valid schedule.
         gradient_bytes: size of the whole gradient.
         ready_at_s: [N] seconds at which each server is ready, in order of id; if not
             given, the times that the schedule was planned for.
+        seconds_left: time left for the bound; with little, it is sought over few slots only.
     """
     topology = schedule.topology
     ready_at_s = planned_ready_times(schedule) if ready_at_s is None else ready_at_s
     rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
-    own = schedule.source == schedule.root[schedule.piece]
+    liberties = liberties_of(schedule)
     bound = seconds_bound(
         topology,
         schedule.collective,
         gradient_bytes,
         equal_roots=bool(np.ptp(rooted) < ROUNDING),
         roots=np.flatnonzero(rooted),
-        trees=not (own & (schedule.op == REDUCE)).any(),
-        aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
+        trees=SUMS_MEET_ANYWHERE not in liberties,
+        aggregating_switches=SWITCHES_ADD in liberties,
         ready_at_s=ready_at_s,
     )
     events, barriers = (
         seconds(schedule, gradient_bytes, model, ready_at_s=ready_at_s)
         for model in ("events", "rounds")
     )
-    return Timing(gradient_bytes, events, barriers, bound)
+    timing = Timing(gradient_bytes, events, barriers, bound)
+    whole = schedule.collective == "all_reduce" or bool(np.ptp(rooted) < ROUNDING)
+    if topology.num_servers <= MAX_SLOTTED and whole and not liberties:
+        for slots in FEW_SLOTS, None:
+            if timing.gap < SLOTTED_GAP or (slots is None and seconds_left < SLOTS_S):
+                break
+            finer = bound.with_slots(slots, upper_s=events)
+            if finer.seconds < timing.bound.seconds * (1 + SLOTS_GAIN):
+                break
+            timing = dataclasses.replace(timing, bound=finer)
+    return timing

@@ -84,7 +84,7 @@ class Tuning:
     """Number of schedules that are improved for `start_turns` turns before one is chosen."""
     start_turns: int = 2
     start_share: float = 0.25
-    """Share of the remaining time for each of these but the first."""
+    """Share of the remaining time for each of these."""
     improved_near: float = 0.01
     """Relative gap to the bound at which the improvement ends."""
 
