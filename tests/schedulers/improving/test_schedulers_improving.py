@@ -28,9 +28,10 @@ def unequal(spec: str, seed: int = 0) -> gw.Topology:
     low, high = np.sort([network.source, network.target], axis=0)
     rate = dict.fromkeys(sorted(zip(low.tolist(), high.tolist(), strict=True)), 0.0)
     rate = {pair: float(rng.choice([100, 200, 400])) * 125e6 for pair in rate}
+    pairs = zip(low.tolist(), high.tolist(), strict=True)
     return dataclasses.replace(
         network,
-        bandwidth_bytes_per_s=np.array([rate[a, b] for a, b in zip(low.tolist(), high.tolist())]),
+        bandwidth_bytes_per_s=np.array([rate[pair] for pair in pairs]),
         latency_s=np.full(links, 2e-6),
         overhead_s=np.full(links, 1.25e-6),
     )
