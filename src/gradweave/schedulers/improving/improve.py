@@ -48,7 +48,7 @@ def improved(
     """
     if SUMS_MEET_ANYWHERE in liberties_of(schedule):
         return
-    search = _Search(gradient_bytes, ready_at_s, np.random.default_rng(seed), stop)
+    search = Steps(gradient_bytes, ready_at_s, np.random.default_rng(seed), stop)
     state = best = search.read(schedule)
     idle = 0
     for _ in itertools.count() if turns is None else range(turns):
@@ -75,7 +75,7 @@ class _State(NamedTuple):
     seconds: float
 
 
-class _Search:
+class Steps:
     """The steps of the search."""
 
     def __init__(
@@ -88,18 +88,18 @@ class _Search:
         self._gradient_bytes, self._ready_at_s = gradient_bytes, ready_at_s
         self._rng, self._stop = rng, stop
 
-    def read(self, schedule: Schedule, known: Known | None = None) -> _State:
+    def read(self, schedule: Schedule) -> _State:
         """A schedule, and its time."""
         size = piece_bytes(schedule, self._gradient_bytes)
         seconds = _Play(schedule, self._ready_at_s)(size).seconds
-        return _State(schedule, known or Known.of(schedule), size, seconds)
+        return _State(schedule, Known.of(schedule), size, seconds)
 
     def with_other_sizes(self, state: _State) -> _State:
         """The same transfers in the same order, with sizes that suit it."""
         play = _Play(state.schedule, self._ready_at_s)
         size, _ = resized(state.size, state.known.group, play, self._stop)
         known, size, start = _without_tiny(state.known, size, play.start_of(size))
-        return self.read(known.schedule(start, size), known)
+        return self.read(known.schedule(start, size))
 
     def in_other_order(self, state: _State) -> _State:
         """The same transfers in another order; the same state if some transfers must wait."""
@@ -108,7 +108,7 @@ class _Search:
         start = _Play(state.schedule, self._ready_at_s).start_of(state.size)
         order = _Order(state.known, state.size)
         start, _ = order.search(start, self._rng, self._stop)
-        return self.read(state.known.schedule(start, state.size), state.known)
+        return self.read(state.known.schedule(start, state.size))
 
 
 class _Play:
