@@ -263,7 +263,7 @@ def in_rounds(name: str, network: gw.Topology, place: int) -> Result:
 
 
 def in_time_slots(network: gw.Topology, _: int) -> Result:
-    proved = certify(seconds_bound(network, "all_reduce", SMALL_SIZE, slots=8))
+    proved = certify(seconds_bound(network, "all_reduce", SMALL_SIZE).with_slots(8))
     return Result(None, [stated("seconds", proved.least, sorted(proved.forbids))])
 
 

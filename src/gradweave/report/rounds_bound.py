@@ -129,10 +129,10 @@ def bound_lines(
     others = [
         str(one) for one in checked if one.unit != "rounds" or not one.holds or one.along_trees
     ]
-    if bound is None:
-        return others
     if planned_for(schedule).objective == "seconds":  # and its rounds were not minimised
         return others or ["planned for seconds, without a certificate; gradweave bound finds one"]
+    if bound is None:
+        return others
     text = f"at least {counted(bound.rounds, 'round')} ({bound.kind}){bound.holds_for}"
     if bound.source == "stated":
         return [f"bound: {text}{bound.doubt}", *others]
