@@ -40,7 +40,7 @@ def test_two_servers_take_what_they_must(size, milliseconds):
     if size < 2e6:
         assert bound.seconds > 1.1 * least_seconds(pair(), size).seconds
         assert "in 40 slots of time links carry no more" in str(bound) and "0→1" in str(bound)
-        whole = seconds_bound(pair(), "all_reduce", size, slots=40)
+        whole = seconds_bound(pair(), "all_reduce", size).with_slots(40)
         assert (whole.seconds, whole.kind) == (bound.seconds, "latency and bytes")
 
 
@@ -167,4 +167,4 @@ def test_without_time_or_bytes_there_is_no_bound_by_slots():
     """No time for any program, and nothing to send."""
     assert time_expanded(from_spec("star:4"), 1e6, time_limit=1e-9) is None
     assert time_expanded(pair(), 0.0) is None
-    assert seconds_bound(pair(), "all_reduce", 0.0, slots=4).kind != "latency and bytes"
+    assert seconds_bound(pair(), "all_reduce", 0.0).with_slots(4).kind != "latency and bytes"

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from gradweave.bounds.classes import SUMS_MEET_ANYWHERE, SWITCHES_ADD
+from gradweave.bounds.classes import SUMS_MEET_ANYWHERE
 from gradweave.bounds.of_schedule import liberties_of
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
 from gradweave.schedules.ready import ReadyAt, planned_ready_times, ready_times
@@ -78,7 +78,7 @@ def timing_of(
         equal_roots=bool(np.ptp(rooted) < ROUNDING),
         roots=np.flatnonzero(rooted),
         trees=SUMS_MEET_ANYWHERE not in liberties,
-        aggregating_switches=SWITCHES_ADD in liberties,
+        aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
         ready_at_s=ready_at_s,
     )
     events, barriers = (
