@@ -8,7 +8,7 @@ import numpy as np
 from gradweave.bounds.classes import SUMS_MEET_ANYWHERE
 from gradweave.bounds.of_schedule import liberties_of
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
-from gradweave.schedules.ready import ReadyAt, planned_ready_times, ready_times
+from gradweave.schedules.ready import ReadyAt, planned_ready_times
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator import seconds
 from gradweave.topology.units import ROUNDING
