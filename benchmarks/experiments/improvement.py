@@ -28,7 +28,7 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.schedulers.improving.improve import Steps
-from gradweave.schedulers.solving import seconds as solving
+from gradweave.schedulers.solving.strategy_search import Search
 
 NAME = "improvement"
 SIZE = 25e6
@@ -64,7 +64,7 @@ def without(variant: str) -> contextlib.ExitStack:
     """Leaves out what is not in the variant."""
     left_out = contextlib.ExitStack()
     if variant == "none":
-        left_out.enter_context(mock.patch.object(solving, "_improve", lambda *_: None))
+        left_out.enter_context(mock.patch.object(Search, "improve", lambda _: None))
     for name, step in (("order", "with_other_sizes"), ("sizes", "in_other_order")):
         if variant == name:
             left_out.enter_context(mock.patch.object(Steps, step, lambda _, state: state))

@@ -177,3 +177,20 @@ def test_solve_improves_and_says_so():
     assert better.improved and not plain.improved and better.value < plain.value
     assert solution.schedule.scheduler.options["improved"] is True
     assert solution.schedule.scheduler.name == "packed"
+
+
+def test_plans_of_jobs_are_improved_too():
+    network = unequal("complete:6")
+    solution = gw.solve(network, jobs=Job("all_gather", 25_000_000), schedulers="joint", seed=0)
+    plain, better = solution.attempts
+    assert better.improved and better.value < plain.value
+    assert solution.value == better.value
+    verify(solution.schedule).raise_if_invalid()
+
+
+def test_other_objectives_of_jobs_are_left_alone():
+    """Only the end of the last job gets sooner; others' ends may get later."""
+    network = unequal("mesh:2x3")
+    jobs = [Job("broadcast", 10**6, root=0), Job("broadcast", 10**7, root=5)]
+    solution = gw.solve(network, jobs=jobs, objective="sum", schedulers="joint", seed=0)
+    assert not any(one.improved for one in solution.attempts)

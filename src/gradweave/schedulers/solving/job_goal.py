@@ -13,6 +13,7 @@ from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
+from gradweave.schedulers.improving.improve import improved
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Order
 from gradweave.schedulers.ordering.job_orders import job_orders, neighbours, suited_order
 from gradweave.schedulers.packing.joint import Joint
@@ -32,6 +33,8 @@ HOPELESS = 2.0
 ORDERING = 0.2
 """Share of a strategy's time for trying other orders of its plan's jobs. For objectives other than
 the makespan, where the order matters most, it is a share of all the time left."""
+IMPROVING = 0.2
+"""Share of the time kept for improving the best plans, if their end is what counts."""
 SETS = 8
 """Most sets of jobs whose bounds provide link lengths: the k jobs shortest for their weight."""
 ALONE = 0.2
@@ -139,11 +142,31 @@ class JobGoal(Goal):
             plan = self.in_best_order(plan, until, math.inf if best is None else best.value)
         yield plan
 
+    def improvable(self, found: Candidate) -> bool:
+        """Whether the plan's end is what counts, which is all that `improved` shortens."""
+        return self.objective.name == "makespan"
+
+    def improvements(
+        self, start: Candidate, seed: int, stop: Stop, turns: int | None
+    ) -> Iterator[Candidate]:
+        """The same transfers in other orders and sizes, verified."""
+        schedule = start.schedule
+        if self.runtime is not IDEAL:
+            schedule = schedule.replace(topology=self.topology)
+        for made in improved(schedule, None, seed=seed, stop=stop, turns=turns):
+            verify(made, forwarding_servers=True).raise_if_invalid()
+            yield dataclasses.replace(self.judged(made, start.scheduler), improved=True)
+
     def attempt(self, found: Candidate, wall_s: float) -> Attempt:
         """The outcome of the strategy that found this plan."""
-        seconds = float(found.job_seconds.max())
-        rounds = found.schedule.rounds
-        return Attempt(found.scheduler, rounds, wall_s, value=found.value, seconds=seconds)
+        return Attempt(
+            found.scheduler,
+            found.schedule.rounds,
+            wall_s,
+            value=found.value,
+            seconds=float(found.job_seconds.max()),
+            improved=found.improved,
+        )
 
     def solution(self, best: Candidate, seed: int) -> Solution:
         """The best plan, with its bounds."""
@@ -152,6 +175,7 @@ class JobGoal(Goal):
         options |= {"objective": "seconds" if name == "makespan" else name}
         options |= {"runtime": runtime.name} if runtime is not IDEAL else {}
         options |= {"job_order": list(best.place)} if best.place else {}
+        options |= {"improved": True} if best.improved else {}
         by = Provenance(best.scheduler.name, options, seed)
         return Solution(
             best.schedule.replace(scheduler=by),
@@ -326,6 +350,9 @@ def solve_for_jobs(
     Raises:
         NoScheduleError: if no strategy found a schedule.
     """
-    search = Search(goal, seed, stop, progress)
+    improves = goal.objective.name == "makespan"
+    search = Search(goal, seed, stop.part(1 - IMPROVING) if improves else stop, progress)
     search.try_each(strategies)
+    search.stop = stop
+    search.improve()
     return search.solution()

@@ -105,8 +105,7 @@ def solve_for_seconds(
             if not stop.reached() and goal.leaves_bandwidth(search.best):
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
-        progress(f"improving order and sizes{goal.so_far(search.best) if search.best else ''}")
-        _improve(search, goal)
+        search.improve()
     progress("finding the lower bound on time")
     return goal.compared_with_own(repairs.kept_in(search))
 
@@ -328,9 +327,25 @@ class Seconds(Goal):
         return Candidate(cut, scheduler, self.seconds_of(cut), base, parts, overlapped, changed)
 
     @property
-    def least_s(self) -> float:
+    def least(self) -> float:
         """Lower bound on the seconds of any schedule; 0 if it is not known."""
         return self._least
+
+    def improvable(self, found: Candidate) -> bool:
+        """Whether pieces may get other sizes: if all links are alike, equal pieces stay equal."""
+        return found.scheduler.traits.own_pieces or not self.equal_links
+
+    def improvements(
+        self, start: Candidate, seed: int, stop: Stop, turns: int | None
+    ) -> Iterator[Candidate]:
+        """The same transfers in other orders and sizes."""
+        size, ready = self.gradient_bytes, self.ready_at_s
+        schedules = improved(
+            start.schedule, size, seed=seed, stop=stop, ready_at_s=ready, turns=turns
+        )
+        for schedule in schedules:
+            value = self.seconds_of(schedule)
+            yield Candidate(schedule, start.scheduler, value, schedule, changed=True, improved=True)
 
     def seconds_of(self, schedule: Schedule, model: Model = "events") -> float:
         """Seconds of a schedule on the runtime."""
@@ -443,11 +458,11 @@ class Repairs:
             seconds_of=goal.seconds_of,
             ready_at_s=goal.ready_at_s,
             stop=search.stop.part(TUNING.own_share),
-            least_s=goal.least_s,
+            least_s=goal.least,
         )
         if not plans:
             return cls((), scheduler, False)
-        repairs = cls(plans, scheduler, most_kept(plans, goal.least_s) is not None)
+        repairs = cls(plans, scheduler, most_kept(plans, goal.least) is not None)
         found = repairs._candidate(min(plans, key=lambda plan: plan.seconds))
         search.add(goal.attempt(found, clock.now() - begun), found)
         return repairs
@@ -503,58 +518,6 @@ def _cut_coarser(search: Search, goal: Seconds) -> None:
         best = min(best, candidate, key=lambda one: one.value)
     if best is not known:
         search.add(goal.attempt(best, clock.now() - started), best)
-
-
-def _improve(search: Search, goal: Seconds) -> None:
-    """Improves schedules of several strategies a little, and the best of these until it is near.
-
-    It ends near the bound or when time is up. Without a time limit, only the best schedule is
-    improved, for as many turns. If all links are alike, pieces that are equal stay so.
-    """
-    near = search.stop.at(goal.least_s * (1 + TUNING.improved_near))
-    if search.best is None:
-        return
-    most = TUNING.improvable * search.best.value
-    known = sorted(search.found, key=lambda one: one.value)
-    starts = {
-        one.value: one
-        for one in known
-        if one.value <= most
-        and one.schedule.num_transfers <= TUNING.max_improved_transfers
-        and (one.scheduler.traits.own_pieces or not goal.equal_links)
-    }
-    limited, reached = math.isfinite(near.deadline), []
-    for start in list(starts.values())[: TUNING.improved_starts if limited else 1]:
-        if near.reached(search.best.value):
-            return
-        part = near.part(TUNING.start_share)
-        reached.append(_improved(search, goal, start, part, turns=TUNING.start_turns))
-    if limited and reached and not near.reached(search.best.value):
-        _improved(search, goal, min(reached, key=lambda one: one.value), near)
-
-
-def _improved(
-    search: Search, goal: Seconds, start: Candidate, stop: Stop, turns: int | None = None
-) -> Candidate:
-    """Improves one schedule; the result is an attempt of the search."""
-    begun, best = clock.now(), start
-    schedules = improved(
-        start.schedule,
-        goal.gradient_bytes,
-        seed=search.seed,
-        stop=stop,
-        ready_at_s=goal.ready_at_s,
-        turns=turns,
-    )
-    for schedule in schedules:
-        value = goal.seconds_of(schedule)
-        if value < best.value:
-            best = Candidate(
-                schedule, start.scheduler, value, schedule, changed=True, improved=True
-            )
-    if best is not start:
-        search.add(goal.attempt(best, clock.now() - begun), best)
-    return best
 
 
 def _in_fewer_pieces(scheduler: Strategy, tried: Sequence[int]) -> list[Strategy]:

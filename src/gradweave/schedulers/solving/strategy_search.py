@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, wait
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from gradweave import clock
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Strategy, to_spec
 from gradweave.schedulers.solving.solution import Attempt, Solution, Stopped
+from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedules.schedule import Schedule
 from gradweave.stop import POLL_S, Stop
 
@@ -88,6 +90,23 @@ class Goal(abc.ABC):
     @abc.abstractmethod
     def solution(self, best: Candidate, seed: int) -> Solution:
         """The best schedule as it is returned, with its bounds."""
+
+    def improvable(self, found: Candidate) -> bool:
+        """Whether `improvements` applies to a schedule."""
+        return False
+
+    def improvements(
+        self, start: Candidate, seed: int, stop: Stop, turns: int | None
+    ) -> Iterator[Candidate]:
+        """Versions of a schedule with other orders and sizes; by default none.
+
+        Args:
+            start: the schedule.
+            seed: the seed of every random choice.
+            stop: when to end.
+            turns: most turns, as `gradweave.schedulers.improving.improve.improved` takes them.
+        """
+        return iter(())
 
     def part(self, stop: Stop, remaining: Sequence[Strategy], best: Candidate | None) -> Stop:
         """The stop for the first of the remaining strategies: by default, all the time left."""
@@ -178,6 +197,41 @@ class Search:
         self.found.append(found)
         if self.best is None or found.value < self.best.value:
             self.best = found
+
+    def improve(self) -> None:
+        """Improves some of the best schedules a little, and the best of these until time is up.
+
+        It ends near the bound. Without a time limit, only the best schedule is improved, for as
+        many turns.
+        """
+        if self.best is None:
+            return
+        self._progress(f"improving order and sizes{self.goal.so_far(self.best)}")
+        near = self.stop.at(self.goal.target * (1 + TUNING.improved_near))
+        starts = {
+            one.value: one
+            for one in sorted(self.found, key=lambda one: one.value)
+            if one.value <= TUNING.improvable * self.best.value
+            and one.schedule.num_transfers <= TUNING.max_improved_transfers
+            and self.goal.improvable(one)
+        }
+        limited, reached = math.isfinite(near.deadline), []
+        for start in list(starts.values())[: TUNING.improved_starts if limited else 1]:
+            if near.reached(self.best.value):
+                return
+            part = near.part(TUNING.start_share)
+            reached.append(self._improved(start, part, TUNING.start_turns))
+        if limited and reached and not near.reached(self.best.value):
+            self._improved(min(reached, key=lambda one: one.value), near, None)
+
+    def _improved(self, start: Candidate, stop: Stop, turns: int | None) -> Candidate:
+        """The best version of a schedule, which becomes an attempt."""
+        begun, best = clock.now(), start
+        for found in self.goal.improvements(start, self.seed, stop, turns):
+            best = min(best, found, key=lambda one: one.value)
+        if best is not start:
+            self.add(self.goal.attempt(best, clock.now() - begun), best)
+        return best
 
     def solution(self) -> Solution:
         """The best schedule found, as a solution.
