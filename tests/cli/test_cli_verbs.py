@@ -294,6 +294,7 @@ def test_bound_says_why_and_writes_what_the_checker_accepts(gradweave, here):
         "round, and come back in the all-gather",
         "at least 62 us for every schedule: the gradient (1 MB) must leave the servers 6 times in "
         "all at 800 Gbit/s",
+        "written to b.json",
     ]
     found = gradweave_check.check(json.loads((here / "b.json").read_text()))
     assert [text for _, _, text in found] == [

@@ -108,6 +108,17 @@ def test_jobs_keep_their_bytes():
         )
 
 
+def test_relays_get_a_copy_before_they_add_to_it():
+    """Servers that share no link: sums are formed at others, which contribute nothing."""
+    torus = unequal("torus:4x4")
+    job = Job("all_reduce", 25_000_000, [0, 2, 8, 10], relays=torus.servers)
+    schedule = gw.solve(torus, jobs=job, schedulers="joint", seed=0).schedule
+    better = list(improved(schedule, None, seed=0, stop=UNLIMITED, turns=3))
+    assert better
+    for one in better:
+        verify(one, forwarding_servers=True).raise_if_invalid()
+
+
 def test_exchanged_sums_are_left_alone():
     schedule = RecursiveDoubling().schedule(unequal("hypercube:3"), seed=0)
     assert not list(improved(schedule, SIZE, seed=0, stop=UNLIMITED, turns=1))

@@ -45,7 +45,7 @@ def test_pieces_without_a_way_go_as_others_do_or_their_job_anew():
     before = solve_demand(ring, jobs)
     broken = without_links(ring, [(0, 1)]).topology
     found = solve_demand(broken, jobs, strategies=[Direct()], start_from=before)
-    first, refused = found.attempts
+    first, refused = (one for one in found.attempts if not one.improved)
     assert first.seconds and refused.reason and verify(found.schedule).valid
 
 

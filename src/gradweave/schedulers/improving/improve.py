@@ -98,8 +98,9 @@ class Steps:
         """The same transfers in the same order, with sizes that suit it."""
         play = _Play(state.schedule, self._ready_at_s)
         size, _ = resized(state.size, state.known.group, play, self._stop)
-        known, size, start = _without_tiny(state.known, size, play.start_of(size))
-        return self.read(known.schedule(start, size))
+        known, size = _without_tiny(state.known, size)
+        # In the order of rows: of two writes to a piece, the later may start sooner.
+        return self.read(known.schedule(known.row, size))
 
     def in_other_order(self, state: _State) -> _State:
         """The same transfers in another order; the same state if some transfers must wait."""
@@ -230,16 +231,14 @@ class _Order:
         return start[place], seconds
 
 
-def _without_tiny(
-    known: Known, size: NDArray[np.float64], start: NDArray[np.float64]
-) -> tuple[Known, NDArray[np.float64], NDArray[np.float64]]:
+def _without_tiny(known: Known, size: NDArray[np.float64]) -> tuple[Known, NDArray[np.float64]]:
     """Without pieces of hardly any bytes, which the others of their group take over."""
     groups = int(known.group.max()) + 1
     whole = np.bincount(known.group, size, groups)
     number = np.bincount(known.group, minlength=groups)
     tiny = size < TUNING.tiny * (whole / np.maximum(number, 1))[known.group]
     if not tiny.any():
-        return known, size, start
+        return known, size
     kept = np.bincount(known.group, np.where(tiny, 0.0, size), groups)
     size = (size * np.divide(whole, kept, out=np.ones(groups), where=kept > 0)[known.group])[~tiny]
-    return known.without(tiny), size, start[~tiny[known.piece]]
+    return known.without(tiny), size

@@ -28,19 +28,21 @@ class Known:
     """The distinct routes."""
     first: NDArray[np.int64]
     """[P+1] index of each piece's first transfer."""
+    row: NDArray[np.int64]
+    """[X] place of each transfer in the schedule's order."""
     hop: NDArray[np.int64]
     """[X] route of each transfer."""
     op: NDArray[np.int64]
     """[X] `REDUCE` or `COPY`."""
     adds: NDArray[np.bool_]
-    """[X] whether a transfer adds to earlier sums, which a server must have before it sends."""
+    """[X] whether a transfer adds to a copy, which must be there before."""
     root: NDArray[np.int64]
     """[P] rank of each root."""
     group: NDArray[np.int64]
     """[P] group of each piece: the bytes of a group of pieces are given."""
     before: NDArray[np.int64]
     after: NDArray[np.int64]
-    """[E] pairs of transfers of which the second needs what the first brings."""
+    """[E] pairs of transfers of which the second must come after the first."""
 
     @staticmethod
     def of(schedule: Schedule) -> "Known":
@@ -54,7 +56,7 @@ class Known:
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         op = schedule.op[order].astype(np.int64)
         ends = (end[order].astype(np.int64) for end in (schedule.source, schedule.target))
-        before, after = dependencies(
+        before, after, adds = dependencies(
             first,
             schedule.round[order].astype(np.int64),
             *ends,
@@ -72,9 +74,10 @@ class Known:
             schedule,
             wires_over(topology, links, first_link),
             first,
+            order,
             hop[order],
             op,
-            op == REDUCE,
+            adds,
             root,
             group,
             before,
@@ -133,11 +136,11 @@ class Known:
         wires, hop = self.wires, self.hop
         return wires.overhead[hop] + size[self.piece] / wires.rate[hop]
 
-    def schedule(self, start: NDArray[np.float64], size: NDArray[np.float64]) -> Schedule:
+    def schedule(self, start: NDArray, size: NDArray[np.float64]) -> Schedule:
         """The schedule in which transfers start in this order.
 
         Args:
-            start: [X] times whose order is kept.
+            start: [X] times or places whose order is kept.
             size: [P] bytes of each piece.
         """
         from gradweave.schedulers.ordering.lower import lower
@@ -174,6 +177,7 @@ class Known:
         return dataclasses.replace(
             self,
             first=np.concatenate([[0], np.cumsum(np.diff(self.first)[kept])]),
+            row=self.row[rows],
             hop=self.hop[rows],
             op=self.op[rows],
             adds=self.adds[rows],

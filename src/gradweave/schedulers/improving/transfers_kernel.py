@@ -11,11 +11,11 @@ from gradweave.topology.units import ROUNDING
 @kernel
 def dependencies(
     first: Integers, rounds: Integers, source: Integers, target: Integers, adds: NDArray, nodes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of transfers of a piece of which the second needs what the first brings.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Pairs of transfers of a piece of which the second must come after the first.
 
     A transfer needs all earlier writes to its piece at its source: the last copy, or the sums
-    before any copy. Writes count from the next round on.
+    before any copy. Writes count from the next round on. One that adds to a copy comes after it.
 
     Args:
         first: [P+1] index of each piece's first transfer.
@@ -24,10 +24,14 @@ def dependencies(
         target: [X] server that receives.
         adds: [X] whether the transfer adds to what is there, so that it does not replace it.
         nodes: number of nodes.
+
+    Returns:
+        The first and the second of each pair, and [X] whether a transfer adds to a copy.
     """
     count = len(rounds)
     last = np.full(nodes, -1)  # the last write to a node's piece, and the write before each
     earlier = np.full(count, -1)
+    copied, adds_to_copy = np.full(nodes, -1), np.zeros(count, np.bool_)  # each node's last copy
     before, after, pairs = np.empty(4 * count + 16, np.int64), np.empty(4 * count + 16, np.int64), 0
     for p in range(len(first) - 1):
         begin = first[p]
@@ -35,10 +39,14 @@ def dependencies(
             end = begin
             while end < first[p + 1] and rounds[end] == rounds[begin]:
                 at = last[source[end]]
+                if pairs + 2 * (end - first[p] + 1) > len(before):
+                    before = np.concatenate((before, np.empty(len(before), np.int64)))
+                    after = np.concatenate((after, np.empty(len(after), np.int64)))
+                if adds[end] and copied[target[end]] >= 0:
+                    before[pairs], after[pairs] = copied[target[end]], end
+                    adds_to_copy[end] = True
+                    pairs += 1
                 while at >= 0:
-                    if pairs == len(before):
-                        before = np.concatenate((before, np.empty(pairs, np.int64)))
-                        after = np.concatenate((after, np.empty(pairs, np.int64)))
                     before[pairs], after[pairs] = at, end
                     pairs += 1
                     at = earlier[at]
@@ -46,10 +54,11 @@ def dependencies(
             for x in range(begin, end):
                 earlier[x] = last[target[x]] if adds[x] else -1
                 last[target[x]] = x
+                copied[target[x]] = copied[target[x]] if adds[x] else x
             begin = end
         for x in range(first[p], first[p + 1]):
-            last[target[x]] = -1
-    return before[:pairs], after[:pairs]
+            last[target[x]] = copied[target[x]] = -1
+    return before[:pairs], after[:pairs], adds_to_copy
 
 
 @kernel

@@ -20,6 +20,7 @@ from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy
 from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
+from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.objective import objective_of
 from gradweave.schedules.schedule import Provenance, Schedule
@@ -33,8 +34,6 @@ HOPELESS = 2.0
 ORDERING = 0.2
 """Share of a strategy's time for trying other orders of its plan's jobs. For objectives other than
 the makespan, where the order matters most, it is a share of all the time left."""
-IMPROVING = 0.2
-"""Share of the time kept for improving the best plans, if their end is what counts."""
 SETS = 8
 """Most sets of jobs whose bounds provide link lengths: the k jobs shortest for their weight."""
 ALONE = 0.2
@@ -154,8 +153,8 @@ class JobGoal(Goal):
         if self.runtime is not IDEAL:
             schedule = schedule.replace(topology=self.topology)
         for made in improved(schedule, None, seed=seed, stop=stop, turns=turns):
-            verify(made, forwarding_servers=True).raise_if_invalid()
-            yield dataclasses.replace(self.judged(made, start.scheduler), improved=True)
+            if verify(made, forwarding_servers=True).valid:
+                yield dataclasses.replace(self.judged(made, start.scheduler), improved=True)
 
     def attempt(self, found: Candidate, wall_s: float) -> Attempt:
         """The outcome of the strategy that found this plan."""
@@ -351,7 +350,7 @@ def solve_for_jobs(
         NoScheduleError: if no strategy found a schedule.
     """
     improves = goal.objective.name == "makespan"
-    search = Search(goal, seed, stop.part(1 - IMPROVING) if improves else stop, progress)
+    search = Search(goal, seed, stop.part(1 - TUNING.improving) if improves else stop, progress)
     search.try_each(strategies)
     search.stop = stop
     search.improve()

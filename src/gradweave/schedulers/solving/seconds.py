@@ -93,7 +93,8 @@ def solve_for_seconds(
             "comparable; give strategies of one kind"
         )
     goal = Seconds(topology, collective, gradient_bytes, ready, runtime, stop)
-    stop = stop.part(1 - TUNING.reserved)
+    until = stop.part(1 - TUNING.reserved)
+    stop = until if goal.equal_links else until.part(1 - TUNING.improving)
     search = Search(goal, seed, stop, progress)
     repairs = Repairs.of(goal, start_from, search)
     if repairs.enough:
@@ -105,6 +106,7 @@ def solve_for_seconds(
             if not stop.reached() and goal.leaves_bandwidth(search.best):
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
+        search.stop = until
         search.improve()
     progress("finding the lower bound on time")
     return goal.compared_with_own(repairs.kept_in(search))

@@ -75,7 +75,9 @@ class Tuning:
     """Cost, relative to the bound, that more messages may add at the bottleneck so that smaller
     pieces spread sooner beyond it."""
 
-    # Improvement of the best schedule
+    # Improvement of the best schedules
+    improving: float = 0.3
+    """Share of a time limit kept for it if links differ."""
     max_improved_transfers: int = 60_000
     """Largest schedule that is improved: each step plays all transfers twice."""
     improvable: float = 1.25
