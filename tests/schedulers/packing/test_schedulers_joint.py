@@ -116,9 +116,9 @@ def test_together_is_better_than_apart_where_jobs_share_links():
     does = {"ep": ("all_to_all", 10**7), "dp": ("all_reduce", 10**7)}
     jobs = gw.schedules.mesh_jobs(net, {"dp": 2, "ep": 4}, does)
     found = solve_demand(net, jobs, strategies=[Joint(), Apart()])
-    together, apart = (one.seconds for one in found.attempts)
+    together, apart = (one.seconds for one in found.attempts if not one.improved)
     assert together is not None and apart is not None
-    assert found.seconds == together < apart
+    assert found.seconds <= together < apart
     assert found.gap < 0.05
 
 

@@ -107,7 +107,8 @@ def solve_for_seconds(
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
         search.stop = until
-        search.improve()
+        if not repairs.plans:  # a repaired plan is to keep transfers as they were
+            search.improve()
     progress("finding the lower bound on time")
     return goal.compared_with_own(repairs.kept_in(search))
 
@@ -152,16 +153,18 @@ class Seconds(Goal):
         self.gradient_bytes, self.ready_at_s = gradient_bytes, ready_at_s
         self.rated, self.equal_links = rated(topology), has_equal_links(topology)
         self._whole = collective == "all_reduce"
-        self.piece_counts, self._bound = (1,), None
+        self.piece_counts, bound = (1,), None
         few = topology.num_nodes <= MAX_TIMED
         if few:
             self.piece_counts = piece_counts(topology, collective, gradient_bytes)
         if few or consists_of_groups(topology, ready_at_s):
             least_network, start_s = runtime.least(self.network)
-            self._bound = seconds_bound(
+            bound = seconds_bound(
                 least_network, collective, gradient_bytes, ready_at_s=ready_at_s
             ).later(start_s)
-        self._least = self._bound.seconds if self._bound else 0.0
+        # Not the bound itself: its arguments are functions, which cannot go to other processes.
+        self._least = bound.seconds if bound else 0.0
+        self._bytes_limit = bound is not None and bound.kind == "bandwidth"
 
     @property
     def target(self) -> float:
@@ -176,7 +179,7 @@ class Seconds(Goal):
 
     def leaves_bandwidth(self, best: Candidate | None) -> bool:
         """Whether bandwidth limits the time, and the best is still far above the bound."""
-        if self._bound is None or self._bound.kind != "bandwidth":
+        if not self._bytes_limit:
             return False
         return best is None or best.value > self._least * (1 + TUNING.far)
 
