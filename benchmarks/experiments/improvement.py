@@ -1,4 +1,4 @@
-"""What improving a schedule's order and the sizes of its pieces gains, each alone and both, 25 MB.
+"""Gains from the improvement of order, of piece sizes and of both, at 25 MB.
 
     taskset -c 0 python benchmarks/experiments/improvement.py [--resume]
 
@@ -64,7 +64,7 @@ def without(variant: str) -> contextlib.ExitStack:
     """Leaves out what is not in the variant."""
     left_out = contextlib.ExitStack()
     if variant == "none":
-        left_out.enter_context(mock.patch.object(Search, "improve", lambda _: None))
+        left_out.enter_context(mock.patch.object(Search, "improve", lambda *_: None))
     for name, step in (("order", "with_other_sizes"), ("sizes", "in_other_order")):
         if variant == name:
             left_out.enter_context(mock.patch.object(Steps, step, lambda _, state: state))

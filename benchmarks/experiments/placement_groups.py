@@ -38,7 +38,7 @@ from gradweave.verifier import verify
 
 NAME = "placement_groups"
 LIMIT_S = 3.0
-"""For each group, as `group_schedules` has it."""
+"""For each group, as in `group_schedules`."""
 LEAST_S = 1.0
 SIZE = 1e9
 FAMILIES = (

@@ -213,7 +213,7 @@ def _passes_servers(schedule: Schedule) -> bool:
 def liberties_of(schedule: Schedule) -> frozenset[str]:
     """Liberties of `gradweave.bounds.classes` that a schedule's transfers take.
 
-    Those that concern the number of pieces and the stages of a collective are not among them.
+    The result leaves out liberties that concern the number of pieces or the stages.
 
     Args:
         schedule: a valid schedule.

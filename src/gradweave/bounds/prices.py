@@ -37,7 +37,7 @@ class Prices:
 
     @functools.cached_property
     def offered(self) -> Fraction:
-        """What all links charge per second, or per round, from the last window on; exact."""
+        """The exact charge of all links per second or round, from the last window on."""
         return self._rate(np.arange(len(self.topology.source)), self.length[-1])
 
     def time(self, due: Fraction, idle: NDArray, per_second: int = 1) -> Fraction:

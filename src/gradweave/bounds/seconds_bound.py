@@ -147,10 +147,11 @@ class SecondsBound:
     def with_slots(self, slots: int | None, upper_s: float | None = None) -> "SecondsBound":
         """The bound of a collective among all, with a part in which latency and bytes add up.
 
-        That part holds for trees whose routes pass no server. There is none if servers are late.
+        The added part holds for trees whose routes pass no server. If servers are late, the bound
+        stays as it is.
 
         Args:
-            slots: number of slots of time; None for as many as take a few seconds.
+            slots: number of slots of time; if None, as many as take a few seconds.
             upper_s: the time of a known schedule, if any, which narrows the search.
         """
         if "ready_at_s" in self.claim:

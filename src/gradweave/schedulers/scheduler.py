@@ -76,9 +76,9 @@ class Traits:
 class Strategy(abc.ABC):
     """One way to plan: a scheduler, or a strategy for demands.
 
-    Options are fields, checked at construction. A subclass defines `name` and `make`, and `traits`
-    if it has any; it may define `steps_fit_rounds`, `improve` and `bounded`. Nothing else is
-    overridden. Callers use `schedule`, or in a search `schedule_until`, which verify the result.
+    Options are fields, checked at construction. A subclass defines `name`, `make` and, if needed,
+    `traits`, `steps_fit_rounds`, `improve` and `bounded`; it overrides nothing else. Callers use
+    `schedule`, or in a search `schedule_until`, which verify the result.
     """
 
     name: ClassVar[str]

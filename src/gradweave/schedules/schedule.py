@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -577,6 +578,27 @@ def take_rows(nodes: NDArray, offsets: NDArray, index: NDArray) -> tuple[NDArray
     taken = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     place = np.arange(taken[-1]) - np.repeat(taken[:-1] - np.asarray(offsets)[:-1][index], lengths)
     return nodes[place], taken
+
+
+def distinct_rows(nodes: NDArray, offsets: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct ones among ragged rows, in the order in which they first occur.
+
+    Args:
+        nodes: the rows' entries, one row after the other.
+        offsets: [rows+1] where each row starts.
+
+    Returns:
+        [D] the first row of each kind, and [rows] the kind of each row.
+    """
+    number: dict[bytes, int] = {}
+    first: list[int] = []
+    kind = np.empty(len(offsets) - 1, np.int64)
+    ends = np.asarray(offsets).tolist()
+    for row, (begin, end) in enumerate(itertools.pairwise(ends)):
+        kind[row] = number.setdefault(nodes[begin:end].tobytes(), len(number))
+        if kind[row] == len(first):
+            first.append(row)
+    return np.array(first, np.int64), kind
 
 
 def table_of_rows(nodes: NDArray, offsets: NDArray, fill: int = -1) -> NDArray:

@@ -129,7 +129,7 @@ def event_seconds(
         return np.zeros(0), np.zeros(0)
     rate = rates(schedule)
     hold = overheads(schedule) + piece_bytes(schedule, gradient_bytes)[schedule.piece] / rate
-    return play(schedule, rate, hold, earliest_starts(schedule, ready_at_s))
+    return transfer_times(schedule, rate, hold, earliest_starts(schedule, ready_at_s))
 
 
 def changed_seconds(
@@ -165,23 +165,33 @@ def changed_seconds(
     earliest = earliest_starts(schedule, None)
     if planned_then is not None:
         earliest[planned_then] = np.maximum(earliest[planned_then], at_s)
-    start, _ = play(schedule, rate_before, hold_before, earliest)
+    start, _ = transfer_times(schedule, rate_before, hold_before, earliest)
     begun = start < at_s
     later = schedule.replace(topology=changed)
     rate = rates(later)
     hold = overhead_s + moved / rate
     done = np.where(begun, np.minimum((at_s - start) / hold_before, 1.0), 0.0)
     hold = done * hold_before + (1 - done) * hold
-    return play(later, rate, hold, np.where(begun, start, np.maximum(earliest, at_s)))
+    return transfer_times(later, rate, hold, np.where(begun, start, np.maximum(earliest, at_s)))
 
 
-def play(
+def transfer_times(
     schedule: Schedule,
     rate: NDArray[np.float64],
     hold: NDArray[np.float64],
     earliest: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[T] start and end of each transfer, given its rate, hold time and earliest start."""
+    """Start and end of each transfer in the event model, for any rates and hold times.
+
+    Args:
+        schedule: gives the order of transfers and their routes.
+        rate: [T] bytes per second that each transfer takes of its links.
+        hold: [T] seconds for which it takes them.
+        earliest: [T] seconds before which its source has nothing to send.
+
+    Returns:
+        [T] start and [T] end in seconds.
+    """
     from gradweave.simulator.events import play_events
 
     topology = schedule.topology
@@ -285,7 +295,11 @@ def overheads(schedule: Schedule) -> NDArray[np.float64]:
 
 
 def first_links(schedule: Schedule) -> NDArray[np.int64]:
-    """[T+1] where each transfer's links start in `Schedule.route_links`; nodes minus one each."""
+    """[T+1] where each transfer's links start in `Schedule.route_links`; nodes minus one each.
+
+    Args:
+        schedule: the schedule.
+    """
     return schedule.route_offsets - np.arange(schedule.num_transfers + 1)
 
 

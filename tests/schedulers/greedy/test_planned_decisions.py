@@ -203,7 +203,6 @@ def test_the_order_is_mended_backwards_and_forwards(
     monkeypatch, improvements: int, seconds: list, best: float
 ):
     """Two transfers and three cuts; the first simulation makes seven tries."""
-    from gradweave.schedulers.greedy import transfers_kernel
     from gradweave.schedulers.kernels.wires import Wires
     from gradweave.schedulers.ordering import rank_kernel
     from gradweave.schedulers.ordering.event_simulation_kernel import Trees
@@ -225,7 +224,7 @@ def test_the_order_is_mended_backwards_and_forwards(
 
     monkeypatch.setattr(rank_kernel, "features_of", lambda *_: features)
     monkeypatch.setattr(rank_kernel, "dispatch", dispatch)
-    monkeypatch.setattr(transfers_kernel, "reversed_precedence", lambda of: "back")
+    monkeypatch.setattr(rank_kernel, "reversed_precedence", lambda of: "back")
     made = dataclasses.replace(wiring(), gradient_bytes=12.0)
     grown, order = SimpleNamespace(), np.array([2, -1, 0, 0, 0, 0], np.float32)
     grove = decoding.Grove(made, even(made.topology), np.zeros(1, np.int64), grown, trees, wires)

@@ -108,8 +108,8 @@ def test_what_is_known_of_transfers_by_hand():
 def test_paths_back_are_those_of_transfers_turned_round():
     trees, _ = rows_lowered()
     with interpreted(*KERNELS):
-        back = transfers_kernel.reversed_precedence(trees)
-        again = transfers_kernel.reversed_precedence(back)
+        back = rank_kernel.reversed_precedence(trees)
+        again = rank_kernel.reversed_precedence(back)
     assert back.waits.tolist() == [[1, 1, 1, 0], [2, 2, 0, 0]]
     first = back.first_following
     followers = [back.following[first[p, m] : first[p, m + 1]].tolist() for p, m in

@@ -9,8 +9,8 @@ import pytest
 import gradweave as gw
 from gradweave.schedulers import Packed, Planned, RecursiveDoubling, Ring
 from gradweave.schedulers.improving.improve import improved
-from gradweave.schedulers.improving.known import Known
-from gradweave.schedulers.improving.sizes import Played, resized
+from gradweave.schedulers.improving.sizes import CriticalChains, resized
+from gradweave.schedulers.improving.transfer_graph import TransferGraph
 from gradweave.schedules import Job
 from gradweave.simulator import seconds
 from gradweave.simulator.traffic import piece_bytes
@@ -87,9 +87,9 @@ def test_a_schedule_read_back_takes_as_long():
     for spec, scheduler in itertools.product(("mesh:2x3", "star:4"), (Packed(), Ring())):
         network = unequal(spec)
         schedule = scheduler.schedule(network, seed=0)
-        known, size = Known.of(schedule), piece_bytes(schedule, SIZE)
+        graph, size = TransferGraph.of(schedule), piece_bytes(schedule, SIZE)
         order = np.lexsort((schedule.round, schedule.piece))
-        again = known.schedule(schedule.round[order].astype(float), size)
+        again = graph.reordered(schedule.round[order].astype(float), size)
         verify(again).raise_if_invalid()
         assert seconds(again, SIZE, "events") <= seconds(schedule, SIZE, "events") * (1 + 1e-5)
         assert again.share == pytest.approx(schedule.share, abs=1e-6)
@@ -144,7 +144,7 @@ def test_sizes_that_minimise_the_longest_chain_are_found():
 
     def play(size):
         ends = constant + weights @ size
-        return Played(float(ends.max()), weights, ends)
+        return CriticalChains(float(ends.max()), weights, ends)
 
     start = np.array([0.6, 0.2, 0.2])
     size, longest = resized(start, np.zeros(3, np.int64), play, UNLIMITED)
@@ -157,7 +157,7 @@ def test_sizes_that_minimise_the_longest_chain_are_found():
 def test_bytes_of_a_group_stay_in_it():
     def play(size):
         ends = np.array([3.0, 1.0, 1.0]) * size
-        return Played(float(ends.max()), np.diag([3.0, 1.0, 1.0]), ends)
+        return CriticalChains(float(ends.max()), np.diag([3.0, 1.0, 1.0]), ends)
 
     size, longest = resized(np.array([0.5, 0.25, 0.25]), np.array([0, 0, 1]), play, UNLIMITED)
     assert size[2] == pytest.approx(0.25) and size[:2].sum() == pytest.approx(0.75)
@@ -166,14 +166,14 @@ def test_bytes_of_a_group_stay_in_it():
 
 def test_chains_tell_how_sizes_change_the_time():
     """A little more of some pieces and less of others: the last arrival is as chains predict."""
-    from gradweave.schedulers.improving.improve import _Play
+    from gradweave.schedulers.improving.improve import _Replay
 
     schedule = Packed(gradient_bytes=SIZE).schedule(unequal("complete:4"), seed=0)
-    play, size = _Play(schedule, None), piece_bytes(schedule, SIZE)
-    played = play(size)
+    replay, size = _Replay(schedule, None), piece_bytes(schedule, SIZE)
+    chains = replay.chains(size)
     step = 1e-5 * size.mean() * np.random.default_rng(0).normal(size=len(size))
-    predicted = (played.ends + played.per_byte @ step).max()
-    assert play(size + step).seconds == pytest.approx(predicted, rel=1e-6)
+    predicted = (chains.ends + chains.per_byte @ step).max()
+    assert replay.chains(size + step).seconds == pytest.approx(predicted, rel=1e-6)
 
 
 def test_solve_improves_and_says_so():

@@ -68,7 +68,7 @@ class Messages:
 
     @functools.cached_property
     def passes(self) -> NDArray[np.bool_]:
-        """[V] whether messages of all jobs may go on from a node where they arrive."""
+        """[V] whether each node may relay messages of every job."""
         passes = np.ones(self.topology.num_nodes, bool)
         for job in range(len(self.demand.jobs)):
             allowed = ~self.topology.is_server

@@ -319,8 +319,11 @@ def simulate(
     Source: Li and Willis, An iterative scheduling technique for resource-constrained project
         scheduling, 1992.
     """
-    from gradweave.schedulers.greedy.transfers_kernel import reversed_precedence
-    from gradweave.schedulers.ordering.rank_kernel import dispatch, features_of
+    from gradweave.schedulers.ordering.rank_kernel import (
+        dispatch,
+        features_of,
+        reversed_precedence,
+    )
 
     trees, wires = grove.trees, grove.wires
     part = np.tile(np.arange(len(grove.root)), cuts)

@@ -122,36 +122,3 @@ def _follow(
                         count += 1
     first[m] = count
     return count
-
-
-@kernel
-def reversed_precedence(trees: Trees) -> Trees:
-    """The transfers with dependencies reversed, as if time ran backwards.
-
-    Args:
-        trees: the transfers; the lengths of their paths are kept.
-    """
-    parts, each = trees.hop.shape
-    waits, following = np.empty((parts, each), np.int64), np.empty_like(trees.following)
-    first_following, count = np.empty((parts, each + 1), np.int64), 0
-    for p in range(parts):
-        first, before = trees.first_following[p], first_following[p]
-        before[0] = count
-        for m in range(each):
-            before[m + 1] = before[m] + trees.waits[p, m]
-        count = before[each]
-        place = before.copy()
-        for m in range(each):
-            waits[p, m] = first[m + 1] - first[m]
-            for then in trees.following[first[m] : first[m + 1]]:
-                following[place[then]] = m
-                place[then] += 1
-    return Trees(
-        trees.hop,
-        waits,
-        following,
-        first_following,
-        trees.ready,
-        trees.tail_s,
-        trees.tail_s_per_byte,
-    )

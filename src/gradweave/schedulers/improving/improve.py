@@ -2,21 +2,24 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.classes import SUMS_MEET_ANYWHERE
 from gradweave.bounds.of_schedule import liberties_of
-from gradweave.schedulers.improving.known import Known
-from gradweave.schedulers.improving.sizes import Played, resized
+from gradweave.schedulers.improving.sizes import CriticalChains, resized
+from gradweave.schedulers.improving.transfer_graph import TransferGraph
 from gradweave.schedulers.improving.tuning import TUNING
 from gradweave.schedules.ready import ReadyAt, earliest_starts
 from gradweave.schedules.schedule import Schedule
-from gradweave.simulator.seconds import first_links, overheads, play, rates
+from gradweave.simulator.seconds import first_links, overheads, rates, transfer_times
 from gradweave.simulator.traffic import piece_bytes
 from gradweave.stop import Stop
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
 def improved(
@@ -30,9 +33,10 @@ def improved(
 ) -> Iterator[Schedule]:
     """Ever faster versions of a schedule, in the event model.
 
-    In turns, the sizes of pieces are chosen for the order of transfers (`resized`), and the order
-    for the sizes (`_Order`). A turn begins where the last one ended, even if that was slower, and
-    returns to the best after some turns without a gain. Pieces of hardly any bytes are dropped.
+    Each turn chooses the sizes of pieces for the order of transfers (`resized`), then the order for
+    these sizes (`_OrderSearch`). It begins where the last turn ended, even if that was slower;
+    after some turns without a gain it begins at the best schedule. Pieces with hardly any bytes are
+    dropped.
 
     Args:
         schedule: a valid schedule.
@@ -43,8 +47,8 @@ def improved(
         turns: most turns; until the stop is reached, if not given.
 
     Yields:
-        Each schedule that is faster than all before it. Nothing, if the schedule's pieces do not
-        each have one root at which they are summed.
+        Each schedule that is faster than all before it; no schedule if roots pass on unfinished
+        sums.
     """
     if SUMS_MEET_ANYWHERE in liberties_of(schedule):
         return
@@ -52,24 +56,24 @@ def improved(
     state = best = search.read(schedule)
     idle = 0
     for _ in itertools.count() if turns is None else range(turns):
-        known_s = best.seconds
+        before_s = best.seconds
         for step in (search.with_other_sizes, search.in_other_order):
             state = step(state)
             if state.seconds < best.seconds:
                 best = state
-                yield best.schedule
+                yield best.graph.origin
             if stop.reached(best.seconds):
                 return
-        idle = 0 if best.seconds < known_s * (1 - TUNING.least_gain) else idle + 1
+        idle = 0 if best.seconds < before_s * (1 - TUNING.least_gain) else idle + 1
         if idle and idle % TUNING.return_after == 0:
             state = best
 
 
 class _State(NamedTuple):
-    """A schedule with its transfers and sizes."""
+    """A schedule as a graph, with its sizes and its time."""
 
-    schedule: Schedule
-    known: Known
+    graph: TransferGraph
+    replay: "_Replay"
     size: NDArray[np.float64]
     """[P] bytes of each piece."""
     seconds: float
@@ -90,55 +94,61 @@ class Steps:
 
     def read(self, schedule: Schedule) -> _State:
         """A schedule, and its time."""
-        size = piece_bytes(schedule, self._gradient_bytes)
-        seconds = _Play(schedule, self._ready_at_s)(size).seconds
-        return _State(schedule, Known.of(schedule), size, seconds)
+        replay, size = (
+            _Replay(schedule, self._ready_at_s),
+            piece_bytes(schedule, self._gradient_bytes),
+        )
+        _, _, end = replay.times(size)
+        return _State(TransferGraph.of(schedule), replay, size, float(end.max()))
 
     def with_other_sizes(self, state: _State) -> _State:
         """The same transfers in the same order, with sizes that suit it."""
-        play = _Play(state.schedule, self._ready_at_s)
-        size, _ = resized(state.size, state.known.group, play, self._stop)
-        known, size = _without_tiny(state.known, size)
+        size, _ = resized(state.size, state.graph.group, state.replay.chains, self._stop)
+        graph, size = _without_tiny(state.graph, size)
         # In the order of rows: of two writes to a piece, the later may start sooner.
-        return self.read(known.schedule(known.row, size))
+        return self.read(graph.reordered(graph.row, size))
 
     def in_other_order(self, state: _State) -> _State:
         """The same transfers in another order; the same state if some transfers must wait."""
-        if earliest_starts(state.schedule, self._ready_at_s).any():
+        if state.replay.earliest_s.any():
             return state
-        start = _Play(state.schedule, self._ready_at_s).start_of(state.size)
-        order = _Order(state.known, state.size)
-        start, _ = order.search(start, self._rng, self._stop)
-        return self.read(state.known.schedule(start, state.size))
+        start, _, _ = state.replay.times(state.size)
+        order = _OrderSearch(state.graph, state.size)
+        start = order.search(start[state.graph.row], self._rng, self._stop)
+        return self.read(state.graph.reordered(start, state.size))
 
 
-class _Play:
-    """Plays a schedule's transfers in its order, with pieces of other sizes."""
+class _Replay:
+    """Simulates a schedule's transfers in its order, with pieces of other sizes."""
 
     def __init__(self, schedule: Schedule, ready_at_s: ReadyAt | None) -> None:
         self._schedule = schedule
         self._rate, self._overhead_s = rates(schedule), overheads(schedule)
-        self._earliest_s = earliest_starts(schedule, ready_at_s)
+        self.earliest_s = earliest_starts(schedule, ready_at_s)
         self._first = first_links(schedule)
         self._piece, self._source, self._target = (
             column.astype(np.int64) for column in (schedule.piece, schedule.source, schedule.target)
         )
-        # Transfers piece by piece, as in `Known`.
-        self._order = np.lexsort((schedule.round, schedule.piece))
 
-    def start_of(self, size: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[X] start of each transfer, piece by piece."""
-        return self._times(size)[0][self._order]
+    def times(self, size: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+        """[T] when each transfer starts, when it frees its links, and when it arrives.
 
-    def _times(self, size: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+        Args:
+            size: [P] bytes of each piece.
+        """
         hold_s = self._overhead_s + size[self._piece] / self._rate
-        start, end = play(self._schedule, self._rate, hold_s, self._earliest_s)
+        start, end = transfer_times(self._schedule, self._rate, hold_s, self.earliest_s)
         return start, start + hold_s, end
 
-    def __call__(self, size: NDArray[np.float64]) -> Played:
+    def chains(self, size: NDArray[np.float64]) -> CriticalChains:
+        """The chains that lead to the last transfer on each link, except for early ones.
+
+        Args:
+            size: [P] bytes of each piece.
+        """
         from gradweave.schedulers.improving.transfers_kernel import chains
 
-        start, free, end = self._times(size)
+        start, free, end = self.times(size)
         by_end = np.argsort(end, kind="stable")
         links, transfer = self._schedule.route_links
         place = np.empty(len(end), np.int64)
@@ -163,82 +173,86 @@ class _Play:
             self._first,
             self._schedule.pieces,
         )
-        return Played(seconds, per_byte, end[ends])
+        return CriticalChains(seconds, per_byte, end[ends])
 
 
-class _Order:
+class _OrderSearch:
     """Searches the order of transfers for pieces of given sizes.
 
-    Each step disturbs the times at which transfers started, plays the transfers backwards, the last
-    to end first, and forwards again, the last to start backwards first. The result is kept if it is
-    not slower.
+    Each step disturbs the start times at random, then lists the transfers backwards, the last to
+    end first, and forwards again, the last to start backwards first (forward-backward improvement,
+    as in `greedy.decoding`). The result is kept if it is not slower.
     """
 
-    def __init__(self, known: Known, size: NDArray[np.float64]) -> None:
-        self._known, self._size = known, size
-        self._forwards, self._backwards = known.trees(), known.trees(backwards=True)
-        self._part = np.arange(known.pieces)
-        self._hold_s = known.hold_s(size)
+    def __init__(self, graph: TransferGraph, size: NDArray[np.float64]) -> None:
+        from gradweave.schedulers.ordering.rank_kernel import reversed_precedence
+
+        self._graph, self._size = graph, size
+        self._forwards = graph.trees()
+        self._backwards = reversed_precedence(self._forwards)
+        self._part = np.arange(graph.pieces)
+        self._hold_s = graph.hold_s(size)
 
     def search(
         self, start: NDArray[np.float64], rng: np.random.Generator, stop: Stop
-    ) -> tuple[NDArray[np.float64], float]:
-        """[X] start times of the fastest order found, and its seconds."""
-        best, best_s = self._played(start)
-        now, now_s, failures, step = best, best_s, 0, 0
+    ) -> NDArray[np.float64]:
+        """[X] start times in the fastest order found."""
+        best, best_s = current, current_s = self._dispatched(self._forwards, start)
+        failures = step = 0
         while failures < TUNING.failures and not stop.reached():
-            tried = now if not step else now + self._disturbance(now, now_s, rng)
-            found, seconds = self._both_ways(tried)
+            disturbed = current
+            if step:
+                disturbed = current + self._disturbance(current, current_s, rng)
+            start, seconds = self._both_ways(disturbed)
             step += 1
-            if seconds <= now_s * (1 + TUNING.worse):
-                now, now_s = found, seconds
+            if seconds <= current_s * (1 + TUNING.worse):
+                current, current_s = start, seconds
             failures = 0 if seconds < best_s * (1 - TUNING.least_gain) else failures + 1
             if seconds < best_s:
-                best, best_s = found, seconds
-        return best, best_s
+                best, best_s = start, seconds
+        return best
 
     def _disturbance(
         self, start: NDArray[np.float64], seconds: float, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """[X] random seconds: for all transfers, for pieces, at some time, or for few pieces."""
-        known, count = self._known, len(start)
+        graph, count = self._graph, len(start)
         spread = seconds * 10 ** rng.uniform(*TUNING.spread)
         kind = int(rng.integers(4))
         if kind == 0:
             return rng.normal(size=count) * spread
         if kind == 1:
-            return rng.normal(size=known.pieces)[known.piece] * spread
+            return rng.normal(size=graph.pieces)[graph.piece] * spread
         if kind == 2:
             width = seconds * rng.uniform(*TUNING.width)
             near = abs(start - rng.uniform(0, seconds)) < width
             return np.where(near, rng.normal(size=count) * spread, 0.0)
-        few = rng.random(known.pieces) < TUNING.few / known.pieces
-        return np.where(few, TUNING.far * rng.normal(size=known.pieces), 0.0)[known.piece] * spread
+        few = rng.random(graph.pieces) < TUNING.few / graph.pieces
+        return np.where(few, TUNING.far * rng.normal(size=graph.pieces), 0.0)[graph.piece] * spread
 
     def _both_ways(self, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         back, _ = self._dispatched(self._backwards, -(start + self._hold_s))
         return self._dispatched(self._forwards, -(back + self._hold_s))
 
-    def _played(self, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        return self._dispatched(self._forwards, start)
-
-    def _dispatched(self, trees, urgency: NDArray) -> tuple[NDArray[np.float64], float]:
+    def _dispatched(self, trees: "Trees", urgency: NDArray) -> tuple[NDArray[np.float64], float]:
         from gradweave.schedulers.ordering.rank_kernel import dispatch
 
-        place = self._known.place
+        place = self._graph.place
         order = place[np.argsort(urgency, kind="stable")]
-        start, seconds, _ = dispatch(trees, self._known.wires, self._part, self._size, order)
+        start, seconds, _ = dispatch(trees, self._graph.wires, self._part, self._size, order)
         return start[place], seconds
 
 
-def _without_tiny(known: Known, size: NDArray[np.float64]) -> tuple[Known, NDArray[np.float64]]:
+def _without_tiny(
+    graph: TransferGraph, size: NDArray[np.float64]
+) -> tuple[TransferGraph, NDArray[np.float64]]:
     """Without pieces of hardly any bytes, which the others of their group take over."""
-    groups = int(known.group.max()) + 1
-    whole = np.bincount(known.group, size, groups)
-    number = np.bincount(known.group, minlength=groups)
-    tiny = size < TUNING.tiny * (whole / np.maximum(number, 1))[known.group]
+    groups = int(graph.group.max()) + 1
+    whole = np.bincount(graph.group, size, groups)
+    number = np.bincount(graph.group, minlength=groups)
+    tiny = size < TUNING.tiny * (whole / np.maximum(number, 1))[graph.group]
     if not tiny.any():
-        return known, size
-    kept = np.bincount(known.group, np.where(tiny, 0.0, size), groups)
-    size = (size * np.divide(whole, kept, out=np.ones(groups), where=kept > 0)[known.group])[~tiny]
-    return known.without(tiny), size
+        return graph, size
+    kept = np.bincount(graph.group, np.where(tiny, 0.0, size), groups)
+    size = (size * np.divide(whole, kept, out=np.ones(groups), where=kept > 0)[graph.group])[~tiny]
+    return graph.without(tiny), size

@@ -11,8 +11,8 @@ from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Played:
-    """The time of pieces of some sizes, and which pieces decide it."""
+class CriticalChains:
+    """The time of a schedule, and the chains of transfers that end near it."""
 
     seconds: float
     per_byte: NDArray[np.float64]
@@ -24,26 +24,26 @@ class Played:
 def resized(
     size: NDArray[np.float64],
     group: NDArray[np.int64],
-    play: Callable[[NDArray[np.float64]], Played],
+    simulate: Callable[[NDArray[np.float64]], CriticalChains],
     stop: Stop,
 ) -> tuple[NDArray[np.float64], float]:
     """Sizes for which the transfers, in the same order, end sooner; and the seconds.
 
     While the order of transfers stays the same, each chain of transfers takes a time that is linear
     in the sizes, and the last chain to end decides. A linear program chooses sizes within a region
-    around the best so far in which its chains end soonest; these are played, and their chains join
-    the program. The region grows when the prediction comes true, and shrinks when it does not.
+    around the incumbent that minimise the end of its chains; these are simulated, and their chains
+    join the program. The region grows when the prediction comes true, and shrinks when it does not.
 
     Args:
         size: [P] bytes of each piece.
         group: [P] number of the group of each piece; the bytes of each group stay the same.
-        play: plays the transfers for given sizes.
+        simulate: times the transfers for given sizes.
         stop: when to end.
 
     Source: a cutting-plane method with a trust region in the maximum norm (Marsten, Hogan and
         Blankenship, "The boxstep method for large-scale optimization", 1975).
     """
-    best = play(size)
+    best = simulate(size)
     program = _Program(size, group)
     program.add(best, size)
     reach, usual = TUNING.reach, size.mean()
@@ -55,7 +55,7 @@ def resized(
         sizes, predicted = found
         if predicted >= best.seconds * (1 - TUNING.least_gain):
             break
-        tried = play(sizes)
+        tried = simulate(sizes)
         program.add(tried, sizes)
         if tried.seconds < best.seconds:
             true = (best.seconds - tried.seconds) / (best.seconds - predicted)
@@ -67,7 +67,7 @@ def resized(
 
 
 class _Program:
-    """The linear program: sizes, as parts of all bytes, for which the known chains end soonest."""
+    """The linear program over sizes that minimises the end of the chains added so far."""
 
     def __init__(self, size: NDArray[np.float64], group: NDArray[np.int64]) -> None:
         from ortools.linear_solver import pywraplp
@@ -86,11 +86,11 @@ class _Program:
         self._unit: float = 0.0
         self._chains = set[bytes]()
 
-    def add(self, played: Played, size: NDArray[np.float64]) -> None:
-        """Adds chains: each ends no sooner, for other sizes, than their bytes make it."""
-        self._unit = self._unit or played.seconds
-        constant = (played.ends - played.per_byte @ size) / self._unit
-        for chain, seconds in zip(played.per_byte, constant.tolist(), strict=True):
+    def add(self, chains: CriticalChains, size: NDArray[np.float64]) -> None:
+        """Adds a lower bound on the time for each chain, linear in the sizes."""
+        self._unit = self._unit or chains.seconds
+        constant = (chains.ends - chains.per_byte @ size) / self._unit
+        for chain, seconds in zip(chains.per_byte, constant.tolist(), strict=True):
             key = chain.tobytes() + np.float64(seconds).tobytes()
             if key in self._chains:
                 continue
@@ -104,7 +104,7 @@ class _Program:
     def solved(
         self, least: NDArray[np.float64], most: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], float] | None:
-        """[P] bytes within limits, and when the known chains then end."""
+        """[P] bytes within limits, and the predicted seconds."""
         for size, low, high in zip(self._sizes, least.tolist(), most.tolist(), strict=True):
             size.SetBounds(low / self._bytes, high / self._bytes)
         if self._solver.Solve() != self._solver.OPTIMAL:

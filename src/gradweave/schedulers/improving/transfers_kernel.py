@@ -15,7 +15,7 @@ def dependencies(
     """Pairs of transfers of a piece of which the second must come after the first.
 
     A transfer needs all earlier writes to its piece at its source: the last copy, or the sums
-    before any copy. Writes count from the next round on. One that adds to a copy comes after it.
+    before any copy. Writes count from the next round on. A sum into a copy comes after it.
 
     Args:
         first: [P+1] index of each piece's first transfer.
@@ -79,7 +79,7 @@ def chains(
 ) -> NDArray[np.float64]:
     """[E, P] seconds per byte of each piece on the chain of transfers that leads to some ends.
 
-    Each transfer of a chain starts when the one before it arrives with its data, or frees a link.
+    Each transfer of a chain starts when its predecessor delivers its data or frees a link.
 
     Args:
         ends: [E] the last transfer of each chain.

@@ -129,6 +129,25 @@ def _large_enough(parts: Parts, least: float) -> NDArray[np.bool_]:
     return kept | largest
 
 
+def integer_shares(
+    share: NDArray[np.float64], group: NDArray[np.int64], whole: int = DENOMINATOR
+) -> NDArray[np.int64]:
+    """[P] shares within each group as integers with a given sum.
+
+    Args:
+        share: [P] share of each piece, in any unit.
+        group: [P] group of each piece, such as its block.
+        whole: the sum in each group.
+    """
+    fine = np.rint(share / np.bincount(group, share)[group] * DENOMINATOR)
+    fine = np.maximum(fine, 1).astype(np.int64)
+    shares = np.empty(len(share), np.int64)
+    for one in np.unique(group):
+        members = group == one
+        shares[members] = apportion(whole, fine[members])
+    return shares
+
+
 def schedule_of(
     topology: Topology, collective: Collective, parts: Parts, cut: Cut, start: NDArray
 ) -> Schedule:

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from gradweave import clock
 from gradweave.schedulers.carriers import Carrier, Plan
 from gradweave.schedulers.demand_tuning import TUNING
-from gradweave.schedulers.ordering.cuts import DENOMINATOR, Cut, in_turn, usual_share
+from gradweave.schedulers.ordering.cuts import Cut, in_turn, integer_shares, usual_share
 from gradweave.schedulers.ordering.periodic_schedule import slots_in_periods
 from gradweave.schedulers.packing.parts import Hops
 from gradweave.schedulers.packing.tuning import TUNING as ORDERING
 from gradweave.schedules.schedule import COPY, DEMAND, REDUCE, Schedule
-from gradweave.schedules.shares import apportion
 from gradweave.simulator import seconds
 from gradweave.stop import UNLIMITED, Stop
 
@@ -256,20 +255,7 @@ class Pieces:
             adds=(self._op[part, transfer] == REDUCE)
             & ~self._owns[plan.block[part], places["target"][hop]],
             collective=DEMAND,
-            shares=_integers(cut.share[by_block], block[by_block]),
+            shares=integer_shares(cut.share[by_block], block[by_block]),
             demand=plan.demand,
             block=block[by_block],
         )
-
-
-def _integers(share: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[P] shares of each block as integers.
-
-    Args:
-        share: [P] share of each piece, in any unit.
-        block: [P] block of each piece, ascending.
-    """
-    whole = np.bincount(block, share)[block]
-    fine = np.maximum(np.rint(share / whole * DENOMINATOR), 1).astype(np.int64)
-    cuts = np.flatnonzero(np.diff(block)) + 1
-    return np.concatenate([apportion(DENOMINATOR, one) for one in np.split(fine, cuts)])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.schedulers.packing.linear_program import Stage, Tree
 from gradweave.schedulers.packing.paths import CheapestPaths
-from gradweave.schedules.schedule import COPY, REDUCE, Schedule
+from gradweave.schedules.schedule import COPY, REDUCE, Schedule, distinct_rows
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 
@@ -90,17 +90,11 @@ class _Columns:
     @classmethod
     def of(cls, old: Schedule, topology: Topology, now: NDArray[np.int64]) -> "_Columns":
         rank = np.where(now >= 0, topology.rank[now], -1).astype(np.int64)
-        number: dict[bytes, int] = {}
-        route = np.empty(old.num_transfers, np.int64)
-        offsets = old.route_offsets.tolist()
-        for row in range(old.num_transfers):
-            key = old.route_nodes[offsets[row] : offsets[row + 1]].tobytes()
-            route[row] = number.setdefault(key, len(number))
+        first, route = distinct_rows(old.route_nodes, old.route_offsets)
         slow = _slowed(old.topology, topology, now)
         links, slowed = [], []
-        for key in number:
-            nodes = np.frombuffer(key, old.route_nodes.dtype)
-            here = now[nodes]
+        for row in first.tolist():
+            here = now[np.array(old.route(row))]
             after = topology.find_links(here[:-1], here[1:])
             gone = (here < 0).any() or (after < 0).any() or topology.is_server[here[1:-1]].any()
             links.append(() if gone else tuple(after.tolist()))

@@ -352,6 +352,5 @@ def solve_for_jobs(
     improves = goal.objective.name == "makespan"
     search = Search(goal, seed, stop.part(1 - TUNING.improving) if improves else stop, progress)
     search.try_each(strategies)
-    search.stop = stop
-    search.improve()
+    search.improve(stop)
     return search.solution()

@@ -106,9 +106,8 @@ def solve_for_seconds(
             if not stop.reached() and goal.leaves_bandwidth(search.best):
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
-        search.stop = until
-        if not repairs.plans:  # a repaired plan is to keep transfers as they were
-            search.improve()
+        if not repairs.plans:  # a repaired plan should keep transfers as they were
+            search.improve(until)
     progress("finding the lower bound on time")
     return goal.compared_with_own(repairs.kept_in(search))
 

@@ -129,7 +129,7 @@ class Search:
     def __init__(self, goal: Goal, seed: int, stop: Stop, progress: Callable[[str], None]) -> None:
         self.goal, self.seed, self.stop = goal, seed, stop
         self.best: Candidate | None = None
-        self.found: list[Candidate] = []
+        self._candidates: list[Candidate] = []
         self.attempts: list[Attempt] = []
         self._progress, self._begun = progress, clock.now()
         self._used_up, self._cut_short = stop.part(SEARCHING), False
@@ -194,23 +194,26 @@ class Search:
         if found is None:
             return
         self.goal.learn(found)
-        self.found.append(found)
+        self._candidates.append(found)
         if self.best is None or found.value < self.best.value:
             self.best = found
 
-    def improve(self) -> None:
+    def improve(self, stop: Stop) -> None:
         """Improves some of the best schedules a little, and the best of these until time is up.
 
-        It ends near the bound. Without a time limit, only the best schedule is improved, for as
-        many turns.
+        The search ends near the bound. Without a time limit, only the best schedule is improved,
+        for as many turns.
+
+        Args:
+            stop: when to end.
         """
         if self.best is None:
             return
         self._progress(f"improving order and sizes{self.goal.so_far(self.best)}")
-        near = self.stop.at(self.goal.target * (1 + TUNING.improved_near))
+        near = stop.at(self.goal.target * (1 + TUNING.improved_near))
         starts = {
             one.value: one
-            for one in sorted(self.found, key=lambda one: one.value)
+            for one in sorted(self._candidates, key=lambda one: one.value)
             if one.value <= TUNING.improvable * self.best.value
             and one.schedule.num_transfers <= TUNING.max_improved_transfers
             and self.goal.improvable(one)

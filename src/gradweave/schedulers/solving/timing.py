@@ -70,12 +70,13 @@ def timing_of(
     topology = schedule.topology
     ready_at_s = planned_ready_times(schedule) if ready_at_s is None else ready_at_s
     rooted = np.bincount(topology.rank[schedule.root], schedule.share, topology.num_servers)
+    equal_roots = bool(np.ptp(rooted) < ROUNDING)
     liberties = liberties_of(schedule)
     bound = seconds_bound(
         topology,
         schedule.collective,
         gradient_bytes,
-        equal_roots=bool(np.ptp(rooted) < ROUNDING),
+        equal_roots=equal_roots,
         roots=np.flatnonzero(rooted),
         trees=SUMS_MEET_ANYWHERE not in liberties,
         aggregating_switches=bool(schedule.scheduler.options.get("aggregating_switches")),
@@ -86,8 +87,8 @@ def timing_of(
         for model in ("events", "rounds")
     )
     timing = Timing(gradient_bytes, events, barriers, bound)
-    whole = schedule.collective == "all_reduce" or bool(np.ptp(rooted) < ROUNDING)
-    if topology.num_servers <= MAX_SLOTTED and whole and not liberties:
+    every_root = equal_roots or schedule.collective == "all_reduce"
+    if topology.num_servers <= MAX_SLOTTED and every_root and not liberties:
         for slots in FEW_SLOTS, None:
             if timing.gap < SLOTTED_GAP or (slots is None and seconds_left < SLOTS_S):
                 break

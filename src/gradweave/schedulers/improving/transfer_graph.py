@@ -1,28 +1,29 @@
-"""A schedule's transfers piece by piece, with what each waits for; in other orders and sizes."""
+"""A schedule's transfers and their precedence, to order them and size their pieces again."""
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.kernels.wires import Wires, wires_over
-from gradweave.schedulers.ordering.cuts import DENOMINATOR
-from gradweave.schedules.schedule import REDUCE, Schedule
-from gradweave.schedules.shares import apportion
-from gradweave.topology.topology import Topology
+from gradweave.schedulers.ordering.cuts import DENOMINATOR, integer_shares
+from gradweave.schedules.schedule import REDUCE, Schedule, distinct_rows, take_rows
+from gradweave.simulator.seconds import first_links
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Known:
+class TransferGraph:
     """Transfers that may start in any order in which each has the data that it sends.
 
     X transfers are sorted by piece, and in the schedule's order within a piece.
     """
 
-    topology: Topology
-    like: Schedule
+    origin: Schedule
     """The schedule that was read."""
     wires: Wires
     """The distinct routes."""
@@ -45,13 +46,14 @@ class Known:
     """[E] pairs of transfers of which the second must come after the first."""
 
     @staticmethod
-    def of(schedule: Schedule) -> "Known":
+    def of(schedule: Schedule) -> "TransferGraph":
         """Reads a valid schedule."""
         from gradweave.schedulers.improving.transfers_kernel import dependencies
 
         topology = schedule.topology
         order = np.lexsort((schedule.round, schedule.piece))
-        links, first_link, hop = _distinct_routes(schedule)
+        rows, hop = distinct_rows(schedule.route_nodes, schedule.route_offsets)
+        links, first_link = take_rows(schedule.route_links[0], first_links(schedule), rows)
         counts = np.bincount(schedule.piece, minlength=schedule.pieces)
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         op = schedule.op[order].astype(np.int64)
@@ -69,10 +71,9 @@ class Known:
             group = schedule.block.astype(np.int64)
         elif schedule.collective != "all_reduce":
             group = root
-        return Known(
-            topology,
+        return TransferGraph(
             schedule,
-            wires_over(topology, links, first_link),
+            wires_over(topology, links.astype(np.int64), first_link),
             first,
             order,
             hop[order],
@@ -104,23 +105,19 @@ class Known:
         """[X] index of each transfer in arrays [P, M]."""
         return self.piece * self.most + np.arange(len(self.hop)) - self.first[self.piece]
 
-    def trees(self, *, backwards: bool = False) -> Any:
-        """The transfers as `event_simulation_kernel.Trees`, each piece a part of its own.
-
-        Args:
-            backwards: whether time runs backwards, so that a transfer waits for those that need it.
-        """
+    def trees(self) -> "Trees":
+        """The transfers for event simulation, with each piece as a separate part."""
         from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
         shape = (self.pieces, self.most)
-        before, after = (self.after, self.before) if backwards else (self.before, self.after)
         cells = shape[0] * shape[1]
         hop = np.full(cells, -1)
         hop[self.place] = self.hop
-        waits = np.bincount(self.place[after], minlength=cells)
-        ends = np.cumsum(np.bincount(self.place[before], minlength=cells))
+        waits = np.bincount(self.place[self.after], minlength=cells)
+        ends = np.cumsum(np.bincount(self.place[self.before], minlength=cells))
         first = np.concatenate([[0], ends])
-        following = (self.place % self.most)[after[np.argsort(self.place[before], kind="stable")]]
+        by_first = np.argsort(self.place[self.before], kind="stable")
+        following = self.place[self.after[by_first]] % self.most
         nothing = np.zeros(shape)
         rows = first[np.arange(shape[0])[:, None] * shape[1] + np.arange(shape[1] + 1)]
         return Trees(
@@ -136,7 +133,7 @@ class Known:
         wires, hop = self.wires, self.hop
         return wires.overhead[hop] + size[self.piece] / wires.rate[hop]
 
-    def schedule(self, start: NDArray, size: NDArray[np.float64]) -> Schedule:
+    def reordered(self, start: NDArray, size: NDArray[np.float64]) -> Schedule:
         """The schedule in which transfers start in this order.
 
         Args:
@@ -146,25 +143,25 @@ class Known:
         from gradweave.schedulers.ordering.lower import lower
 
         order = np.argsort(start, kind="stable")
-        hop, piece, like = self.hop[order], self.piece[order], self.like
+        origin = self.origin
         columns: dict[str, Any] = {}
-        if like.demand is not None and like.block is not None:
-            columns = {"demand": like.demand, "block": self.group}
+        if origin.demand is not None and origin.block is not None:
+            columns = {"demand": origin.demand, "block": self.group}
         return lower(
-            self.topology,
+            origin.topology,
             self.wires.links,
             self.wires.first,
-            hop,
-            piece=piece,
+            self.hop[order],
+            piece=self.piece[order],
             op=self.op[order],
             root=self.root,
             adds=self.adds[order],
-            collective=vars(like)["collective"],
-            shares=self._integers(size),
+            collective=vars(origin)["collective"],
+            shares=self._shares(size),
             **columns,
         )
 
-    def without(self, pieces: NDArray[np.bool_]) -> "Known":
+    def without(self, pieces: NDArray[np.bool_]) -> "TransferGraph":
         """The transfers of other pieces.
 
         Args:
@@ -187,33 +184,9 @@ class Known:
             after=number[self.after[pairs]],
         )
 
-    def _integers(self, size: NDArray[np.float64]) -> NDArray[np.int64]:
+    def _shares(self, size: NDArray[np.float64]) -> NDArray[np.int64]:
         """[P] sizes as integer shares, with the same sum in each group."""
-        groups = int(self.group.max()) + 1
-        whole = np.bincount(self.group, size, groups)[self.group]
-        fine = np.maximum(np.rint(size / whole * DENOMINATOR), 1).astype(np.int64)
-        if groups == 1:
-            return fine
-        shares, each = np.empty(len(size), np.int64), DENOMINATOR
-        if self.like.demand is None:
-            each //= self.topology.num_servers
-        for one in np.unique(self.group):
-            mine = np.flatnonzero(self.group == one)
-            shares[mine] = apportion(each, fine[mine])
-        return shares
-
-
-def _distinct_routes(
-    schedule: Schedule,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Links of the distinct routes, [H+1] where each begins, and [T] each transfer's route."""
-    number: dict[bytes, int] = {}
-    links, _ = schedule.route_links
-    links = links.astype(np.int64)
-    ends = schedule.route_offsets.astype(np.int64) - np.arange(schedule.num_transfers + 1)
-    hop = np.empty(schedule.num_transfers, np.int64)
-    for row, (begin, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
-        hop[row] = number.setdefault(links[begin:end].tobytes(), len(number))
-    routes = [np.frombuffer(one, np.int64) for one in number]
-    first = np.concatenate([[0], np.cumsum([len(one) for one in routes])]).astype(np.int64)
-    return np.concatenate(routes), first, hop
+        if not self.group.any():
+            return np.maximum(np.rint(size / size.sum() * DENOMINATOR), 1).astype(np.int64)
+        roots = self.origin.topology.num_servers if self.origin.demand is None else 1
+        return integer_shares(size, self.group, DENOMINATOR // roots)
