@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from gradweave.topology import Topology, mi250_box
+from gradweave.topology import Topology, gpu_boxes
 from gradweave.topology.topology import DEVICE_OVERHEAD_S
 
 GBYTES = 1e9
@@ -23,7 +23,7 @@ class Kind:
     per_card: int = 1
     """GPUs on a network card."""
     switch_gbytes_per_s: float | None = None
-    """Of a GPU's link to the box's switch; None where links are direct, as in `mi250_box`."""
+    """Of a GPU's link to the box's switch; None where links are direct, as in `mi250`."""
 
 
 KINDS = {
@@ -84,7 +84,7 @@ def _inside(box: Kind, count: int) -> tuple[list[tuple[int, int]], list[float]]:
     if box.switch_gbytes_per_s is not None:
         pairs = [(gpu, servers + gpu // box.gpus) for gpu in range(servers)]
         return pairs, [box.switch_gbytes_per_s] * servers
-    one = mi250_box()
+    one = gpu_boxes("mi250")
     once = np.flatnonzero(one.source < one.target)
     pairs = [
         (number * box.gpus + a, number * box.gpus + b)

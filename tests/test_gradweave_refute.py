@@ -29,7 +29,7 @@ PROOFS = Path(__file__).parents[1] / "benchmarks" / "refutations"
 
 
 def network(spec: str) -> gw.topology.Topology:
-    return gw.topology.dgx1v() if spec == "dgx1v" else gw.topology.from_spec(spec)
+    return gw.topology.gpu_boxes("dgx1v") if spec == "dgx1v" else gw.topology.from_spec(spec)
 
 
 def test_it_imports_the_standard_library_alone():

@@ -39,7 +39,7 @@ FEWEST: list[tuple[str, dict[str, Any]]] = [
 
 
 def network(spec: str) -> Topology:
-    return gw.topology.dgx1v() if spec == "dgx1v" else from_spec(spec)
+    return gw.topology.gpu_boxes("dgx1v") if spec == "dgx1v" else from_spec(spec)
 
 
 def fewest(topology: Topology, options: dict[str, Any]) -> dict[str, Any]:

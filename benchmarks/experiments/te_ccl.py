@@ -130,7 +130,7 @@ def ndv2_as_solved(chassis: int) -> Machine:
 
 def _join_boxes(made: Machine, chassis: int) -> None:
     """The links within each box of 8 GPUs."""
-    box = gw.topology.dgx1v()
+    box = gw.topology.gpu_boxes("dgx1v")
     most = box.bandwidth_bytes_per_s.max()
     ends = zip(box.source.tolist(), box.target.tolist(), box.bandwidth_bytes_per_s, strict=True)
     for source, target, bandwidth in ends:

@@ -28,6 +28,8 @@ NETWORKS = (
     "fat_tree:4",
     "star:5",
     "complete:4",
+    "circulant:n=8,jumps=1.3",
+    "hyperx:2x3",
     "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1",
     "irregular",
     "lopsided",

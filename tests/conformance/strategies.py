@@ -57,6 +57,7 @@ NO_CYCLE_BOTH_WAYS = frozenset(
         # Servers with one port must leave by the port by which they are entered.
         *(f"jellyfish:reference=J{switches}" for switches in (10, 15, 20)),
         *("fat_tree:4", "star:5", "jellyfish:switches=5,degree=3,servers_per_switch=2,seed=1"),
+        "hyperx:2x3",
     )
 )
 
@@ -72,7 +73,7 @@ NO_GROUPS = frozenset(
         *(f"dcell:n={n},k=1" for n in (4, 5, 6)),  # groups, but no two servers on a switch across
         *(f"jellyfish:reference=J{switches}" for switches in (10, 15, 20)),
         *("ring:8", "mesh:3x3", "torus:3x3", "hypercube:3", "star:5", "complete:4", "complete:2"),
-        *("irregular", "lopsided"),
+        *("circulant:n=8,jumps=1.3", "hyperx:2x3", "irregular", "lopsided"),
     )
 )
 """Networks that do not consist of groups of equally many servers."""

@@ -19,7 +19,7 @@ from gradweave.report.picture.shapes import Label
 from gradweave.schedulers import Ring
 from gradweave.schedules.schedule import COPY, REDUCE, Schedule, StatedBound
 from gradweave.simulator.seconds import event_seconds
-from gradweave.topology import Topology, bcube, dgx1v, leaf_spine, ring
+from gradweave.topology import Topology, bcube, gpu_boxes, leaf_spine, ring
 from gradweave.topology.formats.files import read
 from tests.report.small_schedules import (
     ring_all_reduce,
@@ -594,7 +594,7 @@ def test_by_time_it_arrives_in_the_time_that_is_said(opened: Opened) -> None:
 
 @pytest.mark.parametrize(
     ("topology", "number"),
-    [(bcube(3, 1), 2), (dgx1v(), 1), (ring(5), 0), (leaf_spine(3, 2, 3), 1)],
+    [(bcube(3, 1), 2), (gpu_boxes("dgx1v"), 1), (ring(5), 0), (leaf_spine(3, 2, 3), 1)],
     ids=["bars", "bows", "ring", "racks"],
 )
 def test_pictures_lie_where_the_page_has_them(

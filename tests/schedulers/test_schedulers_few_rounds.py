@@ -252,7 +252,7 @@ def test_who_has_others_below_in_one_tree_has_none_in_the_other(count):
 
 
 def test_a_double_tree_with_chains_crosses_between_boxes_in_trees_alone():
-    boxes = gw.topology.a100_box(boxes=4)
+    boxes = gw.topology.gpu_boxes("a100", boxes=4)
     made = DoubleTree(chains=True).schedule(boxes)
     crossing = made.source // 8 != made.target // 8
     # 8 channels of 2 trees of 4 boxes, up and down.

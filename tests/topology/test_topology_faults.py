@@ -145,7 +145,7 @@ def test_a_leaf_server_takes_its_switch_with_it():
     degraded = gt.without_servers(net, [4])
     # Its switch still forwards for others.
     assert len(degraded.topology.switches) == 10
-    box = gt.a100_box(boxes=2)
+    box = gt.gpu_boxes("a100", boxes=2)
     degraded = gt.without_servers(box, [3])
     assert degraded.node_map[[3, 18 + 3]].tolist() == [-1, -1]  # the GPU and its network card
     assert len(degraded.topology.switches) == 18
@@ -164,7 +164,7 @@ def test_slow_links():
 
 
 def test_slow_links_among_unequal_ones():
-    slow = gt.slowed(gt.dgx1v(), {(0, 3): 0.5}).topology
+    slow = gt.slowed(gt.gpu_boxes("dgx1v"), {(0, 3): 0.5}).topology
     assert slow.capacity[slow.find_links(np.array(0), np.array(3))] == 1  # one of two NVLinks left
     assert np.allclose(slow.bandwidth_bytes_per_s, 20e9 * slow.capacity)
     all_slow = gt.slowed(gt.ring(3), dict.fromkeys(pairs(gt.ring(3)), 0.1)).topology

@@ -49,11 +49,14 @@ def test_samples_survive_saving(tmp_path, sample):
 @pytest.mark.parametrize(
     ("sample", "machine"),
     [
-        ("dgx1v.xml", gt.dgx1v()),
-        ("mi250.xml", gt.mi250_box(link=Link(36e9, overhead_s=0.0))),  # as RCCL counts a link
+        ("dgx1v.xml", gt.gpu_boxes("dgx1v")),
+        (
+            "mi250.xml",
+            gt.gpu_boxes("mi250", link=Link(36e9, overhead_s=0.0)),
+        ),  # as RCCL counts a link
         (
             "dgx_a100.xml",
-            gt.a100_box(link=Link(240e9, overhead_s=0.0)),
+            gt.gpu_boxes("a100", link=Link(240e9, overhead_s=0.0)),
         ),  # as NCCL counts twelve NVLinks
     ],
 )
@@ -323,12 +326,12 @@ def test_xml_may_be_graphml(tmp_path):
 def test_the_reader_can_be_called():
     content = (DATA / "dgx1v.xml").read_bytes()
     net = topology_from_nccl_xml(content, "box", pcie=False)
-    assert net.name == "box" and net.same_network(gt.dgx1v())
+    assert net.name == "box" and net.same_network(gt.gpu_boxes("dgx1v"))
 
 
 def test_msccl_links_are_target_by_source():
     net = gt.read(DATA / "dgx1.msccl.json")
-    reference = gt.dgx1v(link=Link())
+    reference = gt.gpu_boxes("dgx1v", link=Link())
     match = nx.algorithms.isomorphism.numerical_edge_match("capacity", 0)
     assert nx.is_isomorphic(gt.to_networkx(net), gt.to_networkx(reference), edge_match=match)
     assert set(net.bandwidth_bytes_per_s / net.capacity) == {Link().bandwidth_bytes_per_s}

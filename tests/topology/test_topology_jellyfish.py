@@ -102,8 +102,8 @@ def test_reference_graphs_are_those_of_the_file(name):
         (lambda: gt.jellyfish(10, 1), "cannot be connected"),
         (lambda: gt.jellyfish(1, 0), "switches must be at least 2"),
         (
-            lambda: gt.jellyfish(10, 3, servers_per_switch=0),
-            "servers_per_switch must be at least 1",
+            lambda: gt.jellyfish(10, 3, servers_per_switch=-1),
+            "servers_per_switch must be at least 0",
         ),
         (lambda: gt.jellyfish(10, 3, seed=-1), "seed must be at least 0"),
         (lambda: gt.jellyfish(1000, 3, servers_per_switch=2000), "nodes; at most"),

@@ -10,8 +10,14 @@ import pytest
 import gradweave.topology as gt
 from gradweave.errors import GradweaveError, TopologyError
 from gradweave.topology import Link
-from gradweave.topology.families.machines import DGX1V_LINK, TPU_LINKS
+from gradweave.topology.families.accelerator_tori import TPU_LINKS
+from gradweave.topology.families.machines import BOXES
 
+LEAF_SPINES = [
+    "leaf_spine:leaves=2,spines=1,servers_per_leaf=1",
+    "leaf_spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=3",
+    "leaf_spine:leaves=3,spines=3,servers_per_leaf=4,oversubscription=3/2",
+]
 SPECS = [
     "dgx1v",
     "mi250",
@@ -19,13 +25,24 @@ SPECS = [
     "a100:nvswitches=6",
     "a100:boxes=2",
     "a100:boxes=3,nvswitches=6,rails=8,nic=400Gbit/s",
+    "h100",
+    "h100:boxes=4,rails=8,boxes_per_leaf=2,spines=4,oversubscription=2",
+    "b200:boxes=2,nvswitches=2,rails=2,spines=1",
+    "gb200_nvl72",
+    "gb200_nvl72:boxes=2,rails=4",
+    "mi300x",
+    "mi300x:boxes=2,rails=8",
+    "dgx1v:boxes=2,nic=100Gbit/s",
+    "trn2",
+    "trn2:instances=4",
     "tpu_v4:4x4x4",
+    "tpu_v4:4x4x8,wrap=twisted",
+    "tpu_v4:4x8x8,wrap=twisted",
+    "tpu_v5p:2x2x4,wrap=slice",
     "tpu_v5e:4x4",
     "tpu_v5p:2x3x2",
     "tpu_v6e:8",
-    "leaf_spine:leaves=2,spines=1,servers_per_leaf=1",
-    "leaf_spine:leaves=4,spines=2,servers_per_leaf=4,oversubscription=3",
-    "leaf_spine:leaves=3,spines=3,servers_per_leaf=4,oversubscription=3/2",
+    *LEAF_SPINES,
     "dragonfly:groups=9,routers_per_group=4,servers_per_router=2,global_links=2",
     "dragonfly:groups=3,routers_per_group=2,servers_per_router=1,global_links=1",
     "dragonfly:groups=1,routers_per_group=4,servers_per_router=3,global_links=1",
@@ -107,7 +124,7 @@ def test_files_keep_them(tmp_path, spec, suffix):
 
 
 def test_dgx1v_is_the_hybrid_cube_mesh():
-    net = gt.dgx1v()
+    net = gt.gpu_boxes("dgx1v")
     assert (net.num_servers, len(net.switches), net.num_links) == (8, 0, 16)
     assert ports(net).tolist() == [6] * 8  # six NVLinks a GPU
     assert ports(net, "bandwidth_bytes_per_s").tolist() == [120e9] * 8
@@ -122,18 +139,18 @@ def test_dgx1v_is_the_hybrid_cube_mesh():
 
 
 def test_dgx1v_all_gather_takes_the_known_time():
-    assert all_gather_seconds_a_byte(gt.dgx1v(link=Link(1.0))) == Fraction(7, 48)
+    assert all_gather_seconds_a_byte(gt.gpu_boxes("dgx1v", link=Link(1.0))) == Fraction(7, 48)
 
 
 def test_a100_box_all_gather_has_the_known_bandwidth():
     for nvswitches in (1, 2):
-        bandwidth = 1 / all_gather_seconds_a_byte(gt.a100_box(nvswitches=nvswitches))
+        bandwidth = 1 / all_gather_seconds_a_byte(gt.gpu_boxes("a100", nvswitches=nvswitches))
         assert bandwidth == Fraction(300 * 10**9 * 8, 7)
         assert f"{float(bandwidth) / 1e9:.1f}" == "342.9"
 
 
 def test_a100_boxes():
-    net = gt.a100_box(boxes=2)
+    net = gt.gpu_boxes("a100", boxes=2)
     nvswitches, cards, fabric = net.switches[:2], net.switches[2:18], net.switches[18:]
     assert (net.num_servers, len(fabric), net.num_links) == (16, 1, 48)
     assert sorted(set(net.bandwidth_bytes_per_s)) == [25e9, 300e9]
@@ -151,7 +168,7 @@ def test_a100_boxes():
 
 
 def test_a100_rails_join_the_same_cards_of_all_boxes():
-    net = gt.a100_box(boxes=4, rails=8)
+    net = gt.gpu_boxes("a100", boxes=4, rails=8)
     graph = undirected(net, "capacity")
     for rail, outer in enumerate(net.switches[-8:].tolist()):
         gpus = [min(graph[card]) for card in graph[outer]]
@@ -160,13 +177,13 @@ def test_a100_rails_join_the_same_cards_of_all_boxes():
 
 def test_a100_nvswitches_share_the_nvlinks():
     for nvswitches in (1, 2, 3, 4, 6, 12):
-        net = gt.a100_box(nvswitches=nvswitches)
+        net = gt.gpu_boxes("a100", nvswitches=nvswitches)
         assert np.diff(net.first_link)[:8].tolist() == [nvswitches] * 8
         assert np.allclose(ports(net, "bandwidth_bytes_per_s")[:8], 300e9)
 
 
 def test_mi250_box():
-    net = gt.mi250_box()
+    net = gt.gpu_boxes("mi250")
     assert (net.num_servers, len(net.switches), net.num_links) == (16, 0, 28)
     assert ports(net).tolist() == [7] * 16
     assert ports(net, "bandwidth_bytes_per_s").tolist() == [350e9] * 16
@@ -181,6 +198,114 @@ def test_mi250_box():
         *halves, edge_match=nx.algorithms.isomorphism.numerical_edge_match("weight", 1)
     )
     assert nx.cut_size(graph, range(8), weight="weight") == 6
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "both_ways_gbytes_per_s", "nic_gbits"),
+    [
+        ("a100", 8, 600, 200),
+        ("h100", 8, 900, 400),  # NVIDIA counts both directions
+        ("b200", 8, 14_400 / 8, 400),
+        ("gb200_nvl72", 72, 129_600 / 72, 400),
+        ("mi300x", 8, 896, 400),
+    ],
+)
+def test_boxes_have_the_published_bandwidths(machine, gpus, both_ways_gbytes_per_s, nic_gbits):
+    net = gt.gpu_boxes(machine, boxes=2)
+    out = ports(net, "bandwidth_bytes_per_s")[: net.num_servers]
+    assert net.num_servers == 2 * gpus
+    assert np.allclose(out, both_ways_gbytes_per_s * 1e9 / 2 + nic_gbits * 1e9 / 8)
+    inside = ports(gt.gpu_boxes(machine), "bandwidth_bytes_per_s")[:gpus]
+    assert np.allclose(inside, both_ways_gbytes_per_s * 1e9 / 2)
+
+
+def test_mi300x_gpus_are_all_linked():
+    net = gt.gpu_boxes("mi300x")
+    assert nx.is_isomorphic(gt.to_networkx(net).to_undirected(), nx.complete_graph(8))
+
+
+@pytest.mark.parametrize(
+    ("machine", "boxes", "rails", "group", "spines", "excess"),
+    [("h100", 4, 8, 2, 4, 2), ("a100", 6, 2, 3, 1, 1), ("gb200_nvl72", 2, 4, 1, 2, "3/2")],
+)
+def test_rails_and_spines(machine, boxes, rails, group, spines, excess):
+    net = gt.gpu_boxes(
+        machine,
+        boxes,
+        rails=rails,
+        boxes_per_leaf=group,
+        spines=spines,
+        oversubscription=excess,
+    )
+    gpus, leaves = net.num_servers // boxes, boxes // group * rails
+    leaf, spine = net.switches[-spines - leaves : -spines], net.switches[-spines:]
+    graph = gt.to_networkx(net).to_undirected()
+    for number, node in enumerate(leaf.tolist()):
+        unit, rail = divmod(number, rails)
+        below = [min(graph[card]) for card in graph[node] if card not in spine]
+        assert sorted(below) == [
+            gpu
+            for gpu in range(unit * group * gpus, (unit + 1) * group * gpus)
+            if gpu % gpus % rails == rail
+        ]
+        assert set(graph[node]) >= set(spine.tolist())
+        down = len(below) * BOXES[machine].nic_bytes_per_s
+        up = net.bandwidth_bytes_per_s[(net.source == node) & np.isin(net.target, spine)]
+        assert up.sum() * float(Fraction(excess)) == pytest.approx(down)
+
+
+def test_trn2_is_a_torus_and_its_ultraserver_rings_of_half_the_bandwidth():
+    box, ultra = gt.trn2(), gt.trn2(instances=4)
+    assert nx.is_isomorphic(gt.to_networkx(box).to_undirected(), nx.hypercube_graph(4))
+    torus = nx.grid_graph((4, 4, 4), periodic=True)
+    assert nx.is_isomorphic(gt.to_networkx(ultra).to_undirected(), torus)
+    slow = ultra.bandwidth_bytes_per_s == 64e9
+    assert (abs(ultra.source - ultra.target)[slow] % 16 == 0).all() and slow.sum() == 2 * 64
+    # As published for a chip, in both directions: 1024 GB/s inside, 256 GB/s to other instances.
+    assert 2 * ports(box, "bandwidth_bytes_per_s")[0] == 1024e9
+    assert 2 * ports(ultra, "bandwidth_bytes_per_s")[0] == 1280e9
+
+
+@pytest.mark.parametrize("a", [4, 8])
+def test_twisted_slices_are_the_lattices_of_the_paper(a):
+    """Camarero et al.: FCC(a) and BCC(a), by their generating matrices and closed forms."""
+    fcc, bcc = ((2 * a, a, a), (0, a, 0), (0, 0, a)), ((2 * a, 0, a), (0, 2 * a, a), (0, 0, a))
+    averages = {
+        "fcc": (7 * a**4 - 2 * a**2) / (4 * (2 * a**3 - 1)),
+        "bcc": (35 * a**4 - 8 * a**2) / (8 * (4 * a**3 - 1)),
+    }
+    for sizes, matrix, average in (
+        ((a, a, 2 * a), fcc, averages["fcc"]),
+        ((a, 2 * a, 2 * a), bcc, averages["bcc"]),
+    ):
+        net = gt.tpu_torus(sizes, wrap="twisted")
+        hops = gt.hop_distances(net)[0]  # it looks alike from every chip
+        assert hops.max() == 3 * a // 2
+        assert hops.sum() / (net.num_servers - 1) == pytest.approx(average)
+        assert set(ports(net)) == {6}
+        if a == 4:
+            lattice = nx.Graph()
+            for point in itertools.product(*(range(matrix[i][i]) for i in range(3))):
+                for step in np.eye(3, dtype=int):
+                    lattice.add_edge(point, _reduced(np.array(point) + step, matrix))
+            assert nx.is_isomorphic(gt.to_networkx(net).to_undirected(), lattice)
+
+
+def _reduced(point, matrix):
+    """The point of the same class modulo the columns of an upper triangular matrix."""
+    for axis in (2, 1, 0):
+        point = point - point[axis] // matrix[axis][axis] * np.array(matrix)[:, axis]
+    return tuple(point.tolist())
+
+
+def test_partial_slices_wrap_as_the_shape_does():
+    assert gt.tpu_torus((2, 2, 4), wrap="slice").same_network(
+        gt.mesh((2, 2, 4), link=TPU_LINKS["v4"][1])
+    )
+    assert gt.tpu_torus((4, 8, 4), wrap="slice").same_network(gt.tpu_torus((4, 8, 4)))
+    graph = gt.to_networkx(gt.tpu_torus((8, 16), "v5e", wrap="slice")).to_undirected()
+    wanted = nx.cartesian_product(nx.path_graph(8), nx.cycle_graph(16))
+    assert nx.is_isomorphic(graph, wanted)
 
 
 @pytest.mark.parametrize("generation", TPU_LINKS)
@@ -269,7 +394,15 @@ def test_nodes_stand_apart(spec):
 
 
 @pytest.mark.parametrize(
-    "spec", ["dgx1v", "mi250", "a100:nvswitches=6", "a100:boxes=2,rails=4", *SPECS[10:13]]
+    "spec",
+    [
+        "dgx1v",
+        "mi250",
+        "a100:nvswitches=6",
+        "a100:boxes=2,rails=4",
+        "h100:boxes=4,rails=8,boxes_per_leaf=2,spines=4",
+        *LEAF_SPINES,
+    ],
 )
 def test_links_pass_over_no_other_node(spec):
     net = gt.from_spec(spec)
@@ -285,7 +418,7 @@ def test_links_pass_over_no_other_node(spec):
 
 
 def test_very_large_networks_have_no_drawing():
-    assert gt.a100_box(boxes=100).positions is None
+    assert gt.gpu_boxes("a100", boxes=100).positions is None
     assert gt.leaf_spine(100, 10, 40).positions is None
     assert gt.dragonfly(73, 12, 6, 6).positions is None
 
@@ -293,21 +426,43 @@ def test_very_large_networks_have_no_drawing():
 @pytest.mark.parametrize(
     ("make", "culprit"),
     [
-        (lambda: gt.a100_box(0), "a100: boxes must be at least 1, got 0"),
-        (lambda: gt.a100_box(10**9), "a100: boxes must be at most"),
-        (lambda: gt.a100_box(10**6), "nodes; at most"),
-        (lambda: gt.a100_box(2.5), "boxes must be an integer, got 2.5"),
-        (lambda: gt.a100_box(nvswitches=5), "nvswitches must divide 12, got 5"),
-        (lambda: gt.a100_box(2, rails=3), "rails must divide 8, got 3"),
-        (lambda: gt.a100_box(rails=2), "rails and nic join several boxes"),
-        (lambda: gt.a100_box(2, nic_bytes_per_s=float("nan")), "nic must be a positive bandwidth"),
-        (lambda: gt.a100_box(2, nic_bytes_per_s=0), "nic must be a positive bandwidth"),
-        (lambda: gt.a100_box(2, nic_bytes_per_s=25e9 + 1), "choose rounder rates"),
-        (lambda: gt.a100_box(2, link=Link(float("inf"))), "bandwidth must be positive"),
-        (lambda: gt.a100_box(link=Link(float("nan"))), "bandwidth_bytes_per_s must be positive"),
-        (lambda: gt.a100_box(link=Link(capacity=0)), "capacity must be at least 1"),
-        (lambda: gt.dgx1v(link=Link(-1.0)), "bandwidth_bytes_per_s must be positive"),
-        (lambda: gt.mi250_box(link=Link(latency_s=-1)), "latency_s must be zero or positive"),
+        (lambda: gt.gpu_boxes("a100", 0), "a100: boxes must be at least 1, got 0"),
+        (lambda: gt.gpu_boxes("a100", 10**9), "a100: boxes must be at most"),
+        (lambda: gt.gpu_boxes("a100", 10**6), "nodes; at most"),
+        (lambda: gt.gpu_boxes("a100", 2.5), "boxes must be an integer, got 2.5"),
+        (lambda: gt.gpu_boxes("a100", nvswitches=5), "nvswitches must divide 12, got 5"),
+        (lambda: gt.gpu_boxes("a100", 2, rails=3), "rails must divide 8, got 3"),
+        (lambda: gt.gpu_boxes("a100", rails=2), "rails is for several boxes"),
+        (
+            lambda: gt.gpu_boxes("a100", 2, nic_bytes_per_s=float("nan")),
+            "nic must be a positive bandwidth",
+        ),
+        (lambda: gt.gpu_boxes("a100", 2, nic_bytes_per_s=0), "nic must be a positive bandwidth"),
+        (lambda: gt.gpu_boxes("a100", 2, nic_bytes_per_s=25e9 + 1), "choose rounder rates"),
+        (lambda: gt.gpu_boxes("a100", 2, link=Link(float("inf"))), "bandwidth must be positive"),
+        (
+            lambda: gt.gpu_boxes("a100", link=Link(float("nan"))),
+            "bandwidth_bytes_per_s must be positive",
+        ),
+        (lambda: gt.gpu_boxes("a100", link=Link(capacity=0)), "capacity must be at least 1"),
+        (lambda: gt.gpu_boxes("a101"), "machine must be one of dgx1v, a100, h100"),
+        (lambda: gt.gpu_boxes("dgx1v", 2), "dgx1v: its GPUs share cards; give nic"),
+        (lambda: gt.gpu_boxes("h100", 4, boxes_per_leaf=3), "boxes_per_leaf must divide 4, got 3"),
+        (lambda: gt.gpu_boxes("h100", 4, boxes_per_leaf=2), "spines must be at least 1, got 0"),
+        (lambda: gt.gpu_boxes("h100", 2, oversubscription=2), "oversubscription is that of leaves"),
+        (lambda: gt.gpu_boxes("mi300x", nvswitches=2), "nvswitches must divide 1, got 2"),
+        (lambda: gt.trn2(instances=2), "instances must be 1, or 4 for an UltraServer, got 2"),
+        (lambda: gt.tpu_torus((4, 4), wrap="twisted"), "wrap=twisted needs a v4 or v5p of k·k·2k"),
+        (
+            lambda: gt.tpu_torus((2, 2, 4), wrap="twisted"),
+            "multiple of 4, such as 4x4x8; got 2x2x4",
+        ),
+        (lambda: gt.tpu_torus((4, 4, 4), wrap="round"), "wrap must be all, slice or twisted"),
+        (lambda: gt.gpu_boxes("dgx1v", link=Link(-1.0)), "bandwidth_bytes_per_s must be positive"),
+        (
+            lambda: gt.gpu_boxes("mi250", link=Link(latency_s=-1)),
+            "latency_s must be zero or positive",
+        ),
         (lambda: gt.tpu_torus((4, 4), "v99"), "generation must be one of v4, v5e, v5p, v6e"),
         (lambda: gt.tpu_torus((4, 0)), "dimensions[1] must be at least 1"),
         (lambda: gt.leaf_spine(1, 1, 1), "leaves must be at least 2"),
@@ -346,4 +501,4 @@ def test_other_spellings():
         "leaf-spine:leaves=2,spines=1,servers_per_leaf=4,oversubscription=4:2"
     ).name == ("leaf_spine:leaves=2,spines=1,servers_per_leaf=4,oversubscription=2")
     assert gt.from_spec("a100:boxes=1,nic=200Gbit/s,rails=1").name == "a100"
-    assert DGX1V_LINK.bandwidth_bytes_per_s == 20e9
+    assert BOXES["dgx1v"].link.bandwidth_bytes_per_s == 20e9

@@ -89,7 +89,7 @@ def test_link_properties():
         ("", ["''", "expected a name"]),
         (":n=3", ["':n=3'", "expected a name"]),
         ("bcub:n=3,k=1", ["'bcub'", "did you mean bcube?", "torus"]),
-        ("cube", ["unknown family", "known are bcube, cities, complete, dcell"]),
+        ("cube", ["unknown family", "known are bcube, circulant, cities, complete, dcell"]),
         ("bcube", ["n and k are missing", "bcube:n=3,k=1"]),
         ("bcube:n=3", ["k is missing"]),
         ("bcube:3", ["'3' needs a key", "bcube:n=3,k=1"]),

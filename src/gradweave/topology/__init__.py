@@ -2,20 +2,26 @@
 
 from gradweave.topology import faults, routes, symmetry
 from gradweave.topology import subnetwork as parts
+from gradweave.topology.families.accelerator_tori import tpu_torus, trn2
 from gradweave.topology.families.bcube import bcube
+from gradweave.topology.families.circulant import circulant
 from gradweave.topology.families.complete import complete
 from gradweave.topology.families.dcell import dcell
 from gradweave.topology.families.dragonfly import dragonfly
+from gradweave.topology.families.dragonfly_plus import dragonfly_plus
 from gradweave.topology.families.family import spec_name
 from gradweave.topology.families.fat_tree import fat_tree
 from gradweave.topology.families.hypercube import hypercube
+from gradweave.topology.families.hyperx import hyperx
 from gradweave.topology.families.jellyfish import jellyfish, jellyfish_reference
 from gradweave.topology.families.leaf_spine import leaf_spine
-from gradweave.topology.families.machines import a100_box, dgx1v, mi250_box, tpu_torus
+from gradweave.topology.families.machines import gpu_boxes
 from gradweave.topology.families.places.cities import cities
 from gradweave.topology.families.ring import ring
+from gradweave.topology.families.slim_fly import slim_fly
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
+from gradweave.topology.families.xpander import xpander
 from gradweave.topology.formats import files, graph
 from gradweave.topology.formats.files import read
 from gradweave.topology.formats.graph import from_networkx
@@ -42,31 +48,33 @@ __all__ = [
     "HostLinks",
     "Link",
     "Topology",
-    "a100_box",
     "bcube",
+    "circulant",
     "cities",
     "complete",
     "dcell",
     "degraded",
-    "dgx1v",
     "dragonfly",
+    "dragonfly_plus",
     "fat_tree",
     "free_groups",
     "from_networkx",
     "from_spec",
+    "gpu_boxes",
     "hop_distances",
     "hypercube",
+    "hyperx",
     "jellyfish",
     "jellyfish_reference",
     "leaf_spine",
     "mesh",
-    "mi250_box",
     "random_faults",
     "read",
     "ring",
     "save",
     "shortest_path_trees",
     "shortest_route",
+    "slim_fly",
     "slowed",
     "spec_name",
     "star",
@@ -74,6 +82,8 @@ __all__ = [
     "to_networkx",
     "torus",
     "tpu_torus",
+    "trn2",
     "without_links",
     "without_servers",
+    "xpander",
 ]

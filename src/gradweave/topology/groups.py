@@ -45,7 +45,7 @@ def nested_groups(topology: Topology, *, equal: bool = True) -> tuple[Groups, ..
         Levels of groups, the smallest groups first; empty if there are no groups.
 
     >>> import gradweave as gw
-    >>> [level.count for level in nested_groups(gw.topology.a100_box(boxes=4))]
+    >>> [level.count for level in nested_groups(gw.topology.gpu_boxes("a100", boxes=4))]
     [4]
     >>> [level.count for level in nested_groups(gw.topology.leaf_spine(4, 2, 6))]
     [4]

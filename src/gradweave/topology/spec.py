@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import re
+import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,29 +16,30 @@ from gradweave import plugins
 from gradweave.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError, SpecError
 from gradweave.specification import UNNAMED, parse_spec, read_value
+from gradweave.topology.families.accelerator_tori import (
+    TPU_LINKS,
+    TRN2_LINK,
+    tpu_torus,
+    trn2,
+)
 from gradweave.topology.families.bcube import bcube
+from gradweave.topology.families.circulant import circulant
 from gradweave.topology.families.complete import complete
 from gradweave.topology.families.dcell import dcell
 from gradweave.topology.families.dragonfly import dragonfly
+from gradweave.topology.families.dragonfly_plus import dragonfly_plus
 from gradweave.topology.families.fat_tree import fat_tree
 from gradweave.topology.families.hypercube import hypercube
+from gradweave.topology.families.hyperx import hyperx
 from gradweave.topology.families.jellyfish import jellyfish, jellyfish_reference
 from gradweave.topology.families.leaf_spine import leaf_spine
-from gradweave.topology.families.machines import (
-    A100_LINK,
-    A100_NIC_BYTES_PER_S,
-    DGX1V_LINK,
-    MI250_LINK,
-    TPU_LINKS,
-    a100_box,
-    dgx1v,
-    mi250_box,
-    tpu_torus,
-)
+from gradweave.topology.families.machines import BOXES, gpu_boxes
 from gradweave.topology.families.places.cities import cities
 from gradweave.topology.families.ring import ring
+from gradweave.topology.families.slim_fly import slim_fly
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
+from gradweave.topology.families.xpander import xpander
 from gradweave.topology.formats.files import SUFFIXES, read
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import (
@@ -154,6 +156,10 @@ def _dimensions(parameter: str, value: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
+def _jumps(parameter: str, value: str) -> tuple[int, ...]:
+    return tuple(_integer(parameter, jump) for jump in value.split("."))
+
+
 def _word(parameter: str, value: str) -> str:
     return value
 
@@ -189,6 +195,8 @@ class _Family:
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     link: Link = dataclasses.field(default_factory=Link)
     """Default properties of its links."""
+    summary: str = ""
+    """If not given, the first line of the function's docstring."""
 
 
 def _sized(build: Callable[..., Topology], example: str, key: str = "n", **rest: Any) -> _Family:
@@ -196,13 +204,18 @@ def _sized(build: Callable[..., Topology], example: str, key: str = "n", **rest:
     return _Family(build, example, {key: _integer}, (key,), unnamed=key, **rest)
 
 
-def _grid(build: Callable[..., Topology], example: str, **rest: Any) -> _Family:
+def _grid(
+    build: Callable[..., Topology],
+    example: str,
+    more: Any = types.MappingProxyType({}),
+    **rest: Any,
+) -> _Family:
     key = "dimensions"
-    return _Family(build, example, {key: _dimensions}, (key,), unnamed=key, **rest)
+    return _Family(build, example, {key: _dimensions, **more}, (key,), unnamed=key, **rest)
 
 
-def _a100(nic: float = A100_NIC_BYTES_PER_S, **rest: Any) -> Topology:
-    return a100_box(nic_bytes_per_s=nic, **rest)
+def _boxes(machine: str, nic: float | None = None, **rest: Any) -> Topology:
+    return gpu_boxes(machine, nic_bytes_per_s=nic, **rest)
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -214,6 +227,12 @@ _FAMILIES: dict[str, _Family] = {
         (),
         unnamed="names",
     ),
+    "circulant": _Family(
+        circulant,
+        "circulant:n=16,jumps=1.6",
+        {"n": _integer, "jumps": _jumps},
+        ("n", "jumps"),
+    ),
     "complete": _sized(complete, "complete:8"),
     "dcell": _Family(dcell, "dcell:n=4,k=1", {"n": _integer, "k": _integer}, ("n", "k")),
     "dragonfly": _Family(
@@ -224,10 +243,27 @@ _FAMILIES: dict[str, _Family] = {
         ),
         ("groups", "routers_per_group", "servers_per_router"),
     ),
+    "dragonfly_plus": _Family(
+        dragonfly_plus,
+        "dragonfly_plus:groups=5,leaves_per_group=2,spines_per_group=2,servers_per_leaf=2,"
+        "global_links=2",
+        dict.fromkeys(
+            (
+                "groups",
+                "leaves_per_group",
+                "spines_per_group",
+                "servers_per_leaf",
+                "global_links",
+            ),
+            _integer,
+        ),
+        ("groups", "leaves_per_group", "spines_per_group", "servers_per_leaf"),
+    ),
     "fat_tree": _sized(fat_tree, "fat_tree:k=4", "k"),
     "hypercube": _sized(
         hypercube, "hypercube:3", "dimension", aliases={"d": "dimension", "n": "dimension"}
     ),
+    "hyperx": _grid(hyperx, "hyperx:4x4", {"servers_per_switch": _integer}),
     "jellyfish": _Family(
         jellyfish,
         "jellyfish:switches=10,degree=4,seed=0 or jellyfish:reference=J10,seed=0",
@@ -245,28 +281,51 @@ _FAMILIES: dict[str, _Family] = {
     ),
     "mesh": _grid(mesh, "mesh:3x3"),
     "ring": _sized(ring, "ring:8"),
+    "slim_fly": _Family(
+        slim_fly,
+        "slim_fly:q=5,servers_per_switch=4",
+        dict.fromkeys(("q", "servers_per_switch"), _integer),
+        ("q",),
+        unnamed="q",
+    ),
     "star": _sized(star, "star:8"),
     "torus": _grid(torus, "torus:4x4"),
+    "xpander": _Family(
+        xpander,
+        "xpander:degree=4,lift=4",
+        dict.fromkeys(("degree", "lift", "servers_per_switch", "seed"), _integer),
+        ("degree", "lift"),
+    ),
 }
 
 _MACHINES: dict[str, _Family] = {
-    "a100": _Family(
-        _a100,
-        "a100:boxes=2",
-        {**dict.fromkeys(("boxes", "nvswitches", "rails"), _integer), "nic": _bandwidth},
-        (),
-        link=A100_LINK,
-    ),
-    "dgx1v": _Family(dgx1v, "dgx1v", {}, (), link=DGX1V_LINK),
-    "mi250": _Family(mi250_box, "mi250", {}, (), link=MI250_LINK),
+    **{
+        machine: _Family(
+            functools.partial(_boxes, machine),
+            machine if box.nic_bytes_per_s is None else f"{machine}:boxes=2",
+            {
+                **dict.fromkeys(
+                    ("boxes", "nvswitches", "rails", "boxes_per_leaf", "spines"), _integer
+                ),
+                "oversubscription": _word,
+                "nic": _bandwidth,
+            },
+            (),
+            link=box.link,
+            summary=box.summary,
+        )
+        for machine, box in BOXES.items()
+    },
     **{
         f"tpu_{generation}": _grid(
             functools.partial(tpu_torus, generation=generation),
             f"tpu_{generation}:4x4",
+            {"wrap": _word},
             link=link,
         )
         for generation, (_, link) in TPU_LINKS.items()
     },
+    "trn2": _Family(trn2, "trn2", {"instances": _integer}, (), link=TRN2_LINK),
 }
 _FAMILIES |= _MACHINES
 
@@ -286,9 +345,8 @@ _LINK_KEYS = ("bandwidth", "latency", "capacity", "overhead")
 
 def own_families() -> dict[str, tuple[str, str]]:
     """For each of Gradweave's families by name, an example and a summary."""
-    behind = {_a100: a100_box}
     return {
-        name: (family.example, _summary(behind.get(family.build, family.build)))
+        name: (family.example, family.summary or _summary(family.build))
         for name, family in _FAMILIES.items()
         if name not in _SPELLINGS
     }

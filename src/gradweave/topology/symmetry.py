@@ -104,12 +104,12 @@ def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
     n, k = (_size(values.get(key, "")) for key in "nk")
     if family == "bcube" and k < count.bit_length():
         sizes = (n,) * (k + 1)
-    elif family == "torus":
+    elif family in ("torus", "hyperx"):
         text = values.get(UNNAMED, values.get("dimensions", ""))
         sizes = tuple(_size(size) for size in text.split("x"))
     elif family == "hypercube":
         sizes = (2,) * (count.bit_length() - 1)
-    elif family in ("ring", "complete", "star"):
+    elif family in ("ring", "circulant", "complete", "star"):
         sizes = (count,)
     elif family == "dcell" and k == 1 and n * (n + 1) == count:
         yield from _cell_relabellings(n)

@@ -194,25 +194,14 @@ class Topology(Drawn):
                 )
 
     def _check_connected(self) -> None:
-        unreached = np.flatnonzero(~self._reached_from_first_server())
+        component = components(self.num_nodes, self.source, self.target)
+        unreached = np.flatnonzero(component != component[self.servers[0]])
         if unreached.size:
             raise TopologyError(
                 f"disconnected: {self.node_name(int(unreached[0]))} cannot be reached from "
                 f"{self.node_name(int(self.servers[0]))} ({unreached.size} of {self.num_nodes} "
                 "nodes cannot); add links or remove it"
             )
-
-    def _reached_from_first_server(self) -> NDArray[np.bool_]:
-        # Components by hooking and pointer jumping: few passes even where a search would be as deep
-        # as a long ring.
-        component = np.arange(self.num_nodes)
-        while True:
-            ends = component[self.source], component[self.target]
-            if np.array_equal(*ends):
-                return component == component[self.servers[0]]
-            np.minimum.at(component, *ends)
-            while not np.array_equal(component, following := component[component]):
-                component = following
 
     @staticmethod
     def from_links(
@@ -431,6 +420,26 @@ class Topology(Drawn):
             f"{counted(len(self.switches), 'switch', 'switches')}, "
             f"{counted(self.num_links, 'link')})"
         )
+
+
+def components(nodes: int, source: Integers, target: Integers) -> NDArray[np.int64]:
+    """[V] the first node of each node's component.
+
+    Args:
+        nodes: V.
+        source: [L] node that each link direction leaves.
+        target: [L] node that it enters; both directions of a link must be given.
+    """
+    # By hooking and pointer jumping: few passes even where a search would be as deep as a long
+    # ring.
+    component = np.arange(nodes)
+    while True:
+        ends = component[source], component[target]
+        if np.array_equal(*ends):
+            return component
+        np.minimum.at(component, *ends)
+        while not np.array_equal(component, following := component[component]):
+            component = following
 
 
 def _column(field: str, values: Any, dtype: type) -> NDArray:

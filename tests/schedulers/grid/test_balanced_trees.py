@@ -27,7 +27,7 @@ def fullest(bandwidth: np.ndarray, parent: np.ndarray) -> float:
 
 def mi250_boxes(boxes: int, card: float) -> Topology:
     """GPU i of all boxes on switch i."""
-    one, gpu = gw.topology.mi250_box(), np.arange(16 * boxes)
+    one, gpu = gw.topology.gpu_boxes("mi250"), np.arange(16 * boxes)
     once = np.flatnonzero(one.source < one.target)
     ends = [
         np.add.outer(16 * np.arange(boxes), end[once]).ravel() for end in (one.source, one.target)
@@ -57,7 +57,7 @@ def test_each_root_has_a_tree_over_links(spec):
 
 
 def test_loads_are_alike():
-    bandwidth = bandwidths(gw.topology.mi250_box())
+    bandwidth = bandwidths(gw.topology.gpu_boxes("mi250"))
     # Cut by hand: bytes spread over all links by bandwidth would load each with 17.1.
     assert fullest(bandwidth, balanced_trees(bandwidth)) <= 24
     bandwidth = bandwidths(gw.topology.complete(8))

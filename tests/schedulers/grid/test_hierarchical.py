@@ -57,12 +57,12 @@ def pods(count: int, boxes: int, gpus: int) -> Topology:
 @pytest.mark.parametrize(
     ("network", "counts"),
     [
-        (gw.topology.a100_box(boxes=3), [3]),
-        (gw.topology.a100_box(boxes=4, rails=8, nvswitches=2), [4]),
+        (gw.topology.gpu_boxes("a100", boxes=3), [3]),
+        (gw.topology.gpu_boxes("a100", boxes=4, rails=8, nvswitches=2), [4]),
         (gw.topology.leaf_spine(4, 2, 3), [4]),
         (gw.topology.fat_tree(4), [8, 4]),
         (pods(2, 3, 4), [6, 2]),
-        (gw.topology.mi250_box(), []),
+        (gw.topology.gpu_boxes("mi250"), []),
         (gw.topology.ring(6), []),
     ],
     ids=str,
@@ -73,12 +73,12 @@ def test_groups(network, counts):
 
 
 def test_cards_belong_to_their_boxes():
-    (level,) = nested_groups(gw.topology.a100_box(boxes=2))
+    (level,) = nested_groups(gw.topology.gpu_boxes("a100", boxes=2))
     assert (level.group < 0).sum() == 1  # only the outer switch
 
 
 def test_like_places_are_on_one_rail():
-    network = relabelled(gw.topology.a100_box(boxes=3, rails=8), 4)
+    network = relabelled(gw.topology.gpu_boxes("a100", boxes=3, rails=8), 4)
     grid = Grid.of(network)
     assert grid.sizes == (8, 3)
     tree = gw.topology.shortest_path_trees(network)
@@ -89,7 +89,7 @@ def test_like_places_are_on_one_rail():
 
 
 def test_the_bound_of_groups_is_that_of_the_linear_program():
-    network = gw.topology.a100_box(boxes=6)
+    network = gw.topology.gpu_boxes("a100", boxes=6)
     best = throughput(network, "all_reduce", overlap=True)
     assert best.bottlenecks[0].kind == "groups"
     assert "6 groups of servers" in str(best)
@@ -125,7 +125,7 @@ def test_three_dimensions():
 
 
 def test_a_slow_card_roots_less():
-    network = gw.topology.a100_box(boxes=4)
+    network = gw.topology.gpu_boxes("a100", boxes=4)
     card = int(network.target[network.source == 0].max())
     slow = (network.source == card) | (network.target == card)
     halved = np.where(slow, 0.5, 1.0) * network.bandwidth_bytes_per_s
@@ -136,7 +136,7 @@ def test_a_slow_card_roots_less():
 
 
 def test_very_many_groups_have_few_roots():
-    grid = Grid.of(gw.topology.a100_box(boxes=12)).split(5)
+    grid = Grid.of(gw.topology.gpu_boxes("a100", boxes=12)).split(5)
     assert grid.sizes == (8, 4, 3)
     assert grid.few_roots
     ranks = np.arange(96)
@@ -146,7 +146,9 @@ def test_very_many_groups_have_few_roots():
 def test_schedules_with_few_roots_are_valid(monkeypatch: pytest.MonkeyPatch):
     few = dataclasses.replace(hierarchical.TUNING, max_chunk_transfers=6200, groups_with_roots=4)
     monkeypatch.setattr(hierarchical, "TUNING", few)
-    schedule = Hierarchical(GB, chunks=2).schedule(gw.topology.a100_box(boxes=12))  # verified
+    schedule = Hierarchical(GB, chunks=2).schedule(
+        gw.topology.gpu_boxes("a100", boxes=12)
+    )  # verified
     assert len(np.unique(schedule.root)) == 8 * 4 * 2
 
 
@@ -158,7 +160,7 @@ def test_shares_take_the_least_time():
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_the_same_seed_gives_the_same_bits(collective):
-    network = gw.topology.a100_box(boxes=2)
+    network = gw.topology.gpu_boxes("a100", boxes=2)
     one, other = (
         Hierarchical(gradient_bytes=1e7).schedule(network, collective=collective) for _ in range(2)
     )
@@ -168,7 +170,7 @@ def test_the_same_seed_gives_the_same_bits(collective):
 
 
 def test_solve_ends_with_it_where_it_is_near_the_bound():
-    network = gw.topology.a100_box(boxes=8)
+    network = gw.topology.gpu_boxes("a100", boxes=8)
     solution = gw.solve(network, objective="seconds", gradient_bytes=GB)
     assert [one.scheduler.name for one in solution.attempts] == ["hierarchical"]
     assert solution.timing.gap < 0.01

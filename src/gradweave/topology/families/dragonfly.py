@@ -55,14 +55,17 @@ def dragonfly(
     check_size(name, servers + switches, servers + inside + switches * per_port // 2)
     server = np.arange(servers)
     access = np.stack([server, servers + server // per_router], axis=1)
-    pairs, capacity = _router_links(groups, routers, per_port)
+    a, b = np.triu_indices(routers, 1)
+    first = np.arange(groups)[:, None] * routers
+    local = np.stack([(first + a).ravel(), (first + b).ravel()], axis=1)
+    across, parallel = global_link_pairs(groups, routers, per_port)
     drawn = servers + switches <= MAX_DRAWN
     return Topology.from_links(
         spec_name(name, link),
         servers=servers,
         switches=switches,
-        links=np.concatenate([access, servers + pairs]),
-        capacity=np.concatenate([np.ones(servers, np.int64), capacity]),
+        links=np.concatenate([access, servers + local, servers + across]),
+        capacity=np.concatenate([np.ones(len(access) + len(local), np.int64), parallel]),
         link=link,
         positions=_positions(groups, routers, per_router) if drawn else None,
     )
@@ -84,15 +87,21 @@ def _parameters(
     return groups, routers, per_router, per_port
 
 
-def _router_links(
+def global_link_pairs(
     groups: int, routers: int, per_port: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Links between routers, numbered from 0, and the number of parallel links in each."""
-    a, b = np.triu_indices(routers, 1)
-    first = np.arange(groups)[:, None] * routers
-    local = np.stack([(first + a).ravel(), (first + b).ravel()], axis=1)
+    """Links between groups, divided evenly as `dragonfly` describes.
+
+    Args:
+        groups: number of groups.
+        routers: routers of each group with links to others, numbered group by group.
+        per_port: links of each router to other groups.
+
+    Returns:
+        [links, 2] pairs of routers, and the number of parallel links in each.
+    """
     if groups == 1:
-        return local, np.ones(len(local), np.int64)
+        return np.zeros((0, 2), np.int64), np.zeros(0, np.int64)
     low, high = np.triu_indices(groups, 1)
     copies = routers * per_port // (groups - 1)
     offset = np.arange(copies)[:, None] * (groups - 1)
@@ -101,9 +110,7 @@ def _router_links(
         (low * routers + (offset + high - 1) // per_port).ravel(),
         (high * routers + (offset + low) // per_port).ravel(),
     ]
-    across, parallel = np.unique(np.stack(ends, axis=1), axis=0, return_counts=True)
-    ones = np.ones(len(local), np.int64)
-    return np.concatenate([local, across]), np.concatenate([ones, parallel])
+    return np.unique(np.stack(ends, axis=1), axis=0, return_counts=True)
 
 
 def _positions(groups: int, routers: int, per_router: int) -> NDArray[np.float64]:

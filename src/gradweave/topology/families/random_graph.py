@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import TopologyError
+from gradweave.topology.topology import components
 
 ATTEMPTS = 200
 """Most graphs drawn until one is connected; fewer for large graphs."""
@@ -34,13 +35,20 @@ def connected_random_graph(
     for _ in range(attempts):
         graph = _RandomGraph(nodes, degree, random)
         graph.fill()
-        if graph.is_connected():
-            pairs = [(a, b) for a, near in enumerate(graph.neighbours) for b in near if a < b]
-            return np.array(sorted(pairs), np.int64).reshape(-1, 2)
+        pairs = [(a, b) for a, near in enumerate(graph.neighbours) for b in near if a < b]
+        links = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+        if is_connected(nodes, links):
+            return links
     raise TopologyError(
         f"{name}: none of {attempts} random graphs was connected; "
         "give a higher degree or another seed"
     )
+
+
+def is_connected(nodes: int, pairs: NDArray[np.int64]) -> bool:
+    """Whether links, [L, 2], connect all nodes, numbered from 0."""
+    source, target = np.concatenate([pairs, pairs[:, ::-1]]).T
+    return not components(nodes, source, target).any()
 
 
 class _RandomGraph:
@@ -74,14 +82,6 @@ class _RandomGraph:
             self._join_if_possible(a, b)
         while self.open and self._splice():
             pass
-
-    def is_connected(self) -> bool:
-        reached, frontier = {0}, [0]
-        while frontier:
-            following = self.neighbours[frontier.pop()] - reached
-            reached |= following
-            frontier.extend(following)
-        return len(reached) == len(self.neighbours)
 
     def _join_if_possible(self, a: int, b: int) -> None:
         if a != b and self.free(a) and self.free(b) and b not in self.neighbours[a]:

@@ -51,11 +51,37 @@ def mesh(dimensions: Sequence[int], *, link: Link | None = None) -> Topology:
 
 
 def _grid(family: str, dimensions: Sequence[int], link: Link | None, *, wraps: bool) -> Topology:
-    sizes = _sizes(family, dimensions)
+    sizes = grid_sizes(family, dimensions)
     name = f"{family}:{'x'.join(map(str, sizes))}"
+    links = grid_links(name, sizes, [wraps] * len(sizes))
+    return Topology.from_links(
+        spec_name(name, link),
+        servers=math.prod(sizes),
+        switches=0,
+        links=np.concatenate(links),
+        link=link,
+        positions=grid_positions(sizes, wraps=wraps),
+    )
+
+
+def grid_links(
+    name: str, sizes: Sequence[int], wraps: Sequence[bool], twist: int = 0
+) -> list[NDArray[np.int64]]:
+    """The links of each dimension of a grid, [links, 2].
+
+    Args:
+        name: of the network, for messages.
+        sizes: of each dimension.
+        wraps: whether each dimension wraps around; one of size 2 has only one link between its
+            servers all the same, unless twisted.
+        twist: k: a link around a dimension of size k also moves k along those of size 2k.
+
+    Raises:
+        TopologyError: the network is too small or too large.
+    """
     nodes = math.prod(sizes)
     # Links of a dimension: one per node and its successor, less those that would wrap around.
-    wrapped = [wraps and size > 2 for size in sizes]
+    wrapped = [wrap and size > 2 for wrap, size in zip(wraps, sizes, strict=True)]
     count = sum(nodes - (not c) * nodes // s for s, c in zip(sizes, wrapped, strict=True))
     check_size(name, nodes, count)
     if nodes < 2:
@@ -65,19 +91,21 @@ def _grid(family: str, dimensions: Sequence[int], link: Link | None, *, wraps: b
     for axis, closes in enumerate(wrapped):
         source = np.moveaxis(ids, axis, 0)
         target = np.roll(source, -1, axis=0)
+        if twist and sizes[axis] == twist:
+            others = [size for place, size in enumerate(sizes) if place != axis]
+            long = [place for place, size in enumerate(others) if size == 2 * twist]
+            target[-1] = np.roll(target[-1], -twist, axis=long)
         end = len(source) if closes else -1
         links.append(np.stack([source[:end].ravel(), target[:end].ravel()], axis=1))
-    return Topology.from_links(
-        spec_name(name, link),
-        servers=nodes,
-        switches=0,
-        links=np.concatenate(links),
-        link=link,
-        positions=_positions(sizes, wraps=wraps) if nodes <= MAX_DRAWN else None,
-    )
+    return links
 
 
-def _sizes(family: str, dimensions: Sequence[int]) -> tuple[int, ...]:
+def grid_sizes(family: str, dimensions: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of a grid's dimensions, checked.
+
+    Raises:
+        TopologyError: naming the dimension.
+    """
     try:
         sizes = tuple(dimensions)
     except TypeError:
@@ -91,7 +119,10 @@ def _sizes(family: str, dimensions: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def _positions(sizes: tuple[int, ...], *, wraps: bool) -> NDArray[np.float64]:
+def grid_positions(sizes: Sequence[int], *, wraps: bool) -> NDArray[np.float64] | None:
+    """Where to draw a grid's servers; None for very large ones."""
+    if math.prod(sizes) > MAX_DRAWN:
+        return None
     real = [size for size in sizes if size > 1]
     if wraps and len(real) == 1:
         return circle(real[0])
