@@ -72,12 +72,8 @@ def is_of_the_demand(strategy: DemandStrategy, schedule: Schedule, demand: Deman
     expect(got is not None, "the schedule has no demand")
     assert got is not None
     alike = np.array_equal(got.bytes, demand.bytes) and got.jobs == demand.jobs
-    for one, other in (
-        (got.contributors, demand.contributors),
-        (got.destinations, demand.destinations),
-    ):
-        alike = alike and np.array_equal(one.servers, other.servers)
-        alike = alike and np.array_equal(one.offsets, other.offsets)
+    alike = alike and got.contributors.same(demand.contributors)
+    alike = alike and got.destinations.same(demand.destinations)
     expect(alike, "the schedule is of another demand than was given")
     made_by = schedule.scheduler
     by = made_by.name, made_by.options, made_by.seed

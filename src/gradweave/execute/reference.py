@@ -109,14 +109,7 @@ def meaningful(schedule: Schedule, elements: int) -> NDArray[np.bool_]:
         schedule: the schedule.
         elements: length of the gradient.
     """
-    servers, topology = schedule.topology.num_servers, schedule.topology
-    if schedule.demand is not None:
-        gets = schedule.destinations
-        table = np.zeros((servers, schedule.pieces), bool)
-        table[topology.rank[gets.servers], gets.owner] = True
-        return np.repeat(table, np.diff(schedule.piece_offsets(elements)), axis=1)
-    if schedule.collective != "reduce_scatter":
-        return np.ones((servers, elements), bool)
-    rank = topology.rank[schedule.root]
-    piece = np.repeat(np.arange(schedule.pieces), np.diff(schedule.piece_offsets(elements)))
-    return rank[piece] == np.arange(servers)[:, None]
+    gets, topology = schedule.destinations, schedule.topology
+    table = np.zeros((topology.num_servers, schedule.pieces), bool)
+    table[topology.rank[gets.servers], gets.owner] = True
+    return np.repeat(table, np.diff(schedule.piece_offsets(elements)), axis=1)

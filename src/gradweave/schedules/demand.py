@@ -45,12 +45,19 @@ Sizes = int | str | Sequence[int | str] | NDArray[np.integer[Any]] | Sequence[Se
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sets:
-    """Sets of servers, stored one after the other: ascending ids, and where each set starts."""
+    """Sets of servers. A set that occurs several times is stored once.
 
-    servers: Integers
-    """[sum of sizes] node ids, ascending within a set."""
-    offsets: Integers
-    """[sets+1] set b is ``servers[offsets[b]:offsets[b + 1]]``."""
+    A reduce-scatter of N servers has N blocks with the same N contributors: listing them for each
+    block takes 2 GB for 16,384 servers.
+    """
+
+    members: Integers
+    """[sum of stored sizes] node ids of the stored sets, one after the other, ascending within a
+    set."""
+    starts: Integers
+    """[stored+1] stored set r is ``members[starts[r]:starts[r + 1]]``."""
+    stored: Integers
+    """[sets] the stored set that each set is."""
 
     @staticmethod
     def of(sets: Sequence[Sequence[int]]) -> "Sets":
@@ -59,57 +66,111 @@ class Sets:
         Raises:
             OptionError: a server occurs twice in a set, or an entry is not an id.
         """
-        sizes = np.fromiter(map(len, sets), np.int64, len(sets))
+        number: dict[tuple[int, ...], int] = {}
         try:
-            members = itertools.chain.from_iterable(sets)
-            servers = np.fromiter(members, np.int64, int(sizes.sum()))
+            stored = [number.setdefault(tuple(one), len(number)) for one in sets]
+            sizes = np.fromiter(map(len, number), np.int64, len(number))
+            listed = itertools.chain.from_iterable(number)
+            members = np.fromiter(listed, np.int64, int(sizes.sum()))
         except (TypeError, ValueError, OverflowError) as error:
             raise OptionError("demand: expected lists of node ids") from error
         owner = np.repeat(np.arange(len(sizes)), sizes)
-        servers = servers[np.lexsort((servers, owner))]
-        if servers.size and servers.min() < 0:
-            raise OptionError(f"demand: expected node ids of at least 0, got {servers.min()}")
-        twice = np.flatnonzero((servers[1:] == servers[:-1]) & (owner[1:] == owner[:-1]))
+        members = members[np.lexsort((members, owner))]
+        if members.size and members.min() < 0:
+            raise OptionError(f"demand: expected node ids of at least 0, got {members.min()}")
+        twice = np.flatnonzero((members[1:] == members[:-1]) & (owner[1:] == owner[:-1]))
         if twice.size:
             raise OptionError(
-                f"demand: block {owner[twice[0]]}: server {servers[twice[0]]} twice; "
+                f"demand: block {stored.index(owner[twice[0]])}: server {members[twice[0]]} twice; "
                 "expected each once"
             )
-        return Sets(servers, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+        return Sets(members, _ends(sizes), np.array(stored, np.int64))
 
     @staticmethod
     def alike(servers: Integers, count: int) -> "Sets":
         """The same set, repeated."""
-        offsets = np.arange(count + 1, dtype=np.int64) * len(servers)
-        return Sets(np.tile(servers, count), offsets)
+        return Sets(servers, np.array([0, len(servers)]), np.zeros(count, np.int64))
 
     @staticmethod
     def single(servers: Integers) -> "Sets":
         """Sets of one server each."""
-        return Sets(np.asarray(servers, np.int64), np.arange(len(servers) + 1, dtype=np.int64))
+        each = np.arange(len(servers) + 1)
+        return Sets(np.asarray(servers, np.int64), each, each[:-1])
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.stored)
 
     def __getitem__(self, number: int) -> Integers:
-        return self.servers[self.offsets[number] : self.offsets[number + 1]]
+        row = self.stored[number]
+        return self.members[self.starts[row] : self.starts[row + 1]]
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """[sets] number of servers in each set."""
-        return np.diff(self.offsets)
+        return np.diff(self.starts)[self.stored]
+
+    @cached_property
+    def servers(self) -> NDArray[np.int64]:
+        """[sum of sizes] node ids of all sets, one after the other."""
+        first = self.starts[self.stored] - self.offsets[:-1]
+        return self.members[np.arange(self.offsets[-1]) + np.repeat(first, self.sizes)]
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """[sets+1] set b is ``servers[offsets[b]:offsets[b + 1]]``."""
+        return _ends(self.sizes)
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:
         """[sum of sizes] the set that each entry of `servers` belongs to."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
+    @cached_property
+    def union(self) -> NDArray[np.int64]:
+        """Node ids in any set, ascending."""
+        return np.unique(self.take(np.unique(self.stored, return_index=True)[1]).servers)
+
+    def first(self) -> NDArray[np.int64]:
+        """[sets] the lowest id in each set; no set may be empty."""
+        return self.members[self.starts[self.stored]].astype(np.int64)
+
     def take(self, index: Integers) -> "Sets":
-        """Some of the sets, in this order."""
-        sizes = self.sizes[index]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        place = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][index] - offsets[:-1], sizes)
-        return Sets(self.servers[place], offsets)
+        """Some of the sets, in this order; they share the stored sets."""
+        return Sets(self.members, self.starts, self.stored[index])
+
+    def mapped(self, ids: Integers) -> "Sets":
+        """The same sets with other ids.
+
+        Args:
+            ids: the new id of each id.
+        """
+        moved = np.asarray(ids)[self.members]
+        owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        return Sets(moved[np.lexsort((moved, owner))], self.starts, self.stored)
+
+    def same(self, other: "Sets") -> bool:
+        """Whether both have the same sets in the same order."""
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(
+            self.servers, other.servers
+        )
+
+    def has(self, number: Integers, server: Integers) -> NDArray[np.bool_]:
+        """Whether servers are in sets, pair by pair.
+
+        Args:
+            number: [M] index of a set.
+            server: [M] node id.
+        """
+        owner = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        known = owner << 32 | self.members.astype(np.int64)
+        sought = self.stored[number] << 32 | np.asarray(server, np.int64)
+        place = np.minimum(np.searchsorted(known, sought), len(known) - 1)
+        return known[place] == sought
+
+
+def _ends(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[sets+1] where each set starts, and the end."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,11 +233,7 @@ class Demand:
             if not sets.sizes.all():
                 block = int((sets.sizes == 0).argmax())
                 raise OptionError(f"demand: block {block}: expected {field}, got none")
-        idle = np.flatnonzero((self.contributors.sizes == 1) & (self.destinations.sizes == 1))
-        same = idle[
-            self.contributors.servers[self.contributors.offsets[idle]]
-            == self.destinations.servers[self.destinations.offsets[idle]]
-        ]
+        same = np.flatnonzero(_need_no_transfer(self.contributors, self.destinations))
         if same.size:
             raise OptionError(
                 f"demand: block {same[0]}: its only contributor, server "
@@ -233,8 +290,19 @@ class Demand:
     @cached_property
     def servers(self) -> NDArray[np.int64]:
         """Node ids of all contributors and destinations, ascending."""
-        both = self.contributors.servers, self.destinations.servers
-        return np.unique(np.concatenate(both)).astype(np.int64)
+        return self.groups.union
+
+    @cached_property
+    def groups(self) -> Sets:
+        """[jobs] the contributors and destinations of each job."""
+        found = []
+        for sets in (self.contributors, self.destinations):
+            _, first = np.unique(self.job << 32 | sets.stored, return_index=True)
+            each = sets.take(first)
+            found.append(self.job[first][each.owner] << 32 | each.servers.astype(np.int64))
+        job, servers = np.divmod(np.unique(np.concatenate(found)), 1 << 32)
+        jobs = np.arange(len(self.jobs) + 1)
+        return Sets(servers, np.searchsorted(job, jobs), jobs[:-1])
 
     @cached_property
     def unicast(self) -> bool:
@@ -243,9 +311,7 @@ class Demand:
 
     def servers_of(self, job: int) -> NDArray[np.int64]:
         """Node ids of a job's contributors and destinations, ascending."""
-        mine = np.flatnonzero(self.job == job)
-        both = self.contributors.take(mine).servers, self.destinations.take(mine).servers
-        return np.unique(np.concatenate(both)).astype(np.int64)
+        return self.groups[job]
 
     def of_job(self, job: int) -> "Demand":
         """The blocks of one job."""
@@ -276,15 +342,10 @@ class Demand:
         Args:
             ids: [V] the new id of each node.
         """
-
-        def moved(sets: Sets) -> Sets:
-            servers = np.asarray(ids)[sets.servers]
-            return Sets(servers[np.lexsort((servers, sets.owner))], sets.offsets)
-
         return dataclasses.replace(
             self,
-            contributors=moved(self.contributors),
-            destinations=moved(self.destinations),
+            contributors=self.contributors.mapped(ids),
+            destinations=self.destinations.mapped(ids),
             relays=np.asarray(ids)[self.relays],
         )
 
@@ -300,9 +361,11 @@ class Demand:
         first = np.cumsum([0, *(len(one.jobs) for one in demands)])
 
         def joined(sets: list[Sets]) -> Sets:
-            rows = np.concatenate([one.sizes for one in sets])
-            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows)])
-            return Sets(np.concatenate([one.servers for one in sets]), offsets)
+            sizes = [np.diff(one.starts) for one in sets]
+            before = np.cumsum([0, *map(len, sizes)])[:-1]
+            stored = [one.stored + at for one, at in zip(sets, before, strict=True)]
+            members = np.concatenate([one.members for one in sets])
+            return Sets(members, _ends(np.concatenate(sizes)), np.concatenate(stored))
 
         return Demand(
             np.concatenate([one.bytes for one in demands]),
@@ -322,8 +385,8 @@ class Demand:
             OptionError: names the first.
         """
         for what, ids in (
-            ("contributors", self.contributors.servers),
-            ("destinations", self.destinations.servers),
+            ("contributors", self.contributors.union),
+            ("destinations", self.destinations.union),
             ("relays", self.relays),
         ):
             known = (ids >= 0) & (ids < topology.num_nodes)
@@ -380,7 +443,7 @@ def collective(
         raise OptionError(f"{name}: expected at least two servers, got {len(group)}")
     count, everyone = len(group), np.sort(group)
     single = Sets.single(group)
-    at_root = Sets.single(np.full(count, -1 if root is None else root))
+    at_root = Sets.alike(np.array([-1 if root is None else root]), count)
     if name in ("broadcast", "reduce", "all_reduce"):
         size = np.asarray([_whole(name, bytes)])
         all_of, rooted = Sets.alike(everyone, 1), at_root.take(np.arange(1))
@@ -395,9 +458,7 @@ def collective(
         size, all_of = _parts(name, bytes, count), Sets.alike(everyone, count)
         sources = {"scatter": at_root, "reduce_scatter": all_of}.get(name, single)
         targets = {"gather": at_root, "all_gather": all_of}.get(name, single)
-    alone = (sources.sizes == 1) & (targets.sizes == 1)
-    own = alone & (sources.servers[sources.offsets[:-1]] == targets.servers[targets.offsets[:-1]])
-    kept = np.flatnonzero((size > 0) & ~own)
+    kept = np.flatnonzero((size > 0) & ~_need_no_transfer(sources, targets))
     if not kept.size:
         raise OptionError(f"{name}: expected bytes to move, got none")
     return Demand(
@@ -422,6 +483,12 @@ def sends(messages: Iterable[tuple[int, int, int]], *, relays: ArrayLike = ()) -
     rows = np.array([_message(number, one) for number, one in enumerate(messages)], np.int64)
     source, target, size = rows.reshape(-1, 3).T
     return Demand(size, Sets.single(source), Sets.single(target), relays=_ids(relays, "relays"))
+
+
+def _need_no_transfer(contributors: Sets, destinations: Sets) -> NDArray[np.bool_]:
+    """[B] whether a block's only contributor is its only destination; no set is empty."""
+    alone = (contributors.sizes == 1) & (destinations.sizes == 1)
+    return alone & (contributors.first() == destinations.first())
 
 
 def _message(number: int, message: Any) -> tuple[int, int, int]:

@@ -255,7 +255,7 @@ def _to_demand(file: _File) -> Demand | None:
 def demand_to_object(demand: Demand) -> Mapping[str, Any]:
     """A demand as plain lists, ready for JSON: the ``demand`` object of the schedule file."""
     sets = {
-        name: [one.tolist() for one in np.split(each.servers, each.offsets[1:-1])]
+        name: [each[block].tolist() for block in range(len(each))]
         for name, each in (
             ("contributors", demand.contributors),
             ("destinations", demand.destinations),

@@ -103,19 +103,8 @@ def earliest_starts(schedule: Schedule, ready_at_s: ReadyAt | None) -> NDArray[n
     if ready_at_s is None and (demand is None or not demand.ready_at_s.any()):
         return np.zeros(schedule.num_transfers)
     own = ready_times(topology, ready_at_s)[topology.rank[schedule.source]]
-    if schedule.demand is not None and schedule.block is not None:
-        of_block = schedule.demand.ready_at_s[schedule.demand.job]
-        of_job = of_block[schedule.block[schedule.piece]]
-        return np.where(_contributes(schedule), np.maximum(own, of_job), of_job)
-    if schedule.collective == "all_gather":
-        return np.where(schedule.source == schedule.root[schedule.piece], own, 0.0)
-    return own
-
-
-def _contributes(schedule: Schedule) -> NDArray[np.bool_]:
-    """[T] whether a transfer's source contributes to its piece."""
-    sets, nodes = schedule.contributors, schedule.topology.num_nodes
-    known = sets.owner * nodes + sets.servers  # ascending
-    sent = schedule.piece.astype(np.int64) * nodes + schedule.source
-    place = np.minimum(np.searchsorted(known, sent), len(known) - 1)
-    return known[place] == sent
+    gives = schedule.contributors.has(schedule.piece, schedule.source)
+    if demand is None or schedule.block is None:
+        return np.where(gives, own, 0.0)
+    of_job = demand.ready_at_s[demand.job][schedule.block[schedule.piece]]
+    return np.where(gives, np.maximum(own, of_job), of_job)

@@ -272,13 +272,17 @@ class Schedule(Drawn):
 
     @cached_property
     def contributors(self) -> Sets:
-        """P sets of servers that contribute to each piece; needs a demand."""
-        return self.demanded.contributors.take(self._blocks)
+        """P sets of servers that contribute to each piece."""
+        if self.demand is not None:
+            return self.demand.contributors.take(self._blocks)
+        return Sets.single(self.root) if self.collective == "all_gather" else self._everyone
 
     @cached_property
     def destinations(self) -> Sets:
-        """P sets of servers that must receive each piece; needs a demand."""
-        return self.demanded.destinations.take(self._blocks)
+        """P sets of servers that must receive each piece."""
+        if self.demand is not None:
+            return self.demand.destinations.take(self._blocks)
+        return Sets.single(self.root) if self.collective == "reduce_scatter" else self._everyone
 
     @property
     def demanded(self) -> Demand:
@@ -290,6 +294,10 @@ class Schedule(Drawn):
         if self.demand is None:
             raise ScheduleError(f"expected a schedule with a demand, got {self.name}")
         return self.demand
+
+    @property
+    def _everyone(self) -> Sets:
+        return Sets.alike(self.topology.servers, self.pieces)
 
     @property
     def _blocks(self) -> Integers:

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 
 from gradweave.atomic import make_folder
 from gradweave.errors import (
@@ -321,14 +320,10 @@ def planned(plan: Schedule) -> Planned:
         if demand.jobs != (name,) or not (demand.bytes == demand.bytes[0]).all():
             continue
         ends = (demand.contributors, demand.destinations)
-        root = int(ends[name == "reduce"].servers[0]) if name in ROOTED else None
+        root = int(ends[name == "reduce"][0][0]) if name in ROOTED else None
         asked = collective(name, servers, int(demand.bytes[0]) * len(servers), root=root)
         theirs = (asked.contributors, asked.destinations)
-        if all(
-            np.array_equal(mine.servers, other.servers)
-            and np.array_equal(mine.offsets, other.offsets)
-            for mine, other in zip(ends, theirs, strict=True)
-        ):
+        if all(mine.same(other) for mine, other in zip(ends, theirs, strict=True)):
             return name
     raise ScheduleError(
         f"{demand.name}: expected a plan of one of {', '.join([*COLLECTIVES, *DEMANDED])} among "
@@ -349,7 +344,7 @@ def _is_for(plan: Schedule, of: SizeClass) -> bool:
     if of.root == NO_ROOT:
         return True
     ends = plan.destinations if of.collective == "reduce" else plan.contributors
-    return int(ends.servers[0]) == int(plan.topology.servers[of.root])
+    return int(ends[0][0]) == int(plan.topology.servers[of.root])
 
 
 def _to_run(plan: Schedule) -> Schedule:

@@ -32,11 +32,9 @@ def first_wrong_count(
 ) -> Violation | None:
     """Plays the contributions and finds the first server and piece with a wrong result.
 
-    At the end all counts must be one: at every server for every piece (all_reduce, all_gather), or
-    at each piece's root (reduce_scatter). At the start each server has its contribution once. For
-    an all_gather the root has all contributions, and the other servers' memory counts as their own
-    stale contribution, so that adding or copying it is detected. Likewise for a demand: each
-    destination must have one contribution of each contributor of the piece's block, and no others.
+    At the start each server has its own contribution once. At the end each destination of a piece
+    must have one contribution of each of the piece's contributors, and no others: the memory of
+    other servers counts as a stale contribution, so that adding or copying it is detected.
     """
     topology = schedule.topology
     holders = np.arange(topology.num_nodes) if aggregating_switches else topology.servers
@@ -59,40 +57,26 @@ def _first_wrong_of(
     by_piece = rows[np.argsort(schedule.piece[rows], kind="stable")]
     first = np.searchsorted(schedule.piece[by_piece].astype(np.int64), pieces)
     first = np.append(first, len(rows))
-    full = _full_vector(topology.num_servers, words)
     for start in range(0, len(pieces), block):
         some = pieces[start : start + block]
         rows = np.sort(by_piece[first[start] : first[start + len(some)]])
-        planes = _initial(schedule, holders, some, words, full)
+        planes = _initial(schedule, holders, len(some), words)
         _play(schedule, rows, row, some, planes)
-        if schedule.demand is None:
-            wrong = _wrong_cell(schedule, row, some, planes, full)
-        else:
-            wrong = _wrong_destination(schedule, row, some, planes)
+        wrong = _wrong_destination(schedule, row, some, planes)
         if wrong is not None:
             return _explain(schedule, *wrong)
     return None
 
 
-def _full_vector(servers: int, words: int) -> NDArray[np.uint64]:
-    bits = np.zeros(words * _WORD, np.uint8)
-    bits[:servers] = 1
-    return np.packbits(bits, bitorder="little").view(np.uint64)
-
-
-def _initial(
-    schedule: Schedule, holders: NDArray, pieces: NDArray, words: int, full: NDArray
-) -> _Planes:
+def _initial(schedule: Schedule, holders: NDArray, pieces: int, words: int) -> _Planes:
     """The two planes at the start: [holder * pieces-in-block + piece, words]."""
     topology = schedule.topology
-    once = np.zeros((len(holders), len(pieces), words), np.uint64)
+    once = np.zeros((len(holders), pieces, words), np.uint64)
     at = np.flatnonzero(topology.is_server[holders])
     rank = topology.rank[holders[at]].astype(np.uint64)
     once[at, :, (rank // _WORD).astype(np.int64)] = (np.uint64(1) << (rank % np.uint64(_WORD)))[
         :, None
     ]
-    if schedule.demand is None and schedule.collective == "all_gather":
-        once[np.searchsorted(holders, schedule.root[pieces]), np.arange(len(pieces))] = full
     once = once.reshape(-1, words)
     return once, np.zeros_like(once)
 
@@ -187,29 +171,10 @@ def _edges(*columns: NDArray) -> list[int]:
     return [0, *inner, len(columns[0])] if len(columns[0]) else [0]
 
 
-def _wrong_cell(
-    schedule: Schedule, holder_row: NDArray, pieces: NDArray, planes: _Planes, full: NDArray
-) -> tuple[int, int] | None:
-    """The first (server, piece) whose counts are not all one, by piece and then server."""
-    once, twice = (plane.reshape(-1, len(pieces), len(full)) for plane in planes)
-    if schedule.collective == "reduce_scatter":
-        at = holder_row[schedule.root[pieces]]
-        right = (
-            (once[at, np.arange(len(pieces))] == full) & (twice[at, np.arange(len(pieces))] == 0)
-        ).all(axis=1)
-        wrong = np.flatnonzero(~right)
-        return (int(schedule.root[pieces[wrong[0]]]), int(pieces[wrong[0]])) if wrong.size else None
-    servers = schedule.topology.servers
-    at = holder_row[servers]
-    right = ((once[at] == full) & (twice[at] == 0)).all(axis=2)
-    wrong = np.argwhere(~right.T)
-    return (int(servers[wrong[0][1]]), int(pieces[wrong[0][0]])) if wrong.size else None
-
-
 def _wrong_destination(
     schedule: Schedule, holder_row: NDArray, pieces: NDArray, planes: _Planes
 ) -> tuple[int, int] | None:
-    """The first (server, piece) of a demand's destinations without the required contributions."""
+    """The first piece with a destination without the required contributions, and that server."""
     words = planes[0].shape[1]
     once, twice = (plane.reshape(-1, len(pieces), words) for plane in planes)
     given = schedule.contributors.take(pieces)
@@ -229,10 +194,8 @@ def _wrong_destination(
 def _explain(schedule: Schedule, server: int, piece: int) -> Violation:
     """Counts one piece exactly to find the wrong contribution at one server."""
     counts, topology = exact_counts(schedule, piece)[server], schedule.topology
-    wanted = np.ones(topology.num_servers, np.int64)
-    if schedule.demand is not None:
-        wanted[:] = 0
-        wanted[topology.rank[schedule.contributors[piece]]] = 1
+    wanted = np.zeros(topology.num_servers, np.int64)
+    wanted[topology.rank[schedule.contributors[piece]]] = 1
     # A missing contribution is more informative than the stale one that replaces it.
     wrong = np.flatnonzero(counts != wanted)
     rank = int(wrong[np.argmax(wanted[wrong])])
@@ -256,8 +219,6 @@ def exact_counts(schedule: Schedule, piece: int) -> NDArray[np.object_]:
     topology = schedule.topology
     counts = np.zeros((topology.num_nodes, topology.num_servers), object)
     counts[topology.servers, np.arange(topology.num_servers)] = 1
-    if schedule.demand is None and schedule.collective == "all_gather":
-        counts[schedule.root[piece]] = 1
     rows = np.flatnonzero(schedule.piece == piece)
     edges = _edges(schedule.round[rows])
     for low, high in itertools.pairwise(edges):

@@ -17,7 +17,7 @@ TABLE_BYTES = 2
 def not_copied(schedule: Schedule) -> NDArray[np.int64]:
     """Pieces, in ascending order, that this proof does not show to end right.
 
-    It applies to pieces of a demand whose block has one contributor, if all their transfers are
+    It applies to pieces with one contributor, if all their transfers are
     copies. A cell is a node's memory of such a piece. A copy writes it in its round, and the
     contributor's cell is written before all rounds. A copy reads a cell when its round starts, and
     a destination's cell is read after all rounds. A piece is proved if each of its cells that is
@@ -35,15 +35,15 @@ def not_copied(schedule: Schedule) -> NDArray[np.int64]:
         schedule: without routes, ends or conflicting copies that are wrong.
     """
     everything = np.arange(schedule.pieces)
-    if schedule.demand is None:
-        return everything
     alone = schedule.contributors.sizes == 1
+    if not alone.any():
+        return everything
     alone[schedule.piece[schedule.op == REDUCE]] = False
     pieces = np.flatnonzero(alone)
     rows = slice(None) if alone.all() else np.flatnonzero(alone[schedule.piece])
     piece = schedule.piece[rows].astype(np.int64)
     starts, ends = (sets.take(pieces) for sets in (schedule.contributors, schedule.destinations))
-    happens = 2 * len(piece) + len(starts.servers) + len(ends.servers)
+    happens = 2 * len(piece) + len(pieces) + int(ends.sizes.sum())
     nodes, end = schedule.topology.num_nodes, 2 * schedule.rounds + 2
     bits = end.bit_length()
     table = TABLE_BYTES * len(pieces) * schedule.topology.num_servers

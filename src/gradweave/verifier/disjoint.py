@@ -32,12 +32,11 @@ def not_proved(
     - *full*, N: every contribution once;
     - *spent*, N+1: unknown.
 
-    At the start each server's contribution is apart, and for an all-gather a root is full. With a
-    demand, each contributor's cell is apart, or full if it is the only contributor, and other
+    At the start each contributor's cell is apart, or full if it is the only contributor, and other
     servers' cells are spent. A reduce from one apart cell into another adds their numbers, and the
-    source becomes spent; the sum is full if the numbers add up to N, or to the number of the
-    block's contributors. A copy of a full cell makes its target full. A piece with any other
-    transfer is not proved. All transfers of a round read the state before it.
+    source becomes spent; the sum is full if the numbers add up to the number of contributors. A
+    copy of a full cell makes its target full. A piece with any other transfer is not proved. All
+    transfers of a round read the state before it.
 
     Args:
         schedule: a schedule with valid routes and ends, and without conflicting copies.
@@ -78,16 +77,11 @@ class _Cells:
         self.full, self.spent = topology.num_servers, topology.num_servers + 1
         self.held = np.zeros(len(pieces) * len(holders), kind)
         """[pieces · holders] the state of each cell, piece by piece."""
-        self.is_server = topology.is_server[holders]
-        self.parts: NDArray[np.int64] | None = None
-        """[pieces] number of contributors of each, for a demand."""
-        if schedule.demand is not None:
-            self.parts = schedule.contributors.sizes[pieces]
-            self._start_at_contributors()
-        else:
-            self._by_piece()[:] = self.is_server
-            if schedule.collective == "all_gather":
-                self.held[self._roots()] = self.full
+        self.parts = schedule.contributors.sizes[pieces].astype(kind)
+        """[pieces] number of contributors of each."""
+        at_start = np.where(self.parts == 1, self.full, 1).astype(kind)
+        self._by_piece()[:] = np.where(topology.is_server[holders], self.spent, 0)
+        np.copyto(self._by_piece(), at_start[:, None], where=self._among(schedule.contributors))
         self.failed = np.zeros(len(pieces), bool)
         """[pieces] whether some transfer is outside the proof."""
 
@@ -111,14 +105,7 @@ class _Cells:
     def right(self) -> NDArray[np.bool_]:
         """[pieces] whether each is proved to end right."""
         complete = self._by_piece() == self.full
-        if self.schedule.demand is not None:
-            piece, place = self._cells_of(self.schedule.destinations)
-            right = ~self.failed
-            right[piece[~complete[piece, place]]] = False
-            return right
-        if self.schedule.collective == "reduce_scatter":
-            return ~self.failed & (self.held[self._roots()] == self.full)
-        return ~self.failed & (complete | ~self.is_server).all(axis=1)
+        return ~self.failed & (complete | ~self._among(self.schedule.destinations)).all(axis=1)
 
     def _play_round(self, read: NDArray, written: NDArray, copied: NDArray[np.bool_]) -> None:
         held, sums = self.held, self.held[read]
@@ -129,23 +116,20 @@ class _Cells:
             held[sent] = self.spent
             self._fail(summed, held[summed] >= self.full)  # also if it was sent away in this round
             np.add.at(held, summed, sums[reduces])
-            if self.parts is not None:
+            if (self.parts < self.full).any():
                 held[summed[held[summed] == self.parts[summed // self.holders]]] = self.full
         if copied.any():
             self._fail(read, copied & (sums != self.full))
             held[written[copied]] = self.full
 
-    def _start_at_contributors(self) -> None:
-        """Every contributor's part, which is complete if the block has no other contributor."""
-        self._by_piece()[:] = np.where(self.is_server, self.spent, 0)
-        piece, place = self._cells_of(self.schedule.contributors)
-        assert self.parts is not None
-        self._by_piece()[piece, place] = np.where(self.parts[piece] == 1, self.full, 1)
-
-    def _cells_of(self, sets: Sets) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Piece, from 0, and place of each server in these pieces' sets."""
+    def _among(self, sets: Sets) -> NDArray[np.bool_]:
+        """[pieces, holders] whether each holder is in these pieces' sets; one row if all agree."""
         mine = sets.take(self.pieces)
-        return mine.owner, self.place[mine.servers]
+        if (mine.stored == mine.stored[0]).all():
+            mine = mine.take(np.zeros(1, np.int64))
+        table = np.zeros((len(mine), self.holders), bool)
+        table[mine.owner, self.place[mine.servers]] = True
+        return table
 
     def _fail(self, cells: NDArray, which: NDArray[np.bool_]) -> None:
         if which.any():
@@ -153,8 +137,3 @@ class _Cells:
 
     def _by_piece(self) -> NDArray:
         return self.held.reshape(len(self.pieces), self.holders)
-
-    def _roots(self) -> NDArray:
-        """The cell of each piece's root."""
-        at = self.place[self.schedule.root[self.pieces]]
-        return np.arange(len(self.pieces)) * self.holders + at

@@ -220,8 +220,7 @@ def _relay_violation(checked: _Checked) -> Violation | None:
     assert demand is not None and schedule.block is not None
     allowed = np.tile(~schedule.topology.is_server, (len(demand.jobs), 1))
     allowed[:, demand.relays] = True
-    for sets in (demand.contributors, demand.destinations):
-        allowed[demand.job[sets.owner], sets.servers] = True
+    allowed[demand.groups.owner, demand.groups.servers] = True
     job = demand.job[schedule.block[block.piece]]
     transfer = np.repeat(np.arange(len(block)), checked.lengths)
     wrong = np.flatnonzero(~allowed[job[transfer], block.nodes])

@@ -258,11 +258,11 @@ def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float
     inner, outer = demand.contributors, demand.destinations
     if not leaving:
         inner, outer = outer, inner
-    others = outer.sizes[inner.owner] > 1
-    alone = ~others & (outer.servers[outer.offsets[inner.owner]] != inner.servers)
-    counts = others | alone
-    size = demand.bytes[inner.owner[counts]]
-    return np.bincount(inner.servers[counts], size, nodes).astype(np.float64)
+    of_set = np.bincount(inner.stored, demand.bytes, len(inner.starts) - 1)
+    moved = np.bincount(inner.members, np.repeat(of_set, np.diff(inner.starts)), nodes)
+    own = outer.first()
+    stays = (outer.sizes == 1) & inner.has(np.arange(len(demand)), own)
+    return moved - np.bincount(own[stays], demand.bytes[stays], nodes)
 
 
 def _in_small_integers(

@@ -214,7 +214,7 @@ class LeastCarriers:
             blocks: indices of blocks among these servers.
         """
         given, wanted = (
-            Sets(np.searchsorted(self._servers, sets.servers), sets.offsets)
+            Sets(np.searchsorted(self._servers, sets.members), sets.starts, sets.stored)
             for sets in (demand.contributors.take(blocks), demand.destinations.take(blocks))
         )
         if (given.sizes == 1).all() and (wanted.sizes == 1).all():
@@ -223,14 +223,10 @@ class LeastCarriers:
                 k = int(found.argmax())
                 raise self._unreachable(given[k], wanted[k])
             return found.tolist()
-        known: dict[tuple[bytes, bytes], int] = {}
-        lengths = []
-        for sets in ((given[k], wanted[k]) for k in range(len(blocks))):
-            key = sets[0].tobytes(), sets[1].tobytes()
-            if key not in known:
-                known[key] = self.length(*sets)
-            lengths.append(known[key])
-        return lengths
+        pairs = np.stack([given.stored, wanted.stored])
+        _, first, kind = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        lengths = [self.length(given[k], wanted[k]) for k in first.tolist()]
+        return [lengths[k] for k in kind.reshape(-1).tolist()]
 
     def length(self, given: Integers, wanted: Integers) -> int:
         """The minimum length of a path or tree that carries a block.

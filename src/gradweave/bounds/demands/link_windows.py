@@ -44,8 +44,7 @@ def least_idle(topology: Topology, demand: Demand) -> NDArray[np.int64]:
     for job in range(len(demand.jobs)):
         mine = demand.job == job
         given, wanted = (
-            np.unique(sets.servers[mine[sets.owner]])
-            for sets in (demand.contributors, demand.destinations)
+            sets.take(mine).union for sets in (demand.contributors, demand.destinations)
         )
         passes = np.union1d(demand.servers_of(job), demand.relays).astype(np.int64)
         key = given.tobytes(), wanted.tobytes(), passes.tobytes()

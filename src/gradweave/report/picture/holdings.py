@@ -25,21 +25,14 @@ class Holdings:
 def _at_start(schedule: Schedule) -> NDArray[np.float32]:
     topology = schedule.topology
     held = np.zeros((topology.num_nodes, schedule.pieces), np.float32)
-    if schedule.demand is not None:  # data of non-contributors counts nothing
-        given = schedule.contributors
-        held[given.servers, given.owner] = 1.0
-    elif schedule.collective == "all_gather":
-        held[schedule.root, np.arange(schedule.pieces)] = topology.num_servers
-    else:
-        held[topology.servers] = 1.0
+    given = schedule.contributors  # data of other servers counts nothing
+    held[given.servers, given.owner] = 1.0
     return held
 
 
 def complete(schedule: Schedule) -> NDArray[np.int64]:
     """[P] number of contributions in a complete sum of each piece."""
-    if schedule.demand is not None:
-        return schedule.contributors.sizes
-    return np.full(schedule.pieces, schedule.topology.num_servers)
+    return schedule.contributors.sizes
 
 
 def asked(schedule: Schedule) -> NDArray[np.bool_]:

@@ -112,11 +112,7 @@ class InOrder:
 
     def _to_others(self) -> NDArray[np.bool_]:
         """[T] whether a transfer's target does not contribute to its piece."""
-        schedule, nodes = self.schedule, self.schedule.topology.num_nodes
-        sets = schedule.contributors
-        known = sets.owner * nodes + sets.servers
-        written = schedule.piece.astype(np.int64) * nodes + schedule.target
-        return ~np.isin(written, known)
+        return ~self.schedule.contributors.has(self.schedule.piece, self.schedule.target)
 
     def order(self, place: Integers, way: Way = "shared") -> Order:
         """Simulates the transfers with jobs in a given order.

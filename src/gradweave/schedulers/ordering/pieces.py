@@ -52,10 +52,6 @@ class Pieces:
             hop[number, : len(carrier.routes)] = [hops.number(one) for one in carrier.routes]
             op[number, : len(carrier.routes)] = carrier.ops
         self._op = op[self._kind]
-        given = plan.demand.contributors
-        # [B, N] whether a server contributes to a block
-        self._owns = np.zeros((len(plan.demand), plan.topology.num_servers), bool)
-        self._owns[given.owner, plan.topology.rank[given.servers]] = True
         self._places = hops.arrays()
         demand = plan.demand
         # [C] release time of each carrier in seconds
@@ -244,6 +240,7 @@ class Pieces:
         part, piece = cut.part[place], name[place]
         hop = self.trees.hop[part, transfer]
         root = np.array([one.root for one in plan.carriers])
+        target = topology.servers[places["target"][hop]]
         return lower(
             topology,
             wires.links,
@@ -253,7 +250,7 @@ class Pieces:
             op=self._op[part, transfer],
             root=topology.rank[root[cut.part[by_block]]].astype(np.int64),
             adds=(self._op[part, transfer] == REDUCE)
-            & ~self._owns[plan.block[part], places["target"][hop]],
+            & ~plan.demand.contributors.has(plan.block[part], target),
             collective=DEMAND,
             shares=integer_shares(cut.share[by_block], block[by_block]),
             demand=plan.demand,

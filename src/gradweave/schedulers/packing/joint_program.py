@@ -91,7 +91,7 @@ class _Program:
             for mine in map(demand.servers_of, range(len(demand.jobs)))
         ]
         self._given, self._wanted = (
-            [rank[one].astype(np.int64) for one in np.split(sets.servers, sets.offsets[1:-1])]
+            [rank[sets[block]].astype(np.int64) for block in range(len(demand))]
             for sets in (demand.contributors, demand.destinations)
         )
         solver = self._solver = pywraplp.Solver.CreateSolver("CLP")

@@ -107,15 +107,8 @@ def _check_jobs(old: Demand, demand: Demand, now: NDArray[np.int64]) -> None:
         now: [V] for each node of the old network, its id in the new one; −1 if it is gone.
     """
     same = len(old) == len(demand) and np.array_equal(old.job, demand.job)
-    for before, after in (
-        (old.contributors, demand.contributors),
-        (old.destinations, demand.destinations),
-    ):
-        same = same and np.array_equal(before.offsets, after.offsets)
-        ids = now[before.servers]
-        order = np.lexsort((ids, before.owner))
-        same = same and np.array_equal(ids[order], after.servers)
-    if not same:
+    same = same and old.contributors.mapped(now).same(demand.contributors)
+    if not (same and old.destinations.mapped(now).same(demand.destinations)):
         raise OptionError(
             f"start_from: expected a plan of these jobs, {demand.name}, in {len(demand)} blocks "
             f"among the same servers; got a plan of {old.name}, in {len(old)} blocks"
