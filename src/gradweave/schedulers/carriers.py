@@ -30,7 +30,7 @@ class Carrier:
     ops: tuple[int, ...]
     """`REDUCE` or `COPY` for each transfer."""
     waits: tuple[tuple[int, ...], ...]
-    """For each transfer, the earlier transfers that it waits for."""
+    """For each transfer, the other transfers that it waits for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

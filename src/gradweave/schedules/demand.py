@@ -80,9 +80,9 @@ class Sets:
             raise OptionError(f"demand: expected node ids of at least 0, got {members.min()}")
         twice = np.flatnonzero((members[1:] == members[:-1]) & (owner[1:] == owner[:-1]))
         if twice.size:
+            block = stored.index(int(owner[twice[0]]))
             raise OptionError(
-                f"demand: block {stored.index(owner[twice[0]])}: server {members[twice[0]]} twice; "
-                "expected each once"
+                f"demand: block {block}: server {members[twice[0]]} twice; expected each once"
             )
         return Sets(members, _ends(sizes), np.array(stored, np.int64))
 
@@ -113,7 +113,8 @@ class Sets:
     def servers(self) -> NDArray[np.int64]:
         """[sum of sizes] node ids of all sets, one after the other."""
         first = self.starts[self.stored] - self.offsets[:-1]
-        return self.members[np.arange(self.offsets[-1]) + np.repeat(first, self.sizes)]
+        place = np.arange(self.offsets[-1]) + np.repeat(first, self.sizes)
+        return self.members[place].astype(np.int64)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
@@ -311,7 +312,7 @@ class Demand:
 
     def servers_of(self, job: int) -> NDArray[np.int64]:
         """Node ids of a job's contributors and destinations, ascending."""
-        return self.groups[job]
+        return self.groups[job].astype(np.int64)
 
     def of_job(self, job: int) -> "Demand":
         """The blocks of one job."""

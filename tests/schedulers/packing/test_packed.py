@@ -10,7 +10,7 @@ import gradweave as gw
 from gradweave.errors import OptionError
 from gradweave.execute import play
 from gradweave.schedulers import Packed
-from gradweave.schedulers.ordering.cuts import cuts_of, periodic_cut, schedule_of
+from gradweave.schedulers.ordering.cuts import cuts_of, parts_schedule, periodic_cut
 from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
 from gradweave.schedulers.packing.packed import _Search
 from gradweave.schedulers.packing.parts import Parts, parts_of
@@ -73,7 +73,7 @@ def test_in_turns_all_ports_of_a_switch_are_busy_at_one_time():
     parts = parts_of(star, "all_reduce")
     cut = periodic_cut(parts, 10 * len(parts.root))
     assert cut is not None
-    schedule = schedule_of(star, "all_reduce", parts, cut, periodic_slots(parts, cut))
+    schedule = parts_schedule(parts, "all_reduce", cut, periodic_slots(parts, cut))
     least = gw.bounds.least_seconds(star, GIGABYTE).seconds
     # Before the first sums there is nothing to copy: a part of one of the ten periods.
     assert seconds(schedule, GIGABYTE, "events") <= 1.06 * least

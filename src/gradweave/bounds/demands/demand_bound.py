@@ -262,7 +262,7 @@ def _must_pass(demand: Demand, *, leaving: bool, nodes: int) -> NDArray[np.float
     moved = np.bincount(inner.members, np.repeat(of_set, np.diff(inner.starts)), nodes)
     own = outer.first()
     stays = (outer.sizes == 1) & inner.has(np.arange(len(demand)), own)
-    return moved - np.bincount(own[stays], demand.bytes[stays], nodes)
+    return (moved - np.bincount(own[stays], demand.bytes[stays], nodes)).astype(np.float64)
 
 
 def _in_small_integers(

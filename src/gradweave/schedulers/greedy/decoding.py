@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.greedy.tuning import EVEN_ORDER, TUNING
-from gradweave.schedulers.ordering.cuts import Cut, schedule_of
-from gradweave.schedulers.packing.parts import Parts, ends_of_hops
+from gradweave.schedulers.ordering.cuts import Cut, parts_schedule
+from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.paths import some_rates
-from gradweave.schedules.schedule import Collective, Schedule
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -149,14 +149,14 @@ class Decoded:
     def schedule(self) -> Schedule:
         """The transfers as a schedule, in rounds that keep the order of their starts."""
         grove, wiring = self.grove, self.grove.wiring
-        topology, trees = wiring.topology, len(grove.root)
+        trees = len(grove.root)
         pieces = trees * self.cuts
         cut = Cut(
             part=np.tile(np.arange(trees), self.cuts),
             number=np.repeat(np.arange(self.cuts), trees),
             share=np.full(pieces, 1 / pieces),
         )
-        return schedule_of(topology, wiring.collective, _parts(grove), cut, self.start)
+        return parts_schedule(_parts(grove), wiring.collective, cut, self.start)
 
 
 def decode(wiring: Wiring, proposal: Proposal, effort_s: float = EFFORT_S) -> Decoded:
@@ -364,16 +364,17 @@ def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def _parts(grove: Grove) -> Parts:
-    """The trees in the form from which `unequal` writes schedules."""
-    topology, wires = grove.wiring.topology, grove.wires
-    servers, collective = topology.num_servers, grove.wiring.collective
+    """The trees in the form from which schedules are written."""
+    topology, collective = grove.wiring.topology, grove.wiring.collective
+    parts, each = len(grove.root), topology.num_servers - 1
+    stages = [each * (collective != one) for one in ("all_gather", "reduce_scatter")]
+    op = np.repeat((REDUCE, COPY), stages)
     return Parts(
-        topology=topology,
+        topology,
+        grove.trees,
+        grove.wires,
+        np.broadcast_to(op, (parts, len(op))),
         root=grove.root,
-        share=np.full(len(grove.root), 1 / len(grove.root)),
+        share=np.full(parts, 1 / parts),
         fixed_roots=collective != "all_reduce",
-        reduces=0 if collective == "all_gather" else servers - 1,
-        trees=grove.trees,
-        wires=wires,
-        **ends_of_hops(topology, wires.links, wires.first),
     )

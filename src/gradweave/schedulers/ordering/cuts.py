@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedulers.ordering.transfers import Transfers
 from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.tuning import TUNING
-from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
+from gradweave.schedules.demand import Demand
+from gradweave.schedules.schedule import DEMAND, REDUCE, Collective, Schedule
 from gradweave.schedules.shares import apportion
-from gradweave.topology.topology import Topology
 
 DENOMINATOR = 1 << 24
 """Shares are rounded to about one part in this many."""
@@ -148,24 +149,65 @@ def integer_shares(
     return shares
 
 
-def schedule_of(
-    topology: Topology, collective: Collective, parts: Parts, cut: Cut, start: NDArray
+def parts_schedule(
+    parts: Parts, collective: Collective, cut: Cut, start: NDArray[np.float64]
 ) -> Schedule:
-    """The schedule of transfers by start, in rounds that keep their order."""
+    """The schedule of a collective's transfers by start, in rounds that keep their order."""
+    shares = _integers(parts, cut)
+    return schedule_of(parts, cut, start, parts.root, shares, collective=collective)
+
+
+def schedule_of(
+    transfers: Transfers,
+    cut: Cut,
+    start: NDArray[np.float64],
+    root: NDArray[np.int64],
+    shares: NDArray[np.int64],
+    *,
+    collective: Collective = DEMAND,
+    demand: Demand | None = None,
+    block: NDArray[np.int64] | None = None,
+) -> Schedule:
+    """The schedule of carriers' transfers by start, in rounds that keep their order.
+
+    Args:
+        transfers: the carriers' transfers.
+        cut: the pieces.
+        start: [P·M] when each piece's transfers start; infinite for missing transfers.
+        root: [C] rank of each carrier's root.
+        shares: [P] share of each piece, of the gradient or of its block.
+        collective: the collective, unless there is a demand.
+        demand: the blocks.
+        block: [C] the block of each carrier.
+    """
     from gradweave.schedulers.ordering.lower import lower
 
-    order = np.argsort(start, kind="stable")
-    piece, transfer = np.divmod(order, parts.trees.hop.shape[1])
+    topology, hops = transfers.topology, transfers.trees.hop
+    of_piece = np.zeros(len(cut.part), np.int64) if block is None else block[cut.part]
+    by_block = np.argsort(of_piece, kind="stable")
+    name = np.empty(len(by_block), np.int64)
+    name[by_block] = np.arange(len(by_block))
+    begun = np.flatnonzero(np.isfinite(start))
+    order = begun[np.argsort(start[begun], kind="stable")]
+    place, transfer = np.divmod(order, hops.shape[1])
+    hop, op = hops[cut.part[place], transfer], transfers.op[cut.part[place], transfer]
+    adds = None
+    if demand is not None:
+        target = topology.servers[transfers.target[hop]]
+        adds = (op == REDUCE) & ~demand.contributors.has(of_piece[place], target)
     return lower(
         topology,
-        parts.wires.links,
-        parts.wires.first,
-        parts.trees.hop[cut.part[piece], transfer],
-        piece=piece,
-        op=np.where(transfer < parts.reduces, REDUCE, COPY),
-        root=parts.root[cut.part],
+        transfers.wires.links,
+        transfers.wires.first,
+        hop,
+        piece=name[place],
+        op=op,
+        root=root[cut.part[by_block]],
+        adds=adds,
         collective=collective,
-        shares=_integers(parts, cut),
+        shares=shares[by_block],
+        demand=demand,
+        block=None if demand is None else of_piece[by_block],
     )
 
 

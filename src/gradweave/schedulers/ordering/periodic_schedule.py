@@ -14,37 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.ordering.cuts import Cut
-from gradweave.schedulers.packing.parts import Parts
+from gradweave.schedulers.ordering.transfers import Transfers
 from gradweave.schedulers.packing.tuning import TUNING
+from gradweave.schedules.schedule import COPY
 
 if TYPE_CHECKING:
     from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
-def periodic_slots(parts: Parts, cut: Cut) -> NDArray[np.int64]:
+def periodic_slots(transfers: Transfers, cut: Cut) -> NDArray[np.float64]:
     """[P·M] the slot of each transfer, piece by piece, counted from the first period's start.
 
-    Args:
-        parts: the parts with their trees.
-        cut: the pieces, see `periodic_cut`.
-    """
-    transfers = parts.trees.hop.shape[1]
-    copies = np.arange(transfers) >= parts.reduces
-    distance = (parts.target - parts.source)[parts.trees.hop]
-    return slots_in_periods(parts.trees, distance % parts.topology.num_servers, copies[None], cut)
-
-
-def slots_in_periods(
-    trees: "Trees", distance: NDArray[np.int64], copies: NDArray[np.bool_], cut: Cut
-) -> NDArray[np.int64]:
-    """[P·M] the slot of each transfer, piece by piece, counted from the first period's start.
+    Infinite for missing transfers.
 
     Args:
-        trees: the trees of the parts.
-        distance: [parts, M] by how many ranks the target follows the source, at least 1.
-        copies: [parts, M], or [1, M], which transfers copy.
-        cut: the pieces, with as many of each part in each period.
+        transfers: the transfers of the carriers.
+        cut: the pieces, with as many of each carrier in each period; see `periodic_cut`.
     """
+    trees, there = transfers.trees, transfers.trees.hop >= 0
+    ranks = (transfers.target - transfers.source)[trees.hop]  # by which the target is ahead
+    distance = np.where(there, ranks % transfers.topology.num_servers, 1)
+    copies = transfers.op == COPY
     stages = 2 if copies.any() and not copies.all() else 1
     slot = stages * (distance - 1) + (copies if stages == 2 else 0)
     length = stages * int(distance.max())
@@ -53,7 +43,7 @@ def slots_in_periods(
     periods = int(np.gcd.reduce(count))
     period = cut.number * periods // count[cut.part]
     at = (period[:, None] + later[cut.part]) * length + slot[cut.part]
-    return at.reshape(-1)
+    return np.where(there[cut.part], at, np.inf).reshape(-1)
 
 
 def _periods_later(trees: "Trees", slot: NDArray[np.int64], length: int) -> NDArray[np.int64]:

@@ -3,24 +3,26 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import clock
-from gradweave.schedulers.carriers import Carrier, Plan
+from gradweave.schedulers.carriers import Plan
 from gradweave.schedulers.demand_tuning import TUNING
-from gradweave.schedulers.ordering.cuts import Cut, in_turn, integer_shares, usual_share
-from gradweave.schedulers.ordering.periodic_schedule import slots_in_periods
-from gradweave.schedulers.packing.parts import Hops
+from gradweave.schedulers.ordering.cuts import (
+    Cut,
+    in_turn,
+    integer_shares,
+    schedule_of,
+    usual_share,
+)
+from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
+from gradweave.schedulers.ordering.transfers import Transfers
 from gradweave.schedulers.packing.tuning import TUNING as ORDERING
-from gradweave.schedules.schedule import COPY, DEMAND, REDUCE, Schedule
+from gradweave.schedules.schedule import Schedule
 from gradweave.simulator import seconds
 from gradweave.stop import UNLIMITED, Stop
-
-if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,56 +44,14 @@ class Pieces:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        hops = Hops(plan.topology)
-        distinct = {one: number for number, one in enumerate(dict.fromkeys(plan.carriers))}
-        self._kind = np.array([distinct[one] for one in plan.carriers])
-        most = max(len(one.routes) for one in distinct)
-        hop = np.full((len(distinct), most), -1, np.int64)
-        op = np.zeros((len(distinct), most), np.int64)
-        for carrier, number in distinct.items():
-            hop[number, : len(carrier.routes)] = [hops.number(one) for one in carrier.routes]
-            op[number, : len(carrier.routes)] = carrier.ops
-        self._op = op[self._kind]
-        self._places = hops.arrays()
+        made = Transfers.of(plan.topology, plan.carriers)
         demand = plan.demand
         # [C] release time of each carrier in seconds
         self._busiest_s = plan.busiest_s
         self._ready_s = demand.ready_at_s[demand.job[plan.block]].astype(np.float64)
-        self.trees = self._trees(list(distinct), hop)
-
-    def _trees(self, distinct: list[Carrier], hop: NDArray[np.int64]) -> "Trees":
-        """The transfers of each carrier, and their dependencies."""
-        from gradweave.schedulers.kernels.precedence import tails
-        from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-
-        waits = np.zeros(hop.shape, np.int64)
-        following: list[int] = []
-        first = np.zeros((len(distinct), hop.shape[1] + 1), np.int64)
-        for number, carrier in enumerate(distinct):
-            after: list[list[int]] = [[] for _ in range(hop.shape[1])]
-            for transfer, before in enumerate(carrier.waits):
-                waits[number, transfer] = len(before)
-                for one in before:
-                    after[one].append(transfer)
-            ends = np.cumsum([len(following), *map(len, after)])
-            first[number] = ends
-            following += [transfer for each in after for transfer in each]
-        wires = self._places["wires"]
-        there = hop >= 0
-        held_s = np.where(there, (wires.latency + wires.overhead)[hop], 0.0)
-        per_byte = np.where(there, (1 / wires.rate)[hop], 0.0)
-        followers = np.array(following, np.int64)
-        tail = tails(waits, first, followers, held_s, np.zeros(hop.shape), per_byte)
-        kind = self._kind
-        return Trees(
-            hop[kind],
-            waits[kind],
-            followers,
-            first[kind],
-            np.where((there & (waits == 0))[kind], self._ready_s[:, None], 0.0),
-            tail[0][kind],
-            tail[1][kind],
-        )
+        starts = (made.trees.hop >= 0) & (made.trees.waits == 0)
+        ready = np.where(starts, self._ready_s[:, None], 0.0)
+        self.transfers = dataclasses.replace(made, trees=made.trees._replace(ready=ready))
 
     def fastest(self, stop: Stop = UNLIMITED) -> Ordered:
         """The fastest order, trying the balanced piece size first, then finer, coarser, in between.
@@ -129,7 +89,7 @@ class Pieces:
     def _transfers(self, halvings: int) -> int:
         """Approximate number of transfers if the usual carrier's bytes are halved that often."""
         each = self.plan.bytes / usual_share(self.plan.bytes) * 2.0**halvings
-        return int(np.maximum(each, 1.0) @ (self.trees.hop >= 0).sum(axis=1))
+        return int(np.maximum(each, 1.0) @ (self.transfers.trees.hop >= 0).sum(axis=1))
 
     def _balanced_halvings(self, most: float) -> int:
         """How often to halve the usual carrier's bytes, to begin with.
@@ -141,7 +101,7 @@ class Pieces:
         Args:
             most: maximum number of transfers.
         """
-        trees, wires, plan = self.trees, self._places["wires"], self.plan
+        trees, wires, plan = self.transfers.trees, self.transfers.wires, self.plan
         hops = np.bincount(trees.hop[trees.hop >= 0], minlength=len(wires.rate))
         held_s = np.repeat(wires.overhead * hops, np.diff(wires.first))
         busiest_s = np.bincount(wires.links, held_s, len(wires.bandwidth)).max()
@@ -160,7 +120,7 @@ class Pieces:
                 the result is None if there are too many pieces.
         """
         best, until = None, math.inf if known is None else known.seconds
-        per_piece = (self.trees.hop >= 0).sum(1)
+        per_piece = (self.transfers.trees.hop >= 0).sum(1)
         for cut in self._cuts(part):
             if known is not None and np.bincount(cut.part) @ per_piece > TUNING.max_transfers:
                 return best
@@ -200,12 +160,12 @@ class Pieces:
         """
         from gradweave.schedulers.ordering.event_simulation_kernel import simulate
 
-        plan, wires = self.plan, self._places["wires"]
+        plan, trees, wires = self.plan, self.transfers.trees, self.transfers.wires
         size = cut.share * plan.demand.total_bytes
         for window in TUNING.windows:
             under_way = window * max(len(plan.block), ORDERING.min_window_parts)
             start, seconds = simulate(
-                self.trees, wires, cut.part, size, ORDERING.order_penalty, under_way, until
+                trees, wires, cut.part, size, ORDERING.order_penalty, under_way, until
             )
             until = min(until, seconds)
             yield Ordered(cut, start, seconds)
@@ -214,45 +174,20 @@ class Pieces:
 
     def _in_periods(self, cut: Cut) -> Ordered:
         """An order in which every two servers meet in the same slot of each period."""
-        hop = self.trees.hop
-        ranks = (self._places["target"] - self._places["source"])[hop]
-        distance = np.where(hop >= 0, ranks % self.plan.topology.num_servers, 1)
-        slot = slots_in_periods(self.trees, distance, self._op == COPY, cut).astype(np.float64)
-        slot[hop[cut.part].reshape(-1) < 0] = np.inf
+        slot = periodic_slots(self.transfers, cut)
         ordered = Ordered(cut, slot, math.inf)
         return dataclasses.replace(ordered, seconds=seconds(self.schedule(ordered), None, "events"))
 
     def schedule(self, ordered: Ordered) -> Schedule:
         """The transfers in the order in which they start, in rounds that keep it."""
-        from gradweave.schedulers.ordering.lower import lower
-
-        plan, cut, places = self.plan, ordered.cut, self._places
-        topology, wires = plan.topology, places["wires"]
-        pieces, per_piece = len(cut.part), self.trees.hop.shape[1]
-        block = plan.block[cut.part]
-        by_block = np.argsort(block, kind="stable")
-        name = np.empty(pieces, np.int64)
-        name[by_block] = np.arange(pieces)
-        begun = np.flatnonzero(np.isfinite(ordered.start))
-        place, transfer = np.divmod(
-            begun[np.argsort(ordered.start[begun], kind="stable")], per_piece
-        )
-        part, piece = cut.part[place], name[place]
-        hop = self.trees.hop[part, transfer]
+        plan, cut = self.plan, ordered.cut
         root = np.array([one.root for one in plan.carriers])
-        target = topology.servers[places["target"][hop]]
-        return lower(
-            topology,
-            wires.links,
-            wires.first,
-            hop,
-            piece=piece,
-            op=self._op[part, transfer],
-            root=topology.rank[root[cut.part[by_block]]].astype(np.int64),
-            adds=(self._op[part, transfer] == REDUCE)
-            & ~plan.demand.contributors.has(plan.block[part], target),
-            collective=DEMAND,
-            shares=integer_shares(cut.share[by_block], block[by_block]),
+        return schedule_of(
+            self.transfers,
+            cut,
+            ordered.start,
+            plan.topology.rank[root].astype(np.int64),
+            integer_shares(cut.share, plan.block[cut.part]),
             demand=plan.demand,
-            block=block[by_block],
+            block=plan.block,
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gradweave import clock
 from gradweave.errors import OptionError
-from gradweave.schedulers.ordering.cuts import Cut, cuts_of, equal_cut, periodic_cut, schedule_of
+from gradweave.schedulers.ordering.cuts import Cut, cuts_of, equal_cut, parts_schedule, periodic_cut
 from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
 from gradweave.schedulers.packing.parts import Parts, Stragglers, parts_of
 from gradweave.schedulers.packing.paths import may_leave_residual
@@ -80,7 +80,7 @@ class Packed(Scheduler):
                 break
         if self.pieces is None and math.isfinite(self.gradient_bytes):
             search.cut_between()
-        return search.best.schedule(topology, collective)
+        return search.best.schedule(collective)
 
     def _packings(self, topology: Topology, collective: Collective, stop: Stop) -> Iterator[Parts]:
         """The parts to cut; if servers are late, also parts with fewer roots."""
@@ -123,8 +123,8 @@ class _Candidate:
     pieces: int
     """Approximate number of pieces requested."""
 
-    def schedule(self, topology: Topology, collective: Collective) -> Schedule:
-        return schedule_of(topology, collective, self.parts, self.cut, self.start)
+    def schedule(self, collective: Collective) -> Schedule:
+        return parts_schedule(self.parts, collective, self.cut, self.start)
 
 
 class _Search:
@@ -277,7 +277,7 @@ class _Search:
 
     def _in_periods(self, parts: Parts, cut: Cut, pieces: int) -> _Candidate:
         slot = periodic_slots(parts, cut)
-        schedule = schedule_of(self._topology, self._collective, parts, cut, slot)
+        schedule = parts_schedule(parts, self._collective, cut, slot)
         taken = seconds(schedule, self._gradient_bytes, model="events")
         return _Candidate(parts, cut, slot, taken, pieces)
 
@@ -305,7 +305,7 @@ def schedule_with(
     """
     search = _Search(topology, collective, gradient_bytes, stop, waiting=waiting)
     search.cut(parts, counts)
-    return search.best.schedule(topology, collective)
+    return search.best.schedule(collective)
 
 
 def schedule_in_equal_pieces(
@@ -322,4 +322,4 @@ def schedule_in_equal_pieces(
     """
     search = _Search(topology, collective, gradient_bytes, UNLIMITED, waiting=False)
     search.cut_equally(parts, pieces)
-    return search.best.schedule(topology, collective).replace(shares=None)
+    return search.best.schedule(collective).replace(shares=None)

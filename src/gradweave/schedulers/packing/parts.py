@@ -4,43 +4,32 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.kernels.wires import Wires, wires_over
+from gradweave.schedulers.carriers import Carrier
+from gradweave.schedulers.ordering.transfers import Transfers
 from gradweave.schedulers.packing.linear_program import Stage, Tree
 from gradweave.schedulers.packing.packing import pack_trees
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
-from gradweave.schedules.schedule import Collective
+from gradweave.schedules.schedule import COPY, REDUCE, Collective
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 
-if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Parts:
+class Parts(Transfers):
     """Parts of the gradient, with the transfers of each of their pieces."""
 
-    topology: Topology
     root: NDArray[np.int64]
     """[parts] rank of each root."""
     share: NDArray[np.float64]
     """[parts] share of the gradient; shares sum to one."""
     fixed_roots: bool
     """Whether every server must root an equal part, as in a single stage."""
-    reduces: int
-    """Number of reducing transfers of a piece; they come first."""
-    trees: "Trees"
-    wires: Wires
-    source: NDArray[np.int64]
-    """[H] rank of the server at the start of each hop."""
-    target: NDArray[np.int64]
-    """[H] rank of the server at the end of each hop."""
 
 
 class Stragglers(NamedTuple):
@@ -103,40 +92,23 @@ def parts_with(
             links.
         ready_at_s: [N] when servers are ready, by rank; 0 if not given.
     """
-    from gradweave.schedulers.kernels.precedence import tails
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-
     paired = _paired(trees)
-    hops = Hops(topology)
-    rows = [_transfers(trees, hops) for trees, _ in paired]
-    following = [list(each) for _, _, follow in rows for each in follow]
-    lengths = np.array([len(each) for each in following], np.int64).reshape(len(rows), -1)
-    ends = np.cumsum(lengths).reshape(lengths.shape)
+    made = Transfers.of(topology, [_carrier(topology, trees) for trees, _ in paired])
     share = np.array([share for _, share in paired])
     root = np.array([trees[0].root for trees, _ in paired], np.int64)
-    hop = np.array([hop for hop, _, _ in rows], np.int64)
-    places = hops.arrays()
-    ready = np.zeros(hop.shape)
+    ready = made.trees.ready
     if ready_at_s is not None:
-        source = places["source"][hop]
+        source = made.source[made.trees.hop]
         own = (source == root[:, None]) | (collective != "all_gather")
         ready = np.where(own, np.array(ready_at_s)[source], 0.0)
-    waits = np.array([waits for _, waits, _ in rows], np.int64)
-    followers = np.array([f for each in following for f in each], np.int64)
-    first = np.column_stack([ends[:, :1] - lengths[:, :1], ends])
-    wires = places["wires"]
-    held_s = (wires.latency + wires.overhead)[hop]
-    tail_s, tail_s_per_byte = tails(
-        waits, first, followers, held_s, np.zeros(hop.shape), (1 / wires.rate)[hop]
-    )
     return Parts(
-        topology=topology,
+        topology,
+        made.trees._replace(ready=ready),
+        made.wires,
+        made.op,
         root=root,
         share=share / share.sum(),
         fixed_roots=collective != "all_reduce",
-        reduces=0 if collective == "all_gather" else topology.num_servers - 1,
-        trees=Trees(hop, waits, followers, first, ready, tail_s, tail_s_per_byte),
-        **places,
     )
 
 
@@ -164,87 +136,31 @@ def _paired(trees: Sequence[Tree]) -> list[tuple[tuple[Tree, ...], float]]:
     return paired
 
 
-def ends_of_hops(topology: Topology, links: NDArray, first: NDArray) -> dict[str, NDArray]:
-    """The fields of `Parts` with the ends of hops.
+def _carrier(topology: Topology, trees: tuple[Tree, ...]) -> Carrier:
+    """The transfers over a tree to a root, over one from it, or both: all reductions first.
 
-    Args:
-        topology: the network.
-        links: links of the hops, concatenated.
-        first: [H+1] index of each hop's first link.
+    Each stage is in the order of the servers whose hops they are.
     """
-    rank = topology.rank.astype(np.int64)
-    return {
-        "source": rank[topology.source[links[first[:-1]]]],
-        "target": rank[topology.target[links[first[1:] - 1]]],
-    }
-
-
-class Hops:
-    """Distinct routes, by number."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        self._number: dict[tuple[int, ...], int] = {}
-
-    def number(self, links: tuple[int, ...]) -> int:
-        """The number of a route, which is added if it is new."""
-        return self._number.setdefault(links, len(self._number))
-
-    def arrays(self) -> dict:
-        """The fields of `Parts` that describe the hops."""
-        topology = self._topology
-        routes = list(self._number)
-        lengths = np.array([len(route) for route in routes], np.int64)
-        links = np.array([link for route in routes for link in route], np.int64)
-        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return {
-            "wires": wires_over(topology, links, first),
-            **ends_of_hops(topology, links, first),
-        }
-
-
-def _transfers(trees: tuple[Tree, ...], hops: Hops) -> tuple[list[int], list[int], list[list[int]]]:
-    """The hop of each transfer of a piece, how many it waits for, and which transfers wait for it.
-
-    Reductions come first; each stage is in the order of the servers whose hops they are.
-    """
-    servers = len(trees[0].parent)
-    number: dict[tuple[Stage, int], int] = {}
+    root = trees[0].root
+    others = [server for server in range(len(trees[0].parent)) if server != root]
+    number = {server: place for place, server in enumerate(others)}
+    routes: list[tuple[int, ...]] = []
+    ops: list[int] = []
+    waits: list[tuple[int, ...]] = []
+    complete: tuple[int, ...] = ()  # the reductions into the root
     for tree in trees:
-        for server in range(servers):
-            if server != tree.root:
-                number[tree.stage, server] = len(number)
-    hop, waits = [0] * len(number), [0] * len(number)
-    following: list[list[int]] = [[] for _ in number]
-    for tree in trees:
-        towards = tree.stage == "reduce_scatter"
-        for server, up in enumerate(tree.parent.tolist()):
-            if server == tree.root:
-                continue
-            transfer = number[tree.stage, server]
-            hop[transfer] = hops.number(tree.routes[server])
-            if up != tree.root:
-                first, then = (transfer, number[tree.stage, up])
-                first, then = (first, then) if towards else (then, first)
-                following[first].append(then)
-                waits[then] += 1
-    if len(trees) == 2:
-        _join(trees, number, waits, following)
-    return hop, waits, following
-
-
-def _join(
-    trees: tuple[Tree, ...],
-    number: dict[tuple[Stage, int], int],
-    waits: list[int],
-    following: list[list[int]],
-) -> None:
-    """Makes the copies from the root wait for all reductions into it."""
-    into, out_of = (
-        [number[tree.stage, int(server)] for server in np.flatnonzero(tree.parent == tree.root)]
-        for tree in trees
-    )
-    for reduce in into:
-        following[reduce].extend(out_of)
-    for copy in out_of:
-        waits[copy] += len(into)
+        above, before = tree.parent.tolist(), len(routes)
+        if tree.stage == "reduce_scatter":
+            into: dict[int, list[int]] = {}
+            for server in others:
+                into.setdefault(above[server], []).append(number[server])
+            waits += [tuple(into.get(server, ())) for server in others]
+            complete = tuple(into[root])
+        else:
+            waits += [
+                complete if above[server] == root else (before + number[above[server]],)
+                for server in others
+            ]
+        routes += [tree.routes[server] for server in others]
+        ops += [REDUCE if tree.stage == "reduce_scatter" else COPY] * len(others)
+    return Carrier(int(topology.servers[root]), tuple(routes), tuple(ops), tuple(waits))
