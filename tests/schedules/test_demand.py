@@ -98,6 +98,40 @@ def test_what_makes_no_sense_is_refused_in_one_line(case: str):
     assert "\n" not in str(raised.value)
 
 
+def test_equal_sets_are_stored_once():
+    scatter = collective("reduce_scatter", range(4096), 4096)
+    assert len(scatter.contributors) == 4096 and len(scatter.contributors.members) == 4096
+    some = Demand.together([scatter.of_job(0), collective("broadcast", [1, 2], 8, root=1)])
+    assert len(some.contributors.members) == 4097
+    assert some.contributors[4096].tolist() == [1] and some.contributors.sizes.sum() == 4096**2 + 1
+    read = Sets.of([[2, 0], [1], [2, 0]])
+    assert read.members.tolist() == [0, 2, 1] and read.stored.tolist() == [0, 1, 0]
+    assert read.servers.tolist() == [0, 2, 1, 0, 2] and read.owner.tolist() == [0, 0, 1, 2, 2]
+    assert read.same(Sets.of([[0, 2], [1], [2, 0]])) and not read.same(Sets.of([[0, 2], [1], [1]]))
+
+
+def test_sets_know_their_members():
+    lists = [[3, 1], [2], [0, 1, 2], [3, 1]]
+    sets = Sets.of(lists).take(np.array([3, 2, 1]))
+    number, server = (each.ravel() for each in np.indices((3, 4)))
+    expected = [s in lists[3 - n] for n, s in zip(number.tolist(), server.tolist(), strict=True)]
+    assert sets.has(number, server).tolist() == expected
+    assert sets.union.tolist() == [0, 1, 2, 3] and sets.take(np.array([2])).union.tolist() == [2]
+    assert sets.mapped(np.array([9, 0, 5, 4]))[1].tolist() == [0, 5, 9]
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_pieces_of_all_servers_have_the_sets_of_their_collective(name: str):
+    schedule = gw.schedulers.Ring().schedule(gw.topology.ring(3), collective=name)  # type: ignore[arg-type]
+    asked = collective(name, range(3), 3)
+    for mine, theirs in (
+        (schedule.contributors, asked.contributors),
+        (schedule.destinations, asked.destinations),
+    ):
+        for piece, root in enumerate(schedule.root.tolist()):
+            assert mine[piece].tolist() == theirs[0 if name == "all_reduce" else root].tolist()
+
+
 def test_a_schedule_of_two_jobs_is_valid_and_its_file_keeps_it(tmp_path):
     schedule = two_jobs()
     assert verify(schedule).valid
