@@ -15,21 +15,23 @@ from record import record
 
 import gradweave as gw
 from gradweave.report import TABLE_2
-from gradweave.schedulers.trees.growing_kernel import Rule, grow
+from gradweave.schedulers.trees.growing_kernel import GrowingRule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 
 SEEDS = 100
 RULES = {
-    "rarest near, swaps": Rule(near=1024, everywhere=0, noise=512, passes=20, short=0),
-    "rarest near, no swaps": Rule(near=1024, everywhere=0, noise=512, passes=0, short=0),
-    "rarest everywhere, swaps": Rule(near=0, everywhere=1024, noise=512, passes=20, short=0),
-    "rarest everywhere, no swaps": Rule(near=0, everywhere=1024, noise=512, passes=0, short=0),
-    "any piece, swaps": Rule(near=0, everywhere=0, noise=512, passes=20, short=0),
-    "any piece, no swaps": Rule(near=0, everywhere=0, noise=512, passes=0, short=0),
+    "rarest near, swaps": GrowingRule(near=1024, everywhere=0, noise=512, passes=20, short=0),
+    "rarest near, no swaps": GrowingRule(near=1024, everywhere=0, noise=512, passes=0, short=0),
+    "rarest everywhere, swaps": GrowingRule(near=0, everywhere=1024, noise=512, passes=20, short=0),
+    "rarest everywhere, no swaps": GrowingRule(
+        near=0, everywhere=1024, noise=512, passes=0, short=0
+    ),
+    "any piece, swaps": GrowingRule(near=0, everywhere=0, noise=512, passes=20, short=0),
+    "any piece, no swaps": GrowingRule(near=0, everywhere=0, noise=512, passes=0, short=0),
 }
 
 
-def runs(network: gw.Topology, rule: Rule, bound: int) -> list[int]:
+def runs(network: gw.Topology, rule: GrowingRule, bound: int) -> list[int]:
     """Rounds of one all-gather for each seed."""
     servers = network.num_servers
     growth = GrowthSlots.of(network, np.arange(servers), hops_for(network, servers, 4)).growth

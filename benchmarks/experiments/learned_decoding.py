@@ -33,14 +33,14 @@ from gradweave.schedulers.learned.instance import Instance
 from gradweave.schedulers.learned.learned import ROUTES, best_of
 from gradweave.schedulers.learned.rule import RuleWeights
 from gradweave.schedulers.learned.tuning import RULE
-from gradweave.schedulers.trees.growing_kernel import Rule, grow
+from gradweave.schedulers.trees.growing_kernel import GrowingRule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 
 DRAWN, BEST_OF = 30, 64
 RULES = {
-    "rarest everywhere": Rule(near=0, everywhere=1024, noise=512, passes=0, short=0),
-    "rarest near": Rule(near=1024, everywhere=0, noise=512, passes=0, short=0),
-    "rarest near, swaps": Rule(near=1024, everywhere=0, noise=512, passes=20, short=0),
+    "rarest everywhere": GrowingRule(near=0, everywhere=1024, noise=512, passes=0, short=0),
+    "rarest near": GrowingRule(near=1024, everywhere=0, noise=512, passes=0, short=0),
+    "rarest near, swaps": GrowingRule(near=1024, everywhere=0, noise=512, passes=20, short=0),
 }
 """One pass each; the last improves each round by swaps, as the repair does."""
 HELD_OUT = (
@@ -87,7 +87,7 @@ def uniform_policy(weights: PolicyWeights) -> PolicyWeights:
     return PolicyWeights(tree, silent(weights.workload))
 
 
-def rule_player(network: gw.Topology, rule: Rule, bound: int) -> Callable[[int], int]:
+def rule_player(network: gw.Topology, rule: GrowingRule, bound: int) -> Callable[[int], int]:
     """Rounds of one pass of a rule, by seed."""
     servers = network.num_servers
     growth = GrowthSlots.of(network, np.arange(servers), hops_for(network, servers, ROUTES)).growth

@@ -31,7 +31,7 @@ from solutions import figures, solved
 from unequal_networks import random_graph, wide_areas
 
 import gradweave as gw
-from gradweave.bounds.seconds.latency import Messages, latency_bound, slowest, spread_times
+from gradweave.bounds.seconds.latency import MessageTimes, latency_bound, slowest, spread_times
 from gradweave.schedulers import (
     Binomial,
     DoubleTree,
@@ -102,7 +102,7 @@ def is_new(scheduler: Scheduler) -> bool:
 def bound_before(network: Topology, bandwidth_s: float) -> float:
     """The bound that messages and latency gave so far, beside that of bytes."""
     overhead = float(network.overhead_s.min())
-    farthest = overhead + float(Messages.of(network).distance.max())
+    farthest = overhead + float(MessageTimes.of(network).distance.max())
     carried = network.bandwidth_bytes_per_s / slowest(network)
     ports = max(
         float(np.bincount(end, carried, network.num_nodes)[network.servers].max())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from gradweave.bounds import free_trees, throughput
-from gradweave.bounds.flows import Flows, NearbyFlows
+from gradweave.bounds.flows import MaximumFlows, NearbyFlows
 from gradweave.topology import Topology, from_spec
 from tests.simulator.random_networks import networks
 
@@ -31,8 +31,8 @@ def test_bounds_are_those_of_a_flow_for_every_server(network):
 @pytest.mark.parametrize("spec", SPECS)
 def test_most_servers_of_regular_networks_are_confirmed_nearby(spec, monkeypatch):
     computed = []
-    cut = Flows.cut
-    monkeypatch.setattr(Flows, "cut", lambda *given: computed.append(given) or cut(*given))
+    cut = MaximumFlows.cut
+    monkeypatch.setattr(MaximumFlows, "cut", lambda *given: computed.append(given) or cut(*given))
     network = from_spec(spec)
     free_trees(network, "all_gather", aggregating_switches=True)
     assert 1 <= len(computed) <= network.num_servers // 4
@@ -52,7 +52,7 @@ def test_cuts_of_bandwidths_beyond_64_bits_are_counted_exactly():
     rng = np.random.default_rng(0)
     torus = from_spec("torus:3x4")
     wide = [int(each) << 70 | int(each) for each in rng.integers(1, 1 << 40, len(torus.source))]
-    flows = Flows(torus, np.array(wide, object))
+    flows = MaximumFlows(torus, np.array(wide, object))
     least, inside = flows.narrowest_cut()
     first, *others = torus.servers.tolist()
     pairs = [ends for other in others for ends in ((first, other), (other, first))]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import latency_bound
-from gradweave.bounds.seconds.latency import Messages, spread_times
+from gradweave.bounds.seconds.latency import MessageTimes, spread_times
 from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.schedulers import (
     Binomial,
@@ -149,7 +149,7 @@ def test_the_least_overhead_on_the_way_counts():
         latency_s=np.where(dear, 1e-6, 5e-6),
         overhead_s=np.where(dear, 20e-6, 1e-6),
     )
-    assert Messages.of(network).message[0, 1] == pytest.approx(11e-6)
+    assert MessageTimes.of(network).message[0, 1] == pytest.approx(11e-6)
 
 
 def test_who_knows_doubles_without_latency():

@@ -16,7 +16,7 @@ MAX_NEARBY = 1_000
 """Number of nodes after which the search for a path from a confirmed server gives up."""
 
 
-class Flows:
+class MaximumFlows:
     """Maximum flows and minimum cuts over a network's links.
 
     The super-source has an arc to each server. Bandwidths whose sums may not fit into 64 bits are
@@ -58,7 +58,7 @@ class Flows:
         pairs = [ends for other in others for ends in ((first, other), (other, first))]
         if self.solver is not None:
             return min((self.cut(*ends, 1, 0) for ends in pairs), key=lambda cut: cut[0])
-        rounded = Flows(self.topology, self._rounded())
+        rounded = MaximumFlows(self.topology, self._rounded())
         sides = (rounded.cut(*ends, 1, 0)[1] for ends in pairs)
         return min(((self.leaving(side), side) for side in sides), key=lambda cut: cut[0])
 
@@ -171,7 +171,7 @@ class NearbyFlows:
 
 
 def worst_cut(
-    flows: Flows,
+    flows: MaximumFlows,
     inside: NDArray[np.bool_],
     rounded: Callable[[Fraction], Fraction] = lambda ratio: ratio,
 ) -> tuple[Fraction, NDArray[np.bool_]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import WORTH_SAYING, Name
 from gradweave.bounds.classes import OTHER_ROOTS, UNEQUAL_PARTS, class_of, impossible_on
 from gradweave.bounds.scale import has_equal_links, has_equal_ports
-from gradweave.bounds.seconds.latency import MAX_DISTANCES, Messages, latency_bound, slowest
+from gradweave.bounds.seconds.latency import MAX_DISTANCES, MessageTimes, latency_bound, slowest
 from gradweave.bounds.seconds.least_seconds import latencies, least_seconds, measured
 from gradweave.bounds.seconds.throughput import MAX_FLOW_NODES, Throughput, throughput
 from gradweave.bounds.steps import (
@@ -365,7 +365,7 @@ def _last_byte(topology: Topology, ready: NDArray[np.float64], gradient_bytes: f
 
     The steps of the distance prove it as well.
     """
-    model, out = Messages.of(topology), topology.bandwidth_bytes_per_s
+    model, out = MessageTimes.of(topology), topology.bandwidth_bytes_per_s
     rate = np.bincount(topology.source, out, topology.num_nodes)[topology.servers]
     left = ready + model.overhead[0] + gradient_bytes / rate
     there = left[:, None] + model.distance

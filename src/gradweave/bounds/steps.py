@@ -7,7 +7,7 @@ import numpy as np
 
 from gradweave.bounds.bound import Cut, LateEntry
 from gradweave.bounds.seconds.duals import Crossing, Duals
-from gradweave.bounds.seconds.latency import LatencyBound, Messages, message_times
+from gradweave.bounds.seconds.latency import LatencyBound, MessageTimes, message_times
 from gradweave.bounds.seconds.throughput import Bottleneck
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
@@ -99,7 +99,7 @@ def message_steps(topology: Topology, stage: str, bound: LatencyBound) -> list[S
 
 def _beyond(topology: Topology, rank: int, leaving: bool) -> list[float]:
     """Distances around a server beyond which sets of far servers are tried."""
-    model = Messages.of(topology)
+    model = MessageTimes.of(topology)
     times = model.message[rank] if leaving else model.message[:, rank]
     sets = model.sets_around(rank, not leaving)
     return [float(times[chosen].min()) * (1 - ROUNDING) for chosen in sets if not chosen.all()]
@@ -107,7 +107,7 @@ def _beyond(topology: Topology, rank: int, leaving: bool) -> list[float]:
 
 def reached(topology: Topology, rank: int, bound: LatencyBound) -> dict[str, float]:
     """The time of a reach without its bytes, and the distance from which its servers count."""
-    model, leaving = Messages.of(topology), bound.kind == "reach"
+    model, leaving = MessageTimes.of(topology), bound.kind == "reach"
     (alone,) = model.reach(gathering=not leaving, servers=[rank])
     times = model.message[rank] if leaving else model.message[:, rank]
     beyond = [0.0, *_beyond(topology, rank, leaving)]

@@ -134,7 +134,7 @@ class Relayed:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Trees:
+class TreePair:
     """A tree to a root, a tree from it, or both, among some servers."""
 
     group: NDArray[np.int64]

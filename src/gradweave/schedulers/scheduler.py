@@ -3,13 +3,13 @@
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.demand import Demand
-from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule
+from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, Stage
 from gradweave.stop import Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
@@ -302,7 +302,7 @@ def check_counts(scheduler: Strategy, *options: str, least: int = 1, most: int =
 
 
 def from_stage(
-    stage: Literal["reduce_scatter", "all_gather"],
+    stage: Stage,
     make: Callable[[Topology], Schedule],
     topology: Topology,
     collective: Collective,

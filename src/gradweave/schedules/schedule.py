@@ -28,6 +28,8 @@ from gradweave.schedules.shares import apportion, normalised
 from gradweave.topology.topology import Integers, Topology
 from gradweave.wording import counted
 
+Stage = Literal["reduce_scatter", "all_gather"]
+"""A stage of an all-reduce."""
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather"]
 COLLECTIVES: tuple[str, ...] = get_args(Collective)
 """Collectives among all servers, for which schedules need no demand."""

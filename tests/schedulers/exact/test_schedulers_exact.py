@@ -12,7 +12,7 @@ import gradweave as gw
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Exact, Merged, ParameterServer, Ring, to_spec
 from gradweave.schedulers.exact.model import Effort, GatherModel
-from gradweave.schedulers.exact.search import Search
+from gradweave.schedulers.exact.search import RoundsSearch
 from gradweave.schedulers.exact.trees import TREES, Choice
 from gradweave.schedulers.spec import from_spec
 from gradweave.schedules.schedule import COLLECTIVES, COPY
@@ -276,7 +276,7 @@ def test_after_so_many_open_questions_it_ends(monkeypatch, most, asked):
     def unanswered(self, rounds: int, share: float) -> None:
         questions.append(rounds)
 
-    monkeypatch.setattr(Search, "_ask", unanswered)
+    monkeypatch.setattr(RoundsSearch, "_ask", unanswered)
     proof = Exact(open_questions=most).prove(network("bcube:n=4,k=1"), "all_gather")
     assert (proof.kind, proof.rounds) == ("feasible", 12)  # at least 8 rounds
     assert len(questions) == asked and questions[0] == 8

@@ -10,7 +10,7 @@ from gradweave.bounds import least_seconds
 from gradweave.schedulers import Packed, ParameterServer, Ring
 from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.packing import pack_trees
-from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.repairing.known_trees import KnownTree, known_trees, regrown
 from gradweave.schedulers.repairing.repacking import Repacking, at_old_shares
 from gradweave.schedules import Schedule
@@ -85,7 +85,7 @@ def test_what_was_dropped_grows_again(hold):
     left = without_links(net, [(0, 1)]).topology
     known = known_trees(Ring().schedule(net), left, np.arange(5))
     assert known is not None and any(one.lost.any() for one in known)
-    paths = Paths(left, residual=0.0).cheapest(np.ones(len(left.source)))
+    paths = PathCosts(left, residual=0.0).cheapest(np.ones(len(left.source)))
     for one in known:
         made = regrown(one, one.lost, paths, hold)
         assert made is not None
@@ -101,7 +101,7 @@ def test_what_was_dropped_grows_again(hold):
 
 def test_none_where_a_server_is_cut_off():
     known = of_ring(without_links(RING, [(0, 1)]).topology)
-    paths = Paths(RING, residual=0.0).cheapest(np.ones(8))
+    paths = PathCosts(RING, residual=0.0).cheapest(np.ones(8))
     cost = paths.cost.copy()
     cost[0], cost[:, 0] = np.inf, np.inf
     cut = dataclasses.replace(paths, cost=cost)

@@ -14,7 +14,7 @@ from gradweave.schedulers.kernels.paths import cheapest_paths
 from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.packing import TreeSearch, pack_trees
 from gradweave.schedulers.packing.parts import parts_of
-from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.topology import Topology
 
@@ -84,16 +84,16 @@ def test_residual_bandwidth_counts_unless_others_are_carried_beside():
     rate = np.array([100.0, 50.0, 50.0, 100.0])
     ends = np.minimum(star.source, star.target)
     star = dataclasses.replace(star, bandwidth_bytes_per_s=rate[ends])
-    paths = Paths(star, residual=1.5)
+    paths = PathCosts(star, residual=1.5)
     between = paths.cheapest(np.ones(len(star.source)))
     # Both slow servers together fill the fast port; between fast ones all of it is used.
     assert paths.factors(between.route(0, 1)).tolist() == [1.0, 1.0]
     assert paths.factors(between.route(0, 3)).tolist() == [1.0, 1.0]
     one = slowed(gw.topology.star(4), 1, 0.5)
-    paths = Paths(one, residual=1.5)
+    paths = PathCosts(one, residual=1.5)
     between = paths.cheapest(np.ones(len(one.source)))
     assert paths.factors(between.route(0, 1)).tolist() == [2.0 * 1.5, 1.0]
-    assert not Paths(one, residual=0.0).leave_residual
+    assert not PathCosts(one, residual=0.0).leave_residual
 
 
 def loads(topology: Topology, trees: tuple[Tree, ...]) -> np.ndarray:
@@ -145,7 +145,7 @@ def test_what_duals_prove_where_bandwidth_is_residual_no_packing_undercuts(name:
     topology = NETWORKS[name]
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = TreeSearch(topology, collective, least, Paths(topology, residual=1.5))
+    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=1.5))
     search.run(1e-9)
     best = search._length
     rng = np.random.default_rng(0)
@@ -161,7 +161,7 @@ def test_the_bound_of_duals_by_hand():
     duals = np.array([[0.5, 1.0, 1.5, 0.5, 1.0, 1.5]])
     for collective, shares, proved in (("all_reduce", "any", 12 / 6), ("all_gather", "equal", 3.0)):
         least = least_seconds(star, 1.0, collective, shares=shares)
-        search = TreeSearch(star, collective, least, Paths(star, residual=0.0))
+        search = TreeSearch(star, collective, least, PathCosts(star, residual=0.0))
         search._least = 0.0
         search._take_bound(duals, np.array([12.0, 18.0, 24.0]))
         assert search._least == proved and (search._best_duals == duals).all()

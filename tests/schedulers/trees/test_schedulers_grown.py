@@ -200,6 +200,6 @@ def test_receivers_of_least_slack_choose_first_and_then_over_shorter_hops():
     growth: Any = SimpleNamespace(hops=hops, intake=np.ones(3, np.int64))
     missing = SimpleNamespace(missing=np.array([1, 3, 2]))
     state: Any = SimpleNamespace(holdings=missing, carries=np.full(6, -1))
-    rule = growing_kernel.Rule(near=0, everywhere=0, noise=1, passes=0, short=1)
+    rule = growing_kernel.GrowingRule(near=0, everywhere=0, noise=1, passes=0, short=1)
     with interpreted(growing_kernel):
         assert growing_kernel._by_slack(growth, state, rule, 3).tolist() == [2, 3, 4, 5, 0, 1]

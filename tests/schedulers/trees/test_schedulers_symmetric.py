@@ -146,7 +146,7 @@ def test_who_can_be_reached_from_the_fewest_sides_goes_first(easiest: int, monke
     monkeypatch.setattr(orbit_kernel, "DRAWS", 40)  # so that each of three is drawn
     links, four = np.arange(3), np.arange(4)
     hops = hop_table(np.zeros(3, np.int64), links + 1, links, four, 4)
-    orbits = orbit_kernel.Orbits(hops, root=np.array([0]), capacity=np.ones(3, np.int64))
+    orbits = orbit_kernel.HopOrbits(hops, root=np.array([0]), capacity=np.ones(3, np.int64))
     holds, near = four[None] == 0, np.full((1, 4), 2)
     near[0, 1 + easiest] = 1
     with interpreted(orbit_kernel, slots):

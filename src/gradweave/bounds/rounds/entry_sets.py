@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds.flows import Flows
+from gradweave.bounds.flows import MaximumFlows
 from gradweave.topology.topology import Integers, Topology
 
 FEW_SERVERS = 256
@@ -106,7 +106,7 @@ def _flow_cuts(
     topology: Topology, capacity: Integers, rounds: int, per_server: int
 ) -> NDArray[np.bool_]:
     """[K, V] for each server, the minimum cut of the flow into it that fails in one round less."""
-    flows = Flows(topology, capacity.astype(np.int64))
+    flows = MaximumFlows(topology, capacity.astype(np.int64))
     sets = [
         flows.cut(topology.num_nodes, server, max(rounds - 1, 1), per_server)[1]
         for server in topology.servers.tolist()

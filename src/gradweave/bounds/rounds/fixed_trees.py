@@ -1,14 +1,13 @@
 """Lower bounds for given trees."""
 
 import itertools
-from typing import Literal
 
 import numpy as np
 
 from gradweave.bounds.bound import Bound, LinkLoad, TreeDepth, best
 from gradweave.bounds.certificates import Certified, certified_by
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
-from gradweave.schedules.schedule import Collective
+from gradweave.schedules.schedule import Collective, Stage
 
 
 def fixed_trees(
@@ -55,9 +54,7 @@ def fixed_trees(
     return found.on(topology)
 
 
-def certify_fixed_trees(
-    trees: FlowTrees, stage: Literal["reduce_scatter", "all_gather"] = "reduce_scatter"
-) -> Certified | None:
+def certify_fixed_trees(trees: FlowTrees, stage: Stage = "reduce_scatter") -> Certified | None:
     """The certificate of a stage's bound along given trees, by the busiest link.
 
     Args:

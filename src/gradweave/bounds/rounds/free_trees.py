@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best, reversed_certificate
-from gradweave.bounds.flows import Flows, nodes_inside, worst_cut
+from gradweave.bounds.flows import MaximumFlows, nodes_inside, worst_cut
 from gradweave.bounds.rounds.closing_cut import closing_cut
 from gradweave.bounds.rounds.late_entry import late_entry
 from gradweave.errors import OptionError
@@ -145,7 +145,7 @@ def _cut(
     servers = topology.servers
     entering = np.bincount(topology.target, capacity, minlength=topology.num_nodes)[servers]
     inside = np.arange(topology.num_nodes) != servers[np.argmin(entering)]
-    flows = Flows(topology, capacity.astype(np.int64))
+    flows = MaximumFlows(topology, capacity.astype(np.int64))
 
     def rounded(ratio: Fraction) -> Fraction:
         return Fraction(math.ceil(ratio * per_server), per_server)
@@ -175,6 +175,6 @@ def _every_piece_leaves(topology: Topology, per_server: int) -> Bound:
     A piece leaves in its reduction if its root is outside the set, otherwise in its copies.
     """
     pieces = topology.num_servers * per_server
-    smallest, inside = Flows(topology, topology.capacity.astype(np.int64)).narrowest_cut()
+    smallest, inside = MaximumFlows(topology, topology.capacity.astype(np.int64)).narrowest_cut()
     certificate = Cut(*nodes_inside(topology, inside), pieces, smallest, leaving=True)
     return Bound(-(-pieces // smallest), "cut", (certificate,))

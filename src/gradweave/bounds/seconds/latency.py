@@ -141,7 +141,7 @@ def latency_bound(
     topology = as_topology(topology)
     if topology.num_servers > MAX_DISTANCES:
         return _of_many(topology, collective)
-    model = Messages.of(topology)
+    model = MessageTimes.of(topology)
     if collective == "all_reduce" or every_root:
         best = max(model.single(collective), key=lambda bound: bound.seconds)
     else:
@@ -172,7 +172,7 @@ def reach_of(topology: Topology, root: int, size: int, *, gathering: bool) -> La
     """
     if topology.num_servers > MAX_SERVERS:
         return None
-    messages, rank = Messages.of(topology), int(topology.rank[root])
+    messages, rank = MessageTimes.of(topology), int(topology.rank[root])
     (found,) = messages.reach(gathering=gathering, servers=[rank])
     ends = topology.target if gathering else topology.source
     rate = float(topology.bandwidth_bytes_per_s[ends == root].sum())
@@ -182,7 +182,7 @@ def reach_of(topology: Topology, root: int, size: int, *, gathering: bool) -> La
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Messages:
+class MessageTimes:
     """Minimum times of messages between each two servers and at each server's links."""
 
     servers: NDArray[np.int32]
@@ -206,7 +206,7 @@ class Messages:
 
     @staticmethod
     @functools.lru_cache(maxsize=8)
-    def of(topology: Topology) -> "Messages":
+    def of(topology: Topology) -> "MessageTimes":
         """The message times of a network.
 
         Args:
@@ -216,7 +216,7 @@ class Messages:
         carried = topology.bandwidth_bytes_per_s / slowest(topology)
         overhead = _overheads(topology)
         narrow, around = _around_links(topology, overhead)
-        return Messages(
+        return MessageTimes(
             servers,
             distances(topology, topology.latency_s),
             message_times(topology),
@@ -511,7 +511,7 @@ def by_overhead(topology: Topology) -> list[tuple[float, NDArray[np.float64]]]:
 def _around_links(
     topology: Topology, overhead: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """`Messages.narrow` and `Messages.around`: minimum times without one of a server's links."""
+    """`narrow` and `around` of `MessageTimes`: minimum times without one of a server's links."""
     narrow, around = [], []
     for side, end, other in zip(
         overhead,

@@ -17,7 +17,7 @@ from gradweave.bounds.classes import (
     UNEQUAL_PARTS,
     class_of,
 )
-from gradweave.bounds.flows import MAX_INT64_FLOW, Flows, nodes_inside, worst_cut
+from gradweave.bounds.flows import MAX_INT64_FLOW, MaximumFlows, nodes_inside, worst_cut
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology.groups import Groups, nested_groups
@@ -203,11 +203,11 @@ def throughput(
 @functools.lru_cache(maxsize=4)  # a search for the minimum time asks for it repeatedly
 def _throughput(topology: Topology, collective: Collective, overlap: bool) -> Throughput:
     unit, bandwidth = _in_units(topology)
-    forward = Flows(topology, bandwidth)
+    forward = MaximumFlows(topology, bandwidth)
     if collective == "all_reduce" and overlap:
         whole = _overlapped(forward, unit)
         return Throughput(collective, topology.num_servers, unit, (whole,), False)
-    backward = Flows(topology, bandwidth[topology.opposite])
+    backward = MaximumFlows(topology, bandwidth[topology.opposite])
     gather = None if collective == "reduce_scatter" else _of_stage(forward, "all_gather", unit)
     if collective == "all_gather":
         scatter = None
@@ -238,13 +238,13 @@ def _as_much_in_as_out(topology: Topology, bandwidth: NDArray) -> bool:
     return not balance.any()
 
 
-def _of_stage(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
+def _of_stage(flows: MaximumFlows, stage: Collective, unit: Fraction) -> Bottleneck:
     """The limit of a stage; a reduce-scatter's flows run over the opposite directions."""
     cut, ports = _worst_cut(flows, stage, unit), _all_ports(flows, stage, unit)
     return max(cut, ports, key=lambda bottleneck: bottleneck.time_per_byte)
 
 
-def _worst_cut(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
+def _worst_cut(flows: MaximumFlows, stage: Collective, unit: Fraction) -> Bottleneck:
     """The set of servers S with the largest |S| / (bandwidth that leaves S)."""
     topology = flows.topology
     _, inside = worst_cut(flows, max(_one_apart(flows), key=flows.ratio))
@@ -256,7 +256,7 @@ def _worst_cut(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
     return _bottleneck(topology, stage, boundary, out, pieces, leaving * unit)
 
 
-def _one_apart(flows: Flows) -> NDArray[np.bool_]:
+def _one_apart(flows: MaximumFlows) -> NDArray[np.bool_]:
     """[2, V] the server with minimum bandwidth out, and all but that with minimum bandwidth in."""
     topology = flows.topology
     narrowest = []
@@ -281,7 +281,7 @@ def _bottleneck(
     return Bottleneck(stage, "cut", servers, switches, leaving, pieces, bandwidth_bytes_per_s)
 
 
-def _all_ports(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
+def _all_ports(flows: MaximumFlows, stage: Collective, unit: Fraction) -> Bottleneck:
     """N(N−1) transfers leave servers, since switches cannot copy.
 
     In a reduce-scatter they enter servers, since switches cannot add; its links are reversed.
@@ -293,7 +293,7 @@ def _all_ports(flows: Flows, stage: Collective, unit: Fraction) -> Bottleneck:
     return Bottleneck(stage, "ports", servers, (), out, count * (count - 1), ports * unit)
 
 
-def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
+def _overlapped(flows: MaximumFlows, unit: Fraction) -> Bottleneck:
     """Both stages together: all N pieces leave every set of servers; 2N(N−1) transfers in total."""
     topology, count = flows.topology, flows.topology.num_servers
     levels = nested_groups(topology)
@@ -317,13 +317,13 @@ def _overlapped(flows: Flows, unit: Fraction) -> Bottleneck:
     return max(ports, cut, *groups, key=lambda bottleneck: bottleneck.time_per_byte)
 
 
-def _narrowest_port(flows: Flows) -> tuple[int, NDArray[np.bool_]]:
+def _narrowest_port(flows: MaximumFlows) -> tuple[int, NDArray[np.bool_]]:
     """The minimum bandwidth out of or into one server, and the set [V] that it leaves."""
     narrowest = _one_apart(flows)
     return min(((flows.leaving(one), one) for one in narrowest), key=lambda cut: cut[0])
 
 
-def _all_groups(flows: Flows, level: Groups, unit: Fraction) -> Bottleneck:
+def _all_groups(flows: MaximumFlows, level: Groups, unit: Fraction) -> Bottleneck:
     """Both stages together: each byte leaves, and enters, G groups 2(G−1) times in total.
 
     Each group may count as one server, which makes transfers inside it free.

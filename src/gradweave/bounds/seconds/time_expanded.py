@@ -24,8 +24,8 @@ from gradweave.bounds.seconds.least_seconds import (
     checked_shares,
     least_seconds,
 )
-from gradweave.bounds.seconds.time_expanded_program import Orbits, Program, Slots
-from gradweave.bounds.seconds.time_slots import arcs_of
+from gradweave.bounds.seconds.time_expanded_program import Program, StateOrbits
+from gradweave.bounds.seconds.time_slots import SlottedTime, arcs_of
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import Collective
 from gradweave.stop import Stop
@@ -61,7 +61,7 @@ class SlotPrices(Certificate):
 
     collective: Collective
     gradient_bytes: float
-    slots: Slots
+    slots: SlottedTime
     prices: tuple[NDArray[np.float64], ...]
     """For each stage, [K, A, N]: price of an arc in a slot, per server whose bytes use it."""
     tolls: tuple[NDArray[np.float64], ...]
@@ -69,7 +69,7 @@ class SlotPrices(Certificate):
 
     @functools.cached_property
     def times(self) -> tuple[Fraction | None, Fraction | None]:
-        """The two times of `Slots.seconds`, recounted in integers and fractions."""
+        """The two times of `SlottedTime.seconds`, recounted in integers and fractions."""
         return self.slots.seconds(self.prices, self.tolls, self.gradient_bytes)
 
     @property
@@ -290,13 +290,15 @@ class _Programs:
         if shares is None or len(set(shares)) == 1:
             free = next(free_groups(topology), None)
             group = group if free is None else free.permutations
-        self.orbits = Orbits.of(topology, self.arcs, group)
+        self.orbits = StateOrbits.of(topology, self.arcs, group)
         flows = len(self.stages) * len(self.arcs.link) * topology.num_servers // len(group)
         self.slots = slots or int(np.clip(FLOWS // flows, FEWEST, MOST))
 
     def solve(self, length_s: float, stop: Stop) -> SlotPrices | None:
         """Prices for slots with some total length, or None if time ran out."""
-        slots = Slots.of(self.topology, self.arcs, self.stages, self.shares, self.slots, length_s)
+        slots = SlottedTime.of(
+            self.topology, self.arcs, self.stages, self.shares, self.slots, length_s
+        )
         (unit,) = units_of(self.topology, self.stages, False, self.shares)
         # In units of bytes: a gradient is one unit, and the given time is the unit of time.
         (rates,) = in_units(self.topology, (unit,))

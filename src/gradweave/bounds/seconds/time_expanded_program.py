@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.distances import shortened
-from gradweave.bounds.seconds.time_slots import NEVER, Arcs, Slots, cheapest
+from gradweave.bounds.seconds.time_slots import NEVER, Arcs, SlottedTime, cheapest
 from gradweave.schedules.schedule import Collective
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
@@ -21,7 +21,7 @@ MAX_ITERATIONS = 50_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Orbits:
+class StateOrbits:
     """The orbits of servers, states and arcs under a group of automorphisms."""
 
     permutations: NDArray[np.int32]
@@ -38,7 +38,7 @@ class Orbits:
     """[G, A] the image of each arc under each element."""
 
     @classmethod
-    def of(cls, topology: Topology, arcs: Arcs, permutations: NDArray[np.int32]) -> "Orbits":
+    def of(cls, topology: Topology, arcs: Arcs, permutations: NDArray[np.int32]) -> "StateOrbits":
         """The orbits of a group.
 
         Args:
@@ -70,7 +70,7 @@ def _numbered(images: NDArray) -> NDArray[np.int64]:
 class Program:
     """The linear program of a network in slots, for one server, link and root of each orbit."""
 
-    def __init__(self, slots: Slots, orbits: Orbits, rates: NDArray[np.float64]) -> None:
+    def __init__(self, slots: SlottedTime, orbits: StateOrbits, rates: NDArray[np.float64]) -> None:
         """Sets up the variables and rows.
 
         Args:
@@ -245,7 +245,7 @@ class Program:
             self._enter(row, use[k, orbits.arcs[way]], 1.0)
 
     def solve(self, stop: Stop) -> tuple[list[NDArray], list[NDArray]] | None:
-        """Prices and tolls from the dual solution, for `Slots.seconds`, or None if not found."""
+        """Prices and tolls from the dual solution, for `SlottedTime.seconds`, or None."""
         possible = self.turn.max(axis=0) >= 0
         in_time = possible.any() if self.slots.shares is None else possible.all()
         # If no root can have all contributions in time for its copies, any prices prove it.

@@ -180,7 +180,7 @@ def longest_valid(arcs: Arcs, delay: NDArray[np.int64], slots: int) -> Fraction 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Slots:
+class SlottedTime:
     """A network's time in slots of equal length, and the number of slots that each arc takes."""
 
     topology: Topology
@@ -202,7 +202,7 @@ class Slots:
         shares: tuple[Fraction, ...] | None,
         count: int,
         length_s: float,
-    ) -> "Slots":
+    ) -> "SlottedTime":
         """Slots for a collective that takes a given time.
 
         Args:

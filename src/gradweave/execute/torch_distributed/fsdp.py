@@ -17,7 +17,7 @@ Source: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ from gradweave.execute.torch_distributed.shards import (
     sharded,
 )
 from gradweave.schedules.given import ScheduleLike, as_schedule
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.schedule import Schedule, Stage
 
 
 def fsdp_hooks(
@@ -111,7 +111,7 @@ class _OfShards:
             servers root unequal shares.
     """
 
-    _kind: Literal["reduce_scatter", "all_gather"]
+    _kind: Stage
 
     def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
         check_collective(schedule, self._kind)

@@ -12,7 +12,7 @@ from gradweave import clock
 from gradweave.bounds.demands.demand_bound import demand_bound, demand_rounds
 from gradweave.bounds.prices import Unit
 from gradweave.errors import OptionError
-from gradweave.schedulers.carriers import Carrier, Plan, Trees
+from gradweave.schedulers.carriers import Carrier, Plan, TreePair
 from gradweave.schedulers.exact.demand_model import DemandModel, Moved, Sent
 from gradweave.schedulers.exact.model import Effort
 from gradweave.schedulers.ordering.cuts import Cut
@@ -198,7 +198,7 @@ def _carrier(
     servers = np.union1d(demand.servers_of(int(demand.job[block])), demand.relays)
     group = rank[servers].astype(np.int64)
     place = {server: number for number, server in enumerate(servers.tolist())}
-    trees = Trees(group, place[moved.root])
+    trees = TreePair(group, place[moved.root])
     if moved.sums:
         trees = dataclasses.replace(
             trees,

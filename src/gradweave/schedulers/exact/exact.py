@@ -10,8 +10,8 @@ from gradweave import clock
 from gradweave.bounds import Bound, Exhausted, fixed_trees, free_trees
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.exact.model import Effort
-from gradweave.schedulers.exact.proof import Proof, Stage
-from gradweave.schedulers.exact.search import Search
+from gradweave.schedulers.exact.proof import Proof, StageProof
+from gradweave.schedulers.exact.search import RoundsSearch
 from gradweave.schedulers.exact.start import fits, gathers, quick
 from gradweave.schedulers.exact.trees import TREES, Choice, Trees
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
@@ -187,7 +187,7 @@ class Exact(Scheduler):
         collective: Collective,
         rounds: int | None,
         question: "_Question",
-    ) -> list[Stage]:
+    ) -> list[StageProof]:
         """Each stage as an all-gather; for a reduce-scatter, on the opposite link directions."""
         opposite = topology.capacity[topology.opposite]
         mirrored = dataclasses.replace(topology, capacity=opposite)
@@ -202,13 +202,13 @@ class Exact(Scheduler):
         left = None if rounds is None else rounds - taken
         return [scatter, self._stage(topology, left, question)]
 
-    def _stage(self, network: Topology, rounds: int | None, question: "_Question") -> Stage:
+    def _stage(self, network: Topology, rounds: int | None, question: "_Question") -> StageProof:
         """The all-gather on a network: whether it fits `rounds`, or its fewest rounds."""
         self._check_servers(network)
         choice = Choice.of(network, np.repeat(network.servers, self.pieces_per_server), self.trees)
         least, because = self._bound(choice)
         effort = Effort(question.seed, self.workers, self.effort)
-        search = Search(choice, least, because, effort, question.stop, self.max_booleans)
+        search = RoundsSearch(choice, least, because, effort, question.stop, self.max_booleans)
         search.open_questions = self.open_questions
         given = [gather for made in question.start_from for gather in gathers(made, choice)]
         valid = [gather for gather in given if fits(gather, choice)]
@@ -254,7 +254,9 @@ class _Question:
         return dataclasses.replace(self, stop=self.stop.part(0.5))
 
 
-def _joined(stages: Sequence[Stage], topology: Topology, collective: Collective) -> Schedule | None:
+def _joined(
+    stages: Sequence[StageProof], topology: Topology, collective: Collective
+) -> Schedule | None:
     """The collective's schedule from its stages' all-gathers, or None if one is missing."""
     found = [stage.gather.replace(topology=topology) for stage in stages if stage.gather]
     if len(found) < len(stages):

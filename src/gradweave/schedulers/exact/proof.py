@@ -59,7 +59,7 @@ class Proof:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stage:
+class StageProof:
     """The result of a search for one stage, as an all-gather."""
 
     gather: Schedule | None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.exact.model import Effort, GatherModel
-from gradweave.schedulers.exact.proof import Stage
+from gradweave.schedulers.exact.proof import StageProof
 from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedules.schedule import Schedule
 from gradweave.stop import Stop
@@ -13,7 +13,7 @@ from gradweave.wording import counted
 
 
 @dataclasses.dataclass
-class Search:
+class RoundsSearch:
     """A search for an all-gather's fewest rounds, with the bounds found so far.
 
     Rounds below `impossible_below` are impossible, and `best` is possible; questions are asked
@@ -47,16 +47,16 @@ class Search:
                 "use another scheduler"
             )
 
-    def decide(self, rounds: int) -> Stage:
+    def decide(self, rounds: int) -> StageProof:
         """Whether an all-gather fits a number of rounds."""
         if self.best is not None and self.best.rounds > rounds:
             self.best = None
         if self.best is None and rounds >= self.impossible_below:
             self.check_size(rounds)
             self._ask(rounds, share=1.0)
-        return Stage(self.best, self.impossible_below, self.because)
+        return StageProof(self.best, self.impossible_below, self.because)
 
-    def fewest(self) -> Stage:
+    def fewest(self) -> StageProof:
         """The fewest rounds of an all-gather, as far as the effort goes; needs a `best` to start.
 
         It asks from the lower bound on up; once a question was too hard, half-way to the best
@@ -74,7 +74,7 @@ class Search:
                 unanswered, hard = rounds, hard + 1
             if hard == self.open_questions or self.stop.reached():
                 break
-        return Stage(self.best, self.impossible_below, self.because)
+        return StageProof(self.best, self.impossible_below, self.because)
 
     def _ask(self, rounds: int, share: float) -> bool | None:
         """Whether this many rounds are enough, or None if the effort was not enough to decide."""

@@ -13,9 +13,9 @@ from gradweave.bounds.prices import Unit
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import OptionError
 from gradweave.schedulers.flows.concurrent_flow_kernel import (
-    Graph,
-    Paths,
-    Prices,
+    FlowPaths,
+    OrbitGraph,
+    OrbitPrices,
     Sources,
     Work,
     improve,
@@ -61,7 +61,7 @@ class ConcurrentFlow:
     messages: Messages
     unit: Unit
     sources: Sources
-    paths: Paths
+    paths: FlowPaths
     orbit: NDArray[np.int64]
     """[L] orbit of link directions with equal load; without symmetry each is an orbit."""
     load: NDArray[np.float64]
@@ -160,31 +160,31 @@ class _Search:
         self.graph = self._graph(1.0)
         self.work: Work = no_work(self.graph)
         ones = np.ones(len(self.size))
-        even = Prices(ones, ones, ones, np.ones(2))
+        even = OrbitPrices(ones, ones, ones, np.ones(2))
         self.scale = self._proven(even)
         self.graph = self._graph(self.scale)
         self.bound, self.length = 1.0, self._lengths(even)
         self.multiplier, self.sharpness = np.ones(len(self.size)), FIRST_SHARPNESS
         self.load = np.zeros(len(self.size))
-        self.paths: Paths = no_paths(0, 0)
+        self.paths: FlowPaths = no_paths(0, 0)
         self.passes, self.judged = 0, 0
 
-    def _graph(self, scale: float) -> Graph:
+    def _graph(self, scale: float) -> OrbitGraph:
         """The network; `scale` is the load that counts as one."""
         source, target, nodes = self.messages.ends
         target = np.where(self.left_out, source, target)  # a loop is on no shortest path
         first = np.searchsorted(source, np.arange(nodes + 1)).astype(np.int64)
         unit = 1 / (self.size * self.capacity * scale)
-        return Graph(first, source, target, self.orbit, unit)
+        return OrbitGraph(first, source, target, self.orbit, unit)
 
-    def _proven(self, prices: Prices) -> float:
+    def _proven(self, prices: OrbitPrices) -> float:
         """The bound of some prices, in units of load; a link's length is its price per capacity."""
         due = paid(self.graph, self.sources, prices, self.work)
         if not np.isfinite(due):
             self.messages.distances(np.ones(len(self.orbit)))  # raises and names the server
         return due / float(prices.price.sum())
 
-    def _lengths(self, prices: Prices) -> NDArray[np.float64]:
+    def _lengths(self, prices: OrbitPrices) -> NDArray[np.float64]:
         length = (prices.price / (self.size * self.capacity))[self.orbit]
         if self.left_out.any():  # as long as the longest path, so that no path gains by them
             length[self.left_out] = np.inf
@@ -228,11 +228,11 @@ class _Search:
         self.load, self.paths = prices.load, new
         self.passes += 1
 
-    def _prices(self, reference: float) -> Prices:
+    def _prices(self, reference: float) -> OrbitPrices:
         sharpness = self.sharpness * min(FAR * self.bound / reference, 1.0)
         price = self.multiplier * np.exp(sharpness * (self.load - reference))
         setting = np.array([sharpness, reference])
-        return Prices(self.load.copy(), self.multiplier, price, setting)
+        return OrbitPrices(self.load.copy(), self.multiplier, price, setting)
 
     def judge(self) -> float:
         """The gap, updating the bound at current prices; if passes are many, not after each."""
@@ -342,7 +342,7 @@ def _sources(messages: Messages, orbit: NDArray[np.int64]) -> Sources:
     return Sources(root, weight, first, target, amount.astype(np.float64))
 
 
-def _rescaled(known: ConcurrentFlow, sources: Sources) -> Paths:
+def _rescaled(known: ConcurrentFlow, sources: Sources) -> FlowPaths:
     """A known flow's paths, scaled to the current messages; paths of other messages are dropped."""
     before, paths = known.sources, known.paths
     nodes = 2 * known.messages.topology.num_nodes

@@ -25,7 +25,7 @@ CHEAPER = 1e-9
 """Relative saving required of a new path over the best known path."""
 
 
-class Graph(NamedTuple):
+class OrbitGraph(NamedTuple):
     """A network with its links grouped in orbits."""
 
     first_link: NDArray[np.int64]
@@ -55,7 +55,7 @@ class Sources(NamedTuple):
     """[K] amounts, above 0."""
 
 
-class Paths(NamedTuple):
+class FlowPaths(NamedTuple):
     """Flows along paths, in order of message; arrays have spare space."""
 
     links: NDArray[np.int32]
@@ -70,7 +70,7 @@ class Paths(NamedTuple):
     """[1] number of paths."""
 
 
-class Prices(NamedTuple):
+class OrbitPrices(NamedTuple):
     """Loads and prices of link orbits."""
 
     load: NDArray[np.float64]
@@ -101,7 +101,7 @@ class Work(NamedTuple):
     """Orbits that either of two paths passes."""
 
 
-def no_work(graph: Graph) -> Work:
+def no_work(graph: OrbitGraph) -> Work:
     """Scratch arrays for a graph."""
     links, nodes = len(graph.head), len(graph.first_link) - 1
     return Work(
@@ -115,9 +115,9 @@ def no_work(graph: Graph) -> Work:
     )
 
 
-def no_paths(most: int, most_links: int) -> Paths:
+def no_paths(most: int, most_links: int) -> FlowPaths:
     """Empty paths, with space for `most` paths with `most_links` links in total."""
-    return Paths(
+    return FlowPaths(
         np.empty(most_links, np.int32),
         np.zeros(most + 1, np.int64),
         np.empty(most, np.int32),
@@ -128,7 +128,12 @@ def no_paths(most: int, most_links: int) -> Paths:
 
 @kernel
 def improve(
-    graph: Graph, sources: Sources, old: Paths, new: Paths, prices: Prices, work: Work
+    graph: OrbitGraph,
+    sources: Sources,
+    old: FlowPaths,
+    new: FlowPaths,
+    prices: OrbitPrices,
+    work: Work,
 ) -> bool:
     """Moves the flow of each message once; returns whether all new paths had space.
 
@@ -146,7 +151,12 @@ def improve(
 
 @kernel(inner=True, allocates=False)
 def _improve(
-    graph: Graph, sources: Sources, old: Paths, new: Paths, prices: Prices, work: Work
+    graph: OrbitGraph,
+    sources: Sources,
+    old: FlowPaths,
+    new: FlowPaths,
+    prices: OrbitPrices,
+    work: Work,
 ) -> bool:
     known, longest = 0, len(graph.first_link)
     for s in range(len(sources.root)):
@@ -170,14 +180,14 @@ def _improve(
 
 
 @kernel(inner=True, allocates=False)
-def _set_lengths(graph: Graph, price: Floats, work: Work) -> None:
+def _set_lengths(graph: OrbitGraph, price: Floats, work: Work) -> None:
     for link in range(len(graph.head)):
         orbit = graph.orbit[link]
         work.length[link] = graph.unit[orbit] * price[orbit]
 
 
 @kernel(inner=True, allocates=False)
-def cheapest_paths(graph: Graph, root: int, work: Work) -> None:
+def cheapest_paths(graph: OrbitGraph, root: int, work: Work) -> None:
     """Dijkstra's algorithm from a source to all nodes."""
     distance, last, events = work.distance, work.last, work.events
     distance[:] = np.inf
@@ -197,7 +207,7 @@ def cheapest_paths(graph: Graph, root: int, work: Work) -> None:
 
 
 @kernel(inlined=True)
-def _copy(old: Paths, path: int, new: Paths, flow: float) -> None:
+def _copy(old: FlowPaths, path: int, new: FlowPaths, flow: float) -> None:
     count = new.length[0]
     at = new.first[count]
     for i in range(old.first[path], old.first[path + 1]):
@@ -210,13 +220,13 @@ def _copy(old: Paths, path: int, new: Paths, flow: float) -> None:
 
 @kernel(inner=True, allocates=False)
 def _receiver(
-    graph: Graph,
+    graph: OrbitGraph,
     sources: Sources,
     s: int,
     k: int,
     begin: int,
-    new: Paths,
-    prices: Prices,
+    new: FlowPaths,
+    prices: OrbitPrices,
     work: Work,
 ) -> int:
     """The message's cheapest path now; appended after those from `begin` on if it is new.
@@ -254,7 +264,7 @@ def _receiver(
 
 
 @kernel(inlined=True)
-def _load(prices: Prices, orbit: int, added: float) -> None:
+def _load(prices: OrbitPrices, orbit: int, added: float) -> None:
     prices.load[orbit] += added
     exponent = prices.setting[0] * (prices.load[orbit] - prices.setting[1])
     prices.price[orbit] = prices.multiplier[orbit] * np.exp(min(exponent, MAX_EXPONENT))
@@ -262,13 +272,13 @@ def _load(prices: Prices, orbit: int, added: float) -> None:
 
 @kernel(inner=True, allocates=False)
 def _shift(
-    graph: Graph,
+    graph: OrbitGraph,
     weight: float,
     amount: float,
     path: int,
     best: int,
-    new: Paths,
-    prices: Prices,
+    new: FlowPaths,
+    prices: OrbitPrices,
     work: Work,
 ) -> None:
     """Moves flow from one path to another until both cost the same (a Newton step)."""
@@ -295,7 +305,7 @@ def _shift(
 
 
 @kernel(inlined=True)
-def _differences(graph: Graph, path: int, best: int, new: Paths, work: Work) -> int:
+def _differences(graph: OrbitGraph, path: int, best: int, new: FlowPaths, work: Work) -> int:
     """Writes how much more often a path passes each orbit than another; returns their number."""
     listed = 0
     for one in (path, best):
@@ -310,7 +320,7 @@ def _differences(graph: Graph, path: int, best: int, new: Paths, work: Work) -> 
 
 
 @kernel(inner=True, allocates=False)
-def _leave_out_empty(new: Paths, begin: int) -> None:
+def _leave_out_empty(new: FlowPaths, begin: int) -> None:
     """Drops the message's paths without flow; its paths are those from `begin` on."""
     count = new.length[0]
     new.length[0] = begin
@@ -320,13 +330,13 @@ def _leave_out_empty(new: Paths, begin: int) -> None:
 
 
 @kernel
-def paid(graph: Graph, sources: Sources, prices: Prices, work: Work) -> float:
+def paid(graph: OrbitGraph, sources: Sources, prices: OrbitPrices, work: Work) -> float:
     """Minimum cost of all messages at these prices: the weighted sum of amounts times distances."""
     return _paid(graph, sources, prices, work)
 
 
 @kernel(inner=True, allocates=False)
-def _paid(graph: Graph, sources: Sources, prices: Prices, work: Work) -> float:
+def _paid(graph: OrbitGraph, sources: Sources, prices: OrbitPrices, work: Work) -> float:
     _set_lengths(graph, prices.price, work)
     total = 0.0
     for s in range(len(sources.root)):

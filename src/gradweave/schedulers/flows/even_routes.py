@@ -3,7 +3,7 @@
 import numpy as np
 
 from gradweave.schedulers.demand_tuning import TUNING
-from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.topology.topology import Topology
 
 
@@ -18,7 +18,7 @@ class EvenRoutes:
         self._bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
         self._load_s = np.zeros(len(self._bandwidth))
         per_byte = 1 / self._bandwidth
-        paths = Paths(topology, residual=0.0)
+        paths = PathCosts(topology, residual=0.0)
         self._drawn = [paths.cheapest(per_byte)]
         self.cost = self._drawn[0].cost
         """[N, N] seconds per byte from each server to each other; infinite without a route."""

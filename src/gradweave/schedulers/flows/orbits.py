@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gradweave.schedulers.flows.concurrent_flow import ConcurrentFlow
 from gradweave.schedulers.flows.messages import Messages
-from gradweave.schedulers.flows.parts import Parts
+from gradweave.schedulers.flows.parts import MessageParts
 from gradweave.schedulers.flows.rounds_kernel import Transfers
 from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedules.schedule import take_rows
@@ -83,7 +83,9 @@ class Quotient:
         bandwidth[self.orbit] = wires.bandwidth
         return wires._replace(links=self.orbit[wires.links], bandwidth=bandwidth / self.images)
 
-    def spread(self, messages: Messages, parts: Parts) -> tuple[Parts, NDArray[np.int64]]:
+    def spread(
+        self, messages: Messages, parts: MessageParts
+    ) -> tuple[MessageParts, NDArray[np.int64]]:
         """All images of the parts; and [P·G] the part of each image.
 
         Args:
@@ -105,4 +107,4 @@ class Quotient:
             [topology.find_links(m[topology.source], m[topology.target]) for m in moves]
         )
         links = moved[np.repeat(element, np.diff(first)), links]
-        return Parts(message[order], parts.share[of], links, first), of
+        return MessageParts(message[order], parts.share[of], links, first), of

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.flows.concurrent_flow import ConcurrentFlow
-from gradweave.schedulers.flows.concurrent_flow_kernel import Graph, no_work
+from gradweave.schedulers.flows.concurrent_flow_kernel import OrbitGraph, no_work
 from gradweave.schedulers.flows.rounding_kernel import Routes, choose_paths, reroute
 from gradweave.schedulers.flows.rounds_kernel import Transfers
 from gradweave.topology.routes import switch_only_trees
@@ -29,7 +29,7 @@ UNITS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Parts:
+class MessageParts:
     """Parts of messages, each with its path."""
 
     message: NDArray[np.int64]
@@ -53,7 +53,7 @@ class Parts:
 
 def parts_of(
     flow: ConcurrentFlow, count: NDArray[np.int64], *, images: int = 1, seed: int = 0
-) -> Parts:
+) -> MessageParts:
     """Cuts messages into equal parts, whose paths load links about like the flow.
 
     The number of parts on each of a message's paths is proportional to its flow, rounded; then
@@ -79,7 +79,7 @@ def parts_of(
     part = np.argsort(of_pair, kind="stable")[by_message]
     links = forward[part][columns < routes.length[part][:, None]]
     first = np.append(0, np.cumsum(routes.length[part]))
-    return Parts(message[by_message], np.ones(len(message), np.int64), links, first)
+    return MessageParts(message[by_message], np.ones(len(message), np.int64), links, first)
 
 
 def divided(
@@ -89,7 +89,7 @@ def divided(
     longest_s: float = math.inf,
     images: int = 1,
     seed: int = 0,
-) -> Parts:
+) -> MessageParts:
     """Cuts messages where their flow divides, and further, into parts of different sizes.
 
     Messages small enough for a single part are sent whole, on the path whose links are used least.
@@ -135,7 +135,7 @@ def divided(
     backward = links[_runs(paths.first[path], lengths)]
     first = np.append(0, np.cumsum(lengths))
     mirror = np.repeat(first[:-1] + first[1:] - 1, lengths) - np.arange(first[-1])
-    return Parts(message, share, backward[mirror], first)
+    return MessageParts(message, share, backward[mirror], first)
 
 
 def _runs(begin: Integers, lengths: Integers) -> NDArray[np.int64]:
@@ -191,7 +191,7 @@ def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> No
     capacity[orbit] = messages.capacity(flow.unit)
     capacity /= capacity.min()
     unit = images / (np.bincount(orbit) * capacity)
-    graph = Graph(first, source, target, orbit, unit)
+    graph = OrbitGraph(first, source, target, orbit, unit)
     work, rng = no_work(graph), np.random.default_rng(seed)
     there = routes.links >= 0
     size = np.broadcast_to(routes.size[:, None], there.shape)[there]
@@ -208,7 +208,7 @@ def _balance(flow: ConcurrentFlow, routes: Routes, images: int, seed: int) -> No
 
 def transfers_of(
     topology: Topology,
-    parts: Parts,
+    parts: MessageParts,
     length: NDArray[np.float64] | None = None,
     orbit: Integers | None = None,
 ) -> Transfers:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.flows.concurrent_flow_kernel import (
-    Graph,
-    Paths,
+    FlowPaths,
+    OrbitGraph,
     Work,
     cheapest_paths,
 )
@@ -48,7 +48,7 @@ class Routes(NamedTuple):
 
 @kernel
 def reroute(
-    graph: Graph,
+    graph: OrbitGraph,
     routes: Routes,
     order: Integers,
     length: Floats,
@@ -76,7 +76,7 @@ def reroute(
 
 @kernel(inner=True, allocates=False)
 def _reroute(
-    graph: Graph, routes: Routes, part: int, length: Floats, uses: Floats, work: Work
+    graph: OrbitGraph, routes: Routes, part: int, length: Floats, uses: Floats, work: Work
 ) -> int:
     most = 0.0
     for orbit in range(len(uses)):
@@ -101,7 +101,7 @@ def _reroute(
 
 
 @kernel(inlined=True)
-def _follow(graph: Graph, routes: Routes, part: int, work: Work) -> int:
+def _follow(graph: OrbitGraph, routes: Routes, part: int, work: Work) -> int:
     """Moves a part to its cheapest path; returns 0 if that is too long for its row."""
     count, node = 0, routes.target[part]
     while node != routes.source[part]:
@@ -119,7 +119,12 @@ def _follow(graph: Graph, routes: Routes, part: int, work: Work) -> int:
 
 @kernel
 def choose_paths(
-    paths: Paths, first_path: Integers, order: Integers, weight: Floats, load: Floats, sweeps: int
+    paths: FlowPaths,
+    first_path: Integers,
+    order: Integers,
+    weight: Floats,
+    load: Floats,
+    sweeps: int,
 ) -> NDArray[np.int64]:
     """Sends messages whole on one of their flow's paths; the path of each, or −1.
 
@@ -145,7 +150,7 @@ def choose_paths(
 
 @kernel(inner=True, allocates=False)
 def _choose_path(
-    paths: Paths,
+    paths: FlowPaths,
     first_path: Integers,
     k: int,
     before: int,
@@ -175,6 +180,6 @@ def _choose_path(
 
 
 @kernel(inlined=True)
-def _add(paths: Paths, path: int, weight: Floats, load: Floats, flow: float) -> None:
+def _add(paths: FlowPaths, path: int, weight: Floats, load: Floats, flow: float) -> None:
     for i in range(paths.first[path], paths.first[path + 1]):
         load[paths.links[i]] += flow * weight[paths.links[i]]

@@ -20,7 +20,7 @@ from gradweave.schedulers.flows.concurrent_flow import (
 from gradweave.schedulers.flows.ejection_kernel import rounds_by_ejection
 from gradweave.schedulers.flows.messages import Messages
 from gradweave.schedulers.flows.orbits import Quotient
-from gradweave.schedulers.flows.parts import Parts, divided, parts_of, transfers_of
+from gradweave.schedulers.flows.parts import MessageParts, divided, parts_of, transfers_of
 from gradweave.schedulers.flows.rounds_kernel import Transfers, rounds_of
 from gradweave.schedulers.ordering.justification import rounds_by_events
 from gradweave.schedulers.ordering.lower import lower
@@ -311,7 +311,7 @@ def _parts_in_time(
     pieces: int | None,
     known: UnicastPlan | None,
     seed: int,
-) -> Iterator[Parts]:
+) -> Iterator[MessageParts]:
     """Increasingly fine parts of messages."""
     messages, before, images = flow.messages, 0, quotient.order
     slowest = messages.capacity("seconds").min()
@@ -331,7 +331,7 @@ def _parts_in_time(
 
 
 def _ordered_in_time(
-    parts: Parts,
+    parts: MessageParts,
     quotient: Quotient,
     flow: ConcurrentFlow,
     demand: Demand,
@@ -435,7 +435,7 @@ def _schedule(
     messages: Messages,
     demand: Demand,
     quotient: Quotient,
-    parts: Parts,
+    parts: MessageParts,
     rounds: NDArray[np.int64],
 ) -> Schedule:
     """The verified schedule of all images of parts, in the given rounds."""

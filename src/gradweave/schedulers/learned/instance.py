@@ -23,6 +23,7 @@ from gradweave.schedules.schedule import (
     Collective,
     Provenance,
     Schedule,
+    Stage,
     table_of_rows,
     take_rows,
 )
@@ -102,7 +103,7 @@ class Instance:
             raise OptionError(f"{self.topology.name!r} has one server: there is nothing to send")
 
     @property
-    def stages(self) -> tuple[Literal["reduce_scatter", "all_gather"], ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """The stages of the collective, in their order."""
         if self.collective == "all_reduce":
             return ("reduce_scatter", "all_gather")

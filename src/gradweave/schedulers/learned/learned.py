@@ -17,7 +17,7 @@ from gradweave.schedulers.learned.instance import Instance, Trees
 from gradweave.schedulers.learned.repair import can_repair
 from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
-from gradweave.schedules.schedule import Collective, Schedule
+from gradweave.schedules.schedule import Collective, Schedule, Stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
@@ -120,7 +120,7 @@ class Learned(Scheduler):
         )
 
     @property
-    def _own_stage(self) -> Literal["reduce_scatter", "all_gather"]:
+    def _own_stage(self) -> Stage:
         """The stage that is played; the other is its reverse."""
         return "all_gather" if self.trees == "grown" else "reduce_scatter"
 

@@ -132,7 +132,7 @@ class RoundRepair:
     ) -> NDArray[np.int64]:
         """[transfers, 3] a round after the swaps, by the first rule of `grown`."""
         from gradweave.schedulers.learned.repair_kernel import repair
-        from gradweave.schedulers.trees.growing_kernel import Rule
+        from gradweave.schedulers.trees.growing_kernel import GrowingRule
 
-        rule = Rule(*RULES[0])
+        rule = GrowingRule(*RULES[0])
         return repair(self.slots, self.state, self.hops, progress, rule, at, rounds_left, seed)

@@ -13,7 +13,7 @@ from gradweave.compiled import kernel
 from gradweave.schedulers.learned.state_kernel import EpisodeArrays
 from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees import growing_kernel as growing
-from gradweave.schedulers.trees.growing_kernel import Growth, Rule
+from gradweave.schedulers.trees.growing_kernel import GrowingRule, Growth
 
 NEVER = -1
 """Sentinel: in `sent_round` and `sent_hop`, a transfer not sent yet; in tables, no hop."""
@@ -63,7 +63,7 @@ def repair(
     state: Any,
     hops: HopTable,
     progress: EpisodeArrays,
-    rule: Rule,
+    rule: GrowingRule,
     at: int,
     rounds_left: int,
     seed: int,

@@ -170,7 +170,7 @@ def hop_counts(
     return left, ready, chain, cells, candidates
 
 
-class Sets(NamedTuple):
+class TreeSets(NamedTuple):
     """Sets of trees, as bits."""
 
     holds: Bitset
@@ -188,7 +188,7 @@ def begin_sets(
     workloads: WorkloadTable, waiting: Integers, pending: Booleans, selected: Booleans
 ) -> Any:
     """The sets at a round's start."""
-    return Sets(
+    return TreeSets(
         pack(waiting == 0),
         pack(pending),
         pack(selected.reshape(1, -1))[0],

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.ordering.transfers import Transfers
+from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.demand import Demand
@@ -158,7 +158,7 @@ def parts_schedule(
 
 
 def schedule_of(
-    transfers: Transfers,
+    transfers: CarrierTransfers,
     cut: Cut,
     start: NDArray[np.float64],
     root: NDArray[np.int64],

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.ordering.cuts import Cut
-from gradweave.schedulers.ordering.transfers import Transfers
+from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.schedule import COPY
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
-def periodic_slots(transfers: Transfers, cut: Cut) -> NDArray[np.float64]:
+def periodic_slots(transfers: CarrierTransfers, cut: Cut) -> NDArray[np.float64]:
     """[P·M] the slot of each transfer, piece by piece, counted from the first period's start.
 
     Infinite for missing transfers.

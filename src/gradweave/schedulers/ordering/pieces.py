@@ -18,7 +18,7 @@ from gradweave.schedulers.ordering.cuts import (
     usual_share,
 )
 from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
-from gradweave.schedulers.ordering.transfers import Transfers
+from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.tuning import TUNING as ORDERING
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator import seconds
@@ -44,7 +44,7 @@ class Pieces:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        made = Transfers.of(plan.topology, plan.carriers)
+        made = CarrierTransfers.of(plan.topology, plan.carriers)
         demand = plan.demand
         # [C] release time of each carrier in seconds
         self._busiest_s = plan.busiest_s

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Transfers:
+class CarrierTransfers:
     """The transfers of C carriers, at most M each, over H distinct routes."""
 
     topology: Topology
@@ -29,7 +29,7 @@ class Transfers:
     """[C, M] `REDUCE` or `COPY`."""
 
     @staticmethod
-    def of(topology: Topology, carriers: Sequence[Carrier]) -> "Transfers":
+    def of(topology: Topology, carriers: Sequence[Carrier]) -> "CarrierTransfers":
         """The transfers of carriers that are ready from the start.
 
         Args:
@@ -66,7 +66,7 @@ class Transfers:
         tail = tails(waits, first, followers, held_s, ready, per_byte)
         rows = hop[kind], waits[kind], followers, first[kind], ready[kind]
         trees = Trees(*rows, *(one[kind] for one in tail))
-        return Transfers(topology, trees, wires, op[kind])
+        return CarrierTransfers(topology, trees, wires, op[kind])
 
     @functools.cached_property
     def source(self) -> NDArray[np.int64]:

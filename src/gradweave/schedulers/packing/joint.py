@@ -42,7 +42,7 @@ class Joint(DemandStrategy):
 
     residual: float = 0.0
     """Weight of the bandwidth that a transfer leaves unusable behind switches, relative to the
-    bandwidth it uses; see `gradweave.schedulers.packing.paths.Paths`."""
+    bandwidth it uses; see `gradweave.schedulers.packing.paths.PathCosts`."""
     order: tuple[int, ...] = ()
     """[jobs] position of each job, if some must end before others; by default all jobs are planned
     together."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.carriers import Carrier, Plan, Relayed, Trees, path_carrier
+from gradweave.schedulers.carriers import Carrier, Plan, Relayed, TreePair, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.packing.linear_program import relative
-from gradweave.schedulers.packing.paths import CheapestPaths, Paths
+from gradweave.schedulers.packing.paths import CheapestPaths, PathCosts
 from gradweave.schedulers.packing.stages import Stages
 from gradweave.schedules.demand import Demand
 from gradweave.stop import UNLIMITED, Stop
@@ -40,7 +40,7 @@ def plan(
     Args:
         topology: the network.
         demand: the blocks to sum and move.
-        residual: weight of bandwidth that transfers leave unusable, see `unequal.paths.Paths`.
+        residual: weight of bandwidth that transfers leave unusable, see `PathCosts`.
         first: blocks with carriers to start with, which the plan keeps if they suffice.
         stages: which jobs must end before others. The program then has a time T for each stage, by
             which the bytes of the jobs up to it pass each link, and minimises the weighted sum of
@@ -77,7 +77,7 @@ class _Program:
         from ortools.linear_solver import pywraplp
 
         self._topology, self._demand, self._first = topology, demand, first
-        self._paths = Paths(topology, residual=residual)
+        self._paths = PathCosts(topology, residual=residual)
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
         self._bandwidth = bandwidth / bandwidth.max()
         self._bytes = demand.bytes / demand.total_bytes
@@ -265,7 +265,7 @@ class _Pricing:
         else:
             roots = self._roots()
         for root in roots.tolist():
-            trees = Trees(group, root)
+            trees = TreePair(group, root)
             if len(given) > 1:
                 towards = self._trees[True][1][root]
                 trees = dataclasses.replace(trees, towards=towards, given=gives)

@@ -3,17 +3,15 @@
 import abc
 import dataclasses
 import math
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.scale import are_alike, in_units
 from gradweave.schedulers.packing.tuning import TUNING
+from gradweave.schedules.schedule import Stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
-
-Stage = Literal["reduce_scatter", "all_gather"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

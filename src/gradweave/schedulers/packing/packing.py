@@ -11,14 +11,13 @@ from gradweave.bounds.scale import are_alike
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
 from gradweave.schedulers.packing.linear_program import (
     LinearProgram,
-    Stage,
     Tree,
     TreePacking,
     relative,
 )
-from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tuning import TUNING
-from gradweave.schedules.schedule import Collective
+from gradweave.schedules.schedule import Collective, Stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
@@ -49,7 +48,7 @@ def pack_trees(
         topology: the network; bandwidths count, latencies and capacities do not.
         collective: a stage, or both.
         tolerance: relative gap to the bound at which to stop.
-        residual: weight of the bandwidth that a transfer leaves unusable (see `Paths`). Above 0,
+        residual: weight of the bandwidth that a transfer leaves unusable, see `PathCosts`. Above 0
             the minimum time is not known in advance: the search ends near the bound that its duals
             prove.
         gradient_bytes: size for which latency counts in addition to bytes; not at all if not given.
@@ -63,7 +62,7 @@ def pack_trees(
     """
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = TreeSearch(topology, collective, least, Paths(topology, residual=residual))
+    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=residual))
     search.run(tolerance, stop)
     search.settle(gradient_bytes, stop)
     return search.packing()
@@ -73,7 +72,7 @@ class TreeSearch(LinearProgram):
     """The program if all servers are ready from the start: a single window."""
 
     def __init__(
-        self, topology: Topology, collective: Collective, least: LeastSeconds, paths: Paths
+        self, topology: Topology, collective: Collective, least: LeastSeconds, paths: PathCosts
     ) -> None:
         self._free = collective == "all_reduce"
         stages: tuple[Stage, ...] = tuple(

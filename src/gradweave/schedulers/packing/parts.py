@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.carriers import Carrier
-from gradweave.schedulers.ordering.transfers import Transfers
-from gradweave.schedulers.packing.linear_program import Stage, Tree
+from gradweave.schedulers.ordering.transfers import CarrierTransfers
+from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.packing import pack_trees
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
-from gradweave.schedules.schedule import COPY, REDUCE, Collective
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Parts(Transfers):
+class Parts(CarrierTransfers):
     """Parts of the gradient, with the transfers of each of their pieces."""
 
     root: NDArray[np.int64]
@@ -93,7 +93,7 @@ def parts_with(
         ready_at_s: [N] when servers are ready, by rank; 0 if not given.
     """
     paired = _paired(trees)
-    made = Transfers.of(topology, [_carrier(topology, trees) for trees, _ in paired])
+    made = CarrierTransfers.of(topology, [_carrier(topology, trees) for trees, _ in paired])
     share = np.array([share for _, share in paired])
     root = np.array([trees[0].root for trees, _ in paired], np.int64)
     ready = made.trees.ready

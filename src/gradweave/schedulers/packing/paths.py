@@ -56,7 +56,7 @@ class CheapestPaths:
         return tuple(reversed(links))
 
 
-class Paths:
+class PathCosts:
     """Paths between servers, and the cost of a byte over them.
 
     Args:

@@ -7,7 +7,7 @@ from gradweave.bounds.scale import units_of
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
 from gradweave.schedulers.packing.linear_program import LinearProgram, Tree, TreePacking
 from gradweave.schedulers.packing.packing import STAGES
-from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.ready import ReadyAt
 from gradweave.stop import UNLIMITED, Stop
@@ -126,7 +126,7 @@ class _Paths:
 
     def __init__(self, topology: Topology, duals: NDArray) -> None:
         self._tolerance = ROUNDING * float(duals.max())
-        paths = Paths(topology, residual=0.0)
+        paths = PathCosts(topology, residual=0.0)
         self._cheapest = [paths.cheapest(of_window) for of_window in duals]
         costs = [cheapest.cost for cheapest in self._cheapest]
         # [windows, N, N] from each server to each other, in the cheapest window from a given one on

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.packing.linear_program import Stage, Tree
+from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.paths import CheapestPaths
-from gradweave.schedules.schedule import COPY, REDUCE, Schedule, distinct_rows
+from gradweave.schedules.schedule import COPY, REDUCE, Schedule, Stage, distinct_rows
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.seconds.least_seconds import least_seconds
 from gradweave.schedulers.packing.linear_program import Tree, relative
 from gradweave.schedulers.packing.packing import TreeSearch
-from gradweave.schedulers.packing.paths import Paths
+from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedulers.repairing.known_trees import KnownTree, regrown
 from gradweave.schedules.schedule import Collective
@@ -62,7 +62,7 @@ class Repacking:
     ) -> None:
         shares = "any" if collective == "all_reduce" else "equal"
         least = least_seconds(topology, 1.0, collective, shares=shares)
-        self._paths = Paths(topology, residual=residual)
+        self._paths = PathCosts(topology, residual=residual)
         self._known = known
         self._search = search = TreeSearch(topology, collective, least, self._paths)
         link_duals = np.max(least.duals.link_duals, axis=0).astype(np.float64)
@@ -118,7 +118,7 @@ def at_old_shares(topology: Topology, known: Sequence[KnownTree]) -> tuple[Tree,
         The trees, or None if a server is cut off from a root.
     """
     by_bandwidth = 1 / topology.bandwidth_bytes_per_s
-    paths = Paths(topology, residual=0.0).cheapest(relative(by_bandwidth[None])[0])
+    paths = PathCosts(topology, residual=0.0).cheapest(relative(by_bandwidth[None])[0])
     trees: list[Tree] = []
     for one in known:
         made = (one.tree, 1.0) if one.whole else regrown(one, one.lost, paths, HOLDS[-1])

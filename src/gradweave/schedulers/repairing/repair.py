@@ -14,7 +14,7 @@ from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.repairing.kept import check_start, now_ids
 from gradweave.schedulers.repairing.repaired_plans import most_kept, repaired_plans
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
-from gradweave.schedulers.trees.growing import Search, search
+from gradweave.schedulers.trees.growing import Effort, search
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for, schedule_from_slots
 from gradweave.schedules.compose import reverse
 from gradweave.schedules.schedule import COPY, Collective, Schedule
@@ -122,7 +122,7 @@ class Repair(Scheduler):
         )
         hints = _hints(slots, topology, all_gather_stage(self.start_from))
         bound = free_trees(topology, "all_gather")
-        how = Search(seed, self.restarts, stop=stop.at(bound.rounds))
+        how = Effort(seed, self.restarts, stop=stop.at(bound.rounds))
         transfers = search(slots.growth, how, hints)
         if transfers is None:
             raise NoScheduleError(f"repair: no all-gather of {topology.name!r} was completed")

@@ -1,7 +1,7 @@
 """Binomial trees: the whole gradient is reduced to one server, and the sum broadcast."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,9 @@ from gradweave.schedulers.textbook.places import (
     check_partners,
 )
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
-from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
+from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule, Stage
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-
-Stage = Literal["reduce_scatter", "all_gather"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.carriers import Trees, even_plan
+from gradweave.schedulers.carriers import TreePair, even_plan
 from gradweave.schedulers.ordering.pieces import Pieces
 from gradweave.schedulers.scheduler import DemandStrategy, check_counts
 from gradweave.schedulers.textbook.postal import tree_by_arrival
@@ -53,7 +53,7 @@ class PostalTree(DemandStrategy):
         def route(source: int, target: int) -> tuple[int, ...]:
             return tree[source if towards else target][1]
 
-        trees = Trees(
+        trees = TreePair(
             group,
             int(np.searchsorted(group, root)),
             towards=place if towards else None,

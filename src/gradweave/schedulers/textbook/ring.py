@@ -16,6 +16,7 @@ from gradweave.schedules.schedule import (
     REDUCE,
     Collective,
     Schedule,
+    Stage,
     inside_rows,
     reverse_rows,
     take_rows,
@@ -206,7 +207,7 @@ class _Flows:
 
     def stage(
         self,
-        collective: Literal["reduce_scatter", "all_gather"],
+        collective: Stage,
         rng: np.random.Generator,
         stop: Stop,
     ) -> Schedule:

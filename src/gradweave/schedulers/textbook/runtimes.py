@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gradweave.schedulers.carriers import (
     Carrier,
     Relayed,
-    Trees,
+    TreePair,
     even_plan,
     path_carrier,
 )
@@ -89,7 +89,7 @@ class Textbook(DemandStrategy):
             gives, wants = np.isin(group, given), np.isin(group, wanted)
             for root in self._roots(gives, wants):
                 for parent in self._parents(topology, group, root):
-                    trees = Trees(group, root)
+                    trees = TreePair(group, root)
                     if len(given) > 1:
                         trees = dataclasses.replace(trees, towards=parent, given=gives)
                     if len(wanted) > 1:

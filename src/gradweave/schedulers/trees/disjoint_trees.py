@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.carriers import Carrier, Trees, even_plan
+from gradweave.schedulers.carriers import Carrier, TreePair, even_plan
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.ordering.pieces import Pieces
 from gradweave.schedulers.scheduler import DemandStrategy
@@ -122,7 +122,7 @@ class _Search:
 
     def _carrier(self, hops: OwnHops, parent: NDArray[np.int64]) -> Carrier:
         topology = self._topology
-        trees = Trees(
+        trees = TreePair(
             np.arange(topology.num_servers),
             int(topology.rank[self._root]),
             towards=parent if self._towards else None,

@@ -25,7 +25,7 @@ RULES: tuple[tuple[int, int, int, int, int], ...] = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Search:
+class Effort:
     """The effort of a search."""
 
     seed: int = 0
@@ -41,7 +41,7 @@ class Search:
 
 
 def search(
-    growth: "Growth", how: Search, hints: NDArray[np.int64] | None = None
+    growth: "Growth", how: Effort, hints: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64] | None:
     """Restarts until the target is met; returns the best all-gather found.
 
@@ -81,9 +81,9 @@ def _restart(
     seed: tuple[int, int],
     finish: bool,
 ) -> NDArray[np.int64]:
-    from gradweave.schedulers.trees.growing_kernel import Rule, grow
+    from gradweave.schedulers.trees.growing_kernel import GrowingRule, grow
 
-    rule = Rule(*RULES[seed[1] % len(RULES)])
+    rule = GrowingRule(*RULES[seed[1] % len(RULES)])
     mixed = np.random.SeedSequence(seed).generate_state(1)[0]
     target = int(max(stop.target, 0))
     return grow(growth, rule, hints, max_rounds, target, int(mixed), stop.flag, finish)

@@ -58,7 +58,7 @@ class Growth(NamedTuple):
     server except a root has a neighbour with a smaller value, so that no piece gets stuck."""
 
 
-class Rule(NamedTuple):
+class GrowingRule(NamedTuple):
     """The choice of pieces, and the effort of improving rounds."""
 
     near: int
@@ -93,7 +93,7 @@ class _State(NamedTuple):
 @kernel
 def grow(
     growth: Growth,
-    rule: Rule,
+    rule: GrowingRule,
     hints: Integers,
     max_rounds: int,
     target: int,
@@ -155,7 +155,7 @@ def list_sent(state: Any, at: int, sent: Integers, count: int) -> int:
 
 @kernel(inner=True)
 def _fill(
-    growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]
+    growth: Growth, state: Any, rule: GrowingRule, rounds_left: int, stop: NDArray[np.bool_]
 ) -> None:
     """Fills a round after its hints: receivers choose, then swaps follow."""
     salt = np.random.randint(1 << 30)
@@ -174,7 +174,7 @@ def _fill(
 def _try_each(
     growth: Growth,
     state: Any,
-    rule: Rule,
+    rule: GrowingRule,
     hops: Integers,
     salt: int,
     stop: NDArray[np.bool_],
@@ -188,7 +188,9 @@ def _try_each(
 
 
 @kernel(inner=True)
-def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt: int) -> None:
+def _fill_quickly(
+    growth: Growth, state: Any, rule: GrowingRule, rounds_left: int, salt: int
+) -> None:
     """Fills a valid round quickly: each receiver tries its hops until it can take no more."""
     slack = np.empty(len(growth.intake), np.int64)
     _write_slack(growth, state, rounds_left, slack)
@@ -196,7 +198,9 @@ def _fill_quickly(growth: Growth, state: Any, rule: Rule, rounds_left: int, salt
 
 
 @kernel(inner=True, allocates=False)
-def _try_receivers(growth: Growth, state: Any, rule: Rule, servers: Integers, salt: int) -> None:
+def _try_receivers(
+    growth: Growth, state: Any, rule: GrowingRule, servers: Integers, salt: int
+) -> None:
     for server in servers:
         begin = growth.hops.first_entering[server]
         count = growth.hops.first_entering[server + 1] - begin
@@ -252,7 +256,7 @@ def _slack(growth: Growth, state: Any, server: Any, rounds_left: int) -> Any:
 
 
 @kernel(inner=True)
-def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integers:
+def _by_slack(growth: Growth, state: Any, rule: GrowingRule, rounds_left: int) -> Integers:
     """Hops into servers that want a piece, least slack first, at random among equals.
 
     It is a counting sort, since there are many hops and few values of the slack.
@@ -269,7 +273,7 @@ def _by_slack(growth: Growth, state: Any, rule: Rule, rounds_left: int) -> Integ
 
 @kernel(inner=True, allocates=False)
 def _find_places(
-    growth: Growth, state: Any, rule: Rule, rank: Integers, place: Integers, begins: Integers
+    growth: Growth, state: Any, rule: GrowingRule, rank: Integers, place: Integers, begins: Integers
 ) -> None:
     """Writes the bucket of each hop (−1 if the receiver wants nothing), and where each begins."""
     for hop in range(len(place)):
@@ -311,7 +315,7 @@ def _ranks(slack: Integers) -> Integers:
 
 
 @kernel(inner=True, allocates=False)
-def _try(growth: Growth, state: Any, rule: Rule, hop: int, salt: int) -> bool:
+def _try(growth: Growth, state: Any, rule: GrowingRule, hop: int, salt: int) -> bool:
     """Sends a piece over a hop if it fits and there is a piece to send."""
     if not claim_route(growth, state, hop):
         return False
@@ -432,7 +436,9 @@ def _draw(growth: Growth, state: Any) -> Any:
 
 
 @kernel(inner=True, allocates=False)
-def swap(growth: Growth, state: Any, rule: Rule, rounds_left: int, stop: NDArray[np.bool_]) -> bool:
+def swap(
+    growth: Growth, state: Any, rule: GrowingRule, rounds_left: int, stop: NDArray[np.bool_]
+) -> bool:
     """Tries random hops into open servers. Returns whether anything changed.
 
     The number of attempts is what drawing H times among all H hops would give. Draws of hops into
@@ -489,7 +495,9 @@ def _only_obstacle(growth: Growth, state: Any, hop: int) -> Any:
 
 
 @kernel(inner=True, allocates=False)
-def _replace(growth: Growth, state: Any, rule: Rule, other: int, hop: int, salt: int) -> bool:
+def _replace(
+    growth: Growth, state: Any, rule: GrowingRule, other: int, hop: int, salt: int
+) -> bool:
     """Sends over a hop instead of another; restores the other if there is nothing to send."""
     _release_route(growth, state, other)
     piece = _unassign(growth, state, other)

@@ -12,7 +12,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
-from gradweave.schedulers.trees.growing import Search, search
+from gradweave.schedulers.trees.growing import Effort, search
 from gradweave.schedulers.trees.steps import steps_allowed
 from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.stop import Stop
@@ -113,7 +113,7 @@ class Grown(Scheduler):
             if best is not None and stop.reached():
                 break
             slots = GrowthSlots.of(topology, root, hops, spare=spare, most_steps=most_steps)
-            how = Search(seed, end, self.workers, stop.at(bound.rounds), begin)
+            how = Effort(seed, end, self.workers, stop.at(bound.rounds), begin)
             transfers = search(slots.growth, how)
             if transfers is not None and (best is None or transfers[-1, 0] < best[1][-1, 0]):
                 best = slots, transfers

@@ -19,7 +19,7 @@ DRAWS = 6
 proportionally more. Chosen by hand, and compiled in, since every choice loops this often."""
 
 
-class Orbits(NamedTuple):
+class HopOrbits(NamedTuple):
     """Hops of the whole network, with links given as orbits."""
 
     hops: HopTable
@@ -31,7 +31,7 @@ class Orbits(NamedTuple):
 
 
 @kernel
-def grow_base_trees(orbits: Orbits, most: int, seed: int, stop: NDArray[np.bool_]) -> Integers:
+def grow_base_trees(orbits: HopOrbits, most: int, seed: int, stop: NDArray[np.bool_]) -> Integers:
     """[B·(N−1), 3] round, base tree and hop; no rows if `most` rounds are too few.
 
     Args:
@@ -83,7 +83,7 @@ def grow_base_trees(orbits: Orbits, most: int, seed: int, stop: NDArray[np.bool_
 
 @kernel(inner=True, allocates=False)
 def _open(
-    orbits: Orbits,
+    orbits: HopOrbits,
     holds: NDArray[np.bool_],
     near: NDArray[np.int32],
     ready: Integers,
@@ -105,7 +105,7 @@ def _open(
 
 @kernel(inner=True, allocates=False)
 def _draw(
-    orbits: Orbits,
+    orbits: HopOrbits,
     holds: NDArray[np.bool_],
     near: NDArray[np.int32],
     ready: Integers,
@@ -149,13 +149,13 @@ def _draw(
 
 
 @kernel(inlined=True)
-def _room(orbits: Orbits, used: Integers, hop: Any) -> bool:
+def _room(orbits: HopOrbits, used: Integers, hop: Any) -> bool:
     links, first = orbits.hops.links, orbits.hops.first_link
     return fits(orbits.capacity, used, links, first[hop], first[hop + 1])
 
 
 @kernel(inner=True, allocates=False)
-def _any_room(orbits: Orbits, used: Integers) -> bool:
+def _any_room(orbits: HopOrbits, used: Integers) -> bool:
     for resource in range(len(used)):
         if used[resource] < orbits.capacity[resource]:
             return True

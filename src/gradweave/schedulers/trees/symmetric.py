@@ -18,7 +18,7 @@ from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.trees.orbit_kernel import Orbits
+    from gradweave.schedulers.trees.orbit_kernel import HopOrbits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,14 +114,14 @@ class BaseHops:
     """[H] the group element that maps a root's hop to each hop."""
     route: NDArray[np.int64]
     """[H] the root's hop of which each hop is the image."""
-    orbits: "Orbits"
+    orbits: "HopOrbits"
     """The hops, sorted by sender, as arrays for the compiled search; their links are orbits of
     links."""
 
     @staticmethod
     def of(topology: Topology, group: FreeGroup) -> "BaseHops":
         """Maps the roots' hops by the group, and finds the orbits of the links that they use."""
-        from gradweave.schedulers.trees.orbit_kernel import Orbits
+        from gradweave.schedulers.trees.orbit_kernel import HopOrbits
 
         servers, moves = topology.servers, group.permutations
         roots = np.unique(topology.rank[moves.min(axis=0)[servers]])
@@ -140,7 +140,7 @@ class BaseHops:
             routes,
             element[order],
             route[order],
-            Orbits(hops, integers(roots), integers(capacity)),
+            HopOrbits(hops, integers(roots), integers(capacity)),
         )
 
     def grow(
