@@ -138,6 +138,14 @@ def test_rounds_on_unequal_links_hint_at_seconds(gradweave):
     assert "--objective" not in gradweave("solve", *SLOW, *seconds).stdout
 
 
+def test_the_answer_says_whether_a_schedule_was_improved(gradweave):
+    slower = ("torus:3x3", "--slow", "0-1=0.5", "--size", "4MB", "--scheduler", "planned")
+    held = gradweave("solve", *slower, "--json").json
+    first, second = held["attempts"]
+    assert not first["improved"] and second["improved"]
+    assert held["seconds"] == second["seconds"] < first["seconds"]
+
+
 def test_without_an_objective_unequal_links_mean_seconds(gradweave):
     lines = gradweave("solve", *SLOW, "--scheduler", "ring,planned").stdout.splitlines()
     assert lines[2].startswith("its links differ, so the time for 100 MB is minimised")

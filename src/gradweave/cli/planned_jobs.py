@@ -321,6 +321,7 @@ def job_summary(solution: Solution, output: Path | None) -> dict[str, Any]:
                 "scheduler": one.scheduler.name,
                 "options": one.scheduler.options(),
                 "seconds": one.seconds,
+                "improved": one.improved,
                 "reason": one.reason or None,
             }
             for one in solution.attempts

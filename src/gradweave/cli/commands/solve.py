@@ -359,6 +359,7 @@ def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
                 "scheduler": to_spec(attempt.scheduler),
                 "pieces": attempt.pieces,
                 "overlapped": attempt.overlapped,
+                "improved": attempt.improved,
                 "seconds": attempt.seconds,
                 "barrier_seconds": attempt.barrier_seconds,
             }

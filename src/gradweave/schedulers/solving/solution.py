@@ -47,8 +47,9 @@ class Attempt:
     pieces: int | None = None
     """Pieces of that variant."""
     overlapped: bool = False
-    improved: bool = False
     """Whether the stages of that variant overlap."""
+    improved: bool = False
+    """Whether its order, sizes of pieces or both were improved afterwards."""
 
 
 @dataclasses.dataclass(frozen=True)
