@@ -39,3 +39,24 @@ def test_a_doubtful_file_is_shown_with_its_warnings(gradweave, here):
 def test_an_unknown_network_is_refused(refused):
     assert "unknown family of networks; did you mean torus?" in refused("topology", "show", "tors")
     assert "nowhere.yaml: No such file" in refused("topology", "show", "nowhere.yaml")
+
+
+def test_networks_are_designed(gradweave, here):
+    answer = gradweave("topology", "design", "8", "3", "100kB", "--json", "--output", "best.json")
+    found = answer.json
+    best, *others = found["networks"]
+    assert best["diameter"] == 2 and best["degree"] == 3
+    assert all(best["seconds"] <= other["seconds"] * (1 + 1e-9) for other in others)
+    assert found["every_network"]["diameter"] == 2 and found["not_compared"] == []
+    assert all(found["every_network"]["seconds"] <= one["seconds"] for one in found["networks"])
+    shown = gradweave("topology", "show", "best.json", "--json").json
+    assert (shown["servers"], shown["links"], shown["diameter"]) == (8, 12, 2)
+    lines = gradweave("topology", "design", "8", "3", "100kB").stdout.splitlines()
+    assert lines[0].startswith("every network of 8 servers, at most 3 links of 100 Gbit/s each way")
+    assert lines[1].split() == "network links diameter mean hops time bound gap".split()
+    assert any("faster than torus:4x2" in line for line in lines)
+    assert any(line.startswith("no network can be more than") for line in lines)
+
+
+def test_a_design_without_links_is_refused(refused):
+    assert "expected a degree of 2 or more" in refused("topology", "design", "8", "1", "1MB")

@@ -1,4 +1,4 @@
-"""``gradweave topology``: list, describe and measure networks."""
+"""``gradweave topology``: list, describe, measure and design networks."""
 
 import click
 
@@ -6,7 +6,9 @@ from gradweave.cli.groups import Commands
 
 
 @click.group(
-    cls=Commands, folder=__name__, members={"list": "list_", "show": "show", "measure": "measure"}
+    cls=Commands,
+    folder=__name__,
+    members={"list": "list_", "show": "show", "measure": "measure", "design": "design"},
 )
 def topology() -> None:
-    """List, describe and measure networks."""
+    """List, describe, measure and design networks."""

@@ -1,0 +1,193 @@
+"""``gradweave topology design``: the best network of directly linked servers."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.groups import command
+from gradweave.cli.options import SizeType, json_option, positive, seed_option, writable
+from gradweave.cli.solving import ended_by_ctrl_c
+from gradweave.design.candidates import MOST_SERVERS
+from gradweave.design.search import TIME_LIMIT_S, Design, Proposal
+from gradweave.design.search import design as compare
+from gradweave.errors import OptionError
+from gradweave.topology.formats.files import save
+from gradweave.topology.topology import Link
+from gradweave.topology.units import (
+    ROUNDING,
+    format_bandwidth,
+    format_seconds,
+    format_size,
+    parse_bandwidth,
+    parse_latency,
+    parse_overhead,
+)
+from gradweave.wording import counted
+
+
+@command(examples=["16 4 1MB", "64 6 25MB --bandwidth 400Gbit/s --output best.json"])
+@click.argument("servers", type=click.IntRange(2, MOST_SERVERS))
+@click.argument("degree", type=click.IntRange(1, 1024))
+@click.argument("gradient_bytes", metavar="SIZE", type=SizeType())
+@click.option("--bandwidth", metavar="RATE", help="Bandwidth of a link.  [default: 100Gbit/s]")
+@click.option("--latency", metavar="TIME", help="Latency of a link.  [default: 1us]")
+@click.option("--overhead", metavar="TIME", help="Cost of a message on a link.  [default: 1us]")
+@seed_option
+@click.option(
+    "--time-limit",
+    type=float,
+    default=TIME_LIMIT_S,
+    show_default=True,
+    callback=positive(float),
+    metavar="SECONDS",
+    help="End all searches after this time.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the best network to this file, .json or .graphml.",
+)
+@json_option
+def design(
+    servers: int,
+    degree: int,
+    gradient_bytes: int,
+    bandwidth: str | None,
+    latency: str | None,
+    overhead: str | None,
+    seed: int,
+    time_limit: float,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare networks of directly linked servers.
+
+    SERVERS have at most DEGREE links each; SIZE is that of the gradient whose all-reduce is to be
+    fast. Candidates are tori, rings, hypercubes, HyperX, Slim Fly, Xpander, the best circulants, a
+    random graph and one with swapped links, of exactly so many servers. The first line bounds all
+    networks.
+    """
+    writable(output, ".json", ".graphml")
+    if degree == 1 and servers > 2:
+        raise OptionError(f"expected a degree of 2 or more for {servers} servers, got 1")
+    default = Link()
+    link = Link(
+        parse_bandwidth(bandwidth) if bandwidth else default.bandwidth_bytes_per_s,
+        parse_latency(latency) if latency else default.latency_s,
+        overhead_s=parse_overhead(overhead) if overhead else default.overhead_s,
+    )
+    with Progress("designing") as progress, ended_by_ctrl_c(progress) as interrupt:
+        found = compare(
+            servers,
+            degree,
+            gradient_bytes,
+            link=link,
+            seed=seed,
+            time_limit=time_limit,
+            interrupt=interrupt,
+            progress=progress,
+        )
+    if output is not None:
+        save(found.proposals[0].candidate.network, output)
+    if as_json:
+        print_json(_as_object(found, seed, output))
+        return
+    print_lines(_bound_line(found))
+    rows = [_row(proposal) for proposal in found.proposals]
+    heads = ["network", "links", "diameter", "mean hops", "time", "bound", "gap"]
+    print_table(table(heads, rows), *_notes(found, output))
+
+
+def _bound_line(found: Design) -> str:
+    bound, link = found.bound, found.link
+    return (
+        f"every network of {found.servers} servers, at most {counted(found.degree, 'link')} of "
+        f"{format_bandwidth(link.bandwidth_bytes_per_s)} each way per server, no switches, sums "
+        f"made by servers: {format_size(found.gradient_bytes)} take at least "
+        f"{format_seconds(bound.seconds)} (bytes {format_seconds(bound.bytes_s)}, "
+        f"{counted(bound.hops, 'hop')} {format_seconds(bound.latency_s)})"
+    )
+
+
+def _row(proposal: Proposal) -> list[str]:
+    candidate = proposal.candidate
+    return [
+        candidate.network.name,
+        str(candidate.degree),
+        str(candidate.diameter),
+        f"{candidate.mean_hops:.3f}",
+        format_seconds(proposal.seconds),
+        format_seconds(proposal.bound_s),
+        f"{100 * (proposal.seconds / proposal.bound_s - 1):.1f}%",
+    ]
+
+
+def _notes(found: Design, output: Path | None) -> list[str]:
+    best, torus, notes = found.proposals[0], found.torus, []
+    name = best.candidate.network.name
+    if torus is not None:
+        gain = torus.seconds / best.seconds - 1
+        simple = torus.candidate.network.name
+        notes.append(
+            f"{name} is {100 * gain:.1f}% faster than {simple}"
+            if gain > ROUNDING
+            else f"none is faster than {simple}"
+        )
+    notes.append(
+        f"no network can be more than {100 * (best.seconds / found.bound.seconds - 1):.1f}% faster "
+        f"than {name}"
+    )
+    timed = sum(one.solution.stopped in ("time", "interrupt") for one in found.proposals)
+    if timed:
+        notes.append(
+            f"{counted(timed, 'search', 'searches')} of {len(found.proposals)} ended early"
+        )
+    if found.unsolved:
+        notes.append(f"{counted(len(found.unsolved), 'network')} not compared: interrupted")
+    notes += [
+        f"{one.candidate.network.name} is also {', '.join(one.candidate.also)}"
+        for one in found.proposals
+        if one.candidate.also
+    ]
+    return [*notes, *([f"written to {output}"] if output is not None else [])]
+
+
+def _as_object(found: Design, seed: int, output: Path | None) -> dict[str, Any]:
+    bound, link = found.bound, found.link
+    return {
+        "servers": found.servers,
+        "degree": found.degree,
+        "gradient_bytes": found.gradient_bytes,
+        "seed": seed,
+        "link": {
+            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+            "latency_s": link.latency_s,
+            "overhead_s": link.overhead_s,
+        },
+        "every_network": {
+            "seconds": bound.seconds,
+            "bytes_s": bound.bytes_s,
+            "latency_s": bound.latency_s,
+            "diameter": bound.hops,
+            "mean_hops": bound.total_hops / (found.servers - 1),
+        },
+        "networks": [
+            {
+                "topology": one.candidate.network.name,
+                "also": list(one.candidate.also),
+                "family": one.candidate.family,
+                "degree": one.candidate.degree,
+                "bundle": one.candidate.bundle,
+                "diameter": one.candidate.diameter,
+                "mean_hops": one.candidate.mean_hops,
+                "seconds": one.seconds,
+                "seconds_bound": one.bound_s,
+                "stopped": one.solution.stopped,
+            }
+            for one in found.proposals
+        ],
+        "not_compared": [one.network.name for one in found.unsolved],
+        "output": str(output) if output is not None else None,
+    }
