@@ -234,7 +234,7 @@ def certificates_in(schedule: ScheduleLike) -> list[tuple[Certified | str, list[
     if not schedule.certificates:
         return []
     found: list[tuple[Certified | str, list[str]]] = []
-    plan, name = None, DEMAND if schedule.demand is not None else schedule.collective
+    plan = None
     for one in schedule.certificates:
         try:
             proof = _proof(one, schedule.topology, schedule.demand)
@@ -242,7 +242,7 @@ def certificates_in(schedule: ScheduleLike) -> list[tuple[Certified | str, list[
             found.append((str(error), []))
             continue
         plan = plan or _plan(schedule)
-        other = ["another collective"] * (proof.name != name)
+        other = ["another collective"] * (proof.name != schedule.kind)
         said = _recounted(one, proof, schedule.topology, schedule.demand)
         found.append((said, proof.limits(plan) + other))
     return found

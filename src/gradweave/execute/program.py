@@ -186,7 +186,7 @@ def is_own(schedule: Schedule, runtime: str) -> bool:
         runtime: the runtime that should run it: ``gloo``, ``nccl`` or ``mpi``.
     """
     options = schedule.scheduler.options
-    whole = schedule.demand is None and schedule.collective == "all_reduce"
+    whole = schedule.kind == "all_reduce"
     return whole and options.get(OWN) is True and options.get("runtime") == runtime
 
 

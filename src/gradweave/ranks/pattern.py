@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.textbook.places import Places
-from gradweave.schedulers.textbook.steps import routes_between
+from gradweave.topology.routes import routes_between
 from gradweave.topology.topology import Floats, Integers, Topology
 
 

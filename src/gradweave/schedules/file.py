@@ -288,7 +288,7 @@ def _from_schedule(schedule: Schedule) -> Mapping[str, Any]:
         {
             "format": "gradweave-schedule",
             "version": version,
-            "collective": schedule.collective if demand is None else DEMAND,
+            "collective": schedule.kind,
             "topology": topology_to_object(schedule.topology),
             "pieces": schedule.pieces,
             "root": schedule.root.tolist(),

@@ -128,11 +128,10 @@ class Schedule(Drawn):
     `gradweave.bounds.check_certificate` has recounted them."""
 
     def __post_init__(self) -> None:
-        given = vars(self)["collective"]
-        if given not in (COLLECTIVES if self.demand is None else (DEMAND,)):
+        if self.kind not in (COLLECTIVES if self.demand is None else (DEMAND,)):
             raise ScheduleError(
                 f"collective: expected one of {', '.join(COLLECTIVES)}, or {DEMAND} with a demand, "
-                f"got {given!r}"
+                f"got {self.kind!r}"
             )
         columns = self._columns_in_range()
         self._check_roots(columns["root"])
@@ -306,9 +305,14 @@ class Schedule(Drawn):
         return np.zeros(0, np.int64) if self.block is None else self.block
 
     @property
+    def kind(self) -> str:
+        """The collective among all servers, or `DEMAND` if there is a demand."""
+        return vars(self)["collective"]
+
+    @property
     def name(self) -> str:
         """Its collective, or the name of its demand."""
-        return self.collective if self.demand is None else self.demand.name
+        return self.kind if self.demand is None else self.demand.name
 
     @cached_property
     def first_pieces(self) -> NDArray[np.int64]:
@@ -388,10 +392,8 @@ class Schedule(Drawn):
         """
         if self.demand is not None:
             return {DEMAND: self.rounds}
-        if self.collective != "all_reduce":
-            return {
-                stage: self.rounds if stage == self.collective else 0 for stage in COLLECTIVES[1:]
-            }
+        if self.kind != "all_reduce":
+            return {stage: self.rounds if stage == self.kind else 0 for stage in COLLECTIVES[1:]}
         reduces, copies = self.round[self.op == REDUCE], self.round[self.op == COPY]
         reduce_scatter = int(reduces[-1]) + 1 if reduces.size else 0
         all_gather = self.rounds - (

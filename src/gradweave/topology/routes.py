@@ -219,6 +219,29 @@ def follow(
     return table[inside].astype(np.int32), np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
 
 
+def routes_between(
+    topology: Topology, source: NDArray, target: NDArray
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Routes between pairs: over switches only if possible, else through servers.
+
+    Args:
+        topology: the network.
+        source: [M] servers.
+        target: [M] servers.
+
+    Returns:
+        The routes' nodes, concatenated, and their offsets [M+1].
+    """
+    distinct, row = np.unique(target, return_inverse=True)
+    direct, lengths = switch_only_trees(topology, distinct)
+    has_direct = lengths[row, source] >= 0
+    toward = direct[row]
+    if not has_direct.all():
+        through = shortest_path_trees(topology, distinct)
+        toward = np.where(has_direct[:, None], toward, through[row])
+    return follow(toward, source, target)
+
+
 def server_routes(
     topology: Topology, source: ArrayLike | None = None, target: ArrayLike | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:

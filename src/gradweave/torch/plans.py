@@ -348,9 +348,7 @@ def _is_for(plan: Schedule, of: SizeClass) -> bool:
 
 def _to_run(plan: Schedule) -> Schedule:
     """A plan in the form in which groups run it: for one stage, rank r holds the r-th part."""
-    if plan.demand is not None or plan.collective == "all_reduce":
-        return plan
-    return sharded(plan)
+    return sharded(plan) if plan.kind in ("reduce_scatter", "all_gather") else plan
 
 
 def digest(topology: Topology) -> str:

@@ -23,7 +23,7 @@ from gradweave.schedules.schedule import (
 )
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.groups import members_of_groups
-from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
+from gradweave.topology.routes import routes_between
 from gradweave.topology.topology import Topology
 
 MAX_CYCLES = 16
@@ -174,7 +174,7 @@ class _Flows:
         count = topology.num_servers
         parts, lengths = [], []
         for order in orders:
-            nodes, offsets = _ring_routes(topology, order, np.roll(order, -1))
+            nodes, offsets = routes_between(topology, order, np.roll(order, -1))
             parts.append(nodes)
             lengths.append(np.diff(offsets))
             if directions == 2:
@@ -260,12 +260,3 @@ class _Flows:
             rounds[step, going] = begin + taken
             begin = int(rounds[step, going].max()) + 1
         return rounds
-
-
-def _ring_routes(topology: Topology, order: NDArray, following: NDArray) -> tuple[NDArray, NDArray]:
-    """Each server's route to the next: over switches only if possible, else through servers."""
-    direct, lengths = switch_only_trees(topology, following)
-    through = shortest_path_trees(topology, following)
-    place = np.arange(len(order))
-    has_direct = lengths[place, order] >= 0
-    return follow(np.where(has_direct[:, None], direct, through), order, following)

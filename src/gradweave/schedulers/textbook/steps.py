@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.ordering.list_scheduling import first_fit
 from gradweave.schedules.schedule import Collective, Schedule, take_rows
-from gradweave.topology.routes import follow, shortest_path_trees, switch_only_trees
+from gradweave.topology.routes import routes_between
 from gradweave.topology.topology import Topology
 
 
@@ -123,24 +123,3 @@ def _check_fits(topology: Topology, links: NDArray, offsets: NDArray) -> None:
             f"{topology.name!r} does not have enough links for servers to exchange with several "
             "others in one round; give fewer partners"
         )
-
-
-def routes_between(topology: Topology, source: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
-    """Routes between pairs: over switches only if possible, else through servers.
-
-    Args:
-        topology: the network.
-        source: [M] servers.
-        target: [M] servers.
-
-    Returns:
-        The routes' nodes, concatenated, and their offsets [M+1].
-    """
-    distinct, row = np.unique(target, return_inverse=True)
-    direct, lengths = switch_only_trees(topology, distinct)
-    has_direct = lengths[row, source] >= 0
-    toward = direct[row]
-    if not has_direct.all():
-        through = shortest_path_trees(topology, distinct)
-        toward = np.where(has_direct[:, None], toward, through[row])
-    return follow(toward, source, target)

@@ -184,7 +184,7 @@ def _row(path: Path, schedule: Schedule) -> dict[str, Any]:
         "file": str(path),
         "network": schedule.topology.name,
         "servers": schedule.topology.num_servers,
-        "collective": schedule.collective if demand is None else demand.name,
+        "collective": schedule.name,
         "bytes": asked.gradient_bytes,
         "runtime": asked.runtime,
         "scheduler": schedule.scheduler.name,
