@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.kernels.wires import Wires, wires_over
+from gradweave.schedulers.kernels.wires import Wires, wires_of
 from gradweave.schedulers.ordering.cuts import DENOMINATOR, integer_shares
-from gradweave.schedules.schedule import REDUCE, Schedule, distinct_rows, take_rows
-from gradweave.simulator.seconds import first_links
+from gradweave.schedules.schedule import REDUCE, Schedule
 
 if TYPE_CHECKING:
     from gradweave.schedulers.ordering.event_simulation_kernel import Trees
@@ -52,8 +51,7 @@ class TransferGraph:
 
         topology = schedule.topology
         order = np.lexsort((schedule.round, schedule.piece))
-        rows, hop = distinct_rows(schedule.route_nodes, schedule.route_offsets)
-        links, first_link = take_rows(schedule.route_links[0], first_links(schedule), rows)
+        wires, hop = wires_of(schedule)
         counts = np.bincount(schedule.piece, minlength=schedule.pieces)
         first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         op = schedule.op[order].astype(np.int64)
@@ -73,7 +71,7 @@ class TransferGraph:
             group = root
         return TransferGraph(
             schedule,
-            wires_over(topology, links.astype(np.int64), first_link),
+            wires,
             first,
             order,
             hop[order],

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedules.schedule import Schedule, distinct_rows, take_rows
+from gradweave.simulator.seconds import first_links
 from gradweave.topology.topology import Topology
 
 
@@ -40,3 +42,10 @@ def wires_over(topology: Topology, links: NDArray[np.int64], first: NDArray[np.i
     overhead[there] = np.maximum.reduceat(topology.overhead_s[links], begin)
     latency[there] = np.add.reduceat(topology.latency_s[links], begin)
     return Wires(links, first, rate, overhead, latency, bandwidth)
+
+
+def wires_of(schedule: Schedule) -> tuple[Wires, NDArray[np.int64]]:
+    """The wires of a schedule's distinct routes, and [T] the route of each transfer."""
+    rows, hop = distinct_rows(schedule.route_nodes, schedule.route_offsets)
+    links, first = take_rows(schedule.route_links[0], first_links(schedule), rows)
+    return wires_over(schedule.topology, links.astype(np.int64), first.astype(np.int64)), hop

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.kernels.wires import Wires, wires_over
+from gradweave.schedulers.kernels.wires import wires_of
 from gradweave.schedulers.packing.tuning import TUNING as ORDERING
 from gradweave.schedules.ready import earliest_starts
-from gradweave.schedules.schedule import COPY, REDUCE, Schedule, table_of_rows, take_rows
+from gradweave.schedules.schedule import COPY, REDUCE, Schedule
 from gradweave.simulator.seconds import event_seconds
 from gradweave.simulator.traffic import piece_bytes
 from gradweave.topology.topology import Floats, Integers
@@ -61,7 +61,7 @@ class InOrder:
         piece = schedule.piece[self._by_piece]
         self._first = np.searchsorted(piece, np.arange(schedule.pieces + 1))
         self._place = np.arange(len(piece)) - self._first[piece]  # within its piece's transfers
-        self._hop, self._wires = self._hops()
+        self._wires, self._hop = wires_of(schedule)
         self._size = piece_bytes(schedule, None)
         demand, block = schedule.demanded, schedule.block
         assert block is not None
@@ -69,17 +69,6 @@ class InOrder:
         self._begun = np.full(schedule.pieces, np.inf)
         np.minimum.at(self._begun, schedule.piece, event_seconds(schedule)[0])
         self._trees = self._dependent(piece)
-
-    def _hops(self) -> tuple[NDArray[np.int64], Wires]:
-        """[T] hop of each transfer, and the bandwidth and time that hops take."""
-        schedule = self.schedule
-        routes = table_of_rows(schedule.route_nodes, schedule.route_offsets)
-        _, example, hop = np.unique(routes, axis=0, return_index=True, return_inverse=True)
-        links, _ = schedule.route_links
-        first = schedule.route_offsets - np.arange(schedule.num_transfers + 1)
-        of_hops = take_rows(links, first, example)
-        wires = wires_over(schedule.topology, *(one.astype(np.int64) for one in of_hops))
-        return hop.reshape(-1), wires
 
     def _dependent(self, piece: Integers) -> "Trees":
         from gradweave.schedulers.kernels.precedence import tails
