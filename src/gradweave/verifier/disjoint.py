@@ -79,6 +79,8 @@ class _Cells:
         """[pieces · holders] the state of each cell, piece by piece."""
         self.parts = schedule.contributors.sizes[pieces].astype(kind)
         """[pieces] number of contributors of each."""
+        self.some_give = bool((self.parts < self.full).any())
+        """Whether a piece has fewer contributors than there are servers."""
         at_start = np.where(self.parts == 1, self.full, 1).astype(kind)
         self._by_piece()[:] = np.where(topology.is_server[holders], self.spent, 0)
         np.copyto(self._by_piece(), at_start[:, None], where=self._among(schedule.contributors))
@@ -116,7 +118,7 @@ class _Cells:
             held[sent] = self.spent
             self._fail(summed, held[summed] >= self.full)  # also if it was sent away in this round
             np.add.at(held, summed, sums[reduces])
-            if (self.parts < self.full).any():
+            if self.some_give:
                 held[summed[held[summed] == self.parts[summed // self.holders]]] = self.full
         if copied.any():
             self._fail(read, copied & (sums != self.full))
