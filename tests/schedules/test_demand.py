@@ -6,7 +6,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.schedules import COPY, REDUCE, Demand, collective, sends
-from gradweave.schedules.demand import MAX_BYTES, NAMES, ROOTED, Sets
+from gradweave.schedules.demand import MAX_BYTES, MAX_CELLS, NAMES, ROOTED, Sets
 from gradweave.verifier import verify
 from tests.schedules.small_demands import by_hand, two_jobs
 
@@ -116,6 +116,11 @@ def test_sets_know_their_members():
     number, server = (each.ravel() for each in np.indices((3, 4)))
     expected = [s in lists[3 - n] for n, s in zip(number.tolist(), server.tolist(), strict=True)]
     assert sets.has(number, server).tolist() == expected
+    assert sets.has(number, server + (server == 3) * MAX_CELLS).tolist() == [
+        known and s < 3 for known, s in zip(expected, server.tolist(), strict=True)
+    ]  # beyond the table
+    everyone = Sets.alike(np.array([0, 2]), 3)
+    assert everyone.has(number, server).tolist() == [s in (0, 2) for s in server.tolist()]
     assert sets.union.tolist() == [0, 1, 2, 3] and sets.take(np.array([2])).union.tolist() == [2]
     assert sets.mapped(np.array([9, 0, 5, 4]))[1].tolist() == [0, 5, 9]
 
