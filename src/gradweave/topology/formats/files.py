@@ -1,4 +1,4 @@
-"""Topology files: GraphML, JSON, YAML, CSV, edge lists, hosts; of NCCL, msccl-tools, SimAI."""
+"""Topology files: GraphML, JSON, YAML, CSV, edge lists, hosts; of NCCL, InfiniBand, SimAI."""
 
 import functools
 import io
@@ -17,6 +17,7 @@ from gradweave.topology.formats.edge_list import parse_edge_list, write_edge_lis
 from gradweave.topology.formats.graph import from_networkx, to_networkx
 from gradweave.topology.formats.host_lines import are_host_lines, parse_host_lines
 from gradweave.topology.formats.host_tree import HostLinks, HostTree
+from gradweave.topology.formats.ibnetdiscover import is_ibnetdiscover, parse_ibnetdiscover
 from gradweave.topology.formats.launch_hosts import (
     are_launch_hosts,
     only_launch_hosts,
@@ -68,11 +69,11 @@ def read(
             file, whose network it is, or msccl's), ``"yaml"`` (the same, written in YAML),
             ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
             `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
-            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"``, ``"simai"``, ``"slurm"``
-            (topology.conf) or ``"hosts"`` (lines such as ``rack1:node7``, or a launcher's list of
-            hosts). JSON and YAML may also be topograph's and Slurm's topology.yaml. If not given,
-            by suffix and content; hostfiles and the files of SimAI and ns-3 may have any
-            name.
+            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"``, ``"simai"``,
+            ``"ibnetdiscover"`` (either form), ``"slurm"`` (topology.conf) or ``"hosts"`` (lines
+            such as ``rack1:node7``, or a launcher's list of hosts). JSON and YAML may also be
+            topograph's and Slurm's topology.yaml. If not given, by suffix and content; hostfiles
+            and the files of ibnetdiscover, SimAI and ns-3 may have any name.
         host_links: the links of hosts, which Slurm, topograph and lines of hosts do not tell; those
             of `HostLinks` if not given.
 
@@ -181,7 +182,7 @@ def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
 
 
 def _by_content(path: Path) -> str | None:
-    """The format of SimAI's files and hostfiles, which have no suffix, by their first lines."""
+    """The format of files of any name, by their first lines: SimAI, ibnetdiscover, hostfiles."""
     if path.suffix.lower() in SUFFIXES or not path.is_file():
         return None
     try:
@@ -191,6 +192,8 @@ def _by_content(path: Path) -> str | None:
         return None
     if is_simai(text):
         return "simai"
+    if is_ibnetdiscover(text):
+        return "ibnetdiscover"
     whole_lines = text if len(text) < _HEAD_BYTES else text.rpartition("\n")[0]
     return "hosts" if only_launch_hosts(whole_lines) else None
 
@@ -309,11 +312,17 @@ def _read_edges(content: bytes, name: str) -> Topology | HostTree:
     text = _text(content)
     if is_simai(text, whole=True):
         return parse_simai(text, name)
+    if is_ibnetdiscover(text):
+        return parse_ibnetdiscover(text, name)
     if name.lower().endswith(".txt") and are_launch_hosts(text):
         return parse_launch_hosts(text)
     if are_host_lines(text):
         return parse_host_lines(text)
     return from_networkx(parse_edge_list(text), name)
+
+
+def _read_ibnetdiscover(content: bytes, name: str) -> Topology:
+    return parse_ibnetdiscover(_text(content), name)
 
 
 def _read_simai(content: bytes, name: str) -> Topology:
@@ -365,6 +374,7 @@ _READERS: dict[str, Callable[[bytes, str], Topology | HostTree]] = {
     "nccl_xml_nvlink_only": functools.partial(topology_from_nccl_xml, pcie=False),
     "msccl_json": _read_msccl,
     "simai": _read_simai,
+    "ibnetdiscover": _read_ibnetdiscover,
     "slurm": _read_slurm,
     "hosts": _read_hosts,
 }
