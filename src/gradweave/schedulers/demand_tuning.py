@@ -62,10 +62,6 @@ class Tuning:
     """Most transfers at the start of that search, per second available."""
     transfers_always: int = 10_000
     """Transfers that are always allowed, however little time is left: they take milliseconds."""
-    min_gain: float = 0.002
-    """Relative gain of finer pieces below which the search ends."""
-    patience: int = 2
-    """Consecutive finer cuts without such a gain after which it ends."""
     windows: tuple[int, ...] = (4, 16)
     """Pieces of each carrier under way at a time."""
 

@@ -204,8 +204,9 @@ def test_the_order_is_mended_backwards_and_forwards(
     monkeypatch, improvements: int, seconds: list, best: float
 ):
     """Two transfers and three cuts; the first simulation makes seven tries."""
+    from gradweave.schedulers.greedy import transfers_kernel
     from gradweave.schedulers.kernels.wires import Wires
-    from gradweave.schedulers.ordering import rank_kernel
+    from gradweave.schedulers.ordering import justification
     from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
     trees = Trees(*np.array([[[0, 1]]] * 7))
@@ -218,14 +219,14 @@ def test_the_order_is_mended_backwards_and_forwards(
     starts = [np.array([4.0, 9.0, 3.0, 5.0, 1.0, 7.0]), *np.arange(36.0).reshape(6, 6)]
     simulated: list = []
 
-    def dispatch(of, over, part, size, order):
-        assert over is wires and part.tolist() == [0, 0, 0] and size.tolist() == [4.0] * 3
+    def dispatch(of, over, part, hold_s, order):
+        assert over is wires and part.tolist() == [0, 0, 0] and hold_s.tolist() == [4.5, 2.0] * 3
         simulated.append((of, order.tolist()))
         return starts[len(simulated) - 1], seconds[len(simulated) - 1], 7
 
-    monkeypatch.setattr(rank_kernel, "features_of", lambda *_: features)
-    monkeypatch.setattr(rank_kernel, "dispatch", dispatch)
-    monkeypatch.setattr(rank_kernel, "reversed_precedence", lambda of: "back")
+    monkeypatch.setattr(transfers_kernel, "features_of", lambda *_: features)
+    monkeypatch.setattr(justification, "dispatch", dispatch)
+    monkeypatch.setattr(justification, "reversed_precedence", lambda of: "back")
     made = dataclasses.replace(wiring(), gradient_bytes=12.0)
     grown, order = SimpleNamespace(), np.array([2, -1, 0, 0, 0, 0], np.float32)
     grove = decoding.Grove(made, even(made.topology), np.zeros(1, np.int64), grown, trees, wires)

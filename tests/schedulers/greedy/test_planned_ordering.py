@@ -9,7 +9,8 @@ from gradweave.schedulers.kernels import bitset, events, precedence, worklist
 from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.ordering import rank_kernel
 from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-from gradweave.schedulers.ordering.rank_kernel import ARRIVED, BOTH, FREED
+from gradweave.schedulers.ordering.justification import dependencies
+from gradweave.schedulers.ordering.rank_kernel import ARRIVED, FREED, MOST_MOVED, READY
 from tests.interpreted import interpreted
 
 KERNELS = transfers_kernel, rank_kernel, bitset, events, precedence, worklist
@@ -74,7 +75,7 @@ def test_what_is_known_of_transfers_by_hand():
     """Pieces of 20 bytes of the first part and 40 of the second."""
     trees, wires = rows_lowered()
     with interpreted(*KERNELS):
-        known = rank_kernel.features_of(trees, wires, np.array([0, 1]), np.array([20.0, 40.0]))
+        known = transfers_kernel.features_of(trees, wires, np.array([0, 1]), np.array([20.0, 40.0]))
     # Loads link by link: 0→1 and 1→0 carry both pieces, and so do 1→2 and 2→1.
     load = [2 * 0.5 + 60 / 10, 2 * 0.25 + 60 / 5, 2 * 0.125 + 60 / 2, 60 / 4]
     most = load[2]
@@ -119,9 +120,11 @@ def test_paths_back_are_those_of_transfers_turned_round():
 
 
 def dispatched(trees: Trees, wires: Wires, part, size, order):
+    hop = trees.hop[part]
+    hold_s = wires.overhead[hop] + np.array(size)[:, None] / wires.rate[hop]
     with interpreted(*KERNELS):
         start, seconds, tried = rank_kernel.dispatch(
-            trees, wires, np.array(part), np.array(size, float), np.array(order)
+            trees, wires, np.array(part), hold_s.reshape(-1), np.array(order)
         )
     return start.tolist(), seconds, tried
 
@@ -189,10 +192,30 @@ def test_more_transfers_than_a_word_has_bits_go_in_order():
 
 def test_kinds_of_events_by_latency():
     """A transfer without latency frees its link and arrives at once."""
-    assert len({FREED, ARRIVED, BOTH}) == 3
+    assert len({FREED, ARRIVED, READY}) == 3
     trees, wires = fan(((0,), 1), ((0,), 1), bandwidth=[1])
     late = wires._replace(latency=np.array([5.0, 0.0]), overhead=np.array([0.5, 0.25]))
     start, seconds, _ = dispatched(trees, late, [0], [1.0], [0, 1])
     assert start == [0, 1.5] and seconds == 6.5
     start, seconds, _ = dispatched(trees, late, [0], [1.0], [1, 0])
     assert start == [1.25, 0] and seconds == 1.25 + 6.5
+
+
+def test_a_transfer_over_no_link_joins_others():
+    """Two transfers, then one over no link, then one over each link; the second source is late."""
+    _, wires = fan(((0,), 1), ((1,), 1), ((), np.inf), bandwidth=[1, 1])
+    hop, before, after = np.array([[0, 1, 2, 0, 1]]), [0, 1, 2, 2], [2, 2, 3, 4]
+    late = np.array([[0, 2.5, 0, 0, 0]])
+    trees = dependencies(hop, np.array(before), np.array(after), late)
+    start, seconds, tried = dispatched(trees, wires, [0], [1.0], [4, 3, 2, 1, 0])
+    assert start == [0, 2.5, np.inf, 3.5, 3.5] and (seconds, tried) == (4.5, 4)
+
+
+def test_of_many_blocked_transfers_only_some_are_tried():
+    """Forty circuits need a busy link as well; a transfer behind them waits for the next event."""
+    count = 40
+    hops = [((1,), 1), *[((0, 1), 1)] * count, ((0,), 1)]
+    trees, wires = fan(*hops, bandwidth=[1, 1])
+    start, _, tried = dispatched(trees, wires, [0], [1.0], list(range(count + 2)))
+    assert start[:-1] == list(range(count + 1)) and start[-1] == count + 1
+    assert tried == 1 + MOST_MOVED + count + 1

@@ -28,7 +28,7 @@ WHOLE = (
     "fewer",
 )
 """Decisions for the whole network: the weights of the ordering rule, as in
-`ordering_kernel.FEATURES`, then how trees grow, and how many."""
+`transfers_kernel.FEATURES`, then how trees grow, and how many."""
 FLATTER = 0.02
 """Value of `tree_packing_kernel.Plan.flatter` at the decision 0."""
 FARTHEST = 10.0

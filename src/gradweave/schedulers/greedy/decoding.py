@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
     bias: NDArray[np.float64]
     """[L] logarithm of each link's cost relative to other links that are as full."""
     order: NDArray[np.float32]
-    """[F] weights of `ordering_kernel.FEATURES` in a transfer's priority."""
+    """[F] weights of `transfers_kernel.FEATURES` in a transfer's priority."""
     sharpness: float = 10.0
     residual: float = 1.0
     flatter: float = 1e-3
@@ -306,41 +306,29 @@ def simulate(
 ) -> Decoded:
     """Simulates the trees' parts, each in a number of pieces that follow each other.
 
-    It then improves the order by forward–backward improvement: it simulates backwards, beginning
-    with the transfer that ends last, and then forwards again in the order of the start times found.
-    Transfers that others need only much later thus give way to urgent transfers.
+    It then improves the order by forward-backward improvement, see `ListScheduler`.
 
     Args:
         grove: the trees.
-        order: [F] weights of `ordering_kernel.FEATURES`.
+        order: [F] weights of `transfers_kernel.FEATURES`.
         cuts: number of pieces per tree.
         improvements: number of backward and forward simulations; the fastest result is kept.
-
-    Source: Li and Willis, An iterative scheduling technique for resource-constrained project
-        scheduling, 1992.
     """
-    from gradweave.schedulers.ordering.rank_kernel import (
-        dispatch,
-        features_of,
-        reversed_precedence,
-    )
+    from gradweave.schedulers.greedy.transfers_kernel import features_of
+    from gradweave.schedulers.ordering.justification import ListScheduler
 
     trees, wires = grove.trees, grove.wires
     part = np.tile(np.arange(len(grove.root)), cuts)
     size = np.full(len(part), grove.wiring.costs[3] / len(part))
-    features = features_of(trees, wires, part, size)
-    place = (features @ order.astype(np.float32)).reshape(-1)
-    start, seconds, tried = dispatch(trees, wires, part, size, np.argsort(place, kind="stable"))
-    best = Decoded(grove, cuts, start, seconds, tried)
-    if not improvements:
-        return best
     hop = trees.hop[part]
     hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
-    backwards = reversed_precedence(trees)
+    features = features_of(trees, wires, part, size)
+    scheduler = ListScheduler(trees, wires, part, hold_s)
+    place = (features @ order.astype(np.float32)).reshape(-1)
+    start, seconds, tried = scheduler.dispatched(place)
+    best = Decoded(grove, cuts, start, seconds, tried)
     for _ in range(improvements):
-        for direction in (backwards, trees):
-            ended_last = np.argsort(-(start + hold_s), kind="stable")
-            start, seconds, _ = dispatch(direction, wires, part, size, ended_last)
+        start, seconds = scheduler.both_ways(start)
         if seconds < best.seconds:
             best = dataclasses.replace(best, start=start, seconds=seconds)
     return best

@@ -1,14 +1,20 @@
-"""The transfers of grown trees, with their dependencies and links."""
+"""The transfers of grown trees, with their dependencies, links and features."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Grown
-from gradweave.schedulers.kernels.precedence import tails
+from gradweave.schedulers.kernels.precedence import tails, topological_order
 from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
+
+FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
+"""Features of a transfer: its piece's position in the order; the longest path from it to the
+piece's end, itself included; the longest path from the piece's beginning to it; the total load of
+its route's busiest link; whether it is of the second stage; whether no transfer waits for it. Paths
+and loads are in units of the largest link load."""
 
 
 @kernel
@@ -122,3 +128,54 @@ def _follow(
                         count += 1
     first[m] = count
     return count
+
+
+@kernel
+def features_of(trees: Trees, wires: Wires, part: Integers, size: Floats) -> NDArray[np.float32]:
+    """[P, M, F] the features of each transfer.
+
+    Args:
+        trees: the trees of the parts.
+        wires: the network's wires.
+        part: [P] part that each piece belongs to, in order.
+        size: [P] bytes of each piece.
+    """
+    pieces, each = len(part), trees.hop.shape[1]
+    load, head_s, head_s_per_byte = np.zeros(len(wires.bandwidth)), *_heads(trees, wires)
+    for p in range(pieces):
+        for m in range(each):
+            hop = trees.hop[part[p], m]
+            for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
+                load[link] += wires.overhead[hop] + size[p] / wires.bandwidth[link]
+    most = load.max()
+    known = np.zeros((pieces, each, 6), np.float32)
+    for p in range(pieces):
+        one = part[p]
+        for m in range(each):
+            hop = trees.hop[one, m]
+            busiest = 0.0
+            for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
+                busiest = max(busiest, load[link])
+            tail = trees.tail_s[one, m] + size[p] * trees.tail_s_per_byte[one, m]
+            head = head_s[one, m] + size[p] * head_s_per_byte[one, m]
+            known[p, m, 0], known[p, m, 1] = (p + 0.5) / pieces, tail / most
+            known[p, m, 2], known[p, m, 3] = head / most, busiest / most
+            known[p, m, 4] = 2 * m >= each
+            known[p, m, 5] = trees.first_following[one, m] == trees.first_following[one, m + 1]
+    return known
+
+
+@kernel(inner=True)
+def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[parts, M] seconds, and seconds per byte, before each transfer of a piece may start."""
+    parts, each = trees.hop.shape
+    seconds, per_byte = np.zeros((parts, each)), np.zeros((parts, each))
+    for p in range(parts):
+        first = trees.first_following[p]
+        for m in topological_order(trees.waits[p], first, trees.following):
+            hop = trees.hop[p, m]
+            after = seconds[p, m] + wires.latency[hop] + wires.overhead[hop]
+            for then in trees.following[first[m] : first[m + 1]]:
+                seconds[p, then] = max(seconds[p, then], after)
+                per_byte[p, then] = max(per_byte[p, then], per_byte[p, m] + 1 / wires.rate[hop])
+    return seconds, per_byte

@@ -70,5 +70,5 @@ class Tuning:
 
 TUNING = Tuning()
 EVEN_ORDER = (1.0, -1.5, 0.0, -1.0, 0.0, 0.0)
-"""Weights of `ordering_kernel.FEATURES` as in `packed`. The policy's weights are added to them, so
+"""Weights of `transfers_kernel.FEATURES` as in `packed`. The policy's weights are added to them, so
 another choice would need another training."""

@@ -29,14 +29,15 @@ from gradweave.schedulers.grid.trees import (
 )
 from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires, wires_over
-from gradweave.schedulers.ordering.priority_kernel import play_by_priority
+from gradweave.schedulers.ordering.cuts import integer_shares, while_it_pays
+from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+from gradweave.schedulers.ordering.justification import order_of
+from gradweave.schedulers.ordering.rank_kernel import dispatch
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
-DENOMINATOR = 1 << 24
-"""Shares are rounded to about one part in this many."""
 EQUAL = 1e-6
 """Relative difference up to which shares count as equal."""
 
@@ -149,7 +150,7 @@ def _divided(grid: Grid, several: list[Composed], wires: Wires) -> Iterator[Comp
             yield joined(
                 several,
                 [
-                    one.share * weight[one.parts.root]
+                    one.share * weight[one.root]
                     for one, weight in zip(several, of_root, strict=True)
                 ],
             )
@@ -164,10 +165,8 @@ class _Cut:
     """[P] part of each piece."""
     share: NDArray[np.float64]
     """[P] share of the gradient."""
-    rank: NDArray[np.int64]
-    """[P] position in the sequence."""
     start: NDArray[np.float64]
-    """[P·2·N] see `play_by_priority`."""
+    """[P·stages·N] start of each transfer, infinite for those of roots."""
     seconds: float
 
 
@@ -193,7 +192,7 @@ class _Search:
             wires = wires._replace(overhead=nothing, latency=nothing)
             self._gradient_bytes = float(wires.bandwidth.max())
         self._wires = wires
-        self._stages = np.array([collective != "all_gather", collective != "reduce_scatter"])
+        self._stages = {"reduce_scatter": [0], "all_gather": [1]}.get(collective, [0, 1])
         self._best: _Cut | None = None
 
     @property
@@ -214,18 +213,15 @@ class _Search:
 
     def cut(self, trees: Composed) -> None:
         """Cuts the trees' parts into more and more chunks, for as long as that pays."""
-        fastest, patience = math.inf, TUNING.patience
-        for chunks in self._counts(trees):
-            begun = clock.now()
-            cut = self._played(trees, chunks)
-            better = cut.seconds < fastest * (1 - TUNING.min_gain)
-            patience = TUNING.patience if better else patience - 1
-            fastest = min(fastest, cut.seconds)
+        dependent = trees.dependencies(self._stages)
+
+        def seconds_of(chunks: int, _: float) -> float:
+            cut = self._played(trees, dependent, chunks)
             if cut.seconds < self.seconds * (1 - TUNING.slack):
                 self._best = cut
-            next_s = 2 * (clock.now() - begun)  # the next cut has twice as many chunks
-            if patience <= 0 or next_s > self._stop.seconds_left:
-                break
+            return cut.seconds
+
+        while_it_pays(self._counts(trees), seconds_of, min_gain=TUNING.min_gain, stop=self._stop)
 
     def _counts(self, trees: Composed) -> list[int]:
         """Numbers of chunks to try, in this order."""
@@ -236,22 +232,28 @@ class _Search:
         if self._few_roots:
             pieces = TUNING.max_chunk_transfers // (2 * self._topology.num_servers)
             return [max(1, max(TUNING.few_root_pieces, pieces) // len(trees.share))]
-        per_chunk = len(trees.share) * self._topology.num_servers * int(self._stages.sum())
+        per_chunk = len(trees.share) * self._topology.num_servers * len(self._stages)
         most = min(TUNING.max_chunks, max(1, TUNING.max_transfers // per_chunk))
         return [1 << k for k in range(most.bit_length())]
 
-    def _played(self, trees: Composed, chunks: int) -> _Cut:
+    def _played(self, trees: Composed, dependent: Trees, chunks: int) -> _Cut:
         """The faster of pieces of equal size and pieces of exact shares, if they differ."""
         count = np.rint(trees.share * chunks * len(trees.share)).astype(np.int64)
-        alike = self._of_counts(trees, count, np.ones(len(count)))
+        alike = self._of_counts(trees, dependent, count, np.ones(len(count)))
         count = np.maximum(count, 1)
         exact = trees.share / count
         if np.ptp(exact) < EQUAL * exact.max():
             return alike
-        return min(alike, self._of_counts(trees, count, exact), key=lambda cut: cut.seconds)
+        return min(
+            alike, self._of_counts(trees, dependent, count, exact), key=lambda cut: cut.seconds
+        )
 
     def _of_counts(
-        self, trees: Composed, count: NDArray[np.int64], size: NDArray[np.float64]
+        self,
+        trees: Composed,
+        dependent: Trees,
+        count: NDArray[np.int64],
+        size: NDArray[np.float64],
     ) -> _Cut:
         """`count` pieces of each part, of some relative size; a part's pieces spread evenly."""
         part = np.repeat(np.arange(len(count)), count)
@@ -263,17 +265,14 @@ class _Search:
         turns = int(trees.turn.max()) + 1
         place = np.unique(when, return_inverse=True)[1].reshape(-1) * turns + trees.turn[part]
         # Copies of a chunk are as urgent as reductions of the next chunk.
-        rank = np.stack([place, place + 1]) * trees.keys
-        start, seconds = play_by_priority(
-            trees.parts,
-            self._wires,
-            part,
-            share * self._gradient_bytes,
-            rank,
-            self._stages,
-            math.inf,
-        )
-        return _Cut(trees, part, share, place, start, seconds)
+        late = np.array(self._stages)[:, None]
+        rank = (place[:, None, None] + late) * trees.keys + trees.key[:, self._stages][part]
+        hop, wires = dependent.hop[part], self._wires
+        bytes_each = share * self._gradient_bytes
+        hold_s = wires.overhead[hop] + bytes_each[:, None] / wires.rate[hop]
+        order = order_of(rank.reshape(-1))
+        start, seconds, _ = dispatch(dependent, wires, part, hold_s.reshape(-1), order)
+        return _Cut(trees, part, share, start, seconds)
 
     def schedule(self) -> Schedule:
         """The best result as a schedule: transfers by start, in rounds that keep their order."""
@@ -281,13 +280,14 @@ class _Search:
 
         best = self._best
         assert best is not None
-        topology, parts, wires = self._topology, best.trees.parts, self._wires
+        topology, trees, wires = self._topology, best.trees, self._wires
         servers, part, start = topology.num_servers, best.part, best.start
         order = np.argsort(start, kind="stable")[: int(np.isfinite(start).sum())]
         row, server = np.divmod(order, servers)
-        piece, stage = np.divmod(row, 2)
-        hop = parts.hop[stage, part[piece], server].astype(np.int64)
-        share = np.rint(best.share * DENOMINATOR)
+        piece, stage = np.divmod(row, len(self._stages))
+        stage += self._stages[0]
+        hop = trees.hop[part[piece], stage, server].astype(np.int64)
+        shares = integer_shares(best.share)
         return lower(
             topology,
             wires.links,
@@ -295,7 +295,7 @@ class _Search:
             hop,
             piece=piece,
             op=np.where(stage, COPY, REDUCE),
-            root=parts.root[part],
+            root=trees.root[part],
             collective=self._collective,
-            shares=share.astype(np.int64) if np.ptp(share) else None,
+            shares=shares if np.ptp(shares) else None,
         )

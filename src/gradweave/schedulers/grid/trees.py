@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,22 +11,56 @@ from gradweave.schedulers.grid.exchange import Exchange, LineHops
 from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires
-from gradweave.schedulers.ordering.priority_kernel import Parts
+
+if TYPE_CHECKING:
+    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composed:
-    """Trees that combine one tree of each dimension, for all orders of the dimensions in use."""
+    """Trees that combine one tree of each dimension, for all orders of the dimensions in use.
 
-    parts: Parts
+    Each server except the root sends its sum to its parent once, and later receives the full sum
+    from it once.
+    """
+
+    root: NDArray[np.int64]
+    """[parts] rank of each root."""
+    parent: NDArray[np.int32]
+    """[parts, N] parent of each server; a root is its own parent."""
+    hop: NDArray[np.int32]
+    """[parts, 2, N] hop to the parent, and hop from it; over no link at a root."""
+    key: NDArray[np.int32]
+    """[parts, 2, N] priority of each transfer within a chunk, smallest first."""
     share: NDArray[np.float64]
     """[parts] share of the gradient."""
     turn: NDArray[np.int64]
     """[parts] number of earlier trees with the same root and order."""
     keys: int
     """Exclusive upper limit of all keys."""
-    order: NDArray[np.int64]
-    """[parts] number of the order of dimensions that each follows."""
+
+    def dependencies(self, stages: list[int]) -> "Trees":
+        """The transfers of each part, stage by stage, with one for each server.
+
+        Those of a root, over no link, follow all sums that it receives, and precede its copies.
+
+        Args:
+            stages: 0 for a reduce-scatter, 1 for an all-gather, or both.
+        """
+        from gradweave.schedulers.ordering.justification import dependencies
+
+        parts, servers = self.parent.shape
+        hop = self.hop[:, stages].astype(np.int64).reshape(parts, -1)
+        first = np.arange(parts)[:, None] * hop.shape[1]
+        below = self.parent != np.arange(servers)
+        up, own = ((first + to)[below] for to in (self.parent, np.arange(servers)))
+        at_root = first[:, 0] + self.root
+        if stages == [0]:
+            return dependencies(hop, own, up)
+        if stages == [1]:
+            return dependencies(hop, up, own)
+        before, after = (own, up + servers, at_root), (up, own + servers, at_root + servers)
+        return dependencies(hop, np.concatenate(before), np.concatenate(after))
 
 
 def composed(
@@ -51,7 +86,7 @@ def composed(
     share = np.prod([one.share[tree[:, d]] for d, one in enumerate(exchanges)], axis=0)
     parts, servers = len(tree), grid.topology.num_servers
     parent = np.empty((parts, servers), np.int32)
-    hop = np.zeros((2, parts, servers), np.int32)
+    hop = np.empty((parts, 2, servers), np.int32)
     moving = np.ones((parts, servers), bool)
     for d in order:
         to = exchanges[d].parent[tree[:, d, None], grid.place[None, :, d]]
@@ -60,50 +95,44 @@ def composed(
         to, own = to[part, server], grid.place[server, d]
         above = grid.at(server, d, to)
         parent[part, server] = above
-        hop[0, part, server] = hops.first[d] + server * grid.sizes[d] + to
-        hop[1, part, server] = hops.first[d] + above * grid.sizes[d] + own
+        hop[part, 0, server] = hops.first[d] + server * grid.sizes[d] + to
+        hop[part, 1, server] = hops.first[d] + above * grid.sizes[d] + own
         moving &= ~moves
     at_root = np.nonzero(moving)[1]
     parent[np.arange(parts), at_root] = at_root
-    children = np.where(moving, servers, parent).argsort(axis=1, kind="stable").astype(np.int32)
-    count = np.zeros((parts, servers + 1), np.int32)
-    np.add.at(count, (np.nonzero(~moving)[0], parent[~moving] + 1), 1)
+    nowhere = hops.first[0] + at_root * grid.sizes[0] + grid.place[at_root, 0]
+    hop[np.arange(parts), :, at_root] = nowhere[:, None]
     key, keys = _keys(grid, root, order)
     return Composed(
-        Parts(
-            at_root.astype(np.int64),
-            parent,
-            children,
-            np.cumsum(count, axis=1, dtype=np.int32),
-            hop,
-            key,
-        ),
+        at_root.astype(np.int64),
+        parent,
+        hop,
+        key,
         share / share.sum(),
         _turns(at_root),
         keys,
-        np.zeros(parts, np.int64),
     )
 
 
 def _keys(
     grid: Grid, root: NDArray[np.int64], order: tuple[int, ...]
 ) -> tuple[NDArray[np.int32], int]:
-    """[2, parts, N] positions in the sequence of an exchange, and the number of positions.
+    """[parts, 2, N] positions in the sequence of an exchange, and the number of positions.
 
     In each dimension a server sends first to the next server, which all servers of a line can do at
     the same time, then to the one after that, and so on; last it reduces the part that it roots
     itself. The last dimension changes slowest, so that data needed first across groups is reduced
     first inside.
     """
-    key = np.zeros((2, len(root), grid.topology.num_servers), np.int32)
-    keys, before = 1, np.ones(key.shape[1:], bool)
+    key = np.zeros((len(root), 2, grid.topology.num_servers), np.int32)
+    keys, before = 1, np.ones(key[:, 0].shape, bool)
     for d in order:
         size = grid.sizes[d]
         ahead = (root[:, d, None] - grid.place[None, :, d]) % size
         own = ahead == 0
         # Data sent in later dimensions has been collected in the earlier dimensions.
-        key[0] += np.where(own & before, 0, np.where(own, size, ahead)).astype(np.int32) * keys
-        key[1] += ((size - ahead) % size).astype(np.int32) * keys
+        key[:, 0] += np.where(own & before, 0, np.where(own, size, ahead)).astype(np.int32) * keys
+        key[:, 1] += ((size - ahead) % size).astype(np.int32) * keys
         before &= own
         keys *= size + 1
     return key, keys
@@ -123,7 +152,7 @@ def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Compo
 
     A link slower than others of its dimension always lags, and everything waits for it.
     """
-    key = one.parts.key.copy()
+    key = one.key.copy()
     for d, size in enumerate(grid.sizes):
         first = hops.first[d]
         rate = wires.rate[first : first + grid.topology.num_servers * size]
@@ -131,8 +160,8 @@ def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Compo
             continue
         usual = np.median(rate[np.isfinite(rate)])
         slow = np.flatnonzero(rate < usual) + first
-        key[np.isin(one.parts.hop, slow)] -= TUNING.slow_lead * one.keys
-    return dataclasses.replace(one, parts=one.parts._replace(key=key))
+        key[np.isin(one.hop, slow)] -= TUNING.slow_lead * one.keys
+    return dataclasses.replace(one, key=key)
 
 
 def joined(several: list[Composed], shares: list[NDArray[np.float64]]) -> Composed:
@@ -144,17 +173,12 @@ def joined(several: list[Composed], shares: list[NDArray[np.float64]]) -> Compos
     """
     share = np.concatenate(shares)
     kept = share >= TUNING.least_share / len(share)
-    columns = zip(*(one.parts for one in several), strict=True)
-    axis = [0, 0, 0, 0, 1, 1]
-    rows = [np.concatenate(column, axis=a) for column, a in zip(columns, axis, strict=True)]
-    rows = [row[kept] if a == 0 else row[:, kept] for row, a in zip(rows, axis, strict=True)]
-    order = np.repeat(np.arange(len(several)), [len(one.share) for one in several])
+    names = ("root", "parent", "hop", "key", "turn")
+    rows = {name: np.concatenate([vars(one)[name] for one in several])[kept] for name in names}
     return Composed(
-        Parts(*rows),
-        share[kept] / share[kept].sum(),
-        np.concatenate([one.turn for one in several])[kept],
-        max(one.keys for one in several),
-        order[kept],
+        **rows,
+        share=share[kept] / share[kept].sum(),
+        keys=max(one.keys for one in several),
     )
 
 
@@ -175,8 +199,8 @@ def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
         one: the parts of one order.
         wires: the network's wires.
     """
-    parts, servers = one.parts.parent.shape
-    whole = np.bincount(one.parts.root, one.share, servers)
+    parts, servers = one.parent.shape
+    whole = np.bincount(one.root, one.share, servers)
     held = np.zeros((servers, len(wires.bandwidth)))
     lengths = np.diff(wires.first)
     hop_of_link = np.repeat(np.arange(len(lengths)), lengths)
@@ -184,8 +208,8 @@ def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
     np.maximum.at(fastest, wires.links, wires.rate[hop_of_link])
     at_once = np.maximum(np.floor(wires.bandwidth / np.where(fastest > 0, fastest, np.inf)), 1.0)
     for stage, part in itertools.product((0, 1), range(parts)):
-        root = int(one.parts.root[part])
-        hop = np.delete(one.parts.hop[stage, part], root)
+        root = int(one.root[part])
+        hop = np.delete(one.hop[part, stage], root)
         begin, many = wires.first[hop], lengths[hop]
         place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
         seconds = np.repeat(1 / wires.rate[hop], many)

@@ -39,8 +39,6 @@ class Tuning:
     time; when this was chosen, it took 2 to 4."""
     min_gain: float = 5e-3
     """Relative gain of twice as many chunks below which the search soon ends."""
-    patience: int = 2
-    """Consecutive doublings without such a gain after which it ends."""
     slow_lead: int = 8
     """Number of chunks by which transfers over slow links are advanced."""
     chunks: int = 8

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.seconds import first_links, overheads, rates, transfer_times
 from gradweave.simulator.traffic import piece_bytes
 from gradweave.stop import Stop
-
-if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
 def improved(
@@ -179,31 +176,27 @@ class _Replay:
 class _OrderSearch:
     """Searches the order of transfers for pieces of given sizes.
 
-    Each step disturbs the start times at random, then lists the transfers backwards, the last to
-    end first, and forwards again, the last to start backwards first (forward-backward improvement,
-    as in `greedy.decoding`). The result is kept if it is not slower.
+    Each step disturbs the start times at random, then improves their order both ways, see
+    `ListScheduler`. The result is kept if it is not slower.
     """
 
     def __init__(self, graph: TransferGraph, size: NDArray[np.float64]) -> None:
-        from gradweave.schedulers.ordering.rank_kernel import reversed_precedence
+        from gradweave.schedulers.ordering.justification import ListScheduler
 
-        self._graph, self._size = graph, size
-        self._forwards = graph.trees()
-        self._backwards = reversed_precedence(self._forwards)
-        self._part = np.arange(graph.pieces)
-        self._hold_s = graph.hold_s(size)
+        self._graph, one = graph, np.zeros(1, np.int64)
+        self._scheduler = ListScheduler(graph.trees(), graph.wires, one, graph.hold_s(size))
 
     def search(
         self, start: NDArray[np.float64], rng: np.random.Generator, stop: Stop
     ) -> NDArray[np.float64]:
         """[X] start times in the fastest order found."""
-        best, best_s = current, current_s = self._dispatched(self._forwards, start)
+        best, best_s, _ = current, current_s, _ = self._scheduler.dispatched(start)
         failures = step = 0
         while failures < TUNING.failures and not stop.reached():
             disturbed = current
             if step:
                 disturbed = current + self._disturbance(current, current_s, rng)
-            start, seconds = self._both_ways(disturbed)
+            start, seconds = self._scheduler.both_ways(disturbed)
             step += 1
             if seconds <= current_s * (1 + TUNING.worse):
                 current, current_s = start, seconds
@@ -229,18 +222,6 @@ class _OrderSearch:
             return np.where(near, rng.normal(size=count) * spread, 0.0)
         few = rng.random(graph.pieces) < TUNING.few / graph.pieces
         return np.where(few, TUNING.far * rng.normal(size=graph.pieces), 0.0)[graph.piece] * spread
-
-    def _both_ways(self, start: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        back, _ = self._dispatched(self._backwards, -(start + self._hold_s))
-        return self._dispatched(self._forwards, -(back + self._hold_s))
-
-    def _dispatched(self, trees: "Trees", urgency: NDArray) -> tuple[NDArray[np.float64], float]:
-        from gradweave.schedulers.ordering.rank_kernel import dispatch
-
-        place = self._graph.place
-        order = place[np.argsort(urgency, kind="stable")]
-        start, seconds, _ = dispatch(trees, self._graph.wires, self._part, self._size, order)
-        return start[place], seconds
 
 
 def _without_tiny(

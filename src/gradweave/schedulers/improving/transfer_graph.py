@@ -93,34 +93,11 @@ class TransferGraph:
         """[X] piece of each transfer."""
         return np.repeat(np.arange(self.pieces), np.diff(self.first))
 
-    @functools.cached_property
-    def most(self) -> int:
-        """M, the largest number of transfers of a piece."""
-        return int(np.diff(self.first).max())
-
-    @functools.cached_property
-    def place(self) -> NDArray[np.int64]:
-        """[X] index of each transfer in arrays [P, M]."""
-        return self.piece * self.most + np.arange(len(self.hop)) - self.first[self.piece]
-
     def trees(self) -> "Trees":
-        """The transfers for event simulation, with each piece as a separate part."""
-        from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+        """The transfers for list scheduling, as one part of one piece."""
+        from gradweave.schedulers.ordering.justification import dependencies
 
-        shape = (self.pieces, self.most)
-        cells = shape[0] * shape[1]
-        hop = np.full(cells, -1)
-        hop[self.place] = self.hop
-        waits = np.bincount(self.place[self.after], minlength=cells)
-        ends = np.cumsum(np.bincount(self.place[self.before], minlength=cells))
-        first = np.concatenate([[0], ends])
-        by_first = np.argsort(self.place[self.before], kind="stable")
-        following = self.place[self.after[by_first]] % self.most
-        nothing = np.zeros(shape)
-        rows = first[np.arange(shape[0])[:, None] * shape[1] + np.arange(shape[1] + 1)]
-        return Trees(
-            hop.reshape(shape), waits.reshape(shape), following, rows, nothing, nothing, nothing
-        )
+        return dependencies(self.hop[None], self.before, self.after)
 
     def hold_s(self, size: NDArray[np.float64]) -> NDArray[np.float64]:
         """[X] seconds for which each transfer holds its links.
@@ -185,6 +162,6 @@ class TransferGraph:
     def _shares(self, size: NDArray[np.float64]) -> NDArray[np.int64]:
         """[P] sizes as integer shares, with the same sum in each group."""
         if not self.group.any():
-            return np.maximum(np.rint(size / size.sum() * DENOMINATOR), 1).astype(np.int64)
+            return integer_shares(size)
         roots = self.origin.topology.num_servers if self.origin.demand is None else 1
         return integer_shares(size, self.group, DENOMINATOR // roots)

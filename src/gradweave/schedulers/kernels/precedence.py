@@ -62,3 +62,17 @@ def tails(
             tail_s[p, m] = seconds + latency[p, m] + overhead[p, m]
             tail_s_per_byte[p, m] = per_byte + s_per_byte[p, m]
     return tail_s, tail_s_per_byte
+
+
+@kernel
+def most_after(last: NDArray[np.bool_], value: Floats) -> NDArray[np.float64]:
+    """[X] the largest later value in the same part; 0 for the last.
+
+    Args:
+        last: [X] whether each is the last of its part.
+        value: [X] values, at least 0.
+    """
+    most = np.empty(len(value))
+    for x in range(len(value) - 1, -1, -1):
+        most[x] = 0.0 if last[x] else max(most[x + 1], value[x + 1])
+    return most

@@ -1,19 +1,29 @@
 """Cuts parts into pieces, and makes the schedule in which they are sent."""
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave import clock
 from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND, REDUCE, Collective, Schedule
 from gradweave.schedules.shares import apportion
+from gradweave.stop import UNLIMITED, Stop
 
 DENOMINATOR = 1 << 24
 """Shares are rounded to about one part in this many."""
+
+
+MIN_GAIN = 0.002
+"""Relative gain of the next number of pieces below which it does not pay."""
+PATIENCE = 2
+"""Numbers of pieces in a row that do not pay, after which no more are tried."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +36,40 @@ class Cut:
     """[P] index of each piece within its part."""
     share: NDArray[np.float64]
     """[P] share of the gradient."""
+
+
+def while_it_pays(
+    numbers: Iterable[int],
+    seconds_of: Callable[[int, float], float | None],
+    *,
+    fastest: float = math.inf,
+    least: float = 0,
+    min_gain: float = MIN_GAIN,
+    stop: Stop = UNLIMITED,
+) -> float:
+    """Tries numbers of pieces in turn, for as long as that pays; returns the fewest seconds.
+
+    Args:
+        numbers: the numbers, each about twice the one before.
+        seconds_of: the seconds with a number of pieces, given the fewest seconds so far; or None
+            if there are too many pieces.
+        fastest: seconds without any of these numbers.
+        least: numbers up to this one are tried regardless of gains.
+        min_gain: relative gain from which a number pays.
+        stop: no number is begun that probably takes longer than the time left.
+    """
+    patience = PATIENCE
+    for number in numbers:
+        begun = clock.now()
+        seconds = seconds_of(number, fastest)
+        if seconds is None:
+            break
+        patience = PATIENCE if seconds < fastest * (1 - min_gain) else patience - 1
+        fastest = min(fastest, seconds)
+        next_s = 2 * (clock.now() - begun)
+        if (patience <= 0 and number > least) or next_s > stop.seconds_left:
+            break
+    return fastest
 
 
 def cuts_of(parts: Parts, pieces: int) -> list[Cut]:
@@ -131,29 +175,30 @@ def _large_enough(parts: Parts, least: float) -> NDArray[np.bool_]:
 
 
 def integer_shares(
-    share: NDArray[np.float64], group: NDArray[np.int64], whole: int = DENOMINATOR
+    share: NDArray[np.float64], group: NDArray[np.int64] | None = None, whole: int = DENOMINATOR
 ) -> NDArray[np.int64]:
-    """[P] shares within each group as integers with a given sum.
+    """[P] shares as integers.
 
     Args:
         share: [P] share of each piece, in any unit.
-        group: [P] group of each piece, such as its block.
+        group: [P] group of each piece, such as its block, if the sum in each group is given.
         whole: the sum in each group.
     """
-    fine = np.rint(share / np.bincount(group, share)[group] * DENOMINATOR)
+    one = np.zeros(len(share), np.int64) if group is None else group
+    fine = np.rint(share / np.bincount(one, share)[one] * DENOMINATOR)
     fine = np.maximum(fine, 1).astype(np.int64)
-    shares = np.empty(len(share), np.int64)
-    for one in np.unique(group):
-        members = group == one
-        shares[members] = apportion(whole, fine[members])
-    return shares
+    for number in () if group is None else np.unique(group):
+        members = group == number
+        fine[members] = apportion(whole, fine[members])
+    return fine
 
 
 def parts_schedule(
     parts: Parts, collective: Collective, cut: Cut, start: NDArray[np.float64]
 ) -> Schedule:
     """The schedule of a collective's transfers by start, in rounds that keep their order."""
-    shares = _integers(parts, cut)
+    root = parts.root[cut.part] if parts.fixed_roots else None
+    shares = integer_shares(cut.share, root, DENOMINATOR // parts.topology.num_servers)
     return schedule_of(parts, cut, start, parts.root, shares, collective=collective)
 
 
@@ -209,16 +254,3 @@ def schedule_of(
         demand=demand,
         block=None if demand is None else of_piece[by_block],
     )
-
-
-def _integers(parts: Parts, cut: Cut) -> NDArray[np.int64]:
-    """[P] the shares as integers; exactly equal per root if roots must have equal parts."""
-    fine = np.rint(cut.share * DENOMINATOR).astype(np.int64)
-    if not parts.fixed_roots:
-        return fine
-    shares = np.empty(len(fine), np.int64)
-    root = parts.root[cut.part]
-    for server in range(parts.topology.num_servers):
-        mine = np.flatnonzero(root == server)
-        shares[mine] = apportion(DENOMINATOR // parts.topology.num_servers, fine[mine])
-    return shares

@@ -1,14 +1,17 @@
-"""Orders transfers by event simulation, improved by passes backwards and forwards."""
+"""Orders transfers by list scheduling, improved by passes backwards and forwards in time."""
 
+import functools
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.flows.rounds_kernel import Transfers
+from gradweave.schedulers.kernels.precedence import most_after
 from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from gradweave.schedulers.ordering.lower import rounds_in_order
-from gradweave.schedulers.ordering.paths_in_time_kernel import Paths, most_after, play_paths
+from gradweave.schedulers.ordering.rank_kernel import dispatch, reversed_precedence
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Floats, Integers
 
@@ -16,6 +19,89 @@ DRAWN = 0.3
 """How much of the load of a transfer's links is random in the first order, relative to that of the
 busiest later link. Without it, if links have about equal loads, parts of one server take the same
 way one after the other, and links are idle at the end for up to a tenth of the time."""
+
+
+class ListScheduler:
+    """List scheduling of given transfers, forwards and backwards in time."""
+
+    def __init__(self, trees: Trees, wires: Wires, part: Integers, hold_s: Floats) -> None:
+        """Args: as for `dispatch`."""
+        self._trees, self._wires, self._part, self._hold_s = trees, wires, part, hold_s
+
+    @functools.cached_property
+    def _backwards(self) -> Trees:
+        return reversed_precedence(self._trees)
+
+    def dispatched(self, urgency: Floats) -> tuple[NDArray[np.float64], float, int]:
+        """[X] starts if the transfers with the lowest urgency go first; as from `dispatch`."""
+        order = order_of(urgency)
+        return dispatch(self._trees, self._wires, self._part, self._hold_s, order)
+
+    def both_ways(self, start: Floats) -> tuple[NDArray[np.float64], float]:
+        """[X] starts after forward-backward improvement, and the seconds.
+
+        It dispatches backwards, beginning with the transfer that ends last, and then forwards
+        again, beginning with the one that started last backwards: roughly in the order of the
+        latest possible starts. Transfers that others need only much later give way to urgent ones.
+
+        Args:
+            start: [X] starts in some order.
+
+        Source: Li and Willis, "An iterative scheduling technique for resource-constrained project
+            scheduling", 1992; Valls, Ballestín and Quintanilla, "Justification and RCPSP: A
+            technique that pays", 2005.
+        """
+        order = order_of(-(start + self._hold_s))
+        back, _, _ = dispatch(self._backwards, self._wires, self._part, self._hold_s, order)
+        start, seconds, _ = self.dispatched(-(back + self._hold_s))
+        return start, seconds
+
+
+def order_of(value: NDArray) -> NDArray[np.int64]:
+    """[X] indices that sort values; those of equal values ascend.
+
+    Values are scaled to integers with the index in the low bits: sorting those takes a fifth of the
+    time of a stable sort of floats. Values that differ by less than about 2^-30 of their range
+    count as equal.
+    """
+    count, value = len(value), value - np.float64(value.min())
+    bits = count.bit_length()
+    value *= (1 << (62 - bits)) / max(value.max(), 1e-280)  # all may be equal
+    key = value.astype(np.int64)
+    key <<= bits
+    key |= np.arange(count)
+    key.sort()
+    key &= (1 << bits) - 1
+    return key
+
+
+def dependencies(
+    hop: NDArray[np.int64],
+    before: NDArray[np.int64],
+    after: NDArray[np.int64],
+    ready_s: NDArray[np.float64] | None = None,
+) -> Trees:
+    """Transfers with their precedence, in the form for list scheduling: without paths' lengths.
+
+    Args:
+        hop: [parts, M] hop of each transfer.
+        before: [E] transfers, numbered row by row, for which transfers of the same part wait.
+        after: [E] the transfers that wait for them.
+        ready_s: [parts, M] seconds at which each transfer's source is ready; 0 if not given.
+    """
+    parts, each = hop.shape
+    ends = np.cumsum(np.bincount(before, minlength=hop.size))
+    row = np.arange(parts)[:, None] * each
+    nothing = np.zeros(hop.shape)
+    return Trees(
+        hop,
+        np.bincount(after, minlength=hop.size).reshape(hop.shape),
+        after[np.argsort(before, kind="stable")] % each,
+        np.append(0, ends)[row + np.arange(each + 1)],
+        nothing if ready_s is None else ready_s,
+        nothing,
+        nothing,
+    )
 
 
 def rounds_by_events(
@@ -33,9 +119,8 @@ def rounds_by_events(
 ) -> tuple[NDArray[np.int64], float]:
     """Rounds that keep the order in which transfers start, and their duration in seconds.
 
-    Links first take the transfers that a busy later link needs. Then, in turns, the schedule is
-    played backwards, the last to end first, and forwards again, the last to start backwards first.
-    Each link then carries its transfers roughly in the order of their latest possible start.
+    Links first take the transfers that a busy later link needs. Then, in turns, the order is
+    improved both ways, see `ListScheduler`.
 
     Args:
         wires: the transfers' routes.
@@ -52,55 +137,32 @@ def rounds_by_events(
 
     Returns:
         [X] rounds, in each of which a link has one transfer, and the seconds.
-
-    Source: Valls, Ballestín and Quintanilla, "Justification and RCPSP: A technique that pays",
-        2005.
     """
     first, route = transfers.first, transfers.route
-    counts = np.diff(first)
-    hold = wires.overhead[route] + np.repeat(size, counts) / wires.rate[route]
+    hold = wires.overhead[route] + np.repeat(size, np.diff(first)) / wires.rate[route]
     last = np.zeros(len(route), bool)
     last[first[1:] - 1] = True
-    ready = np.zeros(len(size)) if ready_s is None else np.asarray(ready_s, np.float64)
-    paths = Paths(last, route, hold, ready)
+    ready, before = np.zeros((1, len(route))), np.flatnonzero(~last)
+    ready[0, first[:-1]] = 0.0 if ready_s is None else ready_s
+    trees = dependencies(route[None], before, before + 1, ready)
     share = np.bincount(route, hold, len(wires.rate)) * wires.rate
     on_links = np.repeat(share, np.diff(wires.first))
     busy = np.bincount(wires.links, on_links, len(wires.bandwidth)) / wires.bandwidth
     most = np.maximum.reduceat(busy[wires.links], wires.first[:-1])[route]
     later, rng = most_after(last, most), np.random.default_rng(seed)
-    mirror = np.repeat(first[:-1] + first[1:] - 1, counts) - np.arange(len(route))
-    back = Paths(last, route[mirror], hold[mirror], np.zeros(len(size)))
-    order, seconds, latest = np.zeros(0, np.int32), math.inf, later
+    scheduler = ListScheduler(trees, wires, np.zeros(1, np.int64), hold)
+    best, seconds, start = np.zeros(0), math.inf, later
     for number in range(draws * (turns + 1)):
-        if number % (turns + 1) == 0:
-            latest = -later - DRAWN * rng.random(len(route)) * most if known_s is None else known_s
-        start, begun, ends = play_paths(paths, _ranks(latest), wires)
+        if number % (turns + 1):
+            start, ends = scheduler.both_ways(start)
+        else:
+            drawn = -later - DRAWN * rng.random(len(route)) * most
+            start, ends, _ = scheduler.dispatched(drawn if known_s is None else known_s)
         if ends < seconds:
-            order, seconds = begun, float(ends)
+            best, seconds = start, ends
         if stop.reached() or seconds <= busy.max() * (1 + close):
             break
-        if number % (turns + 1) == turns:
-            continue
-        start, _, _ = play_paths(back, _ranks(-(start + hold)[mirror]), wires)
-        latest = -(start + back.hold)[mirror]
-    return _in_rounds(transfers, wires, order), seconds
-
-
-def _ranks(value: Floats) -> NDArray[np.int32]:
-    """[X] rank of each value in ascending order; ties keep their order.
-
-    Values are scaled to integers with the index in the low bits: sorting those takes a fifth of the
-    time of a stable sort of floats. Values that differ by less than about 2^-30 of their range
-    count as equal.
-    """
-    count = len(value)
-    bits, least = count.bit_length(), value.min()
-    scale = (1 << (62 - bits)) / max(value.max() - least, 1e-280)  # all may be equal
-    key = ((value - least) * scale).astype(np.int64) << bits | np.arange(count)
-    key.sort()
-    ranks = np.empty(count, np.int32)
-    ranks[key & ((1 << bits) - 1)] = np.arange(count, dtype=np.int32)
-    return ranks
+    return _in_rounds(transfers, wires, order_of(best)), seconds
 
 
 def _in_rounds(transfers: Transfers, wires: Wires, order: Integers) -> NDArray[np.int64]:
@@ -112,7 +174,7 @@ def _in_rounds(transfers: Transfers, wires: Wires, order: Integers) -> NDArray[n
         wires.links,
         wires.first,
         transfers.route[order],
-        order.astype(np.int64),
+        order,
         np.where(number < last, number + 1, len(order))[order],
         len(order) + 1,
         np.ones(len(wires.bandwidth), np.int64),

@@ -16,6 +16,7 @@ from gradweave.schedulers.ordering.cuts import (
     integer_shares,
     schedule_of,
     usual_share,
+    while_it_pays,
 )
 from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
 from gradweave.schedulers.ordering.transfers import CarrierTransfers
@@ -61,24 +62,23 @@ class Pieces:
         """
         most = max(TUNING.transfers_per_s * stop.seconds_left, TUNING.transfers_always)
         first = self._balanced_halvings(most)
-        best, at = self._fastest_of(2.0**-first, None), first
-        assert best is not None
-        took = 0.0
+        balanced = self._fastest_of(2.0**-first, None)
+        assert balanced is not None
+        best, at, took = balanced, first, 0.0
+
+        def seconds_of(number: int, _: float) -> float | None:
+            nonlocal best, at, took
+            begun = clock.now()
+            if 2 * took > stop.seconds_left and self._transfers(number) > most:
+                return None
+            found = self._fastest_of(2.0**-number, best)
+            took = clock.now() - begun
+            if found is not None and found.seconds < best.seconds:
+                best, at = found, number
+            return found and found.seconds
+
         for halvings in (range(first + 1, 64), range(first - 1, -1, -1)):
-            patience = TUNING.patience
-            for number in halvings:
-                begun = clock.now()
-                if 2 * took > stop.seconds_left and self._transfers(number) > most:
-                    break
-                found = self._fastest_of(2.0**-number, best)
-                took = clock.now() - begun
-                if found is None:
-                    break
-                better = found.seconds < best.seconds * (1 - TUNING.min_gain)
-                patience = TUNING.patience if better else patience - 1
-                best, at = (found, number) if found.seconds < best.seconds else (best, at)
-                if patience <= 0:
-                    break
+            while_it_pays(halvings, seconds_of, fastest=best.seconds)
         for factor in ORDERING.between:
             if took > stop.seconds_left:
                 break

@@ -1,7 +1,7 @@
-"""Transfers in event time: each link takes the first in order that is ready and fits.
+"""List scheduling by a fixed order: each link takes the first transfer that is ready and fits.
 
-Like `unequal.event_simulation_kernel`, but with a fixed order: the transfers waiting for a link are
-a bitset, with one bit for each transfer over it, in that order.
+Like `event_simulation_kernel`, but with a fixed order. The transfers waiting for a link are a
+bitset, with one bit for each transfer over it, in that order.
 """
 
 from typing import Any, NamedTuple
@@ -11,228 +11,344 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
-from gradweave.schedulers.kernels.events import no_events, pop_event, push_event
-from gradweave.schedulers.kernels.precedence import topological_order
+from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
 from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
 
-MOST_TRIED = 8
-"""Transfers tried on a link with little free bandwidth before it is left until it has more: this
-bounds the hot loop. Chosen by hand, and compiled in."""
-FREED, ARRIVED, BOTH = 0, 1, 2
-"""Kinds of events: a transfer frees its links, arrives, or both at the same time."""
-FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
-"""Features of a transfer: its piece's position in the order; the longest path from it to the
-piece's end, itself included; the longest path from the piece's beginning to it; the total load of
-its route's busiest link; whether it is of the second stage; whether no transfer waits for it. Paths
-and loads are in units of the largest link load."""
+MOST_PASSED, MOST_MOVED = 8, 16
+"""Transfers tried in a row on a link with free bandwidth before it is left until more is freed or
+a transfer added: those that need more of this link than is free, and those blocked on another link,
+to which they move. This bounds the hot loop: without a limit, congested links would go through all
+waiting transfers again and again. Chosen by hand, and compiled in."""
+FREED, ARRIVED, READY = 0, 1, 2
+"""Kinds of events: a transfer frees its links, it arrives, its source becomes ready."""
 
 
-@kernel
-def features_of(trees: Trees, wires: Wires, part: Integers, size: Floats) -> NDArray[np.float32]:
-    """[P, M, F] the features of each transfer.
+class _State(NamedTuple):
+    """Progress of T transfers, piece by piece; a use is a link of a transfer's route."""
 
-    Args:
-        trees: the trees of the parts.
-        wires: the network's wires.
-        part: [P] part that each piece belongs to, in order.
-        size: [P] bytes of each piece.
-    """
-    pieces, each = len(part), trees.hop.shape[1]
-    load, head_s, head_s_per_byte = np.zeros(len(wires.bandwidth)), *_heads(trees, wires)
-    for p in range(pieces):
-        for m in range(each):
-            hop = trees.hop[part[p], m]
-            for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
-                load[link] += wires.overhead[hop] + size[p] / wires.bandwidth[link]
-    most = load.max()
-    known = np.zeros((pieces, each, 6), np.float32)
-    for p in range(pieces):
-        one = part[p]
-        for m in range(each):
-            hop = trees.hop[one, m]
-            busiest = 0.0
-            for link in wires.links[wires.first[hop] : wires.first[hop + 1]]:
-                busiest = max(busiest, load[link])
-            tail = trees.tail_s[one, m] + size[p] * trees.tail_s_per_byte[one, m]
-            head = head_s[one, m] + size[p] * head_s_per_byte[one, m]
-            known[p, m, 0], known[p, m, 1] = (p + 0.5) / pieces, tail / most
-            known[p, m, 2], known[p, m, 3] = head / most, busiest / most
-            known[p, m, 4] = 2 * m >= each
-            known[p, m, 5] = trees.first_following[one, m] == trees.first_following[one, m + 1]
-    return known
-
-
-@kernel(inner=True)
-def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[parts, M] seconds, and seconds per byte, before each transfer of a piece may start."""
-    parts, each = trees.hop.shape
-    seconds, per_byte = np.zeros((parts, each)), np.zeros((parts, each))
-    for p in range(parts):
-        first = trees.first_following[p]
-        for m in topological_order(trees.waits[p], first, trees.following):
-            hop = trees.hop[p, m]
-            after = seconds[p, m] + wires.latency[hop] + wires.overhead[hop]
-            for then in trees.following[first[m] : first[m + 1]]:
-                seconds[p, then] = max(seconds[p, then], after)
-                per_byte[p, then] = max(per_byte[p, then], per_byte[p, m] + 1 / wires.rate[hop])
-    return seconds, per_byte
-
-
-class _Transfers(NamedTuple):
-    """Transfers, numbered in their order; a use is a link of a transfer's route."""
-
-    number: NDArray[np.int64]
-    """[P·M] number of each transfer, piece by piece."""
-    waits: NDArray[np.int64]
-    """[P·M] transfers that each transfer still waits for."""
-    rate: NDArray[np.float64]
-    """[P·M] bytes per second of each transfer."""
-    hold_s: NDArray[np.float64]
-    """[P·M] seconds for which each transfer holds its links."""
-    latency_s: NDArray[np.float64]
-    """[P·M] seconds from then until it has arrived."""
+    rank: NDArray[np.int32]
+    """[T] position of each transfer in the order."""
+    hop: NDArray[np.int32]
+    """[T] hop of each transfer."""
+    piece: NDArray[np.int32]
+    """[T] the first transfer of the same piece."""
+    follows: NDArray[np.int32]
+    """[T] place of its first follower's index in the next array."""
+    first_following: NDArray[np.int64]
+    """[parts·(M+1)] as in `Trees`, row by row."""
+    waits: NDArray[np.int32]
+    """[T] transfers that each still waits for, plus one until its source is ready."""
     first: NDArray[np.int64]
-    """[P·M+1] the first use of each transfer; its uses follow each other."""
-    link: NDArray[np.int64]
-    """[U] link of each use."""
-    bit: NDArray[np.int64]
-    """[U] the bit that is set while the transfer waits there."""
-    user: NDArray[np.int64]
+    """[T+1] the first use of each transfer; its uses follow each other."""
+    bit: NDArray[np.int32]
+    """[U] the bit that is set while the transfer waits at the use's link."""
+    user: NDArray[np.int32]
     """[64·W] transfer of each bit."""
     first_word: NDArray[np.int64]
     """[L+1] index of each link's first word of bits."""
+    waiting: Bitset
+    """[W] bits of waiting transfers."""
+    low: NDArray[np.int64]
+    """[L] all words of the link before this one are zero."""
+    top: NDArray[np.int64]
+    """[L] rank of the first transfer that waits for the link; T for none."""
+    left: NDArray[np.float64]
+    """[L] free bandwidth."""
     slowest: NDArray[np.float64]
-    """[L] smallest rate of a transfer over the link."""
+    """[L] smallest rate of a transfer over the link; with less bandwidth free, none fits."""
     load_s: NDArray[np.float64]
     """[L] total seconds of load of the link."""
+    heap: NDArray[np.int64]
+    """[L] links whose transfers may start now, after bandwidth was freed or a transfer added: a
+    binary heap by their first transfers."""
+    place: NDArray[np.int64]
+    """[L] position of each link in the heap, or −1."""
+    length: NDArray[np.int64]
+    """[1] number of links in the heap."""
+    events: Events
+    """Four times the transfer plus the kind of event."""
 
 
 @kernel
 def dispatch(
-    trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers
+    trees: Trees, wires: Wires, part: Integers, hold_s: Floats, order: Integers
 ) -> tuple[NDArray[np.float64], float, int]:
     """Start of each transfer, and the last arrival.
 
-    A transfer waits for one link of its route that lacks bandwidth for it. It is tried when that
-    link becomes free, and then starts or waits for another link.
+    Whenever links become free or data arrives, the first transfer in order goes first among those
+    that are ready and fit on these links. A transfer waits for one link of its route that lacks
+    bandwidth for it. It is tried when that link becomes free, and then starts or waits for another
+    link. A transfer over no link only joins those that it waits for.
 
     Args:
         trees: the trees of the parts.
         wires: the network's wires.
         part: [P] part that each piece belongs to.
-        size: [P] bytes of each piece.
-        order: [X] the transfers in order of priority; all but missing ones.
+        hold_s: [P·M] seconds for which each transfer holds its links, piece by piece.
+        order: [P·M] the transfers in order of priority.
 
     Returns:
-        [P·M] start of each transfer, piece by piece; the total seconds; and how often a transfer
-        was tried.
+        [P·M] start of each transfer, piece by piece, infinite over no link; the total seconds; and
+        how often a transfer was tried.
     """
-    # One loop over local arrays: each access to an array in a named tuple counts references,
-    # which made this 5 to 20 times slower.
-    each, count, links = trees.hop.shape[1], len(order), len(wires.bandwidth)
-    (
-        number,
-        waits,
-        rate,
-        hold_s,
-        latency_s,
-        first,
-        link,
-        place,
-        user,
-        first_word,
-        slowest,
-        load_s,
-    ) = _transfers(trees, wires, part, size, order)
-    first_following, following = trees.first_following, trees.following
-    start, now, last, tried = np.full(len(part) * each, np.inf), 0.0, 0.0, 0
-    waiting, low = np.zeros(first_word[-1], np.uint64), first_word[1:].copy()
-    """[W] bits of waiting transfers; [L] all words of the link before this one are zero."""
-    top, left = np.full(links, count), wires.bandwidth.copy()
-    """[L] the first transfer waiting for the link; [L] free bandwidth."""
-    members, listed, is_listed = np.empty(links, np.int64), 0, np.zeros(links, np.bool_)
-    """Links whose transfers may start now, after bandwidth was freed or a transfer added."""
-    events = no_events(2 * count)
-    for r in range(count):
-        if not waits[r]:
-            _wait(first[r], r, link, place, waiting, low, top)
-            listed = _listed(link[first[r]], members, listed, is_listed)
+    start = np.full(len(hold_s), np.inf)
+    state = _begun(trees, wires, part, hold_s, order)
+    return start, *_play(trees, wires, state, part, hold_s, order, start)
+
+
+@kernel(inner=True, allocates=False)
+def _play(
+    trees: Trees,
+    wires: Wires,
+    state: Any,
+    part: Integers,
+    hold_s: Floats,
+    order: Integers,
+    start: Floats,
+) -> tuple[float, int]:
+    """Simulates all transfers; returns the last arrival, and how often a transfer was tried."""
+    now, last, tried, events = 0.0, 0.0, 0, state.events
+    first_of = state.first_following
+    for t in range(len(start)):
+        if not state.waits[t]:
+            _make_ready(state, wires, t, now)
     while True:
-        while True:  # start all transfers that fit on the listed links, in order
-            best, at, i = -1, -1, 0
-            while i < listed:
-                over = members[i]
-                if top[over] < count and left[over] >= slowest[over] * (1 - ROUNDING):
-                    if best < 0 or top[over] < top[best]:
-                        best, at = over, i
-                    i += 1
-                else:  # nothing waits, or nothing fits
-                    listed -= 1
-                    is_listed[over], members[i] = False, members[listed]
-            if best < 0:
-                break
-            found, passed, end = -1, 0, first_word[best + 1]
-            word = low[best]
-            untried = waiting[word] if word < end else np.uint64(0)
-            while found < 0 and passed < MOST_TRIED:
-                while not untried and word < end:
-                    word += 1
-                    untried = waiting[word] if word < end else untried
-                if word == end:
-                    break
-                here = WORD * word + lowest(untried)
-                untried &= ~bit(here)
-                tried += 1
-                r = user[here]
-                blocking = _blocked_on(r, best, first, link, rate, left, load_s)
-                if blocking < 0:
-                    found = r
-                elif link[blocking] == best:
-                    passed += 1
-                    continue
-                else:  # from now on it waits for that link
-                    _wait(blocking, r, link, place, waiting, low, top)
-                    listed = _listed(link[blocking], members, listed, is_listed)
-                waiting[word] &= ~bit(here)
-            word = low[best]
-            while word < end and not waiting[word]:
-                word += 1
-            low[best] = word
-            top[best] = user[WORD * word + lowest(waiting[word])] if word < end else count
-            if found < 0:
-                listed -= 1
-                is_listed[best], members[at] = False, members[listed]
-                continue
-            for use in range(first[found], first[found + 1]):
-                left[link[use]] -= rate[found]
-            start[order[found]], free = now, now + hold_s[found]
-            if latency_s[found]:
-                push_event(events, free, 3 * found + FREED, False)
-            kind = ARRIVED if latency_s[found] else BOTH
-            push_event(events, free + latency_s[found], 3 * found + kind, False)
+        while state.length[0]:  # the link with the first transfer is first
+            t, tries = _first_fitting(state, wires, state.heap[0])
+            tried += tries
+            if t >= 0:
+                hop = state.hop[t]
+                for i in range(wires.first[hop], wires.first[hop + 1]):
+                    state.left[wires.links[i]] -= wires.rate[hop]
+                start[t] = now
+                push_event(events, now + hold_s[t], 4 * t + FREED, False)
+            if t < 0 or not _may_fit(state, state.heap[0]):
+                _leave_first(state)
+            else:
+                _sink_first(state)
         if not events.length[0]:
-            return start, last, tried
+            return last, tried
         now = events.when[0]
         while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
-            r, kind = divmod(pop_event(events, False), 3)
-            if kind != ARRIVED:
-                for use in range(first[r], first[r + 1]):
-                    left[link[use]] += rate[r]
-                    listed = _listed(link[use], members, listed, is_listed)
-            if kind == FREED:
+            at = events.when[0]
+            what = pop_event(events, False)
+            t, kind = what >> 2, what & 3
+            if kind == READY:
+                _count_down(state, wires, t, now)
                 continue
-            last = now
-            p, m = order[r] // each, order[r] % each
-            for i in range(first_following[part[p], m], first_following[part[p], m + 1]):
-                follower = number[p * each + following[i]]
-                waits[follower] -= 1
-                if not waits[follower]:
-                    use = first[follower]
-                    _wait(use, follower, link, place, waiting, low, top)
-                    listed = _listed(link[use], members, listed, is_listed)
+            hop = state.hop[t]
+            if kind == FREED:
+                for i in range(wires.first[hop], wires.first[hop + 1]):
+                    state.left[wires.links[i]] += wires.rate[hop]
+                    _list(state, wires.links[i])
+                last = max(last, at + wires.latency[hop])
+                if (
+                    wires.latency[hop]
+                    and first_of[state.follows[t]] < first_of[state.follows[t] + 1]
+                ):
+                    push_event(events, at + wires.latency[hop], 4 * t + ARRIVED, False)
+                    continue
+            for i in range(first_of[state.follows[t]], first_of[state.follows[t] + 1]):
+                _count_down(state, wires, state.piece[t] + trees.following[i], now)
+
+
+@kernel(inner=True)
+def _begun(trees: Trees, wires: Wires, part: Integers, hold_s: Floats, order: Integers) -> Any:
+    """The state before the first transfer."""
+    links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
+    hops, rank = np.empty(count, np.int32), np.empty(count, np.int32)
+    piece, follows = np.empty(count, np.int32), np.empty(count, np.int32)
+    waits, first = np.empty(count, np.int32), np.zeros(count + 1, np.int64)
+    slowest, load_s = np.full(links, np.inf), np.zeros(links)
+    uses, events = np.zeros(links, np.int64), no_events(count)  # each has one event at a time
+    t = 0
+    for p in range(len(part)):
+        for m in range(each):
+            hop = trees.hop[part[p], m]
+            hops[t], piece[t], follows[t] = hop, t - m, part[p] * (each + 1) + m
+            waits[t] = trees.waits[part[p], m]
+            if trees.ready[part[p], m] > 0.0:
+                waits[t] += 1
+                push_event(events, trees.ready[part[p], m], 4 * t + READY, False)
+            first[t + 1] = first[t] + wires.first[hop + 1] - wires.first[hop]
+            for over in wires.links[wires.first[hop] : wires.first[hop + 1]]:
+                slowest[over] = min(slowest[over], wires.rate[hop])
+                load_s[over] += wires.rate[hop] * hold_s[t] / wires.bandwidth[over]
+                uses[over] += 1
+            t += 1
+    first_word = np.zeros(links + 1, np.int64)
+    for over in range(links):
+        first_word[over + 1] = first_word[over] + (uses[over] + WORD - 1) // WORD
+    bits, user = np.empty(first[-1], np.int32), np.empty(WORD * first_word[-1], np.int32)
+    uses[:] = WORD * first_word[:-1]
+    for r in range(count):
+        t = order[r]
+        rank[t] = r
+        for i in range(wires.first[hops[t]], wires.first[hops[t] + 1]):
+            over = wires.links[i]
+            bits[first[t] + i - wires.first[hops[t]]] = uses[over]
+            user[uses[over]] = t
+            uses[over] += 1
+    return _State(
+        rank,
+        hops,
+        piece,
+        follows,
+        trees.first_following.reshape(-1),
+        waits,
+        first,
+        bits,
+        user,
+        first_word,
+        np.zeros(first_word[-1], np.uint64),
+        first_word[1:].copy(),
+        np.full(links, count),
+        wires.bandwidth.copy(),
+        slowest * (1 - ROUNDING),
+        load_s,
+        np.empty(links, np.int64),
+        np.full(links, -1),
+        np.zeros(1, np.int64),
+        events,
+    )
+
+
+@kernel(inlined=True)
+def _first_fitting(state: Any, wires: Wires, over: int) -> tuple[int, int]:
+    """Takes the first transfer off a link's queue that fits, or −1; and how many were tried.
+
+    Transfers blocked on another link move to that link's queue.
+    """
+    found, passed, tried, end = -1, 0, 0, state.first_word[over + 1]
+    word = state.low[over]
+    if not _may_fit(state, over):
+        return found, tried
+    untried = state.waiting[word]
+    while found < 0 and passed < MOST_PASSED and tried - passed < MOST_MOVED:
+        while not untried and word < end:
+            word += 1
+            untried = state.waiting[word] if word < end else untried
+        if word == end:
+            break
+        here = WORD * word + lowest(untried)
+        untried &= ~bit(here)
+        tried += 1
+        t = state.user[here]
+        blocking, link = _blocked_on(state, wires, t, over)
+        if blocking < 0:
+            found = t
+        elif link == over:
+            passed += 1
+            continue
+        else:  # from now on it waits for that link
+            _wait(state, t, blocking, link)
+            if state.place[link] >= 0:
+                _list(state, link)
+        state.waiting[word] &= ~bit(here)
+    word = state.low[over]
+    while word < end and not state.waiting[word]:
+        word += 1
+    state.low[over] = word
+    state.top[over] = len(state.hop)
+    if word < end:
+        state.top[over] = state.rank[state.user[WORD * word + lowest(state.waiting[word])]]
+    return found, tried
+
+
+@kernel(inlined=True)
+def _may_fit(state: Any, link: int) -> bool:
+    """Whether transfers wait for a link, and there is bandwidth for the slowest that it has."""
+    return state.top[link] < len(state.hop) and state.left[link] >= state.slowest[link]
+
+
+@kernel(inlined=True)
+def _blocked_on(state: Any, wires: Wires, t: int, over: int) -> tuple[int, int]:
+    """The use and link on which a transfer is blocked as its rate is not available; or −1.
+
+    `over` has precedence, then the busiest link: it rarely becomes free, so that fewer tries fail.
+    """
+    hop, blocking, on = state.hop[t], -1, -1
+    first = wires.first[hop]
+    for i in range(first, wires.first[hop + 1]):
+        link = wires.links[i]
+        if wires.rate[hop] > state.left[link] * (1 + ROUNDING) and (
+            on < 0 or (on != over and (link == over or state.load_s[link] > state.load_s[on]))
+        ):
+            blocking, on = state.first[t] + i - first, link
+    return blocking, on
+
+
+@kernel(inlined=True)
+def _count_down(state: Any, wires: Wires, t: int, now: float) -> None:
+    """Takes one off what a transfer waits for, and makes it ready after the last."""
+    state.waits[t] -= 1
+    if not state.waits[t]:
+        _make_ready(state, wires, t, now)
+
+
+@kernel(inlined=True)
+def _make_ready(state: Any, wires: Wires, t: int, now: float) -> None:
+    """Has a transfer wait for the first link of its route; over no link, it arrives at once."""
+    if state.first[t] == state.first[t + 1]:
+        push_event(state.events, now, 4 * t + FREED, False)
+    else:
+        link = wires.links[wires.first[state.hop[t]]]
+        _wait(state, t, state.first[t], link)
+        _list(state, link)
+
+
+@kernel(inlined=True)
+def _wait(state: Any, t: int, use: int, link: int) -> None:
+    """Puts a transfer in the queue of a link."""
+    word = state.bit[use] // WORD
+    state.waiting[word] |= bit(state.bit[use])
+    state.low[link] = min(state.low[link], word)
+    state.top[link] = min(state.top[link], state.rank[t])
+
+
+@kernel(inlined=True)
+def _list(state: Any, link: int) -> None:
+    """Puts a link in the heap if transfers may fit, or moves it up by its first transfer."""
+    first, at = state.top[link], state.place[link]
+    if at < 0:
+        if not _may_fit(state, link):
+            return
+        at = state.length[0]
+        state.length[0] += 1
+    while at > 0 and state.top[state.heap[(at - 1) // 2]] > first:
+        state.heap[at] = state.heap[(at - 1) // 2]
+        state.place[state.heap[at]] = at
+        at = (at - 1) // 2
+    state.heap[at], state.place[link] = link, at
+
+
+@kernel(inlined=True)
+def _leave_first(state: Any) -> None:
+    """Takes the first link out of the heap."""
+    state.place[state.heap[0]] = -1
+    state.length[0] -= 1
+    if state.length[0]:
+        state.heap[0] = state.heap[state.length[0]]
+        _sink_first(state)
+
+
+@kernel(inlined=True)
+def _sink_first(state: Any) -> None:
+    """Moves the first link of the heap down to its position by its first transfer."""
+    link, at, count = state.heap[0], 0, state.length[0]
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        if child + 1 < count and (state.top[state.heap[child + 1]] < state.top[state.heap[child]]):
+            child += 1
+        if state.top[state.heap[child]] >= state.top[link]:
+            break
+        state.heap[at] = state.heap[child]
+        state.place[state.heap[at]] = at
+        at = child
+    state.heap[at], state.place[link] = link, at
 
 
 @kernel
@@ -262,104 +378,7 @@ def reversed_precedence(trees: Trees) -> Trees:
         waits,
         following,
         first_following,
-        trees.ready,
+        np.zeros_like(trees.ready),
         trees.tail_s,
         trees.tail_s_per_byte,
     )
-
-
-@kernel(inner=True)
-def _transfers(trees: Trees, wires: Wires, part: Integers, size: Floats, order: Integers) -> Any:
-    """The transfers with their durations and dependencies, before the first starts."""
-    links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
-    hop_of, before, links_of, first_of = trees.hop, trees.waits, wires.links, wires.first
-    hop_rate, overhead, bandwidth = wires.rate, wires.overhead, wires.bandwidth
-    number, hops = np.empty(len(part) * each, np.int64), np.empty(count, np.int64)
-    waits, first, hold_s = np.empty(count, np.int64), np.zeros(count + 1, np.int64), np.empty(count)
-    for r in range(count):
-        p, m = order[r] // each, order[r] % each
-        number[order[r]], hops[r], waits[r] = r, hop_of[part[p], m], before[part[p], m]
-        hold_s[r] = overhead[hops[r]] + size[p] / hop_rate[hops[r]]
-        first[r + 1] = first[r] + first_of[hops[r] + 1] - first_of[hops[r]]
-    link, bits = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
-    slowest, uses, use = np.full(links, np.inf), np.zeros(links, np.int64), 0
-    load_s = np.zeros(links)
-    for r in range(count):
-        for over in links_of[first_of[hops[r]] : first_of[hops[r] + 1]]:
-            slowest[over] = min(slowest[over], hop_rate[hops[r]])
-            load_s[over] += hop_rate[hops[r]] * hold_s[r] / bandwidth[over]
-            link[use], bits[use] = over, uses[over]
-            uses[over] += 1
-            use += 1
-    first_word = np.zeros(links + 1, np.int64)
-    for over in range(links):
-        first_word[over + 1] = first_word[over] + (uses[over] + WORD - 1) // WORD
-    user = np.empty(WORD * first_word[-1], np.int64)
-    for r in range(count):
-        for i in range(first[r], first[r + 1]):
-            bits[i] += WORD * first_word[link[i]]
-            user[bits[i]] = r
-    return _Transfers(
-        number,
-        waits,
-        wires.rate[hops],
-        hold_s,
-        wires.latency[hops],
-        first,
-        link,
-        bits,
-        user,
-        first_word,
-        slowest,
-        load_s,
-    )
-
-
-@kernel(inlined=True)
-def _wait(
-    use: int,
-    r: int,
-    link: Integers,
-    place: Integers,
-    waiting: Bitset,
-    low: Integers,
-    top: Integers,
-) -> None:
-    """Marks a transfer as waiting for the link of a use."""
-    over, word = link[use], place[use] // WORD
-    waiting[word] |= bit(place[use])
-    low[over], top[over] = min(low[over], word), min(top[over], r)
-
-
-@kernel(inlined=True)
-def _listed(over: int, members: Integers, listed: int, is_listed: Any) -> int:
-    """Puts a link on the list; returns the list's new length."""
-    if is_listed[over]:
-        return listed
-    is_listed[over], members[listed] = True, over
-    return listed + 1
-
-
-@kernel(inlined=True)
-def _blocked_on(
-    r: int,
-    over: int,
-    first: Integers,
-    link: Integers,
-    rate: Floats,
-    left: Floats,
-    load_s: Floats,
-) -> int:
-    """The use on whose link a transfer is blocked because its rate is not available; or −1.
-
-    `over` has precedence, then the busiest link: it rarely becomes free, so that fewer tries fail.
-    """
-    blocking = -1
-    for use in range(first[r], first[r + 1]):
-        if rate[r] > left[link[use]] * (1 + ROUNDING):
-            if blocking < 0 or (
-                link[blocking] != over
-                and (link[use] == over or load_s[link[use]] > load_s[link[blocking]])
-            ):
-                blocking = use
-    return blocking

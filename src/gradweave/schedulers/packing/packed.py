@@ -8,9 +8,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.errors import OptionError
-from gradweave.schedulers.ordering.cuts import Cut, cuts_of, equal_cut, parts_schedule, periodic_cut
+from gradweave.schedulers.ordering.cuts import (
+    Cut,
+    cuts_of,
+    equal_cut,
+    parts_schedule,
+    periodic_cut,
+    while_it_pays,
+)
 from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
 from gradweave.schedulers.packing.parts import Parts, Stragglers, parts_of
 from gradweave.schedulers.packing.paths import may_leave_residual
@@ -178,19 +184,14 @@ class _Search:
             parts: the parts with their trees.
             counts: numbers of pieces to try, in this order.
         """
-        fastest, patience = math.inf, TUNING.patience
         known = math.inf if self._best is None or self._waiting else self._best.seconds
-        for pieces in counts:
-            before, begun = fastest, clock.now()
-            fastest = min(
-                fastest, self._try(parts, pieces, min(fastest, TUNING.abandon_factor * known))
-            )
-            patience = TUNING.patience if fastest < before * (1 - TUNING.min_gain) else patience - 1
-            # With few pieces per tree, more of them also bring shares nearer to the optimum.
-            enough = patience <= 0 and pieces > TUNING.pieces_per_tree * len(parts.root)
-            next_s = 2 * (clock.now() - begun)  # the next cut has twice as many pieces
-            if enough or next_s > self._stop.seconds_left:
-                break
+
+        def seconds_of(pieces: int, fastest: float) -> float:
+            return self._try(parts, pieces, min(fastest, TUNING.abandon_factor * known))
+
+        # With few pieces per tree, more of them also bring shares nearer to the optimum.
+        least = TUNING.pieces_per_tree * len(parts.root)
+        while_it_pays(counts, seconds_of, least=least, stop=self._stop)
 
     def cut_between(self) -> None:
         """Tries numbers of pieces between the best and its half or double."""

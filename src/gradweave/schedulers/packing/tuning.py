@@ -54,10 +54,6 @@ class Tuning:
     # How many pieces
     max_transfers: int = 200_000
     """Larger schedules are not cut further: simulation time is proportional to transfers."""
-    min_gain: float = 0.002
-    """Relative gain of finer pieces below which the search soon ends."""
-    patience: int = 2
-    """Consecutive finer cuts without such a gain after which it ends."""
     pieces_per_tree: int = 4
     """Pieces per tree up to which the search goes on regardless of gains."""
     pieces_per_server: int = 64
