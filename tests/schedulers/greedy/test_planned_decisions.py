@@ -140,9 +140,10 @@ def test_servers_take_turns_by_their_shares():
 def calls(monkeypatch, made: Wiring, count: int = 5) -> tuple:
     """Records the arguments of growing, without growing."""
     from gradweave.schedulers.greedy import transfers_kernel, tree_packing_kernel
+    from gradweave.schedulers.greedy.tree_packing_kernel import Rates
 
     asked = []
-    monkeypatch.setattr(tree_packing_kernel, "rates_of", lambda links, rates: rates)
+    monkeypatch.setattr(tree_packing_kernel, "rates_of", lambda links, rates: Rates(rates, rates))
     grown = SimpleNamespace(load=np.ones(6))
     monkeypatch.setattr(tree_packing_kernel, "grow", lambda *given: asked.append(given) or grown)
     monkeypatch.setattr(
@@ -160,7 +161,10 @@ def test_what_trees_are_grown_and_lowered_with(monkeypatch):
     assert grove.root.tolist() == root.tolist() == plan.root.tolist() == [1, 1, 0, 1, 1]
     assert plan[2:5] == (3, 4, 5) and (plan.near, plan.passes) == (6, 7)
     assert plan.bias.tolist() == list(range(6)) and plan.delay == pytest.approx(_delay(made, 5))
-    assert rates.tolist() == [1 / 8, 1 / 4, 1 / 2, 1]
+    # What each rate sends in a link's overhead, relative to a fifth of the gradient.
+    lost = np.outer(rates.rate, in_order(OVERHEAD)) * max(in_order(list(ROW.values()))) * 5
+    assert plan.message == pytest.approx(lost / made.gradient_bytes)
+    assert rates.rate.tolist() == [1 / 8, 1 / 4, 1 / 2, 1]
     assert [one.tolist() for one in costs] == [
         in_order(list(ROW.values())), in_order(LATENCY), in_order(OVERHEAD),
     ]  # fmt: skip
@@ -171,7 +175,7 @@ def test_what_trees_are_grown_and_lowered_with(monkeypatch):
     assert plan.delay == pytest.approx(_delay(made, 6))
     # A single rate if there is no switch.
     ring = network(2, {(0, 1): 3.0, (1, 0): 6.0})
-    assert Wiring(ring, "reduce_scatter", 1.0).rates.tolist() == [0.5]
+    assert Wiring(ring, "reduce_scatter", 1.0).rates.rate.tolist() == [0.5]
     assert Wiring(ring, "reduce_scatter", 1.0).stages.tolist() == [0]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.schedulers.greedy import decoding
 from gradweave.schedulers.greedy import tree_packing_kernel as growing
 from gradweave.schedulers.greedy.decoding import Wiring
 from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Plan, Rates
@@ -90,6 +91,7 @@ def plan_of(links: growing.Links, **how) -> Plan:
         "delay": np.ones(len(links.bandwidth)),
         "near": 0.0,
         "passes": 1,
+        "message": np.zeros((1, 1)),
     }
     return Plan(**(plain | how))
 
@@ -216,15 +218,17 @@ def test_what_a_parts_trees_carry_at_the_rate_of_their_slowest_link():
 
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("near", [0.0, 0.1])
-def test_the_load_is_what_all_trees_take(passes: int, near: float):
-    """Also after each part's trees were removed and grown again."""
+@pytest.mark.parametrize("message", [0.0, 0.5])
+def test_the_load_is_what_all_trees_take(passes: int, near: float, message: float):
+    """Also after each part's trees were removed and grown again, and if messages cost bytes."""
     topology, _ = random_links(2)
     topology = network(4, by_ends(topology, np.round(topology.bandwidth_bytes_per_s)))
     wiring = Wiring(topology, "all_reduce", math.inf)
     links = wiring.links
-    root = np.array([0, 1, 2, 3, 1])
-    plan = plan_of(links, root=root, passes=passes, near=near, residual=1.5, flatter=1e-3)
-    rates = np.array([0.25, 0.5, 1.0])
+    root, rates = np.array([0, 1, 2, 3, 1]), np.array([0.25, 0.5, 1.0])
+    extra = np.outer(rates, np.full(len(links.bandwidth), message))
+    how = {"near": near, "residual": 1.5, "flatter": 1e-3, "message": extra}
+    plan = plan_of(links, root=root, passes=passes, **how)
     stages = np.array([TOWARDS, FROM])
     with interpreted(growing, arborescence, paths, residual):
         made = growing.rates_of(links, rates)
@@ -241,9 +245,25 @@ def test_the_load_is_what_all_trees_take(passes: int, near: float):
         assert not links.is_server[links.target[route[:-1]]].any()
         slowest = links.bandwidth[route].min() * (1 + 1e-9)
         k = int((rates <= slowest).sum()) - 1
-        load[route] += made.factor[max(k, 0), route] / links.bandwidth[route] / 5
+        bytes_lost = 1 + extra[max(k, 0), route]
+        load[route] += made.factor[max(k, 0), route] * bytes_lost / links.bandwidth[route] / 5
         climbed = server
         for _ in range(4):
             climbed = grown.parent[p, i, climbed] if climbed != root[p] else climbed
         assert climbed == root[p]
     assert grown.load == pytest.approx(load)
+
+
+def test_trees_avoid_links_whose_messages_cost_more_than_their_bytes():
+    """Two direct ways from 0 to 1, one of which takes as long for a message as for its bytes."""
+    ends = {(0, 1): 1e9, (1, 0): 1e9, (0, 2): 1e9, (2, 0): 1e9, (1, 2): 1e9, (2, 1): 1e9}
+    slow = [8e-3 if pair == (0, 1) else 0.0 for pair in ends]
+    topology = network(3, ends, overhead_s=slow)
+    carried = {}
+    for size in (math.inf, 48e6):
+        wiring = Wiring(topology, "all_gather", size)
+        proposal = decoding.even(topology)._replace(near=0.0)
+        grown = decoding.grow_trees(wiring, proposal, 6, 2).grown
+        carried[size] = int((grown.route == list(ends).index((0, 1))).sum())
+    # 6 trees of 8 ms: over (0, 1) as long again for the message.
+    assert carried[48e6] < carried[math.inf]

@@ -68,10 +68,29 @@ def test_with_little_effort_one_is_decoded_finely_and_none_is_worse_than_the_fir
 def test_steps_get_longer_by_successes_and_shorter_by_failures(decoded, monkeypatch):
     one = Decisions(np.zeros(0), np.zeros(0), np.ones(len(WHOLE)))
     monkeypatch.setattr(search, "noise", lambda graph, rng: one)
+    monkeypatch.setattr(search, "simple_plans", lambda wiring: [])
     search.search(WIRING, Decisions(np.zeros(0), np.zeros(0), np.zeros(11)), 0.2, 0, Stop())
     # 0.3 is better, and 0.45 beyond it, which is the aim; 0.675 beyond that is not, nor is less.
     expected = [0, 0.3, 0.75, 0.75 + 0.675, 0.75 + 0.675 / 1.5**0.25]
     assert [one[0] for one in decoded[1:6]] == pytest.approx(expected, abs=1 / 256)
+
+
+def test_simple_plans_are_tried_before_random_ones(decoded, monkeypatch):
+    """The best of them is the parent of the plans that are drawn."""
+    numbers = (0.1, 0.7, 0.4)
+    plans = [Decisions(np.zeros(0), np.zeros(0), np.full(11, number)) for number in numbers]
+    monkeypatch.setattr(search, "simple_plans", lambda wiring: plans)
+    one = Decisions(np.zeros(0), np.zeros(0), np.ones(len(WHOLE)))
+    monkeypatch.setattr(search, "noise", lambda graph, rng: one)
+    search.search(WIRING, Decisions(np.zeros(0), np.zeros(0), np.zeros(11)), 1.0, 0, Stop())
+    assert [one[0] for one in decoded[1:6]] == pytest.approx([0, *numbers, 1.0], abs=1 / 256)
+    # They take only a part of the draws.
+    decoded.clear()
+    search.search(WIRING, Decisions(np.zeros(0), np.zeros(0), np.zeros(11)), 0.15, 0, Stop())
+    draws = int((0.15 * (1 - TUNING.fine_share) - EFFORT_S) / TUNING.draw_s)
+    tried = [one[0] for one in decoded[1 : 1 + draws]]
+    assert tried[: round(TUNING.started * draws)] == [0, 0.1][: round(TUNING.started * draws)]
+    assert 0.7 not in tried
 
 
 def test_a_stop_ends_it_with_one_plan(decoded):

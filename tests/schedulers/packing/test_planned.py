@@ -39,7 +39,8 @@ def test_links_carry_what_the_trees_say_and_little_more_than_they_must():
     topology = NETWORKS["torus"]
     wiring, proposal = Wiring(topology, "all_reduce", np.inf), even(topology)
     root = grow_trees(wiring, proposal, 48, 1).root
-    plan = Plan(root, proposal.bias, 10.0, 1.0, 0.0, np.ones(len(proposal.bias)), 0.0, 2)
+    ones, nothing = np.ones(len(proposal.bias)), np.zeros((1, 1))
+    plan = Plan(root, proposal.bias, 10.0, 1.0, 0.0, ones, 0.0, 2, nothing)
     grown = grow(wiring.links, plan, wiring.rates, wiring.stages)
     used = grown.route[grown.route >= 0]
     carried = np.bincount(used, minlength=len(proposal.bias)) / len(root)

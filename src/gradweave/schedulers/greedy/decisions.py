@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.greedy.decoding import Proposal, Wiring, even, grow_trees
+from gradweave.schedulers.greedy.tuning import TUNING
 
 # The shipped weights depend on the shapes and scales below: other values need a new training.
 LINK_FEATURES, NODE_FEATURES, WHOLE_FEATURES = 7, 6, 6
@@ -193,6 +194,24 @@ def plain(wiring: Wiring) -> Decisions:
     """
     links, nodes = len(wiring.links.bandwidth), wiring.topology.num_nodes
     return Decisions(np.zeros(links), np.zeros(nodes), np.zeros(len(WHOLE)))
+
+
+def simple_plans(wiring: Wiring) -> list[Decisions]:
+    """Even plans of more or fewer, flatter or deeper trees, from which a search may begin.
+
+    Args:
+        wiring: the network and the gradient.
+    """
+    even_plan, plans = plain(wiring), []
+    for sharpness, near, fewer in TUNING.simple_plans:
+        whole = even_plan.whole.copy()
+        whole[[WHOLE.index("sharpness"), WHOLE.index("near"), WHOLE.index("fewer")]] = (
+            sharpness,
+            near,
+            fewer,
+        )
+        plans.append(even_plan._replace(whole=whole))
+    return plans
 
 
 def rounded(decision: Any) -> NDArray[np.float64]:

@@ -280,6 +280,7 @@ def plan_of(wiring: Wiring, proposal: Proposal, root: NDArray[np.int64], passes:
         _delay(wiring, len(root)),
         float(proposal.near),
         passes,
+        _messages(wiring, len(root)),
     )
 
 
@@ -332,6 +333,15 @@ def simulate(
         if seconds < best.seconds:
             best = dataclasses.replace(best, start=start, seconds=seconds)
     return best
+
+
+def _messages(wiring: Wiring, pieces: int) -> NDArray[np.float64]:
+    """[R, L] see `tree_packing_kernel.Plan`."""
+    bandwidth, _, overhead, size = wiring.costs
+    rate = wiring.rates.rate[:, None]
+    if len(rate) < 2:  # each transfer is as fast as its link
+        rate = wiring.links.bandwidth[None]
+    return overhead * rate * bandwidth.max() * pieces / size
 
 
 def _delay(wiring: Wiring, pieces: int) -> NDArray[np.float64]:

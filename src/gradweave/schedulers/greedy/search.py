@@ -10,7 +10,14 @@ Source: Rechenberg, Evolutionsstrategie, 1973 (the one-fifth rule).
 
 import numpy as np
 
-from gradweave.schedulers.greedy.decisions import Decisions, graph_of, noise, proposal_of, rounded
+from gradweave.schedulers.greedy.decisions import (
+    Decisions,
+    graph_of,
+    noise,
+    proposal_of,
+    rounded,
+    simple_plans,
+)
 from gradweave.schedulers.greedy.decoding import (
     EFFORT_S,
     Decoded,
@@ -44,18 +51,21 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
     best = decode(wiring, proposal_of(wiring, first), EFFORT_S)
     parent, least = first, np.inf
     plans: list[tuple[float, int, Decisions]] = []
+    starts = [first, *simple_plans(wiring)][: max(1, round(TUNING.started * draws))]
     for number in range(draws):
         if stop.reached():
             return best
-        plan = first
-        if number:
+        if number < len(starts):
+            plan = starts[number]
+        else:
             moved = zip(parent, noise(graph, rng), strict=True)
             plan = Decisions(*(rounded(a + spread * b) for a, b in moved))
         seconds = decode(wiring, proposal_of(wiring, plan), draw_s).seconds
-        if plans and seconds < least:
-            parent, spread = plan, spread * TUNING.longer
-        elif plans:
-            spread = max(spread * TUNING.longer**-0.25, TUNING.least_spread)
+        if number >= len(starts):
+            longer = TUNING.longer if seconds < least else TUNING.longer**-0.25
+            spread = max(spread * longer, TUNING.least_spread)
+        if seconds < least:
+            parent = plan
         least = min(least, seconds)
         plans.append((seconds, number, plan))
     for _, _, plan in sorted(plans, key=lambda one: one[:2])[:fine]:

@@ -63,6 +63,9 @@ class Plan(NamedTuple):
     depth."""
     passes: int
     """How often each tree is grown, at least once; after the first pass, given all other trees."""
+    message: NDArray[np.float64]
+    """[R, L] bytes that could be sent in the overhead of a message at each rate, relative to the
+    bytes of a tree's part."""
 
 
 class Grown(NamedTuple):
@@ -73,8 +76,8 @@ class Grown(NamedTuple):
     route: NDArray[np.int32]
     """[P, S, N, W] links of each server's hop, in the order in which data passes; then −1."""
     load: NDArray[np.float64]
-    """[L] load of each link direction: the share of the gradient that it carries plus the residual
-    bandwidth left unusable, over its bandwidth."""
+    """[L] load of each link direction: the share of the gradient that it carries, the residual
+    bandwidth left unusable, and the bytes lost to overheads of messages, over its bandwidth."""
 
 
 class _Paths(NamedTuple):
@@ -145,7 +148,8 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
     route = np.full((parts, len(stages), servers, longest), -1, np.int32)
     load, dual = np.zeros(len(plan.bias)), np.empty(len(plan.bias))
     paths = _no_paths(links, len(rates.rate))
-    weighted = rates.factor.copy()
+    loaded = Rates(rates.rate, rates.factor * (1.0 + plan.message))
+    weighted = loaded.factor.copy()
     for k in range(len(weighted)):
         for link in range(len(load)):
             if rates.factor[k, link] > 1 + ROUNDING:
@@ -153,7 +157,7 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
     for again in range(plan.passes):
         for p in range(parts):
             if again:
-                _carry(links, rates, route[p], -1.0 / parts, load)
+                _carry(links, loaded, route[p], -1.0 / parts, load)
             _set_duals(links, plan, load, dual)
             # The most expensive step: a search from every server, at every rate, for each tree.
             _find_paths(links, dual, weighted, paths)
@@ -167,7 +171,7 @@ def grow(links: Links, plan: Plan, rates: Rates, stages: Integers) -> Grown:
                     delay = paths.delay if outwards else np.ascontiguousarray(paths.delay.T)
                     reparent(cost, delay, plan.root[p], parent[p, i])
                 _set_routes(links, paths, stages[i], parent[p, i], route[p, i])
-            _carry(links, rates, route[p], 1.0 / parts, load)
+            _carry(links, loaded, route[p], 1.0 / parts, load)
     return Grown(parent, route, load)
 
 

@@ -59,6 +59,21 @@ class Tuning:
     """Number of best plans that are decoded finely at the end."""
     fine_share: float = 0.3
     """Share of the effort for those."""
+    simple_plans: tuple[tuple[float, float, float], ...] = (
+        (0.0, 0.6, -0.45),
+        (-0.7, 0.6, -1.1),
+        (0.5, 0.6, -1.1),
+        (0.5, 0.0, 0.0),
+        (0.0, 1.2, -0.7),
+        (0.5, 0.6, -0.45),
+        (0.0, 0.6, 0.0),
+        (-0.7, 0.0, -1.1),
+    )
+    """Decisions sharpness, near and fewer of plans that are tried before random ones. Of 36 on 18
+    networks, chosen one after the other so that the best of them is as fast as possible on
+    average."""
+    started: float = 0.4
+    """Most draws spent on these, as a part of all."""
     spread: float = 0.3
     """Initial standard deviation of a drawn decision, as in training."""
     least_spread: float = 0.05
