@@ -21,8 +21,8 @@ from gradweave.schedulers.flows.ejection_kernel import rounds_by_ejection
 from gradweave.schedulers.flows.messages import Messages
 from gradweave.schedulers.flows.orbits import Quotient
 from gradweave.schedulers.flows.parts import MessageParts, divided, parts_of, transfers_of
+from gradweave.schedulers.flows.rounds_in_time import rounds_by_events
 from gradweave.schedulers.flows.rounds_kernel import Transfers, rounds_of
-from gradweave.schedulers.ordering.justification import rounds_by_events
 from gradweave.schedulers.ordering.lower import lower
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COPY, DEMAND, Provenance, Schedule, take_rows
