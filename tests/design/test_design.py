@@ -9,7 +9,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.design import candidates, design, every_network
-from gradweave.design.graphs import best_circulants, circulant_score, improved, score
+from gradweave.design.graphs import best_circulants, circulant_score, score, with_links_swapped
 from gradweave.errors import OptionError
 from gradweave.stop import Interrupt
 from gradweave.topology import Link
@@ -124,7 +124,7 @@ def test_swaps_find_the_best_known_small_graphs(nodes, degree, mean):
     graph = nx.random_regular_graph(degree, nodes, seed=2)
     bound = every_network(nodes, degree, "1MB", Link())
     least = (bound.hops, nodes * bound.total_hops)
-    pairs = improved(np.array(graph.edges), nodes, least, np.random.default_rng(0))
+    pairs = with_links_swapped(np.array(graph.edges), nodes, least, np.random.default_rng(0))
     better = nx.Graph(pairs.tolist())
     assert dict(better.degree) == dict(graph.degree)
     assert by_networkx(better)[1] == pytest.approx(nodes * (nodes - 1) * mean)

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 
 from gradweave.design.bound import every_network
-from gradweave.design.graphs import best_circulants, improved, score
+from gradweave.design.graphs import best_circulants, score, with_links_swapped
 from gradweave.errors import OptionError
 from gradweave.topology.families.family import spec_name
 from gradweave.topology.families.random_graph import connected_random_graph
@@ -131,7 +131,7 @@ def _swapped(servers: int, degree: int, seed: int) -> Topology:
     random, name = np.random.default_rng(seed), f"random graph with swapped links, seed {seed}"
     pairs = connected_random_graph(name, servers, degree, random)
     bound = every_network(servers, degree, 1.0, Link())
-    pairs = improved(pairs, servers, (bound.hops, servers * bound.total_hops), random)
+    pairs = with_links_swapped(pairs, servers, (bound.hops, servers * bound.total_hops), random)
     return switch_graph(name, servers, 0, pairs, None)
 
 

@@ -101,7 +101,7 @@ def _sets_of_jumps(
         yield (*sorted(drawn.tolist()), *middle)
 
 
-def improved(
+def with_links_swapped(
     pairs: NDArray[np.int64], nodes: int, least: Score, random: np.random.Generator
 ) -> NDArray[np.int64]:
     """Exchanges the ends of two links while that does not worsen diameter and total distance.
