@@ -69,7 +69,7 @@ def best_circulants(
 
     Args:
         n: number of nodes, at least 3.
-        degree: links of each node at most, at least 2; if odd, only an even n can use the last one.
+        degree: links of each node at most, at least 2; if odd, the last link needs an even n.
         most: circulants returned.
         random: draws sets of jumps if there are too many.
     """

@@ -203,13 +203,10 @@ def simple_plans(wiring: Wiring) -> list[Decisions]:
         wiring: the network and the gradient.
     """
     even_plan, plans = plain(wiring), []
-    for sharpness, near, fewer in TUNING.simple_plans:
+    places = [WHOLE.index(name) for name in ("sharpness", "near", "fewer")]
+    for plan in TUNING.simple_plans:
         whole = even_plan.whole.copy()
-        whole[[WHOLE.index("sharpness"), WHOLE.index("near"), WHOLE.index("fewer")]] = (
-            sharpness,
-            near,
-            fewer,
-        )
+        whole[places] = plan
         plans.append(even_plan._replace(whole=whole))
     return plans
 

@@ -55,13 +55,14 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
     for number in range(draws):
         if stop.reached():
             return best
-        if number < len(starts):
-            plan = starts[number]
-        else:
+        drawn = number >= len(starts)
+        if drawn:
             moved = zip(parent, noise(graph, rng), strict=True)
             plan = Decisions(*(rounded(a + spread * b) for a, b in moved))
+        else:
+            plan = starts[number]
         seconds = decode(wiring, proposal_of(wiring, plan), draw_s).seconds
-        if number >= len(starts):
+        if drawn:
             longer = TUNING.longer if seconds < least else TUNING.longer**-0.25
             spread = max(spread * longer, TUNING.least_spread)
         if seconds < least:

@@ -69,11 +69,11 @@ class Tuning:
         (0.0, 0.6, 0.0),
         (-0.7, 0.0, -1.1),
     )
-    """Decisions sharpness, near and fewer of plans that are tried before random ones. Of 36 on 18
-    networks, chosen one after the other so that the best of them is as fast as possible on
-    average."""
+    """Decisions sharpness, near and fewer of the plans that are tried before random plans. They are
+    a greedy choice from 36 plans: each lowers the mean time of the best plan on 18 networks as far
+    as possible."""
     started: float = 0.4
-    """Most draws spent on these, as a part of all."""
+    """Largest share of the draws that is spent on the policy's plan and on these."""
     spread: float = 0.3
     """Initial standard deviation of a drawn decision, as in training."""
     least_spread: float = 0.05

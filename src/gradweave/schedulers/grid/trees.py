@@ -42,7 +42,8 @@ class Composed:
     def dependencies(self, stages: list[int]) -> "Trees":
         """The transfers of each part, stage by stage, with one for each server.
 
-        Those of a root, over no link, follow all sums that it receives, and precede its copies.
+        The transfers of a root pass no link; they follow all sums that the root receives, and
+        precede the copies that it sends.
 
         Args:
             stages: 0 for a reduce-scatter, 1 for an all-gather, or both.

@@ -50,7 +50,7 @@ def while_it_pays(
     """Tries numbers of pieces in turn, for as long as that pays; returns the fewest seconds.
 
     Args:
-        numbers: the numbers, each about twice the one before.
+        numbers: the numbers, each about twice its predecessor.
         seconds_of: the seconds with a number of pieces, given the fewest seconds so far; or None
             if there are too many pieces.
         fastest: seconds without any of these numbers.

@@ -33,7 +33,7 @@ class Box:
     wiring: Wiring = dataclasses.field(default_factory=dict)
     """Direct links."""
     nic_bytes_per_s: float | None = None
-    """Of the network card of each GPU; None if GPUs share cards."""
+    """Bandwidth of each GPU's network card; None if several GPUs share a card."""
     positions: Sequence[tuple[float, float]] = ()
     """Where to draw the GPUs of a box with direct links."""
 

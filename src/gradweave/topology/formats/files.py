@@ -312,7 +312,7 @@ def _read_edges(content: bytes, name: str) -> Topology | HostTree:
     text = _text(content)
     if is_simai(text, whole=True):
         return parse_simai(text, name)
-    if is_ibnetdiscover(text):
+    if is_ibnetdiscover(text[:_HEAD_BYTES]):
         return parse_ibnetdiscover(text, name)
     if name.lower().endswith(".txt") and are_launch_hosts(text):
         return parse_launch_hosts(text)

@@ -64,10 +64,10 @@ def design(
 ) -> None:
     """Compare networks of directly linked servers.
 
-    SERVERS have at most DEGREE links each; SIZE is that of the gradient whose all-reduce is to be
-    fast. Candidates are tori, rings, hypercubes, HyperX, Slim Fly, Xpander, the best circulants, a
-    random graph and one with swapped links, of exactly so many servers. The first line bounds all
-    networks.
+    SERVERS have at most DEGREE links each; SIZE is the size of the gradient. Candidates are tori,
+    rings, hypercubes, HyperX, Slim Fly, Xpander, the best circulants, a random graph and a random
+    graph with swapped links, of exactly that many servers, ranked by the time of an all-reduce. The
+    first line bounds all networks.
     """
     writable(output, ".json", ".graphml")
     if degree == 1 and servers > 2:
@@ -133,7 +133,7 @@ def _notes(found: Design, output: Path | None) -> list[str]:
         notes.append(
             f"{name} is {100 * gain:.1f}% faster than {simple}"
             if gain > ROUNDING
-            else f"none is faster than {simple}"
+            else f"no candidate is faster than {simple}"
         )
     notes.append(
         f"no network can be more than {100 * (best.seconds / found.bound.seconds - 1):.1f}% faster "
