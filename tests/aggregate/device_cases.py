@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import gradweave as gw
 from gradweave import aggregate
+from gradweave.aggregate import decentralized
 from gradweave.aggregate.local.updates import counted
 from gradweave.errors import OptionError, ScheduleError
 
@@ -285,7 +286,7 @@ TALKS = [("irregular", 1), ("ring", 2)]
     ],
 )
 def test_compressed_methods_by_hand(method, compressor, mixing, local_steps):
-    make = getattr(aggregate, method)
+    make = getattr(decentralized, method)
     c, w = COMPRESSORS[compressor], MIXINGS[mixing]
     optimizer = make(optax.sgd(RATE), w, c, local_steps=local_steps, seed=SEED)
     x, sent = trained(optimizer)
