@@ -28,11 +28,12 @@ def to_rank_order(
     """Writes which host has which rank.
 
     ``hostfile``: for mpirun and MPICH's hydra, one line per host. ``rankfile``: for mpirun
-    ``--map-by rankfile:file=FILE``. ``slurm``: for ``SLURM_HOSTFILE``, with ``srun
-    --distribution=arbitrary``. ``torchrun``: each host's ``--node-rank``, since a rendezvous orders
-    hosts by name. ``jax``: JSON with the permutation of ``jax.devices()``, which are in order of
-    id, for ``jax.make_mesh``. ``mlx``: for ``mlx.launch --hostfile``, whose ring rejects hosts
-    without addresses; a warning names them.
+    ``--map-by rankfile:file=FILE``. ``seq``: for mpirun ``--map-by seq``, one line per rank.
+    ``slurm``: the same for ``SLURM_HOSTFILE``, with ``srun --distribution=arbitrary``.
+    ``torchrun``: each host's ``--node-rank``, since a rendezvous orders hosts by name. ``jax``:
+    JSON with the permutation of ``jax.devices()``, which are in order of id, for
+    ``jax.make_mesh``. ``mlx``: for ``mlx.launch --hostfile``, whose ring rejects hosts without
+    addresses; a warning names them.
 
     Args:
         topology: the network.
@@ -183,6 +184,7 @@ def _once(format: str, hosts: list[str]) -> None:
 _WRITERS: dict[str, Callable[[Topology, Sequence[int], list[str], list[str]], str]] = {
     "hostfile": _hostfile,
     "rankfile": _rankfile,
+    "seq": _slurm,
     "slurm": _slurm,
     "torchrun": _torchrun,
     "jax": _jax,

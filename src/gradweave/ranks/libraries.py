@@ -29,7 +29,7 @@ from gradweave.topology.topology import Topology
 
 LIBRARIES = {"gloo": "gloo", "nccl": "nccl", "openmpi": "mpi"}
 """The runtime whose profile has the message costs of each library."""
-_NCCL_STEP_BYTES = 1 << 19
+NCCL_STEP_BYTES = 1 << 19
 """Bytes that NCCL sends at a time: its buffer of 4 MiB (``NCCL_BUFFSIZE``) in 8 steps
 (``NCCL_STEPS``)."""
 _MOST_PARTS = 16
@@ -167,7 +167,7 @@ def own_all_reduces(
     )
     taken = [fitting]
     if library == "nccl":
-        parts = math.ceil(gradient_bytes / 2 / _NCCL_STEP_BYTES)
+        parts = math.ceil(gradient_bytes / 2 / NCCL_STEP_BYTES)
         parts = min(max(parts, 1), _MOST_PARTS)
         taken.append(dataclasses.replace(fitting, scheduler="double_tree", parts=parts))
     return tuple(_with_costs(library, one, profile, gradient_bytes) for one in taken)

@@ -89,6 +89,27 @@ def pattern_of(phases: Sequence[Phase]) -> Pattern:
     )
 
 
+def phases_of(pattern: Pattern) -> list[Phase]:
+    """The phases of a pattern; the inverse of `pattern_of`.
+
+    Args:
+        pattern: flows in consecutive phases.
+    """
+    bounds = zip(pattern.first[:-1].tolist(), pattern.first[1:].tolist(), strict=True)
+    return [
+        Phase(
+            pattern.source[begin:end].astype(np.int64),
+            pattern.target[begin:end].astype(np.int64),
+            pattern.size[begin:end].astype(np.float64),
+            float(pattern.piece[number]),
+            float(pattern.times[number]),
+            bool(pattern.is_ring[number]),
+            int(pattern.rings[number]),
+        )
+        for number, (begin, end) in enumerate(bounds)
+    ]
+
+
 def routes_of(topology: Topology) -> Routes:
     """The routes of all pairs, as the textbook strategies use them.
 

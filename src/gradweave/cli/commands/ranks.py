@@ -20,6 +20,7 @@ from gradweave.cli.options import (
     time_limit_option,
     writable,
 )
+from gradweave.cli.tables import TableRequest, table_options
 from gradweave.errors import OptionError, SpecError
 from gradweave.export.rank_order import ORDER_FORMATS, save_rank_order, to_rank_order
 from gradweave.export.rankfile import hosts_of_servers, parse_hosts
@@ -57,7 +58,18 @@ class _RankSizes(SizesType):
             raise SpecError(str(error)) from None
 
 
-@command(examples=["cluster.hosts --bandwidth 10Gbit/s --output hosts.txt"])
+def _with_table(function: Any) -> Any:
+    for option in reversed(table_options):
+        function = option(function)
+    return function
+
+
+@command(
+    examples=[
+        "cluster.hosts --bandwidth 10Gbit/s --output hosts.txt",
+        "cluster.hosts --oversubscription 4 --table openmpi --output rules.conf",
+    ]
+)
 @click.argument("network")
 @click.option(
     "--for",
@@ -110,6 +122,7 @@ class _RankSizes(SizesType):
     type=click.Choice(ORDER_FORMATS),
     help="Format of the file.  [default: hostfile]",
 )
+@_with_table
 @json_option
 def ranks(
     network: str,
@@ -125,15 +138,43 @@ def ranks(
     time_limit: float | None,
     output: Path | None,
     format_: str | None,
+    table_format: str | None,
+    numbered: str | None,
+    measured: Path | None,
+    base: Path | None,
+    local_ranks: int | None,
     as_json: bool,
     **lost: Unpack[FaultOptions],
 ) -> None:
     """Find the rank order in which a stock library is fastest.
 
+    With --table, find its fastest algorithms by size instead.
+
     NETWORK is a specification, a network's file, or a list of hosts: Slurm's topology.conf or
     topology.yaml, topograph's JSON, or lines such as rack1:node7.
     """
     writable(output)
+    if table_format is not None:
+        for option, value in (("format", format_), ("mesh", mesh), ("addresses", addresses)):
+            if value is not None:
+                raise OptionError(f"--{option}: has no place in a table; remove it or --table")
+        request = TableRequest(table_format, numbered, measured, base, local_ranks, runtime, output)
+        with Progress(f"predicting algorithms on {network}"):
+            topology = faults(lost).apply_to(_network(network, bandwidth, oversubscription))
+            if hosts is not None:
+                topology = _named(topology, hosts_of_servers(topology, parse_hosts(hosts)))
+            largest = 25e6 if isinstance(sizes, dict) else max(sizes)
+            found = request.made(topology, largest, seed)
+        request.show(found, as_json=as_json)
+        return
+    for option, value in {
+        "numbered": numbered,
+        "measured": measured,
+        "base": base,
+        "local-ranks": local_ranks,
+    }.items():
+        if value is not None:
+            raise OptionError(f"--{option}: expected --table with it; give both")
     if format_ is not None and output is None:
         raise OptionError("--format: expected --output with it; give both")
     ips = None if addresses is None else [ip.strip() for ip in addresses.split(",")]
