@@ -20,8 +20,8 @@
             └── NotFiniteError   a training whose parameters or gradients are no longer finite
 
 The command line turns `Negative` into exit status 1 and every other `GradweaveError` into 2
-(`exit_status`). Ambiguous input is accepted with an `InputWarning`; a bound that lacks its expected
-certificate, with a `CertificateWarning`.
+(`exit_status`). Ambiguous input is accepted with an `InputWarning`, incomplete input with an
+`AssumedWarning`; a bound that lacks its expected certificate, with a `CertificateWarning`.
 """
 
 from typing import Any
@@ -112,6 +112,10 @@ class InputWarning(UserWarning):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*map(_shown, args))
+
+
+class AssumedWarning(InputWarning):
+    """An assumption about something that a file does not state, with its source."""
 
 
 class CertificateWarning(UserWarning):

@@ -75,7 +75,7 @@ def test_where_processors_decide_it_says_so(gradweave, hosts):
         (["ranks", "star:4", "--format", "slurm"], "give both"),
         (["ranks", "star:4", "--output", "x"], "have no names to use as hosts"),
         (["ranks", "star:4", "--hosts", "a,b", "--output", "x"], "one for each of the 4 servers"),
-        (["ranks", "star:4", "--bandwidth", "1Gbit/s"], "star:4: unknown kind of file"),
+        (["ranks", "star:4", "--bandwidth", "1Gbit/s"], "--bandwidth: expected a FILE with it"),
         (
             ["ranks", "star:4", "--addresses", "10.0.0.1", "--output", "x"],
             "expected --format mlx with it",

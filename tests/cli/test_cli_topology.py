@@ -18,6 +18,63 @@ def test_a_network_is_described(gradweave, here):
     assert any(line.startswith("links: 2 of 1 Gbit/s, latency 2 ms") for line in lines)
 
 
+NODE = """\
+GPU0 GPU1 NIC0 CPU Affinity NUMA Affinity
+GPU0  X   NV4 PIX 0-15 0
+GPU1 NV4  X   SYS 16-31 1
+NIC0 PIX SYS  X
+NIC Legend:
+  NIC0: mlx5_0
+"""
+FABRIC = 'Switch\t40 "S-00000000000000a1"\t# "leaf1" enhanced port 0 lid 7 lmc 0\n' + "".join(
+    f'[{host}]\t"H-00000000000000c{host}"[1](c{host}) \t# "node{host} mlx5_0" lid 9 4x{speed}\n'
+    for host, speed in enumerate(("NDR", "NDR", "HDR", "NDR"))
+)
+
+
+def test_two_files_are_one_network_with_its_bound_and_what_stands_out(gradweave, here):
+    (here / "node.txt").write_text(NODE)
+    (here / "fabric.out").write_text(FABRIC)
+    shown = ("topology", "show", "node.txt", "fabric.out")
+    lines = gradweave(*shown, "--size", "1GB", "--output", "net.json").stdout.splitlines()
+    assert lines[0].startswith("node.txt+fabric.out: 8 servers, ")
+    assert lines[1:3] == [
+        "source: node.txt, read as nvidia-smi topo -m",
+        "source: fabric.out, read as ibnetdiscover",
+    ]
+    [assumed] = [line for line in lines if line.startswith("assumed: ")]
+    assert "node.txt is assumed for all 4 hosts" in assumed and "20 GB/s per NVLink" in assumed
+    [bound] = [line for line in lines if line.startswith("all-reduce of 1 GB: at least ")]
+    assert " for schedules that " in bound or " for every schedule: " in bound
+    odd = "link node2/nic0→leaf1 has 200 Gbit/s, its 3 siblings at leaf1 have 400 Gbit/s"
+    assert f"stands out: {odd}" in lines and lines[-1] == "written to net.json"
+    again = gradweave("topology", "show", "node.txt+fabric.out", "--json").json
+    assert again["format"] == "nvidia_topo+ibnetdiscover" and again["stands_out"] == [odd]
+    assert [one["file"] for one in again["files"]] == ["node.txt", "fabric.out"]
+    assert again["bound"]["gradient_bytes"] == 10**8 and again["bound"]["seconds"] > 0
+    assert gradweave("topology", "show", "net.json", "--json").json["servers"] == 8
+
+
+def test_assumed_links_of_hosts_are_said_and_set(gradweave, here):
+    (here / "hosts.hosts").write_text("r1:a\nr1:b\nr2:c\nr2:d\n")
+    shown = ("topology", "show", "hosts.hosts")
+    assumed = gradweave(*shown, "--json").json["assumed"]
+    assert len(assumed) == 1 and assumed[0].startswith("100 Gbit/s for the link of each host")
+    given = gradweave(*shown, "--bandwidth", "8Gbit/s", "--oversubscription", "2", "--json").json
+    kinds = {one["bandwidth_bytes_per_s"] for one in given["link_kinds"]}
+    assert kinds == {1e9} and given["assumed"] == []
+
+
+def test_files_that_do_not_fit_are_refused(refused, here):
+    (here / "node.txt").write_text(NODE)
+    (here / "cut.txt").write_text(NODE[:80])
+    said = refused("topology", "show", "node.txt", "node.txt")
+    assert "is given twice" in said
+    assert "line 3: GPU1: expected 3 entries, got 2" in refused("topology", "show", "cut.txt")
+    assert "for lists of hosts" in refused("topology", "show", "node.txt", "--bandwidth", "1Gbit/s")
+    assert "No such file" in refused("topology", "show", "node.txt", "nowhere.out")
+
+
 def test_faults_and_groups_are_counted(gradweave):
     slow = gradweave("topology", "show", "ring:4", "--slow", "0-1=0.5", "--json").json
     assert slow["format"] == "specification" and len(slow["link_kinds"]) == 2

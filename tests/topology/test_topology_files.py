@@ -516,12 +516,6 @@ def test_speeds_that_cannot_be_read_are_refused(edge, reason):
         gt.from_networkx(zoo(edge))
 
 
-def test_networks_of_sndlib_are_refused(tmp_path):
-    text = '<network xmlns="http://sndlib.zib.de/network" version="1.0"><meta/></network>'
-    with pytest.raises(FileError, match="is a network of SNDlib, whose capacities have no unit"):
-        load_text(tmp_path, text, ".xml")
-
-
 def test_the_last_of_parallel_links_does_not_count_alone(tmp_path):
     links = [{"source": 0, "target": 1, "bandwidth": f"{rate}Gbit/s"} for rate in (1, 10)]
     data = {"nodes": [{"id": 0}, {"id": 1}], "links": links}

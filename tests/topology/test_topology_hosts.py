@@ -133,7 +133,7 @@ def test_blocks_become_larger_ones(tmp_path):
         ("t.conf", "SwitchName=a Nodes=b,c\nBlockName=d Nodes=e", "line 2: a block beside switch"),
         ("t.conf", "BlockName=d Nodes=e,f\nBlockSizes=0", "line 2: expected sizes of blocks"),
         ("t.conf", "BlockName=d Nodes=e,f\nBlockSizes=4,6", "each a multiple of the one before"),
-        ("t.yaml", "- topology: a\n  flat: true\n", "expected a topology with tree or block"),
+        ("t.yaml", "- topology: a\n  flat: true\n", "expected a topology with tree, block"),
         ("t.yaml", "- topology: a\n  tree: {switches: 3}\n", "topology a: switches: expected a"),
         ("t.yaml", "- topology: a\n  tree: {switches: [3]}\n", r"switches\[0\]: expected keys"),
         ("t.yaml", "- topology: a\n  tree: {switches: [{switch: s}]}\n", "expected switch and"),

@@ -1,5 +1,6 @@
 """Options that several commands share, and checks of their values."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,11 +9,20 @@ from typing import Any, ParamSpec, TypedDict, TypeVar
 import click
 from click.core import ParameterSource
 
+from gradweave.cli.console import warn
 from gradweave.errors import FileError, OptionError, SpecError
+from gradweave.topology.formats.files import parts_of
+from gradweave.topology.formats.host_tree import HostLinks
+from gradweave.topology.formats.readers import SUFFIXES
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec as network_from_spec
-from gradweave.topology.topology import Topology
-from gradweave.topology.units import parse_size, parse_sizes
+from gradweave.topology.topology import Link, Topology
+from gradweave.topology.units import (
+    ambiguous_bandwidth,
+    parse_bandwidth,
+    parse_size,
+    parse_sizes,
+)
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -131,6 +141,38 @@ def faults(given: FaultOptions) -> Faults:
 def network_of(spec: str, given: FaultOptions) -> Topology:
     """The network of a specification or file, with its faults applied."""
     return faults(given).apply_to(network_from_spec(spec))
+
+
+def host_links(bandwidth: str | None, oversubscription: float | None) -> HostLinks | None:
+    """The links that ``--bandwidth`` and ``--oversubscription`` state; None without either."""
+    if bandwidth is None and oversubscription is None:
+        return None
+    link = Link()
+    if bandwidth is not None:
+        if doubt := ambiguous_bandwidth(bandwidth):
+            warn(f"--bandwidth: {doubt}")
+        link = dataclasses.replace(link, bandwidth_bytes_per_s=parse_bandwidth(bandwidth))
+    return HostLinks(link, 1.0 if oversubscription is None else oversubscription)
+
+
+def network_files(text: str, links: HostLinks | None) -> list[str]:
+    """The files that an argument names, joined by ``+`` if there are several.
+
+    Args:
+        text: the argument.
+        links: what options state about the links of files.
+
+    Returns:
+        No files if the argument is a specification.
+
+    Raises:
+        OptionError: it is a specification, and links are given.
+    """
+    is_file = Path(text).is_file() or Path(text).suffix.lower() in SUFFIXES
+    files = parts_of(text) or ([text] if is_file else [])
+    if not files and links is not None:
+        raise OptionError("--bandwidth: expected a FILE with it; a specification has its own")
+    return files
 
 
 def writable(path: Path | None, *suffixes: str) -> None:

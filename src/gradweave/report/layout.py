@@ -167,11 +167,11 @@ def _family(name: str, most_nodes: int) -> Topology | None:
     """The network of a family that a name specifies, unless it has too many nodes."""
     if len(name) > 200 or not _FAMILY_SPEC.match(name) or _specified_nodes(name) > most_nodes:
         return None
-    from gradweave.topology.formats.files import SUFFIXES
+    from gradweave.topology.formats.readers import SUFFIXES
     from gradweave.topology.spec import from_spec
 
-    if Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():
-        return None
+    if "+" in name or Path(name).suffix.lower() in SUFFIXES or Path(name).is_file():
+        return None  # the name of a file: it may come from a stranger's file, so nothing is read
     try:
         return from_spec(name, installed=False)  # a name in a file must not run plugins' code
     except GradweaveError:

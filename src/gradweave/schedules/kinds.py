@@ -4,7 +4,8 @@ import zlib
 from pathlib import Path
 
 from gradweave.errors import FileError
-from gradweave.topology.formats.files import SUFFIXES
+from gradweave.topology.formats.files import parts_of
+from gradweave.topology.formats.readers import SUFFIXES
 from gradweave.topology.formats.simai import is_simai
 
 SCHEDULES = (".json", ".json.gz")
@@ -18,6 +19,8 @@ def is_schedule_file(what: str) -> bool:
     The suffix decides for JSON that is neither.
     """
     path = Path(what)
+    if parts_of(what):
+        return False
     if not path.is_file():
         return what.endswith(SCHEDULES) or path.is_dir()
     head = _head(path)

@@ -40,7 +40,8 @@ from gradweave.topology.families.slim_fly import slim_fly
 from gradweave.topology.families.star import star
 from gradweave.topology.families.torus import mesh, torus
 from gradweave.topology.families.xpander import xpander
-from gradweave.topology.formats.files import SUFFIXES, read
+from gradweave.topology.formats.files import parts_of, read, read_together
+from gradweave.topology.formats.readers import SUFFIXES
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import (
     ambiguous_bandwidth,
@@ -95,7 +96,8 @@ def from_spec(text: str, *, installed: bool = True) -> Topology:
     ``capacity=2`` and ``overhead=20us``.
 
     Args:
-        text: a specification, or the path of an existing file or one with a topology file's suffix.
+        text: a specification, or the path of an existing file or one with a topology file's suffix;
+            paths joined by ``+`` are files of hosts' insides and of their fabric.
         installed: whether families from installed packages also count; they must not if the text
             comes from a file.
 
@@ -110,6 +112,8 @@ def from_spec(text: str, *, installed: bool = True) -> Topology:
     >>> from_spec("ring:8,bandwidth=10Gbit/s").name
     'ring:n=8,bandwidth=10Gbit/s'
     """
+    if parts := parts_of(text):
+        return read_together(parts)
     if os.path.isfile(text) or Path(text).suffix.lower() in SUFFIXES:
         return read(text)
     if re.search(r"[/\\.]", text.partition(":")[0]):

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import click
 
-from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table, warn
+from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table
 from gradweave.cli.groups import command
 from gradweave.cli.meshes import mesh_axes, of_axes
 from gradweave.cli.options import (
@@ -15,7 +15,9 @@ from gradweave.cli.options import (
     SizesType,
     fault_options,
     faults,
+    host_links,
     json_option,
+    network_files,
     seed_option,
     time_limit_option,
     writable,
@@ -27,15 +29,12 @@ from gradweave.export.rankfile import hosts_of_servers, parse_hosts
 from gradweave.ranks.libraries import LIBRARIES
 from gradweave.ranks.search import Order, optimize
 from gradweave.simulator.runtime import NAMES
-from gradweave.topology.formats.files import read
-from gradweave.topology.formats.host_tree import HostLinks
+from gradweave.topology.formats.files import read_together
 from gradweave.topology.spec import from_spec
-from gradweave.topology.topology import Link, Topology
+from gradweave.topology.topology import Topology
 from gradweave.topology.units import (
-    ambiguous_bandwidth,
     format_seconds,
     format_size,
-    parse_bandwidth,
     parse_size,
 )
 
@@ -221,15 +220,9 @@ def ranks(
 
 def _network(text: str, bandwidth: str | None, oversubscription: float | None) -> Topology:
     """The network; for a list of hosts, with the given bandwidth and oversubscription."""
-    if bandwidth is None and oversubscription is None:
-        return from_spec(text)
-    link = Link()
-    if bandwidth is not None:
-        if doubt := ambiguous_bandwidth(bandwidth):
-            warn(f"--bandwidth: {doubt}")
-        link = dataclasses.replace(link, bandwidth_bytes_per_s=parse_bandwidth(bandwidth))
-    given = HostLinks(link, 1.0 if oversubscription is None else oversubscription)
-    return read(text, host_links=given)
+    given = host_links(bandwidth, oversubscription)
+    files = network_files(text, given)
+    return read_together(files, given) if files else from_spec(text)
 
 
 def _named(topology: Topology, hosts: list[str]) -> Topology:

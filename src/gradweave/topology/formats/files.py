@@ -1,9 +1,8 @@
-"""Topology files: GraphML, JSON, YAML, CSV, edge lists, hosts; of NCCL, InfiniBand, SimAI."""
+"""Topology files: read, alone or several together, and written."""
 
-import functools
-import io
+import contextlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +10,15 @@ import numpy as np
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError, InputWarning
-from gradweave.topology.formats.attributes import reject_misspelt, shown
-from gradweave.topology.formats.csv_links import parse_csv, write_csv
-from gradweave.topology.formats.edge_list import parse_edge_list, write_edge_list
-from gradweave.topology.formats.graph import from_networkx, to_networkx
-from gradweave.topology.formats.host_lines import are_host_lines, parse_host_lines
+from gradweave.topology.formats.box import Box
+from gradweave.topology.formats.cables import Cables
+from gradweave.topology.formats.csv_links import write_csv
+from gradweave.topology.formats.edge_list import write_edge_list
+from gradweave.topology.formats.graph import to_networkx
 from gradweave.topology.formats.host_tree import HostLinks, HostTree
-from gradweave.topology.formats.ibnetdiscover import is_ibnetdiscover, parse_ibnetdiscover
-from gradweave.topology.formats.launch_hosts import (
-    are_launch_hosts,
-    only_launch_hosts,
-    parse_launch_hosts,
-)
-from gradweave.topology.formats.msccl_json import topology_from_msccl
-from gradweave.topology.formats.nccl_xml import parse_xml, topology_from_nccl_xml
-from gradweave.topology.formats.object import topology_from_object
-from gradweave.topology.formats.simai import is_simai, parse_simai
-from gradweave.topology.formats.slurm import is_slurm_yaml, parse_slurm_conf, slurm_tree
-from gradweave.topology.formats.topograph import is_topograph, topograph_tree
-from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
+from gradweave.topology.formats.joined import joined
+from gradweave.topology.formats.readers import READERS, SUFFIXES, Found, format_by_content
+from gradweave.topology.formats.yaml_data import write_yaml
 from gradweave.topology.topology import LINK_PROPERTIES, Topology
 
 if TYPE_CHECKING:
@@ -37,25 +26,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 << 20
 """Largest topology file read: 64 MiB."""
-
-SUFFIXES = {
-    ".graphml": "graphml",
-    ".json": "json",
-    ".yaml": "yaml",
-    ".yml": "yaml",
-    ".csv": "csv",
-    ".edges": "edges",
-    ".edgelist": "edges",
-    ".txt": "edges",
-    ".xml": "xml",
-    ".conf": "slurm",
-    ".hosts": "hosts",
-}
-"""The format of a file by its suffix; for JSON, YAML, edge lists and XML, content decides
-further."""
-_HEAD_BYTES = 1 << 16
-"""Bytes read from the start of a file to recognise its format."""
-_NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
 
 
 def read(
@@ -69,53 +39,148 @@ def read(
             file, whose network it is, or msccl's), ``"yaml"`` (the same, written in YAML),
             ``"csv"``, ``"edges"``, ``"nccl_xml"`` (see
             `topology_from_nccl_xml`), ``"nccl_xml_with_network"`` (network cards too),
-            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"``, ``"simai"``,
-            ``"ibnetdiscover"`` (either form), ``"slurm"`` (topology.conf) or ``"hosts"`` (lines
-            such as ``rack1:node7``, or a launcher's list of hosts). JSON and YAML may also be
-            topograph's and Slurm's topology.yaml. If not given, by suffix and content; hostfiles
-            and the files of ibnetdiscover, SimAI and ns-3 may have any name.
-        host_links: the links of hosts, which Slurm, topograph and lines of hosts do not tell; those
-            of `HostLinks` if not given.
+            ``"nccl_xml_nvlink_only"`` (no PCIe), ``"msccl_json"``, ``"simai"``, ``"slurm"``
+            (topology.conf), ``"hosts"`` (lines such as ``rack1:node7``, or a launcher's list of
+            hosts), or a name in `gradweave.topology.formats.readers.TEXTS`. JSON and YAML may also
+            be of the formats in ``DATA`` there. If not given, by content and else by suffix.
+        host_links: the links of hosts, which lists of hosts do not tell, and the bandwidth of
+            cables without a speed; those of `HostLinks` if not given.
 
     Raises:
         FileError: the file cannot be read, is larger than 64 MiB or does not describe a network;
             one line.
     """
+    with one_line(path):
+        return network_of(find(path, format), name_of(path), host_links)
+
+
+def read_together(paths: Sequence[str | Path], host_links: HostLinks | None = None) -> Topology:
+    """Reads one network from the files of hosts' insides and of fabrics; see `joined`.
+
+    Args:
+        paths: the files; the network's name is their paths, joined by ``+``.
+        host_links: as for `read`.
+
+    Raises:
+        FileError: as for `read` and `joined`.
+    """
+    return together(find_all(paths), host_links)
+
+
+def find_all(paths: Sequence[str | Path]) -> dict[str, Found]:
+    """The content of each file, by its name.
+
+    Args:
+        paths: the files, each once.
+
+    Raises:
+        FileError: as for `read`.
+    """
+    files: dict[str, Found] = {}
+    for path in paths:
+        if name_of(path) in files:
+            raise FileError(f"{_shown(Path(path))}: is given twice")
+        files[name_of(path)] = find(path)
+    return files
+
+
+def together(files: Mapping[str, Found], host_links: HostLinks | None = None) -> Topology:
+    """The network of the files' content.
+
+    Args:
+        files: as `find_all` gives it.
+        host_links: as for `read`.
+
+    Raises:
+        FileError: as for `joined`.
+    """
+    name = "+".join(files)
+    with one_line(name):
+        if len(files) > 1:
+            return joined(files, name, host_links)
+        [found] = files.values()
+        return network_of(found, name, host_links)
+
+
+def parts_of(name: str) -> list[str]:
+    """The files that a name such as ``node.txt+fabric.out`` stands for; none if it is no such name.
+
+    A file whose name contains ``+`` is one file.
+    """
+    parts = name.split("+")
+    several = len(parts) > 1 and not Path(name).is_file()
+    return parts if several and any(Path(part).is_file() for part in parts) else []
+
+
+def find(path: str | Path, format: str | None = None) -> Found:
+    """Reads the content of a file, before it becomes a network.
+
+    Args:
+        path: the file.
+        format: as for `read`.
+
+    Raises:
+        FileError: as for `read`.
+    """
     path = Path(path)
-    format = format_of(path, format)
-    reader = _READERS[format]
+    if format is not None:
+        _format(path, format, READERS, SUFFIXES)
     try:
         content = _read(path)
     except (OSError, ValueError) as error:
         raise FileError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
+    suffix = path.suffix.lower()
+    format = _format(path, format or format_by_content(content, suffix), READERS, SUFFIXES)
+    with one_line(path):
+        found = READERS[format](content, name_of(path))
+        return found if isinstance(found, Found) else Found(format, found)
+
+
+def network_of(found: Found, name: str, host_links: HostLinks | None = None) -> Topology:
+    """The network of a file's content.
+
+    Args:
+        found: the content.
+        name: the network's name.
+        host_links: as for `read`.
+
+    Raises:
+        FileError: the links have their own properties, and others were given.
+        TopologyError: such a network cannot exist.
+    """
+    content = found.content
+    if isinstance(content, HostTree | Cables):
+        return content.topology(name, host_links)
+    if host_links is not None:
+        raise FileError(
+            "bandwidth and oversubscription are for lists of hosts; these links have their own"
+        )
+    return content.topology(name) if isinstance(content, Box) else content
+
+
+def name_of(path: str | Path) -> str:
+    """The name of a file's network: its path.
+
+    Bytes of a path that are no UTF-8 become escapes, since no schedule's file can hold them.
+    """
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+@contextlib.contextmanager
+def one_line(path: str | Path) -> Iterator[None]:
+    """Makes one line of whatever goes wrong with a file."""
+    path = Path(path)
     try:
-        # Bytes of a path that are no UTF-8 become escapes, since no schedule's file can hold them.
-        name = str(path).encode(errors="backslashreplace").decode()
-        read = reader(content, name)
-        if isinstance(read, HostTree):
-            return read.topology(name, host_links)
-        if host_links is not None:
-            raise FileError(
-                "bandwidth and oversubscription are for lists of hosts; these links have their own"
-            )
-        return read
+        yield
     except GradweaveError as error:
-        raise FileError(f"{_shown(path)}: {error}") from error
+        begun = str(error).startswith(f"{_shown(path)}: ")
+        raise error if begun else FileError(f"{_shown(path)}: {error}") from error
     except InputWarning:  # where warnings are errors
         raise
     except Exception as error:
         # The libraries' parsers raise anything on a broken file: KeyError, TypeError, SyntaxError …
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise FileError(f"{_shown(path)}: not a readable topology file: {reason}") from error
-
-
-def format_of(path: Path, format: str | None = None) -> str:
-    """The format in which `load` reads a file: the given one, or by content and suffix.
-
-    Raises:
-        FileError: it is not known.
-    """
-    return _format(path, format or _by_content(path), _READERS)
 
 
 def save(topology: Topology, path: str | Path, format: str | None = None) -> None:
@@ -151,7 +216,7 @@ def save_graph(
         FileError: as for `save`.
     """
     path = Path(path)
-    writer = _WRITERS[_format(path, format, _WRITERS)]
+    writer = _WRITERS[_format(path, format, _WRITERS, SUFFIXES)]
     try:
         content = writer(topology, graph).encode()
     except FileError as error:
@@ -165,9 +230,11 @@ def _shown(path: Path) -> str:
     return str(path) if str(path).isprintable() else repr(str(path))
 
 
-def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
+def _format(
+    path: Path, format: str | None, known: Iterable[str], by_suffix: Mapping[str, str]
+) -> str:
     if format is None:
-        suffixes = {suffix: kind for suffix, kind in SUFFIXES.items() if kind in known}
+        suffixes = {suffix: kind for suffix, kind in by_suffix.items() if kind in known}
         format = suffixes.get(path.suffix.lower())
         if format is None:
             raise FileError(
@@ -179,23 +246,6 @@ def _format(path: Path, format: str | None, known: Iterable[str]) -> str:
             f"{_shown(path)}: unknown format {format!r:.40}; known are {', '.join(known)}"
         )
     return format
-
-
-def _by_content(path: Path) -> str | None:
-    """The format of files of any name, by their first lines: SimAI, ibnetdiscover, hostfiles."""
-    if path.suffix.lower() in SUFFIXES or not path.is_file():
-        return None
-    try:
-        with path.open("rb") as file:
-            text = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
-    except OSError:
-        return None
-    if is_simai(text):
-        return "simai"
-    if is_ibnetdiscover(text):
-        return "ibnetdiscover"
-    whole_lines = text if len(text) < _HEAD_BYTES else text.rpartition("\n")[0]
-    return "hosts" if only_launch_hosts(whole_lines) else None
 
 
 def _read(path: Path) -> bytes:
@@ -210,130 +260,6 @@ def _read(path: Path) -> bytes:
 def _is_symmetric(topology: Topology) -> bool:
     columns = [getattr(topology, field) for field in LINK_PROPERTIES]
     return all(np.array_equal(column, column[topology.opposite]) for column in columns)
-
-
-def _read_graphml(content: bytes, name: str) -> Topology:
-    import networkx as nx
-
-    parse_xml(content)  # rejects document types and entities, which networkx does not
-    return from_networkx(nx.read_graphml(io.BytesIO(content)), name)
-
-
-def _read_xml(content: bytes, name: str) -> Topology:
-    tag = str(parse_xml(content).tag)
-    if tag.endswith("}network") and "sndlib" in tag:
-        raise FileError(
-            "is a network of SNDlib, whose capacities have no unit; write its links as an edge "
-            "list with bandwidths, such as 155Mbit/s"
-        )
-    is_graphml = tag.endswith("}graphml")
-    return (_read_graphml if is_graphml else topology_from_nccl_xml)(content, name)
-
-
-def _read_json(content: bytes, name: str) -> Topology | HostTree:
-    return _from_data(_decoded(content), name)
-
-
-def _read_yaml(content: bytes, name: str) -> Topology | HostTree:
-    return _from_data(parse_yaml(content), name)
-
-
-def _from_data(data: Any, name: str) -> Topology | HostTree:
-    import networkx as nx
-
-    if is_slurm_yaml(data):
-        return slurm_tree(data)
-    if is_topograph(data):
-        return topograph_tree(data)
-    if isinstance(data, dict) and isinstance(data.get("topology"), dict):
-        data = data["topology"]
-    if isinstance(data, dict) and "msccl_type" in data:
-        return topology_from_msccl(data, name)
-    if not isinstance(data, dict) or not data.keys() & {"nodes", "servers"}:
-        raise FileError(
-            "expected nodes and links as networkx writes them (node-link), or servers, switches "
-            "and links"
-        )
-    if "servers" in data:
-        return topology_from_object({**data, "name": name})
-    edges = "edges" if "edges" in data else "links"
-    for key in ("nodes", edges):
-        if not isinstance(data.get(key), list):
-            raise FileError(f"{key}: expected a list")
-    reject_misspelt(data, _NODE_LINK)
-    graph = nx.node_link_graph(data, edges=edges)
-    if graph.number_of_edges() < len(data[edges]):
-        _refuse_lost_links(graph, nx.node_link_graph({**data, "multigraph": True}, edges=edges))
-    return from_networkx(graph, name)
-
-
-def _refuse_lost_links(graph: "nx.Graph", every: "nx.MultiGraph") -> None:
-    """Refuses parallel links in a file that declares none, since only the last would count."""
-    for source, target, data in every.edges(data=True):
-        if data != graph.edges[source, target]:
-            raise FileError(
-                f"link {shown(source)}→{shown(target)} is given twice with different properties; "
-                "parallel links need multigraph: true"
-            )
-
-
-def _read_msccl(content: bytes, name: str) -> Topology:
-    data = _decoded(content)
-    if not isinstance(data, dict):
-        raise FileError("expected an object with links, as msccl-tools writes it")
-    return topology_from_msccl(data, name)
-
-
-def _decoded(content: bytes) -> Any:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FileError(f"not valid JSON: {error}") from None
-    except RecursionError:
-        raise FileError("not valid JSON: nested too deeply") from None
-
-
-def _read_csv(content: bytes, name: str) -> Topology:
-    return from_networkx(parse_csv(_text(content)), name)
-
-
-def _read_slurm(content: bytes, name: str) -> HostTree:
-    return parse_slurm_conf(_text(content))
-
-
-def _read_hosts(content: bytes, name: str) -> HostTree:
-    text = _text(content)
-    return parse_launch_hosts(text) if are_launch_hosts(text) else parse_host_lines(text)
-
-
-def _read_edges(content: bytes, name: str) -> Topology | HostTree:
-    text = _text(content)
-    if is_simai(text, whole=True):
-        return parse_simai(text, name)
-    if is_ibnetdiscover(text[:_HEAD_BYTES]):
-        return parse_ibnetdiscover(text, name)
-    if name.lower().endswith(".txt") and are_launch_hosts(text):
-        return parse_launch_hosts(text)
-    if are_host_lines(text):
-        return parse_host_lines(text)
-    return from_networkx(parse_edge_list(text), name)
-
-
-def _read_ibnetdiscover(content: bytes, name: str) -> Topology:
-    return parse_ibnetdiscover(_text(content), name)
-
-
-def _read_simai(content: bytes, name: str) -> Topology:
-    return parse_simai(_text(content), name)
-
-
-def _text(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(f"not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _write_graphml(topology: Topology, graph: "nx.Graph") -> str:
@@ -362,22 +288,6 @@ def _node_link(graph: "nx.Graph") -> dict[str, Any]:
     return nx.node_link_data(graph, edges="links")
 
 
-_READERS: dict[str, Callable[[bytes, str], Topology | HostTree]] = {
-    "graphml": _read_graphml,
-    "json": _read_json,
-    "yaml": _read_yaml,
-    "csv": _read_csv,
-    "edges": _read_edges,
-    "xml": _read_xml,
-    "nccl_xml": topology_from_nccl_xml,
-    "nccl_xml_with_network": functools.partial(topology_from_nccl_xml, network=True),
-    "nccl_xml_nvlink_only": functools.partial(topology_from_nccl_xml, pcie=False),
-    "msccl_json": _read_msccl,
-    "simai": _read_simai,
-    "ibnetdiscover": _read_ibnetdiscover,
-    "slurm": _read_slurm,
-    "hosts": _read_hosts,
-}
 _WRITERS: dict[str, Callable[[Topology, "nx.Graph"], str]] = {
     "graphml": _write_graphml,
     "json": _write_json,

@@ -120,7 +120,8 @@ class HostTree:
                 switches[above[switch]] += up[switch]
         note = self.note
         if len(tops) > 1 and not (self.top_has_no_name and given):
-            note = _joined(tops, up, self.top_has_no_name)
+            joined = _joined(tops, up, self.top_has_no_name)
+            note = f"{note}; {joined}" if note else joined
         nodes = {node: number for number, node in enumerate([*self.hosts, *switches])}
         pairs = [(nodes[host], nodes[switch]) for host, switch in self.hosts.items()]
         pairs += [(nodes[switch], nodes[above[switch]]) for switch in up]

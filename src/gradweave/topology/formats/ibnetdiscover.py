@@ -14,11 +14,12 @@ Source: ibnetdiscover(8) of rdma-core.
 import re
 import warnings
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gradweave.errors import FileError, InputWarning
-from gradweave.topology.formats.graph import from_networkx
-from gradweave.topology.topology import MAX_NODES, Topology
+from gradweave.topology.formats.cables import Cable, Cables
+from gradweave.topology.topology import MAX_NODES
+from gradweave.topology.units import parse_bandwidth
 from gradweave.wording import counted
 
 GBITS_PER_LANE = {
@@ -103,7 +104,7 @@ def is_ibnetdiscover(text: str) -> bool:
     return any(_HEADER.match(line) or _PORT.match(line) for line in lines)
 
 
-def parse_ibnetdiscover(text: str, name: str) -> Topology:
+def parse_ibnetdiscover(text: str, name: str) -> Cables:
     """Reads a fabric: hosts are servers, and cables between the same two nodes add up.
 
     A host is the first word of its adapters' descriptions (``node1 mlx5_5``), so that all its
@@ -117,8 +118,6 @@ def parse_ibnetdiscover(text: str, name: str) -> Topology:
     Raises:
         FileError: a line is not understood, or no adapter has a host's name.
     """
-    import networkx as nx
-
     fabric = _read(text)
     switches = [guid for guid, kind in fabric.kind.items() if kind != "CA"]
     labels = _labels({guid: fabric.description[guid] for guid in switches})
@@ -144,15 +143,18 @@ def parse_ibnetdiscover(text: str, name: str) -> Topology:
     for guid, label in labels.items():
         if label in taken:
             labels[guid] = guid
-    graph: Any = nx.MultiGraph()
+    read = Cables()
     node = labels | {guid: host for guid, host in hosts.items() if host}
-    graph.add_nodes_from(dict.fromkeys(host for host in hosts.values() if host), kind="server")
-    graph.add_nodes_from(labels.values(), kind="switch")
+    read.hosts = dict.fromkeys(host for host in hosts.values() if host)
+    read.switches = dict.fromkeys(labels.values())
+    adapters = {guid: fabric.description[guid].partition(" ")[2].strip() for guid in hosts}
     for cable in fabric.cables.values():
-        ends = [node.get(guid) for guid in cable.ends]
-        if None not in ends and ends[0] != ends[1]:
-            graph.add_edge(*ends, bandwidth=f"{cable.gbits:g}Gbit/s")
-    return from_networkx(graph, name)
+        one, other = cable.ends
+        if one in node and other in node:
+            rate = parse_bandwidth(f"{cable.gbits:g}Gbit/s")
+            ports = adapters.get(one, ""), adapters.get(other, "")
+            read.add(Cable((node[one], node[other]), ports, rate))
+    return read
 
 
 def _read(text: str) -> _Fabric:

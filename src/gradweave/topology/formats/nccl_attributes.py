@@ -20,7 +20,11 @@ def gpu_link_mb_per_s(gpu: Any, kind: str, node: str) -> int:
         if "90a" in arch or arch == "910":
             return 36_000
         return 48_000 if re.match(r"(gfx)?9[45]", arch) else 24_000
-    capability = integer_attribute(gpu, node, "sm")
+    return nvlink_mb_per_s(integer_attribute(gpu, node, "sm"))
+
+
+def nvlink_mb_per_s(capability: int) -> int:
+    """MB/s of one NVLink of a GPU with this compute capability, such as 90."""
     return next((speed for least, speed in _NVLINK if capability >= least), _OLDEST_NVLINK)
 
 

@@ -10,12 +10,13 @@
 Bandwidths are those that NCCL and RCCL assume for each kind of link: lower than the peaks.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from gradweave.errors import FileError
-from gradweave.topology.formats.graph import from_networkx
+from gradweave.topology.formats.box import Box
 from gradweave.topology.formats.nccl_attributes import (
     attribute,
     cpu_link_mb_per_s,
@@ -25,10 +26,11 @@ from gradweave.topology.formats.nccl_attributes import (
     net_latency_s,
     pcie_mb_per_s,
 )
-from gradweave.topology.serving import serving_nodes
-from gradweave.topology.topology import DEVICE_OVERHEAD_S, Link, Topology
+from gradweave.topology.topology import Topology
 
-_MB = 10**6
+_LSTOPO = re.compile(
+    rb'^[^<]{0,9}(?:<\?xml[^>]{0,200}\?>\s*)?<!DOCTYPE topology SYSTEM "hwloc2?\.dtd">'
+)
 MAX_CPUS = 1024
 """Most processors accepted in a file."""
 MAX_CPUS_PER_HOST = 128
@@ -61,25 +63,48 @@ def topology_from_nccl_xml(
         FileError: naming the invalid element and attribute.
         TopologyError: such a network cannot exist.
     """
+    cpus = _system(content).findall("cpu")
+    racked = all(cpu.get("arch") == "arm64" for cpu in cpus)
+    if network is None:
+        network = pcie and not racked and len({cpu.get("host_hash", "") for cpu in cpus}) > 1
+    reader = _TopologyReader(pcie=pcie, network=network, one_nvswitch=racked)
+    return reader.read(cpus).topology(name)
+
+
+def read_nccl_xml(content: bytes, name: str) -> Topology | Box:
+    """Reads a file of one host as its inside, whose network cards a fabric's file may join.
+
+    Args:
+        content: the file's bytes.
+        name: the network's name.
+
+    Returns:
+        The inside; the network of `topology_from_nccl_xml` if there are several hosts.
+
+    Raises:
+        FileError: as `topology_from_nccl_xml`.
+    """
+    cpus = _system(content).findall("cpu")
+    if len({cpu.get("host_hash", "") for cpu in cpus}) > 1:
+        return topology_from_nccl_xml(content, name)
+    racked = all(cpu.get("arch") == "arm64" for cpu in cpus)
+    return _TopologyReader(pcie=True, network=True, one_nvswitch=racked, cards=True).read(cpus)
+
+
+def _system(content: bytes) -> Any:
     system = parse_xml(content)
     if system.tag != "system":
         raise FileError(
             f"expected a system element, as NCCL_TOPO_DUMP_FILE writes it, got {system.tag!r:.40}"
         )
-    cpus = system.findall("cpu")
-    racked = all(cpu.get("arch") == "arm64" for cpu in cpus)
-    if network is None:
-        network = pcie and not racked and len({cpu.get("host_hash", "") for cpu in cpus}) > 1
-    reader = _TopologyReader(pcie=pcie, network=network, one_nvswitch=racked)
-    for cpu in cpus:
-        reader.read_cpu(cpu)
-    reader.join_cpus()
-    reader.add_nvlinks()
-    return reader.topology(name)
+    return system
 
 
 def parse_xml(content: bytes) -> Any:
     """The root element of an XML file, which must not have a document type or entities.
+
+    A document type without declarations, as lstopo writes it, is passed over: it could only refer
+    to a file that nothing reads.
 
     Raises:
         FileError: it is not well-formed, or has either.
@@ -88,7 +113,7 @@ def parse_xml(content: bytes) -> Any:
     from defusedxml.common import DefusedXmlException
 
     try:
-        return ElementTree.fromstring(content, forbid_dtd=True)
+        return ElementTree.fromstring(_LSTOPO.sub(b"", content, count=1), forbid_dtd=True)
     except DefusedXmlException:
         raise FileError("has a document type or entities, which are refused; remove them") from None
     except ElementTree.ParseError as error:
@@ -98,11 +123,13 @@ def parse_xml(content: bytes) -> Any:
 class _TopologyReader:
     """The graph built while the file is read."""
 
-    def __init__(self, *, pcie: bool, network: bool, one_nvswitch: bool) -> None:
-        import networkx as nx
-
-        self.graph: Any = nx.DiGraph()
+    def __init__(
+        self, *, pcie: bool, network: bool, one_nvswitch: bool, cards: bool = False
+    ) -> None:
+        self.box = Box()
         self.pcie, self.network, self.one_nvswitch = pcie, network, one_nvswitch
+        self.cards = cards
+        """Whether network cards stay open, for another file's fabric to join."""
         self.gpus: dict[tuple[str, str], Any] = {}
         """The gpu elements, by host and bus id."""
         self.cpus: dict[tuple[str, str], Any] = {}
@@ -114,14 +141,21 @@ class _TopologyReader:
         self.buses: set[tuple[str, str]] = set()
         self.hosts: dict[str, int] = {}
 
-    def read_cpu(self, cpu: Any) -> None:
+    def read(self, cpus: Iterable[Any]) -> Box:
+        """The box of these cpu elements, with its GPUs in the order of their ranks, if given."""
+        for cpu in cpus:
+            self._read_cpu(cpu)
+        self._add_nvlinks()
+        return self._finished()
+
+    def _read_cpu(self, cpu: Any) -> None:
         """Adds a processor and all devices behind it."""
         host = cpu.get("host_hash", "")
         self.hosts.setdefault(host, len(self.hosts))
         node = self._label(host, f"cpu{attribute(cpu, 'cpu', 'numaid')}")
-        if node in self.graph:
+        if node in self.box.graph:
             raise FileError(f"{node}: numaid is given twice")
-        self.graph.add_node(node, kind="switch")
+        self.box.add_switch(node)
         if len(self.cpus) == MAX_CPUS:
             raise FileError(f"more than {MAX_CPUS} cpu elements, the most accepted")
         self.cpus[host, node] = cpu
@@ -150,9 +184,9 @@ class _TopologyReader:
         if len(gpus) > 1:
             raise FileError(f"{where}: {len(gpus)} gpu elements; expected one GPU per device")
         speed = pcie_mb_per_s(pci, where)
-        self.graph.add_node(node, kind="server" if gpus else "switch")
+        (self.box.add_gpu if gpus else self.box.add_switch)(node)
         if self.pcie:
-            self._join(parent, node, speed)
+            self.box.join(parent, node, speed)
         if gpus:
             self.gpus[host, bus] = gpus[0]
             self.with_gpus.add(cpu)
@@ -167,7 +201,7 @@ class _TopologyReader:
                 c2c, f"c2c of {node}"
             )
             if self.pcie:
-                self._join(cpu, node, speed)
+                self.box.join(cpu, node, speed)
 
     def _add_nic(self, nic: Any, node: str, cpu: str) -> None:
         """Joins a network card to the outer switch, with the speeds of its ports added up."""
@@ -176,26 +210,20 @@ class _TopologyReader:
                 continue  # as in NCCL: a port that is off, or part of a joined one
             where = f"net {net.get('name', net.get('dev'))!r:.40} of {node}"
             mbits = integer_attribute(net, where, "speed", least=-(10**9), default=0)
-            self.graph.add_node("fabric", kind="switch")
             self.with_cards.add(cpu)
-            speed = (mbits if mbits > 0 else 10_000) / 8
-            self._join(node, "fabric", speed, net_latency_s(net, where))
+            speed, latency_s = (mbits if mbits > 0 else 10_000) / 8, net_latency_s(net, where)
+            if not self.cards:
+                self.box.add_switch("fabric")
+                self.box.join(node, "fabric", speed, latency_s)
+                continue
+            card = node
+            if node == cpu:
+                card = f"nic-{net.get('name', net.get('dev'))!s:.40}"
+                self.box.add_switch(card)
+                self.box.join(card, cpu, speed, latency_s)
+            self.box.cards[card] = (*self.box.cards.get(card, ()), net.get("name", ""))
 
-    def join_cpus(self) -> None:
-        """Links every two processors of one host; each direction has the speed of its source.
-
-        Processors without devices, or with the only network cards of the file, would be mere
-        detours, which no hardware takes.
-        """
-        needed = self.with_gpus | (self.with_cards if len(self.with_cards) > 1 else set())
-        serving = [each for each in self.cpus if each[1] in needed]
-        for host, node in serving if self.pcie else ():
-            speed = cpu_link_mb_per_s(self.cpus[host, node], node)
-            for other_host, other in serving:
-                if other_host == host and other != node:
-                    self._add(node, other, speed)
-
-    def add_nvlinks(self) -> None:
+    def _add_nvlinks(self) -> None:
         """Adds the links listed in the gpu elements."""
         for (host, bus), gpu in self.gpus.items():
             node = self._label(host, f"gpu-{bus}")
@@ -208,65 +236,34 @@ class _TopologyReader:
                 target = attribute(link, where, "target").lower()
                 if kind.startswith("0x03"):
                     if (host, target) in self.gpus:
-                        self._add(node, self._label(host, f"gpu-{target}"), speed)
+                        self.box.add(node, self._label(host, f"gpu-{target}"), speed)
                 elif kind == "0x068000":
                     switch = "nvswitch" if self.one_nvswitch else self._label(host, "nvswitch")
-                    self.graph.add_node(switch, kind="switch")
-                    self._join(node, switch, speed)
+                    self.box.add_switch(switch)
+                    self.box.join(node, switch, speed)
                 elif kind != "0x068001":  # a processor's own NVLink: not modelled
                     raise FileError(
                         f"{where}: tclass must be 0x03… (a GPU) or 0x068000 (an NVSwitch), "
                         f"got {kind!r:.40}"
                     )
 
-    def topology(self, name: str) -> Topology:
-        """The network between the GPUs, which come first, in the order of their ranks."""
-        import networkx as nx
-
+    def _finished(self) -> Box:
         if not self.gpus:
             raise FileError("no gpu element; dump the file with NCCL_TOPO_DUMP_FILE from a run")
-        order = list(self._in_order())
-        number = {node: place for place, (node, _) in enumerate(order)}
-        graph: Any = nx.relabel_nodes(self.graph, number)
-        serving = serving_nodes(graph.to_undirected(), range(len(self.gpus)))
-        network: Any = nx.DiGraph()
-        for place, (node, label) in enumerate(order):
-            if place in serving:
-                network.add_node(place, label=label, **self.graph.nodes[node])
-        network.add_edges_from(
-            edge for edge in graph.edges(data=True) if serving.issuperset(edge[:2])
-        )
-        return from_networkx(network, name, round_capacities=False)  # NCCL's figures, not measured
-
-    def _in_order(self) -> Iterator[tuple[str, str]]:
-        """The nodes with their labels: GPUs first, by rank if all have one."""
+        # Processors with the only cards of the file would be mere detours.
+        needed = self.with_gpus | (self.with_cards if len(self.with_cards) > 1 else set())
+        for (host, node), cpu in self.cpus.items() if self.pcie else ():
+            if node in needed:
+                self.box.cpus[node] = host, cpu_link_mb_per_s(cpu, node)
         gpus = [(self._label(host, f"gpu-{bus}"), gpu) for (host, bus), gpu in self.gpus.items()]
         if all(gpu.get("rank") is not None for _, gpu in gpus):
             rank = {node: integer_attribute(gpu, node, "rank") for node, gpu in gpus}
             if len(set(rank.values())) < len(rank):
                 raise FileError("gpu: two have the same rank")
-            yield from ((node, f"gpu{rank[node]}") for node in sorted(rank, key=rank.__getitem__))
-        else:
-            yield from ((node, node) for node, _ in gpus)
-        servers = {node for node, _ in gpus}
-        yield from ((node, node) for node in self.graph if node not in servers)
+            order = sorted(rank, key=rank.__getitem__)
+            self.box.gpus = {node: f"gpu{rank[node]}" for node in order}
+        return self.box
 
     def _label(self, host: str, label: str) -> str:
         place = self.hosts[host]
         return f"host{place}/{label}" if place else label
-
-    def _join(self, a: str, b: str, speed: float, latency_s: float = 0.0) -> None:
-        """Adds to both directions of a link."""
-        self._add(a, b, speed, latency_s)
-        self._add(b, a, speed, latency_s)
-
-    def _add(self, source: str, target: str, speed: float, latency_s: float = 0.0) -> None:
-        """Adds MB/s to one direction of a link, and raises its latency beyond the default."""
-        link = self.graph.get_edge_data(source, target, {})
-        self.graph.add_edge(
-            source,
-            target,
-            bandwidth_bytes_per_s=link.get("bandwidth_bytes_per_s", 0) + speed * _MB,
-            latency_s=max(link.get("latency_s", 0.0), Link().latency_s + latency_s),
-            overhead_s=DEVICE_OVERHEAD_S,
-        )

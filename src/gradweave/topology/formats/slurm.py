@@ -1,27 +1,32 @@
-"""Slurm's topologies of hosts: ``topology.conf`` and ``topology.yaml``, trees and blocks.
+"""Slurm's topologies of hosts: ``topology.conf``, ``topology.yaml``; trees, blocks, rings, tori.
 
     SwitchName=s0 Nodes=tux[0-3]          BlockName=b1 Nodes=tux[0-3]
     SwitchName=s1 Nodes=tux[4-7]          BlockName=b2 Nodes=tux[4-7]
     SwitchName=root Switches=s[0-1]       BlockSizes=4,8
 
-Source: slurm.schedmd.com, topology.conf and topology.yaml (Slurm 25.05).
+Source: topology.conf(5) and topology.yaml(5) of Slurm 26.11.
 """
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradweave.errors import FileError
 from gradweave.topology.formats.attributes import closest
-from gradweave.topology.formats.host_tree import HostTree, HostTreeBuilder
+from gradweave.topology.formats.cables import Cable, Cables
+from gradweave.topology.formats.host_tree import ROOT, HostTree, HostTreeBuilder, unused
 from gradweave.topology.formats.hostlist import hosts_of
 
 _KEYS = ("switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes")
 _EXPECTED = (
     "expected SwitchName=… with Nodes=… or Switches=…, or BlockName=… with Nodes=…, or BlockSizes=…"
 )
+_KINDS = ("tree", "block", "ring", "torus3d")
+_MOST_CELLS = 1 << 16
+"""Most cells of a torus."""
 _ENTRY = re.compile(r"([A-Za-z]+)=(\S+)")
 
 
@@ -73,8 +78,11 @@ def is_slurm_yaml(data: Any) -> bool:
     ) and any("topology" in one for one in data)
 
 
-def slurm_tree(data: Any) -> HostTree:
-    """Reads a ``topology.yaml``: the cluster's default, or its first tree or block topology.
+def slurm_hosts(data: Any) -> HostTree | Cables:
+    """Reads a ``topology.yaml``: the cluster's default, or its first topology that is not flat.
+
+    Hosts of rings and tori are linked directly. If there are several, or a torus has holes that
+    part it, one more switch that all hosts are linked to is assumed.
 
     Args:
         data: the decoded file, not trusted.
@@ -82,12 +90,18 @@ def slurm_tree(data: Any) -> HostTree:
     Raises:
         FileError: naming the entry.
     """
-    known = [one for one in data if isinstance(one.get("tree") or one.get("block"), dict)]
+    known = [one for one in data if any(isinstance(one.get(kind), dict) for kind in _KINDS)]
     if not known:
-        raise FileError("expected a topology with tree or block; flat ones say nothing of links")
+        raise FileError(
+            f"expected a topology with {', '.join(_KINDS)}; flat ones say nothing of links"
+        )
     default = [one for one in known if one.get("cluster_default") is True]
     chosen = (default or known)[0]
     entries, where = _Entries(), f"topology {chosen.get('topology')!s:.40}"
+    if isinstance(chosen.get("ring"), dict):
+        return _of_grids([_ring(*one) for one in _each(where, chosen["ring"], "rings")])
+    if isinstance(chosen.get("torus3d"), dict):
+        return _of_grids([_torus(*one) for one in _each(where, chosen["torus3d"], "toruses")])
     if isinstance(chosen.get("tree"), dict):
         for at, one in _each(where, chosen["tree"], "switches"):
             name, hosts, below = (_text(at, one, key) for key in ("switch", "nodes", "children"))
@@ -105,6 +119,77 @@ def slurm_tree(data: Any) -> HostTree:
             raise FileError(f"{where}: block_sizes: expected a list such as [4, 16]")
         entries.block_sizes = [_size(f"{where}: block_sizes", str(size)) for size in sizes]
     return _tree(entries)
+
+
+_Grid = tuple[tuple[int, ...], dict[tuple[int, ...], str]]
+"""The size in each dimension, and the host of each cell; every dimension wraps around."""
+
+
+def _ring(where: str, ring: Mapping[str, Any]) -> _Grid:
+    hosts = _expanded(where, _text(where, ring, "nodes"))
+    return (len(hosts),), {(place,): host for place, host in enumerate(hosts)}
+
+
+def _torus(where: str, torus: Mapping[str, Any]) -> _Grid:
+    sizes = _point(where, torus, "dims", least=1)
+    if math.prod(sizes) > _MOST_CELLS:
+        raise FileError(f"{where}: dims: more than {_MOST_CELLS:,} cells")
+    regions = [(where, torus)]
+    if "nodes" not in torus:
+        regions = _each(where, torus, "regions")
+    cells: dict[tuple[int, ...], str] = {}
+    for at, region in regions:
+        extent = _point(at, region, "dims", least=1)
+        anchor = _point(at, region, "anchor", least=0) if region is not torus else (0, 0, 0)
+        if any(first + n > size for first, n, size in zip(anchor, extent, sizes, strict=True)):
+            raise FileError(f"{at}: expected a region within the torus")
+        hosts = _expanded(at, _text(at, region, "nodes"))
+        places = itertools.product(*(range(n) for n in reversed(extent)))  # x varies fastest
+        if len(hosts) > math.prod(extent):
+            raise FileError(f"{at}: {len(hosts)} nodes for {math.prod(extent)} cells")
+        for place, host in zip(places, hosts, strict=False):
+            cell = tuple(first + x for first, x in zip(anchor, reversed(place), strict=True))
+            if cell in cells:
+                raise FileError(f"{at}: cell {cell} is given twice")
+            cells[cell] = host
+    return sizes, cells
+
+
+def _point(where: str, inside: Mapping[str, Any], key: str, least: int) -> tuple[int, ...]:
+    value = inside.get(key)
+    axes = [value.get(axis) for axis in "xyz"] if isinstance(value, dict) else []
+    point = tuple(x for x in axes if type(x) is int and least <= x <= _MOST_CELLS)
+    if len(point) != 3:
+        raise FileError(f"{where}: {key}: expected whole numbers x, y and z, from {least}")
+    return point
+
+
+def _of_grids(grids: Sequence[_Grid]) -> Cables:
+    """Hosts in adjacent cells are linked, and others by one more switch if there must be one."""
+    import networkx as nx
+
+    fabric = Cables()
+    for sizes, cells in grids:
+        for host in cells.values():
+            if host in fabric.hosts:
+                raise FileError(f"host {host!r:.60} is listed twice")
+            fabric.hosts[host] = None
+        for cell, host in cells.items():
+            for axis, size in enumerate(sizes):
+                following = (*cell[:axis], (cell[axis] + 1) % size, *cell[axis + 1 :])
+                once = size > 2 or cell[axis] == 0
+                if size > 1 and once and following in cells:
+                    fabric.add(Cable((host, cells[following])))
+    linked: Any = nx.Graph([cable.ends for cable in fabric.cables])
+    linked.add_nodes_from(fabric.hosts)
+    parts = nx.number_connected_components(linked) if fabric.hosts else 1
+    if parts > 1:
+        core = unused(ROOT, fabric.hosts)
+        fabric.switches[core] = None
+        for host in fabric.hosts:
+            fabric.add(Cable((host, core)))
+        fabric.assumed.append(f"nothing joins its {parts} parts: a switch for all hosts is assumed")
+    return fabric
 
 
 def _lines(text: str) -> list[tuple[str, str]]:

@@ -2,59 +2,138 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import click
 
+from gradweave.bounds.classes import holds_for
+from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.cli.console import print_json, print_lines, rank_lines
 from gradweave.cli.groups import command
-from gradweave.cli.options import FaultOptions, fault_options, json_option, network_of
-from gradweave.errors import InputWarning
-from gradweave.topology.formats.files import format_of
+from gradweave.cli.options import (
+    FaultOptions,
+    fault_options,
+    faults,
+    host_links,
+    json_option,
+    network_files,
+    writable,
+)
+from gradweave.cli.sizes import size_option
+from gradweave.errors import AssumedWarning, InputWarning
+from gradweave.topology.formats.files import find_all, save, together
+from gradweave.topology.formats.host_tree import HostLinks, HostTree
+from gradweave.topology.formats.readers import TITLES, Content
 from gradweave.topology.groups import nested_groups
+from gradweave.topology.oddities import oddities
 from gradweave.topology.routes import hop_distances
+from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import format_bandwidth, format_seconds
+from gradweave.topology.units import format_bandwidth, format_seconds, format_size
 from gradweave.wording import counted
 
 _MOST_KINDS = 12
 """Kinds of links that are printed; JSON has all."""
+_MOST_ODD = 12
 
 
-@command(examples=["cluster.yaml"])
-@click.argument("network")
+@command(examples=["cluster.yaml", "node.txt fabric.out --size 1GB --output cluster.json"])
+@click.argument("network", metavar="NETWORK|FILE…", nargs=-1, required=True)
+@click.option("--bandwidth", help="Bandwidth that files do not state.  [default: 100Gbit/s]")
+@click.option(
+    "--oversubscription",
+    type=float,
+    help="Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
+    "hosts' bandwidth.  [default: 1]",
+)
 @fault_options
+@size_option("Bound the time of an all-reduce of this size.", default="100MB")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the network to this file, .json, .yaml or .graphml.",
+)
 @json_option
-def show(network: str, as_json: bool, **given: Unpack[FaultOptions]) -> None:
-    """Show what is known about NETWORK.
+def show(
+    network: tuple[str, ...],
+    bandwidth: str | None,
+    oversubscription: float | None,
+    gradient_bytes: float,
+    output: Path | None,
+    as_json: bool,
+    **given: Unpack[FaultOptions],
+) -> None:
+    """Show what is known about NETWORK, or recognised in FILEs.
 
-    It prints the numbers of servers, switches and links, the kinds of links by bandwidth and
-    latency, the diameter, groups of servers, and the format of the file. NETWORK is a
-    specification or a file; 'gradweave show' draws it with a schedule.
+    It prints what each FILE is and what had to be assumed, servers, switches and kinds of links, a
+    lower bound on the time of an all-reduce, and what stands out, such as a slow cable. A host's
+    inside (nvidia-smi topo -m, lstopo, …) and a fabric (ibnetdiscover, topology.conf, …) become one
+    network; other commands take it as FILE+FILE. 'gradweave show' draws it with a schedule.
     """
+    writable(output, ".json", ".yaml", ".yml", ".graphml")
+    links = host_links(bandwidth, oversubscription)
+    files = network_files(network[0], links) if len(network) == 1 else list(network)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", InputWarning)
-        topology = network_of(network, given)
-    doubts = list(dict.fromkeys(str(one.message) for one in caught))
-    about = _about(network, topology) | {"warnings": doubts}
+        found = find_all(files)
+        read = together(found, links) if files else from_spec(network[0])
+        topology = faults(given).apply_to(read)
+    assumed = [str(one.message) for one in caught if issubclass(one.category, AssumedWarning)]
+    if links is None and any(isinstance(each.content, HostTree) for each in found.values()):
+        assumed.append(_assumed_links())
+    doubts = [str(one.message) for one in caught if not issubclass(one.category, AssumedWarning)]
+    contents = {file: each.content for file, each in found.items()}
+    about = _about(topology, {file: each.format for file, each in found.items()}, contents)
+    about |= {
+        "assumed": list(dict.fromkeys(assumed)),
+        "bound": _bound(topology, gradient_bytes),
+        "warnings": list(dict.fromkeys(doubts)),
+    }
+    if output is not None:
+        save(topology, output)
     if as_json:
-        print_json(about)
+        print_json(about | {"output": str(output) if output else None})
     else:
-        print_lines(*_lines(topology, about))
+        print_lines(*_lines(topology, about), *([f"written to {output}"] if output else []))
 
 
-def _about(network: str, topology: Topology) -> dict[str, Any]:
-    file = Path(network)
+def _assumed_links() -> str:
+    """The links of hosts that a list of hosts does not state."""
+    links = HostLinks()
+    return (
+        f"{format_bandwidth(links.link.bandwidth_bytes_per_s)} for the link of each host, and for "
+        "each uplink the sum of the links below it (--bandwidth, --oversubscription)"
+    )
+
+
+def _bound(topology: Topology, gradient_bytes: float) -> dict[str, Any]:
+    """A lower bound of an all-reduce, with the schedules for which it holds."""
+    bound = seconds_bound(topology, "all_reduce", gradient_bytes)
+    return {
+        "gradient_bytes": gradient_bytes,
+        "seconds": bound.seconds,
+        "holds_for": holds_for(bound.holds_unless),
+        "reason": bound.reason(topology.id_name),
+    }
+
+
+def _about(
+    topology: Topology, formats: Mapping[str, str], contents: Mapping[str, Content]
+) -> dict[str, Any]:
+    trees = any(isinstance(each, HostTree) for each in contents.values())
     return {
         "topology": topology.name,
-        "format": format_of(file) if file.is_file() else "specification",
+        "format": "+".join(formats.values()) or "specification",
+        "files": [{"file": file, "format": format} for file, format in formats.items()],
         "servers": topology.num_servers,
         "switches": len(topology.switches),
         "links": topology.num_links,
         "diameter": int(hop_distances(topology).max()),
         "link_kinds": _kinds(topology),
         "groups": [level.count for level in nested_groups(topology, equal=False)],
+        "stands_out": oddities(topology, speeds=not trees),
     }
 
 
@@ -68,12 +147,12 @@ def _kinds(topology: Topology) -> list[dict[str, Any]]:
 
 def _lines(topology: Topology, about: dict[str, Any]) -> list[str]:
     kinds = about["link_kinds"]
-    source = about["format"]
     diameter = counted(about["diameter"], "transfer")
     lines = [
         f"{topology.name}: {counted(about['servers'], 'server')}, "
         f"{counted(about['switches'], 'switch', 'switches')}, {counted(about['links'], 'link')}",
-        f"source: {source if source == 'specification' else f'a file, read as {source}'}",
+        *_source_lines(about["files"]),
+        *(f"assumed: {each}" for each in about["assumed"]),
         f"diameter: {diameter} between the two most distant servers",
         *(f"links: {_kind_line(kind)}" for kind in kinds[:_MOST_KINDS]),
     ]
@@ -83,7 +162,28 @@ def _lines(topology: Topology, about: dict[str, Any]) -> list[str]:
         sizes = " in ".join(f"{count} groups" for count in about["groups"])
         lines.append(f"servers are in {sizes}, by the links between them")
     lines += rank_lines(topology)
+    bound = about["bound"]
+    lines.append(
+        f"all-reduce of {format_size(bound['gradient_bytes'])}: at least "
+        f"{format_seconds(bound['seconds'])} for {bound['holds_for']}: {bound['reason']}"
+    )
+    odd = about["stands_out"]
+    lines += [f"stands out: {each}" for each in odd[:_MOST_ODD]]
+    if len(odd) > _MOST_ODD:
+        lines.append(f"stands out: {len(odd) - _MOST_ODD} more; --json lists all")
     return [*lines, *(f"warning: {doubt}" for doubt in about["warnings"])]
+
+
+def _source_lines(files: Sequence[Mapping[str, str]]) -> list[str]:
+    if not files:
+        return ["source: specification"]
+    titles = [TITLES.get(each["format"], each["format"]) for each in files]
+    if len(files) == 1:
+        return [f"source: a file, read as {titles[0]}"]
+    return [
+        f"source: {each['file']}, read as {title}"
+        for each, title in zip(files, titles, strict=True)
+    ]
 
 
 def _kind_line(kind: dict[str, Any]) -> str:
