@@ -137,8 +137,9 @@ def test_nvlinks_have_the_speed_of_their_generation(tmp_path, sm, gbytes):
     ("gcn", "gbytes"), [("906", 24), ("910", 36), ("gfx90a", 36), ("gfx942", 48), ("950", 48)]
 )
 def test_infinity_fabric_has_the_speed_of_its_generation(tmp_path, gcn, gbytes):
-    peer = '<xgmi target="0000:0{}:00.0" count="3" tclass="0x038000"/>'
-    text = nccl([peer.format(1), peer.format(0)]).replace("sm=", f'gcn="{gcn}" sm=')
+    peer = '<xgmi target="0000:0{}:00.0" count="3" tclass="0x{}"/>'
+    text = nccl([peer.format(1, "038000"), peer.format(0, "120000")])
+    text = text.replace("sm=", f'gcn="{gcn}" sm=')
     assert bandwidth(load_text(tmp_path, text), "gpu0", "gpu1") == 3 * gbytes
 
 
@@ -221,7 +222,8 @@ def test_what_nccl_passes_over_is_passed_over(tmp_path):
         '<net name="c" dev="1" net="0" speed="9"/></nic>'
     )
     gone = '<nvlink target="0000:99:00.0" count="2" tclass="0x030200"/>'
-    text = nccl([NVSWITCH + gone] * 2).replace("</cpu>", nic + "</cpu>")
+    own = '<nvlink target="0000:00:00.0" count="2" tclass="0x030200"/>'
+    text = nccl([NVSWITCH + gone + own, NVSWITCH + gone]).replace("</cpu>", nic + "</cpu>")
     net = load_text(tmp_path, text, format="nccl_xml_with_network")
     assert "fabric" not in net.labels  # one card leads nowhere
 
@@ -268,7 +270,7 @@ GOOD = nccl([NVSWITCH] * 2)
         (GOOD.replace('rank="1"', 'rank="0"'), "two have the same rank"),
         (GOOD.replace("</gpu></pci>", "</gpu><gpu/></pci>", 1), "2 gpu elements"),
         (GOOD.replace("</cpu>", '</cpu><cpu numaid="0"/>'), "cpu0: numaid is given twice"),
-        (GOOD.replace("0x068000", "0x030200").replace("fffffff:ff:ff.0", "0000:01:00.0"), "itself"),
+        (GOOD.replace("0x068000", "0x030200").replace("fffffff:ff:ff.0", "0000:01:00.0"), "no opp"),
         (nccl([NVSWITCH]), "1 server"),
         (
             nccl(['<nvlink target="0000:01:00.0" count="1" tclass="0x030200"/>', ""]),

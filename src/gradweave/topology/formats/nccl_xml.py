@@ -234,8 +234,8 @@ class _TopologyReader:
                 speed = link_count(link, where) * gpu_link_mb_per_s(gpu, link.tag, node)
                 kind = attribute(link, where, "tclass").lower()
                 target = attribute(link, where, "target").lower()
-                if kind.startswith("0x03"):
-                    if (host, target) in self.gpus:
+                if kind.startswith(("0x03", "0x12")):  # displays, and accelerators such as MI300
+                    if (host, target) in self.gpus and target != bus:  # Azure's NCv4 has such loops
                         self.box.add(node, self._label(host, f"gpu-{target}"), speed)
                 elif kind == "0x068000":
                     switch = "nvswitch" if self.one_nvswitch else self._label(host, "nvswitch")
@@ -243,7 +243,7 @@ class _TopologyReader:
                     self.box.join(node, switch, speed)
                 elif kind != "0x068001":  # a processor's own NVLink: not modelled
                     raise FileError(
-                        f"{where}: tclass must be 0x03… (a GPU) or 0x068000 (an NVSwitch), "
+                        f"{where}: tclass must be 0x03…, 0x12… (a GPU) or 0x068000 (an NVSwitch), "
                         f"got {kind!r:.40}"
                     )
 
