@@ -167,7 +167,7 @@ def test_a_route_through_another_server_is_counted_and_refused_only_where_asked(
 
 def test_every_kind_of_violation_has_a_case():
     shown = {case[-1].kind for case in CASES.values()}
-    assert shown | {"forwarding", "relay"} == set(get_args(ViolationKind))
+    assert shown | {"forwarding", "relay", "symmetry"} == set(get_args(ViolationKind))
 
 
 def test_a_schedule_without_transfers_does_nothing():

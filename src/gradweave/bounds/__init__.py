@@ -29,7 +29,7 @@ from gradweave.bounds.each_class import (
 from gradweave.bounds.of_schedule import certificates_of, of_schedule, with_certificates
 from gradweave.bounds.refutations import certify_refutation, refute
 from gradweave.bounds.rounds.fixed_trees import certify_fixed_trees, fixed_trees
-from gradweave.bounds.rounds.free_trees import free_trees
+from gradweave.bounds.rounds.free_trees import block_cuts, free_trees
 from gradweave.bounds.seconds.cut_linear_program import Volumes
 from gradweave.bounds.seconds.duals import Crossing, Duals, Toll
 from gradweave.bounds.seconds.latency import LatencyBound, latency_bound
@@ -63,6 +63,7 @@ __all__ = [
     "Toll",
     "TreeDepth",
     "Volumes",
+    "block_cuts",
     "certificates_in",
     "certificates_of",
     "certify",

@@ -34,6 +34,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.textbook.runtimes import BinomialTree, Chain, Direct, DoubleBinaryTree
 from gradweave.schedulers.trees.disjoint_trees import DisjointTrees
 from gradweave.schedulers.trees.grown import Grown
+from gradweave.schedulers.trees.implicit import implicit
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
@@ -92,6 +93,7 @@ __all__ = [
     "Traits",
     "UnicastPlan",
     "demand_strategy",
+    "implicit",
     "plan_unicast",
     "replan",
     "solve",

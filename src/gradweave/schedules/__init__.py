@@ -2,7 +2,9 @@
 
 from gradweave.schedules.compose import at_once, compose, overlap, reverse
 from gradweave.schedules.demand import Demand, collective, sends
+from gradweave.schedules.file import load_implicit
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
+from gradweave.schedules.implicit import ImplicitSchedule
 from gradweave.schedules.jobs import Job, demand_of, mesh_jobs
 from gradweave.schedules.schedule import (
     COLLECTIVES,
@@ -24,6 +26,7 @@ __all__ = [
     "REDUCE",
     "Demand",
     "FlowTrees",
+    "ImplicitSchedule",
     "Job",
     "Provenance",
     "Schedule",
@@ -34,6 +37,7 @@ __all__ = [
     "compose",
     "demand_of",
     "integer_shares",
+    "load_implicit",
     "mesh_jobs",
     "overlap",
     "reverse",

@@ -18,12 +18,20 @@ from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError
+from gradweave.schedules import implicit_file
 from gradweave.schedules.demand import Demand, Sets
+from gradweave.schedules.implicit import ImplicitSchedule
+from gradweave.schedules.implicit_file import FORMAT
 from gradweave.schedules.schedule import DEMAND, OPS, Collective, Provenance, Schedule, StatedBound
 from gradweave.topology.formats.object import topology_from_object, topology_to_object
 
 MAX_BYTES = 1 << 30
 """Largest schedule file that is read, after unpacking: 1 GiB, about 20 million transfers."""
+
+BYTES_PER_TRANSFER = 50
+"""Approximate size of a transfer in such a file, to judge what an implicit schedule expands to."""
+_HEAD_BYTES = 256
+"""Beginning of a file in which its format is looked for."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -86,38 +94,65 @@ class _File(msgspec.Struct, omit_defaults=True):
 
 
 def load(path: str | Path, *, max_bytes: int = MAX_BYTES) -> Schedule:
-    """Reads a schedule file.
+    """Reads a schedule file; an implicit schedule is expanded.
 
     The schedule is well-formed, not necessarily valid: `gradweave.verifier` checks that.
+
+    Args:
+        path: a ``.json`` or ``.json.gz`` file.
+        max_bytes: largest size accepted, after unpacking and expansion.
+
+    Raises:
+        FileError: the file cannot be read, is too large, or is not a schedule; one line that names
+            the field.
+    """
+    return from_bytes(_content(Path(path), max_bytes), str(path), max_bytes=max_bytes)
+
+
+def load_implicit(path: str | Path, *, max_bytes: int = MAX_BYTES) -> ImplicitSchedule:
+    """Reads an implicit schedule from its file, without expanding it.
+
+    It is well-formed, not necessarily valid: `gradweave.verify` checks that.
 
     Args:
         path: a ``.json`` or ``.json.gz`` file.
         max_bytes: largest size accepted, after unpacking.
 
     Raises:
-        FileError: the file cannot be read, is too large, or is not a schedule; one line that names
-            the field.
+        FileError: the file cannot be read, is too large, or is not an implicit schedule; one line
+            that names the field.
     """
-    path = Path(path)
+    return implicit_file.from_bytes(_content(Path(path), max_bytes), str(path))
+
+
+def _content(path: Path, max_bytes: int) -> bytes:
     try:
-        content = _read(path, max_bytes)
+        return _read(path, max_bytes)
     except FileError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise FileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    return from_bytes(content, str(path))
 
 
-def from_bytes(content: bytes, name: str) -> Schedule:
-    """Reads a schedule from the content of an unpacked file.
+def from_bytes(content: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> Schedule:
+    """Reads a schedule from the content of an unpacked file; an implicit schedule is expanded.
 
     Args:
         content: content in the format of `to_bytes`.
         name: name of the file for messages.
+        max_bytes: size to which an implicit schedule may expand.
 
     Raises:
         FileError: it is not a schedule; one line that names the field.
     """
+    if FORMAT.encode() in content[:_HEAD_BYTES]:
+        plan = implicit_file.from_bytes(content, name)
+        if plan.num_transfers * BYTES_PER_TRANSFER > max_bytes:
+            raise FileError(
+                f"{name}: an implicit schedule of {plan.num_transfers:,} transfers, too many to "
+                "write out; verify and export --rank read it as it is"
+            )
+        return plan.expand()
     collecting = gc.isenabled()
     # A million small lists but no garbage: the collector would take longer than the parser.
     gc.disable()
@@ -136,7 +171,7 @@ def from_bytes(content: bytes, name: str) -> Schedule:
             gc.enable()
 
 
-def save(schedule: Schedule, path: str | Path) -> None:
+def save(schedule: Schedule | ImplicitSchedule, path: str | Path) -> None:
     """Writes a schedule file, completely or not at all; gzipped if the name ends in ``.gz``.
 
     Raises:
@@ -148,8 +183,10 @@ def save(schedule: Schedule, path: str | Path) -> None:
     atomic_write(path, content)
 
 
-def to_bytes(schedule: Schedule) -> bytes:
+def to_bytes(schedule: Schedule | ImplicitSchedule) -> bytes:
     """The content of an unpacked file: equal schedules have equal bytes."""
+    if isinstance(schedule, ImplicitSchedule):
+        return msgspec.json.encode(implicit_file.to_object(schedule))
     return msgspec.json.encode(_from_schedule(schedule))
 
 

@@ -24,11 +24,20 @@ def is_schedule_file(what: str) -> bool:
     if not path.is_file():
         return what.endswith(SCHEDULES) or path.is_dir()
     head = _head(path)
-    if any(key in head for key in (b'"gradweave-schedule"', b'"transfers"')):
+    if any(
+        key in head
+        for key in (b'"gradweave-schedule"', b'"gradweave-implicit-schedule"', b'"transfers"')
+    ):
         return True
     if any(key in head for key in (b'"links"', b'"edges"', b'"nodes"', b'"switches"')):
         return False
     return what.endswith(SCHEDULES)
+
+
+def is_implicit_file(what: str | Path) -> bool:
+    """Whether a file begins like that of an implicit schedule."""
+    path = Path(what)
+    return path.name.endswith(SCHEDULES) and b'"gradweave-implicit-schedule"' in _head(path)[:256]
 
 
 def is_placement_file(path: Path) -> bool:

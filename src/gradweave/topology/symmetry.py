@@ -8,7 +8,6 @@ the links.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from gradweave.errors import SpecError
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import LINK_PROPERTIES, Topology
+from gradweave.topology.translations import grid_translations, size_in_name
 
 MAX_ORDER = 10_000
 """Order above which an element's powers are not searched."""
@@ -93,42 +93,19 @@ def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
 
 def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
     """Lists of generators, each a relabelling of the servers by rank, or of all nodes."""
-    from gradweave.specification import UNNAMED, parse_spec
+    from gradweave.specification import parse_spec
 
     count = topology.num_servers
     try:
         family, values = parse_spec(topology.name)
     except SpecError:
-        family, values = "", {}
-    sizes: tuple[int, ...] = ()
-    n, k = (_size(values.get(key, "")) for key in "nk")
-    if family == "bcube" and k < count.bit_length():
-        sizes = (n,) * (k + 1)
-    elif family in ("torus", "hyperx"):
-        text = values.get(UNNAMED, values.get("dimensions", ""))
-        sizes = tuple(_size(size) for size in text.split("x"))
-    elif family == "hypercube":
-        sizes = (2,) * (count.bit_length() - 1)
-    elif family in ("ring", "circulant", "complete", "star"):
-        sizes = (count,)
-    elif family == "dcell" and k == 1 and n * (n + 1) == count:
+        return
+    n = size_in_name(values.get("n", ""))
+    if family == "dcell" and values.get("k") == "1" and n * (n + 1) == count:
         yield from _cell_relabellings(n)
-    elif family == "fat_tree" and (k := _size(values.get("k", ""))) ** 3 == 4 * count:
-        yield _pod_relabellings(k)
-    # A name may be anything: nothing is built before the sizes are known to fit.
-    if math.prod(sizes) == count:
-        yield _translations(tuple(size for size in sizes if size > 1))
-
-
-def _size(text: str) -> int:
-    """A size in a name, or 0 if no network can have it."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-
-
-def _translations(sizes: tuple[int, ...]) -> list[NDArray]:
-    """One step along each axis of a grid that wraps round, ranks in row-major order."""
-    ranks = np.arange(math.prod(sizes)).reshape(sizes)
-    return [np.roll(ranks, -1, axis).ravel() for axis in range(len(sizes))]
+    shifts = grid_translations(family, values, count)
+    if shifts is not None and shifts.num_nodes == topology.num_nodes:
+        yield shifts.generators()
 
 
 def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:
@@ -152,29 +129,6 @@ def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:
                 yield [moved(shift), moved(np.arange(cells) * factor % cells)]
                 break
     yield [moved(shift)]
-
-
-def _pod_relabellings(k: int) -> list[NDArray]:
-    """Relabellings of the nodes of a fat tree: pods, edge switches in pods and servers below these.
-
-    Aggregation switches move as servers do, core switches of one as edge switches do: so no link
-    but that of an element's own keeps its place.
-    """
-    half = k // 2
-    pod, edge, server = k, half, half
-    layers = ((pod, edge, server), (pod, edge), (pod, server), (server, edge))
-    of_layers = ((0, 1, 2), (0, 1), (0, 2), (2, 1))  # coordinates of their nodes
-    moves = []
-    for moved in range(3):
-        parts, first = [], 0
-        for sizes, coordinates in zip(layers, of_layers, strict=True):
-            ranks = np.arange(math.prod(sizes)).reshape(sizes)
-            if moved in coordinates:
-                ranks = np.roll(ranks, -1, coordinates.index(moved))
-            parts.append(first + ranks.ravel())
-            first += ranks.size
-        moves.append(np.concatenate(parts))
-    return moves
 
 
 def _extended(topology: Topology, servers: NDArray) -> NDArray[np.int32] | None:

@@ -6,7 +6,7 @@ from typing import Literal
 from gradweave.errors import InvalidScheduleError
 
 ViolationKind = Literal[
-    "route", "forwarding", "endpoint", "capacity", "conflict", "relay", "result"
+    "route", "forwarding", "endpoint", "capacity", "conflict", "relay", "result", "symmetry"
 ]
 
 

@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedules.given import ScheduleLike, as_schedule
+from gradweave.schedules.implicit import ImplicitSchedule
 from gradweave.schedules.schedule import Schedule, inside_rows
 from gradweave.verifier.blocks import Block, blocks
+from gradweave.verifier.by_orbits import load_violation, symmetry_violation
 from gradweave.verifier.contributions import first_wrong_count
 from gradweave.verifier.verdict import Verdict, Violation, ViolationKind
 
 
 def verify(
-    schedule: ScheduleLike,
+    schedule: ScheduleLike | ImplicitSchedule,
     *,
     forwarding_servers: bool = True,
     aggregating_switches: bool = False,
@@ -30,7 +32,8 @@ def verify(
     """Checks a schedule.
 
     Args:
-        schedule: a schedule, a solution, or the path of a schedule file.
+        schedule: a schedule, a solution, or the path of a schedule file; or an implicit schedule,
+            of which the group, the base and the loads of orbits of links are checked.
         forwarding_servers: accept routes that pass through other servers, as those of the unmerged
             baselines do. The verdict counts them in either case.
         aggregating_switches: accept transfers that start or end at a switch, which then aggregates
@@ -38,8 +41,8 @@ def verify(
         block_bytes: memory for the contribution counts; pieces are checked in blocks that fit.
 
     Returns:
-        The verdict, with the first violation: by route, then servers that may not relay, then
-        capacity, then conflicting writes, then result.
+        The verdict, with the first violation: by the symmetry of an implicit schedule, by route,
+        then servers that may not relay, then capacity, then conflicting writes, then result.
 
     Source: docs/concepts/verifier.md.
 
@@ -52,6 +55,21 @@ def verify(
     >>> print(gw.verify(schedule.replace(round=late)).violation.message)
     round 1: link 0→1 carries 2 transfers; expected at most 1
     """
+    if isinstance(schedule, ImplicitSchedule):
+        violation = symmetry_violation(schedule)
+        if violation is not None:
+            return Verdict(violation, schedule.num_transfers, 0)
+        verdict = verify(
+            schedule.base_collective,
+            forwarding_servers=forwarding_servers,
+            aggregating_switches=aggregating_switches,
+            block_bytes=block_bytes,
+        )
+        return Verdict(
+            verdict.violation or load_violation(schedule),
+            schedule.num_transfers,
+            verdict.forwarded * schedule.symmetry.order,
+        )
     schedule = as_schedule(schedule)
     checks: list[Callable[[_Checked], Violation | None]] = [
         _route_violation,

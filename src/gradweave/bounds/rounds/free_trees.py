@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,7 @@ from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Integers, Topology
+from gradweave.topology.translations import Translations
 
 
 def free_trees(
@@ -93,6 +95,59 @@ def _found(
         return bound_stage(backward=False)
     scatter = _mirrored(bound_stage(backward=not alike))
     return scatter if collective == "reduce_scatter" else scatter.then(bound_stage(backward=False))
+
+
+def block_cuts(
+    topology: TopologyLike, symmetry: Translations, collective: Collective = "all_reduce"
+) -> Bound:
+    """A minimum number of rounds for schedules as in `free_trees`, on networks of any size.
+
+    It is the best cut of those around one block of servers: a server, a box, a row of a torus, a
+    group of boxes, and so on, with the switches inside. A block has the same coordinates along the
+    first axes of the servers. As a group moves each block to each other, one of each kind is
+    enough. Time grows with the number of links.
+
+    Args:
+        topology: the network.
+        symmetry: coordinates of its nodes, of which the first layer are servers.
+        collective: a stage, or both, with a barrier between them.
+
+    >>> import gradweave as gw
+    >>> from gradweave.topology.translations import translations
+    >>> boxes = gw.topology.from_spec("h100:boxes=16,rails=8")
+    >>> block_cuts(boxes, translations(boxes), "all_gather").reason()
+    '120 pieces must enter servers 0 to 7 and switches 128, 144, ... at 8 per round'
+    """
+    topology = as_topology(topology)
+
+    def of_stage(capacity: Integers) -> Bound:
+        found = [_around(topology, inside, capacity) for inside in _blocks(topology, symmetry)]
+        return best(*found)
+
+    gather = of_stage(topology.capacity)
+    if collective == "all_gather":
+        return gather.on(topology)
+    scatter = _mirrored(of_stage(topology.capacity[topology.opposite]))
+    return (scatter if collective == "reduce_scatter" else scatter.then(gather)).on(topology)
+
+
+def _blocks(topology: Topology, symmetry: Translations) -> Iterator[NDArray[np.bool_]]:
+    """[V] the nodes of the first block of each kind, the smallest first."""
+    nodes = np.arange(topology.num_nodes)
+    layer, coordinates = symmetry.layer_of(nodes), symmetry.coordinates(nodes)
+    places = [symmetry.moving.index(a) for a in symmetry.layers[0] if a in symmetry.moving]
+    for number in range(len(places), 0, -1):
+        some = places[:number]
+        whole = np.all(symmetry.has[:, some], axis=1)  # layers inside blocks, not across them
+        yield whole[layer] & np.all(coordinates[:, some] == 0, axis=1)
+
+
+def _around(topology: Topology, inside: NDArray[np.bool_], capacity: Integers) -> Bound:
+    """The bound of an all-gather by the pieces that must enter a set of nodes [V]."""
+    pieces = topology.num_servers - int(inside[topology.servers].sum())
+    enters = int(capacity[~inside[topology.source] & inside[topology.target]].sum())
+    cut = Cut(*nodes_inside(topology, inside), pieces, enters, leaving=False)
+    return Bound(-(-pieces // enters), "cut", (cut,))
 
 
 def _hops(topology: Topology, forwarding_servers: bool) -> NDArray[np.int32]:

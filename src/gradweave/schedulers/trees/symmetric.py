@@ -11,7 +11,8 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, integers
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_all_gather
-from gradweave.schedules.columns import constant, frozen, narrowest
+from gradweave.schedules.columns import narrowest
+from gradweave.schedules.implicit import images
 from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
 from gradweave.stop import Stop
 from gradweave.topology.symmetry import FreeGroup, free_groups
@@ -33,8 +34,6 @@ class Tuning:
     looks: int = 20
     searched: float = 1 / 8
     """Approximate number of base hops examined per transfer: `looks` plus this share of all."""
-    batch_routes: int = 1 << 20
-    """Routes moved at a time: as many as fit a processor's caches."""
 
 
 TUNING = Tuning()
@@ -70,6 +69,13 @@ class Symmetric(Scheduler):
         return from_all_gather(self._all_gather, topology, collective, seed, stop)
 
     def _all_gather(self, topology: Topology, seed: int, stop: Stop) -> Schedule:
+        base, group = self.base(topology, seed, stop)
+        kind = narrowest(topology.num_nodes, base.num_transfers * group.order)
+        moves = np.ascontiguousarray(group.permutations.T, kind)
+        return images(base, group.order, lambda nodes: moves[nodes].T)
+
+    def base(self, topology: Topology, seed: int, stop: Stop) -> tuple[Schedule, FreeGroup]:
+        """The all-gather of the pieces of the orbits' roots, and the group that moves it about."""
         target = free_trees(topology, "all_gather").rounds
         best: tuple[FreeGroup, BaseHops, NDArray] | None = None
         fewest, late = topology.num_servers**2, False
@@ -98,7 +104,8 @@ class Symmetric(Scheduler):
                 f"symmetric: found no group that moves all servers of {topology.name!r} and lets "
                 "its trees grow; use grown"
             )
-        return _moved_about(topology, *best)
+        group, hops, transfers = best
+        return hops.schedule(group, transfers), group
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,6 +162,31 @@ class BaseHops:
         mixed = np.random.SeedSequence([seed, restart]).generate_state(1)[0]
         return grow_base_trees(self.orbits, most, int(mixed), give_up)
 
+    def schedule(self, group: FreeGroup, transfers: NDArray[np.int64]) -> Schedule:
+        """The all-gather that consists of the base trees alone.
+
+        Args:
+            group: the group of these hops.
+            transfers: as `grow` returns them.
+        """
+        at, base, hop = transfers[np.argsort(transfers[:, 0], kind="stable")].T
+        nodes, offsets = take_rows(
+            self.routes.route_nodes, self.routes.route_offsets, self.route[hop]
+        )
+        nodes = group.permutations[np.repeat(self.element[hop], np.diff(offsets)), nodes]
+        return Schedule(
+            topology=self.topology,
+            collective="all_gather",
+            root=self.topology.servers[self.roots],
+            round=at,
+            piece=base,
+            source=nodes[offsets[:-1]],
+            target=nodes[offsets[1:] - 1],
+            op=np.full(len(hop), COPY),
+            route_nodes=nodes,
+            route_offsets=offsets,
+        )
+
 
 def _link_orbits(topology: Topology, group: FreeGroup) -> tuple[NDArray, NDArray[np.int64]]:
     """[L] orbit of each link direction, and the hops that each orbit's links carry per round.
@@ -196,62 +228,3 @@ def _generators(topology: Topology, group: FreeGroup) -> list[NDArray]:
             queue = [node for node in dict.fromkeys(images) if node not in reached]
             reached.update(queue)
     return chosen
-
-
-def _moved_about(
-    topology: Topology, group: FreeGroup, hops: BaseHops, transfers: NDArray[np.int64]
-) -> Schedule:
-    """The all-gather that consists of the base trees moved by every group element."""
-    at, base, hop = transfers[np.argsort(transfers[:, 0], kind="stable")].T
-    nodes, offsets = take_rows(hops.routes.route_nodes, hops.routes.route_offsets, hops.route[hop])
-    nodes = group.permutations[np.repeat(hops.element[hop], np.diff(offsets)), nodes]
-    count, order = len(hop), group.order
-    # Rows by base hop, then element, so that rounds ascend.
-    route_nodes, route_offsets = _images(group, nodes, offsets)
-    if isinstance(route_offsets, int):
-        first, last = (slice(end, None, route_offsets) for end in (0, route_offsets - 1))
-    else:
-        first, last = route_offsets[:-1], route_offsets[1:] - 1
-    rank = topology.rank[group.permutations[:, topology.servers[hops.roots]]].T
-    rank = np.ascontiguousarray(rank, narrowest(topology.num_servers, count * order))
-    return Schedule(
-        topology=topology,
-        collective="all_gather",
-        root=topology.servers,
-        round=frozen(np.repeat(at.astype(narrowest(int(at[-1]), count * order)), order)),
-        piece=frozen(rank[base]).reshape(-1),
-        source=route_nodes[first],
-        target=route_nodes[last],
-        op=constant(COPY, np.int8, count * order),
-        route_nodes=route_nodes,
-        route_offsets=route_offsets,
-    )
-
-
-def _images(
-    group: FreeGroup, nodes: NDArray, offsets: NDArray
-) -> tuple[NDArray, NDArray[np.int64] | int]:
-    """The images of routes under every element of a group: route by route, then by element.
-
-    Args:
-        group: G elements.
-        nodes: the routes' nodes, concatenated.
-        offsets: [M+1] where each route starts.
-
-    Returns:
-        The nodes of M·G routes and their offsets, or the nodes per route if it is constant.
-    """
-    lengths, order = np.diff(offsets), group.order
-    count, length = len(lengths), int(lengths[0])
-    if (lengths != length).any():
-        images = group.permutations[:, nodes].ravel()
-        by_element = np.concatenate([[0], np.cumsum(np.tile(lengths, order))])
-        return take_rows(images, by_element, np.arange(order * count).reshape(order, -1).T.ravel())
-    kind = narrowest(group.permutations.shape[1], count * order)
-    moves = np.ascontiguousarray(group.permutations.T, kind)
-    images = np.empty((count, order, length), kind)
-    many = max(1, TUNING.batch_routes // order)
-    for first in range(0, count, many):
-        some = nodes[first * length : (first + many) * length].reshape(-1, length)
-        images[first : first + many] = moves[some].transpose(0, 2, 1)
-    return frozen(images).reshape(-1), length
