@@ -827,6 +827,7 @@ KINDS = {unit: {kind.__name__: kind for kind in kinds} for unit, kinds in KINDS.
 
 def check(data, beside=(), adding=False):
     """The findings about a file: [(whether it holds, what was checked, what was found)]."""
+    need("symmetry" not in data, "an implicit schedule; gradweave.load(path) expands it")
     net, plan, found = Network(data["topology"]), None, []
     asked = Asked(data["collective"], data.get("demand"), net)
     if "transfers" in data:

@@ -254,3 +254,11 @@ def test_files_that_are_none_are_refused():
             assert not checker.check(content)[0][0], field
         except checker.BROKEN:
             pass
+
+
+def test_implicit_schedules_are_referred_to_expansion(tmp_path: Path):
+    gw.schedulers.implicit("ring:3").save(tmp_path / "ring.json")
+    with pytest.raises(checker.Wrong, match=r"an implicit schedule; gradweave.load\(path\)"):
+        checker.check(json.loads((tmp_path / "ring.json").read_text()))
+    gw.load(tmp_path / "ring.json").save(tmp_path / "whole.json")
+    assert checker.check(json.loads((tmp_path / "whole.json").read_text()))[0][0]

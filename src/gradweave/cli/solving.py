@@ -234,11 +234,14 @@ def as_planned(given: SearchOptions, gradient_bytes: float) -> tuple[SearchOptio
 
 
 def search(
-    network: str, gradient_bytes: float, progress: Callable[[str], None], given: SearchOptions
+    network: str | Topology,
+    gradient_bytes: float,
+    progress: Callable[[str], None],
+    given: SearchOptions,
 ) -> Solution:
     """Searches for a schedule with the options of `solving_options`; Ctrl-C ends with the best."""
     start_from = given["start_from"]
-    topology = network_of(network, given)
+    topology = network if isinstance(network, Topology) else network_of(network, given)
     objective = objective_of(topology, given)
     ready = ready_times_of(topology, given["ready_at"])
     if objective != "seconds":

@@ -19,8 +19,9 @@ from gradweave.export.msccl import DIALECTS, save_msccl_xml, to_msccl_xml
 from gradweave.export.mscclpp import save_mscclpp_json, to_mscclpp_json
 from gradweave.export.perfetto import save_perfetto
 from gradweave.export.rankfile import parse_hosts, save_rankfile
-from gradweave.schedules.file import load
-from gradweave.schedules.kinds import check_schedule_file
+from gradweave.export.table import save_csv
+from gradweave.schedules.file import load, load_implicit
+from gradweave.schedules.kinds import check_schedule_file, is_implicit_file
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.units import format_seconds, format_size
 from gradweave.wording import counted
@@ -33,6 +34,7 @@ _OPTIONS_OF = {
     "chakra-et": ("gradient_bytes", "element_bytes"),
     "rankfile": ("hosts",),
     "perfetto": ("gradient_bytes", "measured"),
+    "csv": ("rank",),
 }
 """The options of each format."""
 _SIZED = ("chakra-et", "perfetto")
@@ -111,16 +113,24 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     metavar="FILE",
     help="Add the runs that 'gradweave bench --json' printed to this file (perfetto).",
 )
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    help="Write only the transfers of the server of this rank (csv).",
+)
 @json_option
 def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
     """Convert the schedule in FILE to another tool's format.
 
-    The tools are MSCCL and legacy RCCL, MSCCL++, Chakra, mpirun and Perfetto.
+    The tools are MSCCL and legacy RCCL, MSCCL++, Chakra, mpirun and Perfetto; csv is a table.
     """
     given = {name: value for name, value in options.items() if value is not None}
     _check(format_, given)
     writable(None if format_ == "chakra-et" else output)
     check_schedule_file(file, "export")
+    if "rank" in given:
+        _save_rank(file, output, given["rank"], as_json)
+        return
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
         cut = None
@@ -142,6 +152,17 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
         *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
         f"written to {files[0]}{more}",
     )
+
+
+def _save_rank(file: Path, output: Path, rank: int, as_json: bool) -> None:
+    """Writes one server's transfers; an implicit schedule is not expanded."""
+    with Progress(f"reading {file}"):
+        plan = load_implicit(file) if is_implicit_file(file) else load(file)
+        save_csv(plan, output, rank=rank)
+    if as_json:
+        print_json({"file": str(file), "format": "csv", "rank": rank, "output": [str(output)]})
+    else:
+        print_lines(f"rank {rank} on {plan.topology.name}", f"written to {output}")
 
 
 def _summary(
@@ -193,6 +214,9 @@ def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any])
         return save_chakra_et(schedule, output, **given)
     if format_ == "perfetto":
         save_perfetto(schedule, output, **given)
+        return [output]
+    if format_ == "csv":
+        save_csv(schedule, output)
         return [output]
     if format_ == "rankfile":
         hosts = parse_hosts(given["hosts"]) if "hosts" in given else None

@@ -14,7 +14,8 @@ from gradweave.bounds.classes import optimal_in
 from gradweave.bounds.scale import has_equal_links
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, network_of, writable
+from gradweave.cli.implicit_plans import is_implicit, solve_implicit
+from gradweave.cli.options import json_option, network_of, refuse, writable
 from gradweave.cli.planned_jobs import (
     asked_jobs,
     job_lines,
@@ -87,6 +88,12 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
     "as 50ms; plan the rest again. Needs --objective seconds.",
 )
 @click.option("--fair", is_flag=True, help="Also predict the time if links are shared fairly.")
+@click.option(
+    "--implicit",
+    is_flag=True,
+    help="Make an implicit schedule: one tree, moved by the network's symmetries. Always on "
+    "above 16,384 servers of a family.",
+)
 @job_option
 @mesh_option
 @click.option(
@@ -100,6 +107,7 @@ def solve(
     gradient_bytes: tuple[int, ...],
     changed_at: str | None,
     fair: bool,
+    implicit: bool,
     jobs: tuple[str, ...],
     mesh: str | None,
     output: Path | None,
@@ -115,15 +123,18 @@ def solve(
     writable(output, ".json", ".json.gz")
     if mesh is not None and not jobs:
         raise OptionError("--mesh: expected --job with it, such as all_reduce:bytes=1GB,axis=dp")
-    if jobs := asked_jobs(network, jobs, gradient_bytes, given):
+    if implicit:
+        refuse(["jobs", "mesh"], "no --implicit with it")
+    elif jobs := asked_jobs(network, jobs, gradient_bytes, given):
         _jobs(network, jobs, mesh, output, as_json, given)
         return
     first, *others = gradient_bytes
     if others:
-        _refuse_several(changed_at=changed_at, fair=fair or None, output=output)
+        only_one = {"changed_at": changed_at, "fair": fair or None, "implicit": implicit or None}
+        _refuse_several(**only_one, output=output)
         _sweep(network, gradient_bytes, as_json, given)
     else:
-        _one(network, first, changed_at, fair, output, as_json, given)
+        _one(network, first, changed_at, fair, implicit, output, as_json, given)
 
 
 def _with_seconds_certified(solution: Solution) -> Schedule:
@@ -213,6 +224,7 @@ def _one(
     gradient_bytes: float,
     changed_at: str | None,
     fair: bool,
+    implicit: bool,
     output: Path | None,
     as_json: bool,
     given: SearchOptions,
@@ -224,7 +236,11 @@ def _one(
         _replan(network, gradient_bytes, at_s, output, as_json, given)
         return
     with Progress(f"scheduling {network}") as progress:
-        solution = search(network, gradient_bytes, progress, given)
+        topology = network_of(network, given)
+        if is_implicit(topology, implicit, given):
+            solve_implicit(topology, gradient_bytes, output, as_json, given, progress)
+            return
+        solution = search(topology, gradient_bytes, progress, given)
         if output is not None:
             progress(f"writing {output}")
             solution.schedule.save(output)  # even if its certificates fail

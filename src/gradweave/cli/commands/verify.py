@@ -8,12 +8,13 @@ import click
 
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.groups import command
+from gradweave.cli.implicit_plans import verify_implicit
 from gradweave.cli.options import json_option
 from gradweave.placement.placing import recounted
 from gradweave.report.certified import checked_bounds
 from gradweave.report.rounds_bound import bound_fields, bound_lines, rounds_bound
-from gradweave.schedules.file import load
-from gradweave.schedules.kinds import check_schedule_file, is_placement_file
+from gradweave.schedules.file import load, load_implicit
+from gradweave.schedules.kinds import check_schedule_file, is_implicit_file, is_placement_file
 from gradweave.topology.names import name_of
 from gradweave.topology.topology import Topology
 from gradweave.verifier.verdict import Violation
@@ -41,12 +42,20 @@ def verify(
     The exit status is 1 if the schedule is invalid, and the first violation is named. For a valid
     schedule it also prints the lower bound on its rounds. A bound that the file states is no proof;
     its certificates are, once they have been recounted. For a placement that 'gradweave place'
-    wrote, the cost and the certificate of the bound are recounted.
+    wrote, the cost and the certificate of the bound are recounted. An implicit schedule is checked
+    without writing it out.
     """
     if is_placement_file(file):
         _placement(file, as_json)
         return
     check_schedule_file(file, "verify")
+    if is_implicit_file(file):
+        with Progress(f"verifying {file}"):
+            plan = load_implicit(file)
+            verdict = verify_implicit(file, plan, strict, aggregating_switches, as_json)
+        if not verdict.valid:
+            context.exit(1)
+        return
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
         progress(f"verifying {counted(schedule.num_transfers, 'transfer')}")
