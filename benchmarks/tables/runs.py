@@ -7,6 +7,8 @@ from markdown_table import source, sourced_table, table
 from record import load
 from table_templates import filled, grouped, key_of
 
+from gradweave.topology.units import format_size
+
 LEAST, MOST = 0.9, 1.15
 """Ratios of measured to predicted between which a prediction counts as held."""
 VERDICTS = ("named right", "named others", "torch's error alone", "late")
@@ -157,6 +159,31 @@ def rank_order_lab() -> str:
     )
     head = "network | library | hosts named | by name, s | ordered, s | times as fast | predicted"
     return sourced_table(result, f"{head} | ordered: measured / predicted", lines)
+
+
+def algorithm_tables() -> str:
+    """Where a table names another algorithm than the library's default, measured."""
+    result = load("algorithm_tables")
+    rows = [
+        row
+        | {
+            "size": format_size(row["bytes"]),
+            "low": row["between"][0],
+            "high": row["between"][1],
+        }
+        for row in result["rows"]
+        if row["algorithm"] is not None
+    ]
+    lines = filled(
+        "{library:words} | {network} | {collective:words} | {size} | {default:words} | "
+        "{algorithm:words} | {1e3 * default_s:.0f} | {ratio:.2f} ({low:.2f} to {high:.2f}) | "
+        "{predicted_ratio:.2f}",
+        rows,
+    )
+    head = "library | network | collective | size | default | table | default, ms"
+    return sourced_table(
+        result, f"{head} | with the table, of the default's time | predicted", lines
+    )
 
 
 def rank_order() -> str:

@@ -5,6 +5,7 @@ coll_tuned_dynamic_rules.c, MPICH's csel.c, NCCL's plugins/tuner/example/plugin.
 meta/tuner/README.md, UCC's ucc_coll_score.c and oneCCL's selector_impl.hpp.
 """
 
+import ctypes
 import dataclasses
 import importlib.util
 import json
@@ -34,6 +35,8 @@ SIZES = [0, 8, 100, 1023, 1024, 5000, 1 << 15, 99_999, MIB, 5 * MIB, 1 << 26, 1 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 MPICH = os.environ.get("GRADWEAVE_MPICH")
 """A virtual environment with the packages mpich, mpi4py and numpy."""
+TUNER = os.environ.get("GRADWEAVE_NCCL_TUNER")
+"""NCCL's plugins/tuner/example, compiled; it needs no CUDA."""
 
 
 def racks(each: int = 4) -> gw.Topology:
@@ -661,3 +664,51 @@ def test_mpich_uses_the_table(tmp_path: Path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"MPIR: {chosen}" in done.stdout
     assert done.stdout.count("done") == 4
+
+
+class _Tuner(ctypes.Structure):
+    """``ncclTuner_v5_t``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("init", ctypes.c_void_p),
+        ("ask", ctypes.c_void_p),
+        ("finalize", ctypes.c_void_p),
+    )
+
+
+@pytest.mark.skipif(TUNER is None, reason="needs NCCL's example: GRADWEAVE_NCCL_TUNER names it")
+def test_nvidias_example_chooses_by_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Asked by its C interface, as NCCL asks: the algorithm named costs nothing."""
+    table, file = table_of("nccl", 4, NCCL), tmp_path / "table.csv"
+    save_table(table, file, "nccl-tuner", local_ranks=8)
+    monkeypatch.setenv("NCCL_TUNER_CONFIG_FILE", str(file))
+    library = ctypes.CDLL(str(TUNER))
+    libc = ctypes.CDLL(None)
+    libc.setenv(b"NCCL_TUNER_CONFIG_FILE", str(file).encode(), 1)  # what getenv of C sees
+    tuner = _Tuner.in_dll(library, "ncclTunerPlugin_v5")
+    whole, place, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    init = ctypes.CFUNCTYPE(number, place, ctypes.c_uint64, whole, whole, place, place, place)(
+        tuner.init
+    )
+    ask = ctypes.CFUNCTYPE(
+        number, place, number, whole, number, place, number, number, number, place
+    )(tuner.ask)
+    context = ctypes.c_void_p()
+    assert init(ctypes.byref(context), 0, 32, 4, None, None, None) == 0
+    algorithms, protocols, all_reduce, simple = ["tree", "ring"], 3, 4, 2
+    for size in SIZES:
+        costs = np.full((7, protocols), 5.0, np.float32)
+        channels = ctypes.c_int(0)
+        asked = context, all_reduce, size, 1, costs.ctypes.data, 7, protocols, 0
+        assert ask(*asked, ctypes.byref(channels)) == 0
+        free = [(int(row), int(column)) for row, column in np.argwhere(costs == 0)]
+        named = wanted(table, "all_reduce", size).algorithm
+        assert free == ([] if named is None else [(algorithms.index(named), simple)])
+        assert channels.value == 1  # NCCL takes it for a limit, which the guide warns of
+    other = ctypes.c_void_p()
+    assert init(ctypes.byref(other), 0, 32, 8, None, None, None) == 0
+    costs = np.full((7, protocols), 5.0, np.float32)
+    asked = other, all_reduce, MIB, 1, costs.ctypes.data, 7, protocols, 0
+    assert ask(*asked, ctypes.byref(ctypes.c_int(0))) == 0
+    assert (costs == 5).all()  # another number of nodes

@@ -330,8 +330,8 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         "nccl",
         _nccl_csv,
         "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE={file}, built from "
-        "plugins/tuner/example of NCCL; calls without a row get one channel, unless the line "
-        "'*nChannels = 1' is removed from it",
+        "plugins/tuner/example of NCCL; all calls get one channel, unless the line "
+        "'*nChannels = 1' is removed from its plugin.c",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING logs 'Loaded N tuning configurations from "
         "{file}' and 'Applied config'",
         "an unknown collective counts as allreduce, an unknown algorithm as ring, and other lines "
