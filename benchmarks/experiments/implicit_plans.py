@@ -1,0 +1,93 @@
+"""Implicit schedules of 1,024 to 1,048,576 servers: rounds, processor time, file and memory.
+
+    python benchmarks/experiments/implicit_plans.py
+
+Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
+code is cached, the first run includes compilation: run it twice and keep the second. With arguments
+(``torus:32x32``), only those networks are measured.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from processes import printed_json
+from record import printed, record
+
+import gradweave as gw
+from gradweave.schedules import load_implicit
+
+NETWORKS = (
+    *("torus:32x32", "torus:32x32x16", "torus:64x32x32", "torus:64x128x128"),
+    *("bcube:n=32,k=1", "bcube:n=16,k=3", "bcube:n=30,k=3"),
+    *("fat_tree:k=16", "fat_tree:k=64", "hypercube:dimension=16"),
+    *(f"h100:boxes={boxes},rails=8" for boxes in (128, 8192, 32768)),
+)
+
+
+def measure(spec: str) -> dict[str, Any]:
+    """Measures one network in this process, in seconds of processor time."""
+    gw.verify(gw.schedulers.implicit("torus:4x4"))  # loads the compiled loop
+    spent = [time.process_time()]
+    network = gw.topology.from_spec(spec)
+    spent.append(time.process_time())
+    plan = gw.schedulers.implicit(network)
+    spent.append(time.process_time())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.json.gz")
+        plan.save(path)
+        size = path.stat().st_size
+        spent.append(time.process_time())
+        read = load_implicit(path)
+    spent.append(time.process_time())
+    verdict = gw.verify(read)
+    spent.append(time.process_time())
+    if not verdict.valid or plan.bound is None:
+        raise SystemExit(f"{spec}: {verdict}")
+    ranks = [1, network.num_servers // 2, network.num_servers - 1]
+    plan.of_rank(0)
+    begun = time.process_time()
+    for rank in ranks:
+        plan.of_rank(rank)
+    rank_s = (time.process_time() - begun) / len(ranks)
+    names = ("network_s", "plan_s", "write_s", "read_s", "verify_s")
+    return {
+        "network": spec,
+        "servers": network.num_servers,
+        "transfers": plan.num_transfers,
+        "rounds": plan.rounds,
+        "bound": plan.bound.rounds,
+        **{name: spent[i + 1] - spent[i] for i, name in enumerate(names)},
+        "total_s": spent[2] - spent[0],
+        "rank_s": rank_s,
+        "file_bytes": size,
+        "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+    }
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("networks", nargs="*", help="only these, not recorded")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measure(asked.one)))
+        return
+    rows = printed(
+        printed_json([sys.executable, __file__, "--one", spec])
+        for spec in asked.networks or NETWORKS
+    )
+    if not asked.networks:
+        record("implicit_plans", collective="all_reduce", rows=rows)
+
+
+if __name__ == "__main__":
+    main()
