@@ -68,6 +68,12 @@ PARTS = {
             "exact flows greedy grid ordering packing repairing solving textbook trees".split()
         )
     },
+    # Tests of the whole search lie beside the folders.
+    "schedulers/solving": ["tests/schedulers/solving"]
+    + [
+        f"tests/schedulers/test_schedulers_{name}.py"
+        for name in "few_rounds objective portfolio runtime solve spread time_limit".split()
+    ],
 }
 """Parts of rooms that are drawn from by themselves, and their tests."""
 WITH_JAX = {"aggregate", "environment", "learning", "marl", "saddle", "training"}

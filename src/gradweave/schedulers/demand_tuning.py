@@ -12,8 +12,6 @@ class Tuning:
     """Relative gap of the busiest link to the bound at which the search for carriers ends."""
     max_steps: int = 60
     """Most steps of column generation."""
-    smoothing: float = 0.5
-    """Share of the best duals in the duals used for pricing (Wentges 1997)."""
     steps_a_bound: int = 3
     """Steps between updates of the bound at the program's duals, which needs exact sums."""
     carriers_per_step: int = 16
@@ -29,8 +27,6 @@ class Tuning:
     to the root."""
     relay_gain: float = 1e-9
     """Relative saving that a relayed path needs."""
-    least_gain: float = 1e-12
-    """Minimum reduced cost by which a new carrier must improve on its block's dual."""
     max_stages: int = 6
     """Most stages in one program, if some jobs must end before others."""
     least_share: float = 1e-4

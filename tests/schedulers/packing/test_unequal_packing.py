@@ -145,8 +145,8 @@ def test_what_duals_prove_where_bandwidth_is_residual_no_packing_undercuts(name:
     topology = NETWORKS[name]
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=1.5))
-    search.run(1e-9)
+    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=1.5), 1e-9)
+    search.run()
     best = search._length
     rng = np.random.default_rng(0)
     for _ in range(20):

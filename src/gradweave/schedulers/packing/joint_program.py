@@ -13,6 +13,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedulers.carriers import Carrier, Plan, Relayed, TreePair, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.packing.linear_program import relative
+from gradweave.schedulers.packing.master import Master
 from gradweave.schedulers.packing.paths import CheapestPaths, PathCosts
 from gradweave.schedulers.packing.stages import Stages
 from gradweave.schedules.demand import Demand
@@ -63,7 +64,7 @@ class _Job:
     """The job's servers and others that may relay, ascending."""
 
 
-class _Program:
+class _Program(Master):
     """The program, with its carriers so far."""
 
     def __init__(
@@ -74,15 +75,12 @@ class _Program:
         first: Sequence[tuple[int, Carrier]],
         stages: Stages,
     ) -> None:
-        from ortools.linear_solver import pywraplp
-
         self._topology, self._demand, self._first = topology, demand, first
         self._paths = PathCosts(topology, residual=residual)
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
-        self._bandwidth = bandwidth / bandwidth.max()
         self._bytes = demand.bytes / demand.total_bytes
-        whole_s = demand.total_bytes / bandwidth.max()
-        self._late = (topology.latency_s + topology.overhead_s) / whole_s
+        self._whole_s = demand.total_bytes / float(bandwidth.max())
+        self._late = (topology.latency_s + topology.overhead_s) / self._whole_s
         rank = topology.rank
         self._jobs = [
             _Job(
@@ -94,77 +92,52 @@ class _Program:
             [rank[sets[block]].astype(np.int64) for block in range(len(demand))]
             for sets in (demand.contributors, demand.destinations)
         )
-        solver = self._solver = pywraplp.Solver.CreateSolver("CLP")
-        infinity = solver.infinity()
-        self._stages, count = stages, len(stages.weight)
-        self._times = [solver.NumVar(0, infinity, "") for _ in range(count)]
-        self._on_link = [
-            [solver.Constraint(-infinity, 0.0) for _ in bandwidth] for _ in range(count)
-        ]
-        for time, weight, rows in zip(
-            self._times, stages.weight.tolist(), self._on_link, strict=True
-        ):
-            solver.Objective().SetCoefficient(time, weight / float(stages.weight.sum()))
-            for row, room in zip(rows, self._bandwidth.tolist(), strict=True):
-                row.SetCoefficient(time, -room)
-        self._of_block = [solver.Constraint(size, infinity) for size in self._bytes.tolist()]
+        count, weight = len(stages.weight), stages.weight / float(stages.weight.sum())
+        super().__init__(
+            bandwidth / bandwidth.max(), np.zeros(count), list(range(count)), weight.tolist()
+        )
+        self._stages = stages
+        for size in self._bytes.tolist():
+            self._ask(size)
         self._carriers: list[tuple[int, Carrier]] = []
         self._known: set[tuple[int, Carrier]] = set()
-        self._carried: list = []
-        self._duals: NDArray[np.float64] | None = None
-        self._block_duals = np.zeros(len(demand))
 
     def run(self, stop: Stop) -> Plan:
         """Adds carriers until the time is near the bound."""
         for block, carrier in self._first:
             self._add_carrier(block, carrier)
-        self._add(np.tile(1 / self._bandwidth, (len(self._times), 1)))
-        self._solve()
-        bound = demand_bound(self._topology, self._demand)
-        best = self._duals
-        for step in range(TUNING.max_steps):
-            if stop.reached() or self._is_near(bound):
-                break
-            assert best is not None and self._duals is not None
-            smoothed = TUNING.smoothing * best + (1 - TUNING.smoothing) * self._duals
-            added = self._add(smoothed) or self._add(self._duals)
-            if not added:
-                break
-            self._solve()
-            if step % TUNING.steps_a_bound == 0:
-                better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
-                if better.seconds_of_parts > bound.seconds_of_parts or len(self._times) > 1:
-                    bound, best = max(bound, better, key=_of_parts), self._duals
-        assert self._duals is not None
-        better = demand_bound(self._topology, self._demand, lengths=self._duals[-1])
-        return self._plan(max(bound, better, key=_of_parts))
+        self._add_columns(np.tile(1 / self._bandwidth, (len(self._times), 1)))
+        self._bound = demand_bound(self._topology, self._demand)
+        self.generate(TUNING.max_steps, stop)
+        self._bound = max(self._bound, self._proved(), key=_of_parts)
+        return self._plan(self._bound)
 
-    def _is_near(self, bound: SecondsBound) -> bool:
+    def _is_near(self, steps: int) -> bool:
+        if steps % TUNING.steps_a_bound == 1:
+            proved = self._proved()
+            if proved.seconds_of_parts > self._bound.seconds_of_parts or len(self._times) > 1:
+                self._bound = max(self._bound, proved, key=_of_parts)
+                self._best_duals = self._prices()
         if len(self._times) > 1:
             return False
-        seconds = self._length * self._demand.total_bytes
-        seconds /= float(self._topology.bandwidth_bytes_per_s.max())
-        return seconds <= bound.seconds_of_parts * (1 + TUNING.tolerance)
+        seconds = self._lengths[-1] * self._whole_s
+        return seconds <= self._bound.seconds_of_parts * (1 + TUNING.tolerance)
 
-    def _solve(self) -> None:
-        if self._solver.Solve() != self._solver.OPTIMAL:
-            raise ArithmeticError("joint plan: the linear program was not solved")
-        self._length = self._times[-1].solution_value()
-        duals = np.array([[-row.dual_value() for row in rows] for rows in self._on_link])
-        self._duals = np.maximum(duals, 0.0)
-        self._block_duals = np.array([row.dual_value() for row in self._of_block])
+    def _proved(self) -> SecondsBound:
+        """The bound that the last solution's duals prove."""
+        return demand_bound(self._topology, self._demand, lengths=self._prices()[-1])
 
-    def _add(self, prices: NDArray[np.float64]) -> bool:
+    def _add_columns(self, duals: NDArray[np.float64]) -> bool:
         """Adds the cheapest carriers at these link prices; returns whether any is of use.
 
         If blocks are few, it adds several carriers for each, raising the prices of the links used
         after each round.
 
         Args:
-            prices: [stages, L] price of each link until the end of each stage.
+            duals: [stages, L] price of each link until the end of each stage.
         """
         # A job's bytes count until the end of its stage, and in all later stages.
-        prices = np.cumsum(prices[::-1], axis=0)[::-1]
+        prices = np.cumsum(duals[::-1], axis=0)[::-1]
         added, times = 0, max(1, TUNING.carriers_per_step // len(self._demand))
         for _ in range(times):
             taken = np.zeros(prices.shape[1])
@@ -190,23 +163,17 @@ class _Program:
             return False
         links = np.concatenate([np.array(route) for route in carrier.routes])
         factors = np.concatenate([self._paths.factors(route) for route in carrier.routes])
-        rows, where = np.unique(links, return_inverse=True)
-        times = np.bincount(where, factors)
-        cost = self._latency(carrier)
-        since = int(self._stages.of_job[self._demand.job[block]])
-        if self._duals is not None:
-            reduced = float(self._duals[since:, rows].sum(axis=0) @ times) + cost
-            if reduced >= self._block_duals[block] - TUNING.least_gain:
-                return False
-        variable = self._solver.NumVar(0, self._solver.infinity(), "")
-        self._of_block[block].SetCoefficient(variable, 1.0)
-        for of_stage in self._on_link[since:]:
-            for row, taken in zip(rows.tolist(), times.tolist(), strict=True):
-                of_stage[row].SetCoefficient(variable, taken)
-        self._solver.Objective().SetCoefficient(variable, cost)
+        since, links_of = int(self._stages.of_job[self._demand.job[block]]), len(self._bandwidth)
+        if not self._add(
+            block,
+            since * links_of + links,
+            factors,
+            self._latency(carrier),
+            windows=len(self._times) - since,
+        ):
+            return False
         self._known.add((block, carrier))
         self._carriers.append((block, carrier))
-        self._carried.append(variable)
         return True
 
     def _latency(self, carrier: Carrier) -> float:
@@ -219,7 +186,7 @@ class _Program:
 
     def _plan(self, bound: SecondsBound) -> Plan:
         """The carriers in use in the last solution, scaled to exactly each block's bytes."""
-        amount = np.array([variable.solution_value() for variable in self._carried])
+        amount = np.array(self._amounts)
         block = np.array([block for block, _ in self._carriers])[: len(amount)]
         carries = amount > TUNING.least_share * self._bytes[block]
         for small in np.setdiff1d(np.arange(len(self._demand)), block[carries]).tolist():
@@ -232,8 +199,7 @@ class _Program:
         whole = np.bincount(block[kept], amount[kept], len(self._demand))
         size = amount[kept] / whole[block[kept]] * self._demand.bytes[block[kept]]
         carriers = tuple(self._carriers[one][1] for one in kept.tolist())
-        assert self._duals is not None
-        lengths = tuple(self._duals) if len(self._times) > 1 else ()
+        lengths = tuple(self._prices()) if len(self._times) > 1 else ()
         return Plan(self._topology, self._demand, block[kept], carriers, size, bound, lengths)
 
 

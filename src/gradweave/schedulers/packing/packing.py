@@ -1,6 +1,5 @@
 """Packs weighted trees into the links' bandwidths."""
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -10,9 +9,9 @@ from numpy.typing import NDArray
 from gradweave.bounds.scale import are_alike
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
 from gradweave.schedulers.packing.linear_program import (
-    LinearProgram,
     Tree,
     TreePacking,
+    TreeProgram,
     relative,
 )
 from gradweave.schedulers.packing.paths import PathCosts
@@ -62,17 +61,23 @@ def pack_trees(
     """
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=residual))
-    search.run(tolerance, stop)
+    paths = PathCosts(topology, residual=residual)
+    search = TreeSearch(topology, collective, least, paths, tolerance)
+    search.run(stop)
     search.settle(gradient_bytes, stop)
     return search.packing()
 
 
-class TreeSearch(LinearProgram):
+class TreeSearch(TreeProgram):
     """The program if all servers are ready from the start: a single window."""
 
     def __init__(
-        self, topology: Topology, collective: Collective, least: LeastSeconds, paths: PathCosts
+        self,
+        topology: Topology,
+        collective: Collective,
+        least: LeastSeconds,
+        paths: PathCosts,
+        tolerance: float = TUNING.tolerance,
     ) -> None:
         self._free = collective == "all_reduce"
         stages: tuple[Stage, ...] = tuple(
@@ -83,7 +88,7 @@ class TreeSearch(LinearProgram):
         self._unit = float(topology.bandwidth_bytes_per_s.max())
         if not are_alike(topology):
             self._unit = 1 / seconds_per_byte
-        super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
+        super().__init__(topology, stages, np.zeros(0), self._unit, least_share, tolerance)
         self._paths = paths
         self._least = seconds_per_byte * self._unit
         # Both stages share the links, and so the duals.
@@ -107,9 +112,9 @@ class TreeSearch(LinearProgram):
             stop: when to stop looking for more trees.
         """
         least, objective = self._length, self._solver.Objective()
-        objective.SetCoefficient(self._time, 1 / least)
+        objective.SetCoefficient(self._times[0], 1 / least)
         if math.isinf(gradient_bytes):
-            self._time.SetUb(least * (1 + TUNING.slack))
+            self._times[0].SetUb(least * (1 + TUNING.slack))
         seconds = least / self._unit * gradient_bytes
 
         def tree_cost(tree: Tree) -> float:
@@ -125,7 +130,7 @@ class TreeSearch(LinearProgram):
             )
         self._solve()
         for _ in range(TUNING.max_flatter_steps if math.isfinite(gradient_bytes) else 0):
-            duals = self._duals()
+            duals = self._prices()
             if stop.reached() or not any(
                 [self._add_columns(duals, costlier) for costlier in TUNING.flatter]
             ):
@@ -142,11 +147,9 @@ class TreeSearch(LinearProgram):
         Args:
             tree: a tree with routes over the network's links.
         """
-        duals, self._link_duals = self._link_duals, None
         factors = np.concatenate([self._paths.factors(route) for route in tree.routes if route])
         links = np.array([link for route in tree.routes for link in route])
-        self._add(tree, links, factors, self._tree_cost(tree))
-        self._link_duals = duals
+        self._add_tree(tree, links, factors, self._tree_cost(tree), always=True)
         return len(self._trees) - 1
 
     def prefer(self, columns: Sequence[tuple[int, int, float]], most: Sequence[float]) -> None:
@@ -162,7 +165,7 @@ class TreeSearch(LinearProgram):
         """
         solver, objective = self._solver, self._solver.Objective()
         self._least_objective = objective.Value()
-        for row in itertools.chain.from_iterable(self._of_root.values()):
+        for row in self._demands:
             row.SetUb(0.0)  # exactly the required amount: excess would now be free
         self._near_least = solver.Constraint(-solver.infinity(), solver.infinity())
         for variable in solver.variables():
@@ -185,8 +188,8 @@ class TreeSearch(LinearProgram):
         self._solve()
         return self.packing()
 
-    def _is_near(self, tolerance: float) -> bool:
-        return self._length <= self._least * (1 + tolerance)
+    def _is_near(self, steps: int) -> bool:
+        return self._length <= self._least * (1 + self._tolerance)
 
     def _extent(self, tree: Tree) -> tuple[int, float]:
         """Hops from the root to the furthest server, and the longest path's seconds."""
@@ -222,7 +225,7 @@ class TreeSearch(LinearProgram):
         if self._paths.leave_residual and not costlier:
             self._take_bound(duals, total)
         roots = np.argsort(total, kind="stable")
-        if self._free and self._link_duals is not None:
+        if self._free and self._duals is not None:
             roots = roots[: TUNING.roots_per_step]
         known = len(self._trees)
         for stage, of_root in parents.items():
@@ -231,7 +234,7 @@ class TreeSearch(LinearProgram):
                 tree = Tree(stage, root, of_root[root], routes)
                 factors = np.concatenate([self._paths.factors(route) for route in routes if route])
                 links = np.array([link for route in routes for link in route])
-                self._add(tree, links, factors, self._tree_cost(tree))
+                self._add_tree(tree, links, factors, self._tree_cost(tree))
         return len(self._trees) > known
 
     def _take_bound(self, duals: NDArray, total: NDArray) -> None:

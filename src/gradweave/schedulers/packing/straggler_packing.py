@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.scale import units_of
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
-from gradweave.schedulers.packing.linear_program import LinearProgram, Tree, TreePacking
+from gradweave.schedulers.packing.linear_program import Tree, TreePacking, TreeProgram
 from gradweave.schedulers.packing.packing import STAGES
 from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tuning import TUNING
@@ -52,22 +52,23 @@ def pack_straggler_trees(
         (StragglAR), 2025, for servers in time that reduce among themselves first.
     """
     least = least_seconds(topology, gradient_bytes, ready_at_s=ready_at_s)
-    search = _Search(topology, least)
-    search.run(tolerance, stop)
+    search = _Search(topology, least, tolerance)
+    search.run(stop)
     if spread:
         search.spread()
     return search.packing()
 
 
-class _Search(LinearProgram):
+class _Search(TreeProgram):
     """The program with a window of time for each set of servers that are ready."""
 
-    def __init__(self, topology: Topology, least: LeastSeconds) -> None:
+    def __init__(self, topology: Topology, least: LeastSeconds, tolerance: float) -> None:
         ready = np.array(least.duals.ready_at_s)
         self._starts = np.unique(np.concatenate([[0.0], ready]))
         (unit,) = units_of(topology, STAGES, apart=False, shares=None)
         self._unit = least.gradient_bytes / unit
-        super().__init__(topology, STAGES, np.diff(self._starts) / self._unit, unit)
+        lengths = np.diff(self._starts) / self._unit
+        super().__init__(topology, STAGES, lengths, unit, 0.0, tolerance)
         self._level = np.searchsorted(self._starts, ready)  # [N] windows missed by each server
         self._size = least.gradient_bytes
         self._goal = float(least.duals.seconds_without_latency(self._size))
@@ -83,21 +84,22 @@ class _Search(LinearProgram):
     def spread(self) -> None:
         """Among solutions of little more time, minimises the largest share."""
         most, objective = self._seconds * (1 + TUNING.slack), self._solver.Objective()
-        self._time.SetUb((most - float(self._starts[-1])) / self._unit)
+        self._times[0].SetUb((most - float(self._starts[-1])) / self._unit)
         objective.SetCoefficient(self._largest_share(), 1.0)
-        objective.SetCoefficient(self._time, 0.0)
+        objective.SetCoefficient(self._times[0], 0.0)
         self._solve()
 
     def packing(self) -> TreePacking:
         """The trees in use in the last solution."""
-        return self._packing(self._seconds / self._size, self._root_shares)
+        shares = np.array([share.solution_value() for share in self._shares])
+        return self._packing(self._seconds / self._size, shares)
 
     @property
     def _seconds(self) -> float:
         return float(self._starts[-1]) + self._length * self._unit
 
-    def _is_near(self, tolerance: float) -> bool:
-        return self._seconds <= self._goal * (1 + tolerance)
+    def _is_near(self, steps: int) -> bool:
+        return self._seconds <= self._goal * (1 + self._tolerance)
 
     def _add_columns(self, duals: NDArray) -> bool:
         """Adds the trees of the cheapest roots at these duals; returns whether any improves."""
@@ -108,7 +110,7 @@ class _Search(LinearProgram):
             for towards, from_ in [(paths.to_root(root, self._level), paths.from_root(root))]
         ]
         trees.sort(key=lambda one: one[:2])
-        if self._link_duals is not None:
+        if self._duals is not None:
             trees = trees[: TUNING.roots_per_step]
         known = len(self._trees)
         for _, root, towards, from_ in trees:
@@ -117,7 +119,7 @@ class _Search(LinearProgram):
                 links = np.array([link for route in routes for link in route])
                 windows = np.repeat(window, [len(route) for route in routes])
                 rows = windows * len(self._bandwidth) + links
-                self._add(Tree(stage, root, parent, routes), rows, np.ones(len(rows)))
+                self._add_tree(Tree(stage, root, parent, routes), rows, np.ones(len(rows)))
         return len(self._trees) > known
 
 

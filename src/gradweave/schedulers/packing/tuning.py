@@ -14,9 +14,6 @@ class Tuning:
     """Relative time given up for more equal shares."""
     max_steps: int = 400
     """Most steps of column generation."""
-    smoothing: float = 0.5
-    """Share of the best duals in the duals used for pricing (Wentges 1997). With the program's
-    duals alone, which jump from step to step, more steps are needed."""
     roots_per_step: int = 8
     """Roots whose trees a step adds: more roots make fewer steps and larger programs."""
     max_dual: float = 1e3

@@ -69,7 +69,7 @@ class Repacking:
         by_bandwidth = 1 / topology.bandwidth_bytes_per_s
         self._columns: list[_Column] = []
         self._add_known(relative(link_duals[None])[0], relative(by_bandwidth[None])[0])
-        search.run(TUNING.tolerance, stop)
+        search.run(stop)
         search.settle(gradient_bytes, stop)
         search.prefer(self._columns, [one.tree.share for one in known])
 
