@@ -34,7 +34,7 @@ from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedulers.learned.compiled_instance import CompiledInstance
 from gradweave.schedulers.learned.episode import play
 from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 
 SEEDS = 20

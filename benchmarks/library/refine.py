@@ -30,7 +30,7 @@ from gradweave.library.instance import CLOSED_WITHIN, EXACT_WITHIN, Instance
 from gradweave.library.judging import judge
 from gradweave.library.submission import Outcome, accept, schedule_of
 from gradweave.schedulers.greedy import decoding
-from gradweave.schedulers.packing import packing
+from gradweave.schedulers.packing import tree_program
 from gradweave.schedulers.packing.packed import schedule_with
 from gradweave.schedulers.packing.parts import parts_with
 from gradweave.schedulers.packing.paths import PathCosts
@@ -77,7 +77,7 @@ def by_program(task: Task) -> Iterator[Made]:
     assert kind != "demand"
     shares = "any" if kind == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, kind, shares=shares)
-    search = packing.TreeSearch(topology, kind, least, PathCosts(topology, residual=0.0))
+    search = tree_program.TreeSearch(topology, kind, least, PathCosts(topology, residual=0.0))
     for one in known_trees(known, topology, np.arange(topology.num_nodes)) or ():
         search.add_tree(one.tree)
     search.run(TOLERANCE, UNLIMITED)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.bounds import LeastSeconds, free_trees, least_seconds, scale
 from gradweave.bounds.seconds import cut_linear_program
-from gradweave.schedulers.packing.packing import pack_trees
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
+from gradweave.schedulers.packing.tree_program import pack_trees
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.topology import Link, Topology
 from tests.bounds.test_bounds_least_seconds import CASES, recounted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedules import FlowTrees, Provenance, Workloads
 from gradweave.simulator import RoundState, schedule_from_rounds
 from gradweave.simulator.rounds import play

@@ -210,7 +210,7 @@ def test_the_order_is_mended_backwards_and_forwards(
     """Two transfers and three cuts; the first simulation makes seven tries."""
     from gradweave.schedulers.greedy import transfers_kernel
     from gradweave.schedulers.kernels.wires import Wires
-    from gradweave.schedulers.ordering import justification
+    from gradweave.schedulers.ordering import list_scheduling
     from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
     trees = Trees(*np.array([[[0, 1]]] * 7))
@@ -229,8 +229,8 @@ def test_the_order_is_mended_backwards_and_forwards(
         return starts[len(simulated) - 1], seconds[len(simulated) - 1], 7
 
     monkeypatch.setattr(transfers_kernel, "features_of", lambda *_: features)
-    monkeypatch.setattr(justification, "dispatch", dispatch)
-    monkeypatch.setattr(justification, "reversed_precedence", lambda of: "back")
+    monkeypatch.setattr(list_scheduling, "dispatch", dispatch)
+    monkeypatch.setattr(list_scheduling, "reversed_precedence", lambda of: "back")
     made = dataclasses.replace(wiring(), gradient_bytes=12.0)
     grown, order = SimpleNamespace(), np.array([2, -1, 0, 0, 0, 0], np.float32)
     grove = decoding.Grove(made, even(made.topology), np.zeros(1, np.int64), grown, trees, wires)

@@ -7,13 +7,13 @@ from gradweave.schedulers.greedy import transfers_kernel
 from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.kernels import bitset, events, precedence, worklist
 from gradweave.schedulers.kernels.wires import Wires
-from gradweave.schedulers.ordering import rank_kernel
+from gradweave.schedulers.ordering import list_scheduling_kernel
 from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-from gradweave.schedulers.ordering.justification import dependencies
-from gradweave.schedulers.ordering.rank_kernel import ARRIVED, FREED, MOST_MOVED, READY
+from gradweave.schedulers.ordering.list_scheduling import dependencies
+from gradweave.schedulers.ordering.list_scheduling_kernel import ARRIVED, FREED, MOST_MOVED, READY
 from tests.interpreted import interpreted
 
-KERNELS = transfers_kernel, rank_kernel, bitset, events, precedence, worklist
+KERNELS = transfers_kernel, list_scheduling_kernel, bitset, events, precedence, worklist
 
 
 def rows_lowered() -> tuple[Trees, Wires]:
@@ -109,8 +109,8 @@ def test_what_is_known_of_transfers_by_hand():
 def test_paths_back_are_those_of_transfers_turned_round():
     trees, _ = rows_lowered()
     with interpreted(*KERNELS):
-        back = rank_kernel.reversed_precedence(trees)
-        again = rank_kernel.reversed_precedence(back)
+        back = list_scheduling_kernel.reversed_precedence(trees)
+        again = list_scheduling_kernel.reversed_precedence(back)
     assert back.waits.tolist() == [[1, 1, 1, 0], [2, 2, 0, 0]]
     first = back.first_following
     followers = [back.following[first[p, m] : first[p, m + 1]].tolist() for p, m in
@@ -123,7 +123,7 @@ def dispatched(trees: Trees, wires: Wires, part, size, order):
     hop = trees.hop[part]
     hold_s = wires.overhead[hop] + np.array(size)[:, None] / wires.rate[hop]
     with interpreted(*KERNELS):
-        start, seconds, tried = rank_kernel.dispatch(
+        start, seconds, tried = list_scheduling_kernel.dispatch(
             trees, wires, np.array(part), hold_s.reshape(-1), np.array(order)
         )
     return start.tolist(), seconds, tried

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradweave.schedulers.ordering.list_scheduling import Rule, first_fit, list_schedule
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, first_fit, list_schedule
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import COLLECTIVES, COPY, REDUCE, Provenance
 from gradweave.simulator import RoundState, schedule_from_rounds

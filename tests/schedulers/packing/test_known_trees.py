@@ -8,9 +8,8 @@ import pytest
 import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers import Packed, ParameterServer, Ring
-from gradweave.schedulers.packing.linear_program import Tree
-from gradweave.schedulers.packing.packing import pack_trees
 from gradweave.schedulers.packing.paths import PathCosts
+from gradweave.schedulers.packing.tree_program import Tree, pack_trees
 from gradweave.schedulers.repairing.known_trees import KnownTree, known_trees, regrown
 from gradweave.schedulers.repairing.repacking import Repacking, at_old_shares
 from gradweave.schedules import Schedule

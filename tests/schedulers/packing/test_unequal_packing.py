@@ -11,10 +11,9 @@ import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 from gradweave.schedulers.kernels.paths import cheapest_paths
-from gradweave.schedulers.packing.linear_program import Tree
-from gradweave.schedulers.packing.packing import TreeSearch, pack_trees
 from gradweave.schedulers.packing.parts import parts_of
 from gradweave.schedulers.packing.paths import PathCosts
+from gradweave.schedulers.packing.tree_program import Tree, TreeSearch, pack_trees
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.topology import Topology
 

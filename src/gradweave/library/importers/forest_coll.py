@@ -17,9 +17,9 @@ import numpy as np
 
 from gradweave.errors import FileError
 from gradweave.schedulers.flows.even_routes import EvenRoutes
-from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.packed import schedule_with
 from gradweave.schedulers.packing.parts import parts_with
+from gradweave.schedulers.packing.tree_program import Tree
 from gradweave.schedules.schedule import Provenance, Schedule, Stage
 from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology

@@ -4,7 +4,7 @@ import numpy as np
 
 from gradweave.errors import OptionError
 from gradweave.schedulers.exact.trees import Choice
-from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedules.compose import reverse
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule

@@ -316,7 +316,7 @@ def simulate(
         improvements: number of backward and forward simulations; the fastest result is kept.
     """
     from gradweave.schedulers.greedy.transfers_kernel import features_of
-    from gradweave.schedulers.ordering.justification import ListScheduler
+    from gradweave.schedulers.ordering.list_scheduling import ListScheduler
 
     trees, wires = grove.trees, grove.wires
     part = np.tile(np.arange(len(grove.root)), cuts)

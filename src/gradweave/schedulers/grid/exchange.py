@@ -9,7 +9,7 @@ from gradweave.errors import NoScheduleError
 from gradweave.schedulers.grid.balanced_trees_kernel import balanced_trees
 from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.routes_kernel import shared_routes
-from gradweave.schedulers.packing.packing import pack_trees
+from gradweave.schedulers.packing.tree_program import pack_trees
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.stop import Stop
 from gradweave.topology.topology import Topology

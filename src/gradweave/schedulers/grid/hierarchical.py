@@ -31,8 +31,8 @@ from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedulers.ordering.cuts import integer_shares, while_it_pays
 from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-from gradweave.schedulers.ordering.justification import order_of
-from gradweave.schedulers.ordering.rank_kernel import dispatch
+from gradweave.schedulers.ordering.list_scheduling import order_of
+from gradweave.schedulers.ordering.list_scheduling_kernel import dispatch
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.stop import Stop

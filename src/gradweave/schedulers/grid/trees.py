@@ -48,7 +48,7 @@ class Composed:
         Args:
             stages: 0 for a reduce-scatter, 1 for an all-gather, or both.
         """
-        from gradweave.schedulers.ordering.justification import dependencies
+        from gradweave.schedulers.ordering.list_scheduling import dependencies
 
         parts, servers = self.parent.shape
         hop = self.hop[:, stages].astype(np.int64).reshape(parts, -1)

@@ -181,7 +181,7 @@ class _OrderSearch:
     """
 
     def __init__(self, graph: TransferGraph, size: NDArray[np.float64]) -> None:
-        from gradweave.schedulers.ordering.justification import ListScheduler
+        from gradweave.schedulers.ordering.list_scheduling import ListScheduler
 
         self._graph, one = graph, np.zeros(1, np.int64)
         self._scheduler = ListScheduler(graph.trees(), graph.wires, one, graph.hold_s(size))

@@ -95,7 +95,7 @@ class TransferGraph:
 
     def trees(self) -> "Trees":
         """The transfers for list scheduling, as one part of one piece."""
-        from gradweave.schedulers.ordering.justification import dependencies
+        from gradweave.schedulers.ordering.list_scheduling import dependencies
 
         return dependencies(self.hop[None], self.before, self.after)
 

@@ -1,11 +1,7 @@
-"""The list scheduler's loop, compiled.
+"""List scheduling by a fixed order: each link takes the first transfer that is ready and fits.
 
-Workloads with the same route block the same links, so each round considers one workload per
-**channel**. A route has as many channels as it can carry transfers per round, and they hold its
-ready workloads in heaps, best first. Each round is filled greedily by key and then, if requested,
-improved by swaps: a channel that does not fit replaces the channels in its way, if these weigh no
-more than it does in total. Swaps of equal weight are made too; they open up options for others, as
-in a search for a large independent set.
+Like `event_simulation_kernel`, but with a fixed order. The transfers waiting for a link are a
+bitset, with one bit for each transfer over it, in that order.
 """
 
 from typing import Any, NamedTuple
@@ -14,474 +10,375 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.kernels.slots import (
-    SKIPPED_EQUALS,
-    Slots,
-    any_holder,
-    claim,
-    holds_slot,
-    is_full,
-    no_slots_taken,
-    release,
-)
+from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
+from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+from gradweave.topology.topology import Floats, Integers
+from gradweave.topology.units import ROUNDING
 
-RANDOM, DEEPEST, MOST_LOADED = 0, 1, 2
-"""The rules; `gradweave.schedulers.ordering.list_scheduling.Rule` defines them."""
-
-SLACK_SCALE = 10
-"""Rounds of slack beyond which a link counts as idle: weights are divided by four for each round of
-slack, up to here, so that a link weighs at most 2²⁰. Chosen by hand; compiled in."""
+MOST_PASSED, MOST_MOVED = 8, 16
+"""Transfers tried in a row on a link with free bandwidth before it is left until more is freed or
+a transfer added: those that need more of this link than is free, and those blocked on another link,
+to which they move. This bounds the hot loop: without a limit, congested links would go through all
+waiting transfers again and again. Chosen by hand, and compiled in."""
+FREED, ARRIVED, READY = 0, 1, 2
+"""Kinds of events: a transfer frees its links, it arrives, its source becomes ready."""
 
 
-class Problem(NamedTuple):
-    """Workloads, channels and links as ragged arrays."""
+class _State(NamedTuple):
+    """Progress of T transfers, piece by piece; a use is a link of a transfer's route."""
 
-    links: NDArray[np.int64]
-    """Link directions of the channels' routes, concatenated."""
-    first_link: NDArray[np.int64]
-    """[G+1] index of each channel's first link."""
-    capacity: NDArray[np.int64]
-    """[L] transfers per round."""
-    items: NDArray[np.int64]
-    """[W] workloads by channel, best first."""
-    first_item: NDArray[np.int64]
-    """[G+1] index of each channel's first workload."""
-    channel: NDArray[np.int64]
-    """[W] channel of each workload."""
-    place: NDArray[np.int64]
-    """[W] position of each workload in `items`."""
-    tie: NDArray[np.int64]
-    """[W] position of each workload in the order that breaks ties."""
-    heights: NDArray[np.int64]
-    """[W] longest chain that each workload begins."""
-    waiters: NDArray[np.int64]
-    """Workloads that wait for each workload, concatenated."""
-    first_waiter: NDArray[np.int64]
-    """[W+1] index of each workload's first waiter."""
-    is_copy: NDArray[np.bool_]
-    """[W] whether each workload is a copy."""
-
-
-class How(NamedTuple):
-    """The rule by which rounds are filled, and the limits."""
-
-    rule: int
-    """`RANDOM`, `DEEPEST` or `MOST_LOADED`."""
-    barrier: bool
-    """Whether copies wait for all reductions."""
-    max_rounds: int
-    """Number of rounds after which to give up."""
-    target: int
-    """Number of rounds to aim at, from which the slack of links is measured."""
-    passes: int
-    """Number of passes of swaps over all channels, per round."""
-    seed: int
-    """Seed of the swaps' order."""
-    finish: bool
-    """Whether to continue without swaps when time is up, or to give up."""
-
-
-class State(NamedTuple):
-    """The ready workloads, and the round being filled."""
-
+    rank: NDArray[np.int32]
+    """[T] position of each transfer in the order."""
+    hop: NDArray[np.int32]
+    """[T] hop of each transfer."""
+    piece: NDArray[np.int32]
+    """[T] the first transfer of the same piece."""
+    follows: NDArray[np.int32]
+    """[T] place of its first follower's index in the next array."""
+    first_following: NDArray[np.int64]
+    """[parts·(M+1)] as in `Trees`, row by row."""
+    waits: NDArray[np.int32]
+    """[T] transfers that each still waits for, plus one until its source is ready."""
+    first: NDArray[np.int64]
+    """[T+1] the first use of each transfer; its uses follow each other."""
+    bit: NDArray[np.int32]
+    """[U] the bit that is set while the transfer waits at the use's link."""
+    user: NDArray[np.int32]
+    """[64·W] transfer of each bit."""
+    first_word: NDArray[np.int64]
+    """[L+1] index of each link's first word of bits."""
+    waiting: Bitset
+    """[W] bits of waiting transfers."""
+    low: NDArray[np.int64]
+    """[L] all words of the link before this one are zero."""
+    top: NDArray[np.int64]
+    """[L] rank of the first transfer that waits for the link; T for none."""
+    left: NDArray[np.float64]
+    """[L] free bandwidth."""
+    slowest: NDArray[np.float64]
+    """[L] smallest rate of a transfer over the link; with less bandwidth free, none fits."""
+    load_s: NDArray[np.float64]
+    """[L] total seconds of load of the link."""
     heap: NDArray[np.int64]
-    """[W] positions of ready workloads: a binary heap per channel, in its part of the array."""
-    ready: NDArray[np.int64]
-    """[G] number of ready workloads per channel."""
-    load: NDArray[np.int64]
-    """[L] transfers that each link direction still has to carry."""
-    slots: Slots
-    """The channels that send in this round, by link direction."""
-    sending: NDArray[np.bool_]
-    """[G] whether a channel sends its best workload in this round."""
-    weight: NDArray[np.int64]
-    """[G] weights for swaps."""
-    touched: NDArray[np.bool_]
-    """[G] whether a channel's best workload may have changed since the channels were sorted."""
-    removed: NDArray[np.int64]
-    """Scratch, as long as the longest route: channels in the way of another."""
+    """[L] links whose transfers may start now, after bandwidth was freed or a transfer added: a
+    binary heap by their first transfers."""
+    place: NDArray[np.int64]
+    """[L] position of each link in the heap, or −1."""
+    length: NDArray[np.int64]
+    """[1] number of links in the heap."""
+    events: Events
+    """Four times the transfer plus the kind of event."""
 
 
 @kernel
-def run(
-    problem: Problem, how: How, waiting_for: NDArray[np.int64], stop: NDArray[np.bool_]
-) -> NDArray[np.int32]:
-    """[W] round of each workload; an empty array if it gave up.
+def dispatch(
+    trees: Trees, wires: Wires, part: Integers, hold_s: Floats, order: Integers
+) -> tuple[NDArray[np.float64], float, int]:
+    """Start of each transfer, and the last arrival.
+
+    Whenever links become free or data arrives, the first transfer in order goes first among those
+    that are ready and fit on these links. A transfer waits for one link of its route that lacks
+    bandwidth for it. It is tried when that link becomes free, and then starts or waits for another
+    link. A transfer over no link only joins those that it waits for.
 
     Args:
-        problem: the workloads, channels and links.
-        how: the rule and the limits.
-        waiting_for: [W] number of dependencies; consumed.
-        stop: [1] set by another thread when time is up: from then on there are no swaps, and
-            without `How.finish` it gives up.
+        trees: the trees of the parts.
+        wires: the network's wires.
+        part: [P] part that each piece belongs to.
+        hold_s: [P·M] seconds for which each transfer holds its links, piece by piece.
+        order: [P·M] the transfers in order of priority.
+
+    Returns:
+        [P·M] start of each transfer, piece by piece, infinite over no link; the total seconds; and
+        how often a transfer was tried.
     """
-    np.random.seed(how.seed)
-    rule, barrier = how.rule, how.barrier
-    count, at = len(problem.items), 0
-    rounds = np.full(count, -1, np.int32)
-    state = _start(problem)
-    reduces = count - problem.is_copy.sum()
-    _push_ready(problem, state, waiting_for, rounds, not (barrier and reduces))
-    channels = np.empty(0, np.int64)
-    left = count
-    while left:
-        if at >= how.max_rounds or (stop[0] and not how.finish):
-            return np.empty(0, np.int32)
-        channels = _sorted_channels(problem, state, channels)
-        candidates = _fill(problem, state, channels, rule)
-        if how.passes and not stop[0]:
-            _weigh(problem, state, rule, candidates, how.target - at)
-        for _ in range(how.passes):
-            if stop[0] or not _swap(
-                problem, state, candidates[np.random.permutation(len(candidates))]
-            ):
-                break
-        sent = _send(problem, state, candidates)
-        left -= len(sent)
-        reduces -= _arrive(problem, state, sent, waiting_for, rounds, at, not barrier)
-        if barrier and reduces == 0:
-            _push_ready(problem, state, waiting_for, rounds, True)
-            barrier = False
-        at += 1
-    return rounds
+    start = np.full(len(hold_s), np.inf)
+    state = _begun(trees, wires, part, hold_s, order)
+    return start, *_play(trees, wires, state, part, hold_s, order, start)
+
+
+@kernel(inner=True, allocates=False)
+def _play(
+    trees: Trees,
+    wires: Wires,
+    state: Any,
+    part: Integers,
+    hold_s: Floats,
+    order: Integers,
+    start: Floats,
+) -> tuple[float, int]:
+    """Simulates all transfers; returns the last arrival, and how often a transfer was tried."""
+    now, last, tried, events = 0.0, 0.0, 0, state.events
+    first_of = state.first_following
+    for t in range(len(start)):
+        if not state.waits[t]:
+            _make_ready(state, wires, t, now)
+    while True:
+        while state.length[0]:  # the link with the first transfer is first
+            t, tries = _first_fitting(state, wires, state.heap[0])
+            tried += tries
+            if t >= 0:
+                hop = state.hop[t]
+                for i in range(wires.first[hop], wires.first[hop + 1]):
+                    state.left[wires.links[i]] -= wires.rate[hop]
+                start[t] = now
+                push_event(events, now + hold_s[t], 4 * t + FREED, False)
+            if t < 0 or not _may_fit(state, state.heap[0]):
+                _leave_first(state)
+            else:
+                _sink_first(state)
+        if not events.length[0]:
+            return last, tried
+        now = events.when[0]
+        while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
+            at = events.when[0]
+            what = pop_event(events, False)
+            t, kind = what >> 2, what & 3
+            if kind == READY:
+                _count_down(state, wires, t, now)
+                continue
+            hop = state.hop[t]
+            if kind == FREED:
+                for i in range(wires.first[hop], wires.first[hop + 1]):
+                    state.left[wires.links[i]] += wires.rate[hop]
+                    _list(state, wires.links[i])
+                last = max(last, at + wires.latency[hop])
+                if (
+                    wires.latency[hop]
+                    and first_of[state.follows[t]] < first_of[state.follows[t] + 1]
+                ):
+                    push_event(events, at + wires.latency[hop], 4 * t + ARRIVED, False)
+                    continue
+            for i in range(first_of[state.follows[t]], first_of[state.follows[t] + 1]):
+                _count_down(state, wires, state.piece[t] + trees.following[i], now)
 
 
 @kernel(inner=True)
-def _start(problem: Problem) -> State:
-    channels, links = len(problem.first_link) - 1, len(problem.capacity)
-    load = np.zeros(links, np.int64)
-    longest = _count_load(problem, load)
-    return State(
-        heap=np.empty(len(problem.items), np.int64),
-        ready=np.zeros(channels, np.int64),
-        load=load,
-        slots=no_slots_taken(problem.capacity),
-        sending=np.zeros(channels, np.bool_),
-        weight=np.zeros(channels, np.int64),
-        touched=np.zeros(channels, np.bool_),
-        removed=np.empty(longest, np.int64),
+def _begun(trees: Trees, wires: Wires, part: Integers, hold_s: Floats, order: Integers) -> Any:
+    """The state before the first transfer."""
+    links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
+    hops, rank = np.empty(count, np.int32), np.empty(count, np.int32)
+    piece, follows = np.empty(count, np.int32), np.empty(count, np.int32)
+    waits, first = np.empty(count, np.int32), np.zeros(count + 1, np.int64)
+    slowest, load_s = np.full(links, np.inf), np.zeros(links)
+    uses, events = np.zeros(links, np.int64), no_events(count)  # each has one event at a time
+    t = 0
+    for p in range(len(part)):
+        for m in range(each):
+            hop = trees.hop[part[p], m]
+            hops[t], piece[t], follows[t] = hop, t - m, part[p] * (each + 1) + m
+            waits[t] = trees.waits[part[p], m]
+            if trees.ready[part[p], m] > 0.0:
+                waits[t] += 1
+                push_event(events, trees.ready[part[p], m], 4 * t + READY, False)
+            first[t + 1] = first[t] + wires.first[hop + 1] - wires.first[hop]
+            for over in wires.links[wires.first[hop] : wires.first[hop + 1]]:
+                slowest[over] = min(slowest[over], wires.rate[hop])
+                load_s[over] += wires.rate[hop] * hold_s[t] / wires.bandwidth[over]
+                uses[over] += 1
+            t += 1
+    first_word = np.zeros(links + 1, np.int64)
+    for over in range(links):
+        first_word[over + 1] = first_word[over] + (uses[over] + WORD - 1) // WORD
+    bits, user = np.empty(first[-1], np.int32), np.empty(WORD * first_word[-1], np.int32)
+    uses[:] = WORD * first_word[:-1]
+    for r in range(count):
+        t = order[r]
+        rank[t] = r
+        for i in range(wires.first[hops[t]], wires.first[hops[t] + 1]):
+            over = wires.links[i]
+            bits[first[t] + i - wires.first[hops[t]]] = uses[over]
+            user[uses[over]] = t
+            uses[over] += 1
+    return _State(
+        rank,
+        hops,
+        piece,
+        follows,
+        trees.first_following.reshape(-1),
+        waits,
+        first,
+        bits,
+        user,
+        first_word,
+        np.zeros(first_word[-1], np.uint64),
+        first_word[1:].copy(),
+        np.full(links, count),
+        wires.bandwidth.copy(),
+        slowest * (1 - ROUNDING),
+        load_s,
+        np.empty(links, np.int64),
+        np.full(links, -1),
+        np.zeros(1, np.int64),
+        events,
     )
 
 
-@kernel(inner=True, allocates=False)
-def _count_load(problem: Problem, load: NDArray[np.int64]) -> int:
-    """Adds up the load of each link direction; returns the most links of a route."""
-    longest = 0
-    for channel in range(len(problem.first_link) - 1):
-        longest = max(longest, problem.first_link[channel + 1] - problem.first_link[channel])
-        for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-            load[problem.links[i]] += problem.first_item[channel + 1] - problem.first_item[channel]
-    return longest
+@kernel(inlined=True)
+def _first_fitting(state: Any, wires: Wires, over: int) -> tuple[int, int]:
+    """Takes the first transfer off a link's queue that fits, or −1; and how many were tried.
 
-
-@kernel(inner=True, allocates=False)
-def _push_ready(
-    problem: Problem,
-    state: State,
-    waiting_for: NDArray[np.int64],
-    rounds: NDArray[np.int32],
-    copies: bool,
-) -> None:
-    """Adds all unsent workloads without pending dependencies; copies only if allowed."""
-    for w in range(len(rounds)):
-        if waiting_for[w] == 0 and rounds[w] < 0 and (copies or not problem.is_copy[w]):
-            _push(problem, state, w)
-
-
-@kernel(inner=True, allocates=False)
-def _arrive(
-    problem: Problem,
-    state: State,
-    sent: NDArray[np.int64],
-    waiting_for: NDArray[np.int64],
-    rounds: NDArray[np.int32],
-    at: int,
-    copies: bool,
-) -> int:
-    """Records sent workloads and adds newly ready ones; returns the number of reductions sent."""
-    reduces = 0
-    for w in sent:
-        rounds[w] = at
-        reduces += not problem.is_copy[w]
-    for w in sent:
-        for i in range(problem.first_waiter[w], problem.first_waiter[w + 1]):
-            waiter = problem.waiters[i]
-            waiting_for[waiter] -= 1
-            if waiting_for[waiter] == 0 and (copies or not problem.is_copy[waiter]):
-                _push(problem, state, waiter)
-    return reduces
-
-
-@kernel(inner=True, allocates=False)
-def _push(problem: Problem, state: State, w: int) -> None:
-    """Adds a workload to the ready workloads of its channel."""
-    channel = problem.channel[w]
-    base = problem.first_item[channel]
-    child = state.ready[channel]
-    state.ready[channel] += 1
-    place = problem.place[w]
-    while child:
-        parent = (child - 1) // 2
-        if state.heap[base + parent] <= place:
-            break
-        state.heap[base + child] = state.heap[base + parent]
-        child = parent
-    state.heap[base + child] = place
-    state.touched[channel] = True
-
-
-@kernel(inner=True, allocates=False)
-def _pop(problem: Problem, state: State, channel: int) -> Any:
-    """Removes and returns a channel's best ready workload."""
-    base = problem.first_item[channel]
-    best = problem.items[state.heap[base]]
-    state.ready[channel] -= 1
-    size = state.ready[channel]
-    place = state.heap[base + size]
-    parent = 0
-    while 2 * parent + 1 < size:
-        child = 2 * parent + 1
-        if child + 1 < size and state.heap[base + child + 1] < state.heap[base + child]:
-            child += 1
-        if place <= state.heap[base + child]:
-            break
-        state.heap[base + parent] = state.heap[base + child]
-        parent = child
-    state.heap[base + parent] = place
-    state.touched[channel] = True
-    return best
-
-
-@kernel(inner=True, allocates=False)
-def _best(problem: Problem, state: State, channel: int) -> Any:
-    return problem.items[state.heap[problem.first_item[channel]]]
-
-
-@kernel(inner=True)
-def _sorted_channels(
-    problem: Problem, state: State, channels: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The channels with ready workloads, by the tie order of their best workloads.
-
-    Channels touched since the last round are sorted and merged into the rest, which is still in
-    order: time is linear in the channels with ready workloads, plus a sort of the touched channels.
+    Transfers blocked on another link move to that link's queue.
     """
-    touched = np.flatnonzero(state.touched)
-    state.touched[touched] = False
-    fresh = touched[state.ready[touched] > 0]
-    ties = np.empty(len(fresh), np.int64)
-    _write_ties(problem, state, fresh, ties)
-    order = np.argsort(ties)
-    fresh, ties = fresh[order], ties[order]
-    state.touched[touched] = True
-    merged = np.empty(len(channels) + len(fresh), np.int64)
-    count = _merge(problem, state, channels, fresh, ties, merged)
-    state.touched[touched] = False
-    return merged[:count]
-
-
-@kernel(inner=True, allocates=False)
-def _write_ties(
-    problem: Problem, state: State, channels: NDArray[np.int64], ties: NDArray[np.int64]
-) -> None:
-    """Writes the tie order of each channel's best workload."""
-    for i in range(len(channels)):
-        ties[i] = problem.tie[_best(problem, state, channels[i])]
-
-
-@kernel(inner=True, allocates=False)
-def _merge(
-    problem: Problem,
-    state: State,
-    channels: NDArray[np.int64],
-    fresh: NDArray[np.int64],
-    ties: NDArray[np.int64],
-    merged: NDArray[np.int64],
-) -> int:
-    """Merges untouched with touched channels; returns their number."""
-    count, following = 0, 0
-    for channel in channels:
-        if state.touched[channel]:
+    found, passed, tried, end = -1, 0, 0, state.first_word[over + 1]
+    word = state.low[over]
+    if not _may_fit(state, over):
+        return found, tried
+    untried = state.waiting[word]
+    while found < 0 and passed < MOST_PASSED and tried - passed < MOST_MOVED:
+        while not untried and word < end:
+            word += 1
+            untried = state.waiting[word] if word < end else untried
+        if word == end:
+            break
+        here = WORD * word + lowest(untried)
+        untried &= ~bit(here)
+        tried += 1
+        t = state.user[here]
+        blocking, link = _blocked_on(state, wires, t, over)
+        if blocking < 0:
+            found = t
+        elif link == over:
+            passed += 1
             continue
-        if following < len(fresh):
-            tie = problem.tie[_best(problem, state, channel)]
-            while following < len(fresh) and ties[following] < tie:
-                merged[count] = fresh[following]
-                count += 1
-                following += 1
-        merged[count] = channel
-        count += 1
-    for i in range(following, len(fresh)):
-        merged[count] = fresh[i]
-        count += 1
-    return count
-
-
-@kernel(inner=True)
-def _fill(
-    problem: Problem, state: State, channels: NDArray[np.int64], rule: int
-) -> NDArray[np.int64]:
-    """Fills the round greedily. Returns the channels in the order tried."""
-    if rule != RANDOM:
-        key = np.empty(len(channels), np.int64)
-        _write_keys(problem, state, rule, channels, key)
-        channels = _by_key(channels, key)
-    _claim_each(problem, state, channels)
-    return channels
-
-
-@kernel(inner=True, allocates=False)
-def _write_keys(
-    problem: Problem,
-    state: State,
-    rule: int,
-    channels: NDArray[np.int64],
-    key: NDArray[np.int64],
-) -> None:
-    for i in range(len(channels)):
-        key[i] = _key(problem, state, rule, channels[i])
-
-
-@kernel(inner=True, allocates=False)
-def _claim_each(problem: Problem, state: State, channels: NDArray[np.int64]) -> None:
-    """Fills an empty round with each channel that fits, in order."""
-    state.slots.used[:] = 0
-    for channel in channels:
-        state.sending[channel] = _claim(problem, state, channel)
-
-
-@kernel(inner=True, allocates=False)
-def _weigh(
-    problem: Problem, state: State, rule: int, channels: NDArray[np.int64], left: int
-) -> None:
-    """Computes the weights for swaps."""
-    for channel in channels:
-        state.weight[channel] = _weight(problem, state, rule, channel, left)
-
-
-@kernel(inner=True, allocates=False)
-def _key(problem: Problem, state: State, rule: int, channel: int) -> Any:
-    """The key of the greedy fill: larger first."""
-    if rule == RANDOM:
-        return 0
-    height = problem.heights[_best(problem, state, channel)]
-    if rule == DEEPEST:
-        return height
-    busiest = 0
-    for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-        link = problem.links[i]
-        busiest = max(busiest, -(-state.load[link] // problem.capacity[link]))
-    return busiest + height
-
-
-@kernel(inner=True, allocates=False)
-def _weight(problem: Problem, state: State, rule: int, channel: int, left: int) -> Any:
-    """The weight for swaps. A link with as much load as remaining rounds must not idle."""
-    if rule != MOST_LOADED:
-        return 1 + _key(problem, state, rule, channel)
-    weight = 0
-    for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-        link = problem.links[i]
-        slack = left - -(-state.load[link] // problem.capacity[link])
-        weight += 1 << (2 * (SLACK_SCALE - min(max(slack, 0), SLACK_SCALE)))
-    return weight + problem.heights[_best(problem, state, channel)]
-
-
-@kernel(inner=True)
-def _by_key(channels: NDArray[np.int64], key: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Channels by descending key, in the given order among equals: a counting sort."""
-    if len(channels) == 0:
-        return channels
-    highest = key.max()
-    place = np.zeros(highest + 2, np.int64)
-    for k in key:
-        place[highest - k + 1] += 1
-    for k in range(highest + 1):
-        place[k + 1] += place[k]
-    result = np.empty(len(channels), np.int64)
-    for i in range(len(channels)):
-        slot = highest - key[i]
-        result[place[slot]] = channels[i]
-        place[slot] += 1
-    return result
+        else:  # from now on it waits for that link
+            _wait(state, t, blocking, link)
+            if state.place[link] >= 0:
+                _list(state, link)
+        state.waiting[word] &= ~bit(here)
+    word = state.low[over]
+    while word < end and not state.waiting[word]:
+        word += 1
+    state.low[over] = word
+    state.top[over] = len(state.hop)
+    if word < end:
+        state.top[over] = state.rank[state.user[WORD * word + lowest(state.waiting[word])]]
+    return found, tried
 
 
 @kernel(inlined=True)
-def _claim(problem: Problem, state: State, channel: int) -> bool:
-    """Adds a channel to the round, if it fits."""
-    first = problem.first_link
-    return claim(state.slots, problem.links, first[channel], first[channel + 1], channel)
+def _may_fit(state: Any, link: int) -> bool:
+    """Whether transfers wait for a link, and there is bandwidth for the slowest that it has."""
+    return state.top[link] < len(state.hop) and state.left[link] >= state.slowest[link]
 
 
-@kernel(inner=True, allocates=False)
-def _swap(problem: Problem, state: State, candidates: NDArray[np.int64]) -> bool:
-    """One pass of swaps over all channels. Returns whether anything changed."""
-    changed, first, removed = False, problem.first_link, state.removed
-    for channel in candidates:
-        if state.sending[channel] or not _has_room_somewhere(problem, state, channel):
-            continue
-        in_the_way, lost = _in_the_way(problem, state, channel), 0
-        for other in removed[:in_the_way]:
-            lost += state.weight[other]
-        if lost > state.weight[channel]:
-            continue
-        if lost == state.weight[channel] and np.random.random() < SKIPPED_EQUALS:
-            continue
-        for other in removed[:in_the_way]:
-            release(state.slots, problem.links, first[other], first[other + 1], other)
-            state.sending[other] = False
-        state.sending[channel] = _claim(problem, state, channel)
-        changed = True
-    return changed
+@kernel(inlined=True)
+def _blocked_on(state: Any, wires: Wires, t: int, over: int) -> tuple[int, int]:
+    """The use and link on which a transfer is blocked as its rate is not available; or −1.
 
-
-@kernel(inner=True, allocates=False)
-def _has_room_somewhere(problem: Problem, state: State, channel: int) -> bool:
-    """Whether sending would use a link direction that would otherwise have idle capacity."""
-    for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-        if not is_full(state.slots, problem.links[i]):
-            return True
-    return False
-
-
-@kernel(inner=True, allocates=False)
-def _in_the_way(problem: Problem, state: State, channel: int) -> int:
-    """Number of channels to remove so that one fits: a random one on each full link direction.
-
-    Full link directions that a removed channel already uses need no further removal.
+    `over` has precedence, then the busiest link: it rarely becomes free, so that fewer tries fail.
     """
-    removed, count = state.removed, 0
-    for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-        link = problem.links[i]
-        if not is_full(state.slots, link):
-            continue
-        going = False
-        for j in range(count):
-            going |= holds_slot(state.slots, link, removed[j])
-        if not going:
-            removed[count] = any_holder(state.slots, link)
-            count += 1
-    return count
+    hop, blocking, on = state.hop[t], -1, -1
+    first = wires.first[hop]
+    for i in range(first, wires.first[hop + 1]):
+        link = wires.links[i]
+        if wires.rate[hop] > state.left[link] * (1 + ROUNDING) and (
+            on < 0 or (on != over and (link == over or state.load_s[link] > state.load_s[on]))
+        ):
+            blocking, on = state.first[t] + i - first, link
+    return blocking, on
 
 
-@kernel(inner=True)
-def _send(problem: Problem, state: State, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Removes the workloads that the round sends from the channels, and returns them."""
-    sent = np.empty(len(candidates), np.int64)
-    return sent[: _pop_sent(problem, state, candidates, sent)]
+@kernel(inlined=True)
+def _count_down(state: Any, wires: Wires, t: int, now: float) -> None:
+    """Takes one off what a transfer waits for, and makes it ready after the last."""
+    state.waits[t] -= 1
+    if not state.waits[t]:
+        _make_ready(state, wires, t, now)
 
 
-@kernel(inner=True, allocates=False)
-def _pop_sent(
-    problem: Problem, state: State, candidates: NDArray[np.int64], sent: NDArray[np.int64]
-) -> int:
-    """Writes the workloads that the round sends; returns their number."""
-    count = 0
-    for channel in candidates:
-        if state.sending[channel]:
-            state.sending[channel] = False
-            sent[count] = _pop(problem, state, channel)
-            count += 1
-            for i in range(problem.first_link[channel], problem.first_link[channel + 1]):
-                state.load[problem.links[i]] -= 1
-    return count
+@kernel(inlined=True)
+def _make_ready(state: Any, wires: Wires, t: int, now: float) -> None:
+    """Has a transfer wait for the first link of its route; over no link, it arrives at once."""
+    if state.first[t] == state.first[t + 1]:
+        push_event(state.events, now, 4 * t + FREED, False)
+    else:
+        link = wires.links[wires.first[state.hop[t]]]
+        _wait(state, t, state.first[t], link)
+        _list(state, link)
+
+
+@kernel(inlined=True)
+def _wait(state: Any, t: int, use: int, link: int) -> None:
+    """Puts a transfer in the queue of a link."""
+    word = state.bit[use] // WORD
+    state.waiting[word] |= bit(state.bit[use])
+    state.low[link] = min(state.low[link], word)
+    state.top[link] = min(state.top[link], state.rank[t])
+
+
+@kernel(inlined=True)
+def _list(state: Any, link: int) -> None:
+    """Puts a link in the heap if transfers may fit, or moves it up by its first transfer."""
+    first, at = state.top[link], state.place[link]
+    if at < 0:
+        if not _may_fit(state, link):
+            return
+        at = state.length[0]
+        state.length[0] += 1
+    while at > 0 and state.top[state.heap[(at - 1) // 2]] > first:
+        state.heap[at] = state.heap[(at - 1) // 2]
+        state.place[state.heap[at]] = at
+        at = (at - 1) // 2
+    state.heap[at], state.place[link] = link, at
+
+
+@kernel(inlined=True)
+def _leave_first(state: Any) -> None:
+    """Takes the first link out of the heap."""
+    state.place[state.heap[0]] = -1
+    state.length[0] -= 1
+    if state.length[0]:
+        state.heap[0] = state.heap[state.length[0]]
+        _sink_first(state)
+
+
+@kernel(inlined=True)
+def _sink_first(state: Any) -> None:
+    """Moves the first link of the heap down to its position by its first transfer."""
+    link, at, count = state.heap[0], 0, state.length[0]
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        if child + 1 < count and (state.top[state.heap[child + 1]] < state.top[state.heap[child]]):
+            child += 1
+        if state.top[state.heap[child]] >= state.top[link]:
+            break
+        state.heap[at] = state.heap[child]
+        state.place[state.heap[at]] = at
+        at = child
+    state.heap[at], state.place[link] = link, at
+
+
+@kernel
+def reversed_precedence(trees: Trees) -> Trees:
+    """The transfers with dependencies reversed, as if time ran backwards.
+
+    Args:
+        trees: the transfers; the lengths of their paths are kept.
+    """
+    parts, each = trees.hop.shape
+    waits, following = np.empty((parts, each), np.int64), np.empty_like(trees.following)
+    first_following, count = np.empty((parts, each + 1), np.int64), 0
+    for p in range(parts):
+        first, before = trees.first_following[p], first_following[p]
+        before[0] = count
+        for m in range(each):
+            before[m + 1] = before[m] + trees.waits[p, m]
+        count = before[each]
+        place = before.copy()
+        for m in range(each):
+            waits[p, m] = first[m + 1] - first[m]
+            for then in trees.following[first[m] : first[m + 1]]:
+                following[place[then]] = m
+                place[then] += 1
+    return Trees(
+        trees.hop,
+        waits,
+        following,
+        first_following,
+        np.zeros_like(trees.ready),
+        trees.tail_s,
+        trees.tail_s_per_byte,
+    )

@@ -12,8 +12,7 @@ from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.carriers import Carrier, Plan, Relayed, TreePair, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
-from gradweave.schedulers.packing.linear_program import relative
-from gradweave.schedulers.packing.master import Master
+from gradweave.schedulers.packing.master import Master, relative
 from gradweave.schedulers.packing.paths import CheapestPaths, PathCosts
 from gradweave.schedulers.packing.stages import Stages
 from gradweave.schedules.demand import Demand

@@ -5,6 +5,7 @@ import abc
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.stop import Stop
 
 SMOOTHING = 0.5
@@ -151,3 +152,8 @@ class Master(abc.ABC):
         self._solver.Objective().SetCoefficient(variable, cost)
         self._carried.append(variable)
         return True
+
+
+def relative(duals: NDArray) -> NDArray:
+    """Duals scaled to mean one, all positive."""
+    return duals / max(float(duals.mean()), 1e-300) + TUNING.min_dual

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from gradweave.schedulers.carriers import Carrier
 from gradweave.schedulers.ordering.transfers import CarrierTransfers
-from gradweave.schedulers.packing.linear_program import Tree
-from gradweave.schedulers.packing.packing import pack_trees
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
+from gradweave.schedulers.packing.tree_program import Tree, pack_trees
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Stage
 from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology

@@ -5,9 +5,8 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.scale import units_of
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
-from gradweave.schedulers.packing.linear_program import Tree, TreePacking, TreeProgram
-from gradweave.schedulers.packing.packing import STAGES
 from gradweave.schedulers.packing.paths import PathCosts
+from gradweave.schedulers.packing.tree_program import STAGES, Tree, TreePacking, TreeProgram
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.ready import ReadyAt
 from gradweave.stop import UNLIMITED, Stop

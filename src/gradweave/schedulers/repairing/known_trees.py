@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.paths import CheapestPaths
+from gradweave.schedulers.packing.tree_program import Tree
 from gradweave.schedules.schedule import COPY, REDUCE, Schedule, Stage, distinct_rows
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING

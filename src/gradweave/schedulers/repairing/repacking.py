@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.seconds.least_seconds import least_seconds
-from gradweave.schedulers.packing.linear_program import Tree, relative
-from gradweave.schedulers.packing.packing import TreeSearch
+from gradweave.schedulers.packing.master import relative
 from gradweave.schedulers.packing.paths import PathCosts
-from gradweave.schedulers.packing.tuning import TUNING
+from gradweave.schedulers.packing.tree_program import Tree, TreeSearch
 from gradweave.schedulers.repairing.known_trees import KnownTree, regrown
 from gradweave.schedules.schedule import Collective
 from gradweave.stop import Stop

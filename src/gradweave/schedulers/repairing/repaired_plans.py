@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.ordering.lower import earliest_rounds
-from gradweave.schedulers.packing.linear_program import Tree
 from gradweave.schedulers.packing.packed import schedule_with
 from gradweave.schedulers.packing.parts import parts_with
 from gradweave.schedulers.packing.paths import may_leave_residual
+from gradweave.schedulers.packing.tree_program import Tree
 from gradweave.schedulers.repairing.kept import check_start, kept_of, now_ids
 from gradweave.schedulers.repairing.known_trees import KnownTree, known_trees
 from gradweave.schedulers.repairing.repacking import Repacking, at_old_shares

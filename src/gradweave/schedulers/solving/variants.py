@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.schedulers.ordering.list_scheduling import first_fit
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import first_fit
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedules.schedule import Schedule, take_rows
 from gradweave.topology.topology import Topology

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from gradweave.errors import OptionError
-from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, from_stage
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import Collective, Provenance, Schedule

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedulers.ordering.list_scheduling import first_fit
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import first_fit
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_orders
 from gradweave.schedules.compose import compose

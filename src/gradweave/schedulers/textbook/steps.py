@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.ordering.list_scheduling import first_fit
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import first_fit
 from gradweave.schedules.schedule import Collective, Schedule, take_rows
 from gradweave.topology.routes import routes_between
 from gradweave.topology.topology import Topology

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from gradweave.bounds import fixed_trees
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedulers.ordering.list_scheduling import Rule, list_schedule
+from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import Collective, Provenance, Schedule
