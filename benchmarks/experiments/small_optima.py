@@ -42,7 +42,7 @@ PROVED = 4
 LIMIT_S = 30.0
 SOLVE_S = 20.0
 UNIT_BYTES, TICK_S = 50_000, 50e-9
-"""A unit takes 20, 40 or 80 ticks on a link, a message's overhead 25, its latency 40: all integers."""
+"""A unit takes 20, 40 or 80 ticks on a link, a message's overhead 25, its latency 40."""
 
 
 class Program:

@@ -5,15 +5,15 @@ import numpy as np
 from gradweave.schedulers.greedy import transfers_kernel
 from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.kernels import bitset, events, precedence, worklist
+from gradweave.schedulers.kernels.precedence import Dependencies
 from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.ordering import list_scheduling_kernel
-from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from tests.interpreted import interpreted
 
 KERNELS = transfers_kernel, list_scheduling_kernel, bitset, events, precedence, worklist
 
 
-def rows_lowered() -> tuple[Trees, Wires]:
+def rows_lowered() -> tuple[Dependencies, Wires]:
     """Servers 0, 1, 2 in a row, both stages, roots 0 and 1; links 0→1, 1→0, 1→2, 2→1.
 
     Bandwidths are 10, 5, 2 and 4 bytes/s; latencies 1, 2, 3 and 4 s; overheads .5, .25, .125, 0 s.

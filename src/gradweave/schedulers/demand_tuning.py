@@ -58,8 +58,6 @@ class Tuning:
     """Most transfers at the start of that search, per second available."""
     transfers_always: int = 10_000
     """Transfers that are always allowed, however little time is left: they take milliseconds."""
-    windows: tuple[int, ...] = (4, 16)
-    """Pieces of each carrier under way at a time."""
 
 
 TUNING = Tuning()

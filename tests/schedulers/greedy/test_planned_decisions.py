@@ -209,11 +209,11 @@ def test_the_order_is_mended_backwards_and_forwards(
 ):
     """Two transfers and three cuts; the first simulation makes seven tries."""
     from gradweave.schedulers.greedy import transfers_kernel
+    from gradweave.schedulers.kernels.precedence import Dependencies
     from gradweave.schedulers.kernels.wires import Wires
     from gradweave.schedulers.ordering import list_scheduling
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
-    trees = Trees(*np.array([[[0, 1]]] * 7))
+    trees = Dependencies(*np.array([[[0, 1]]] * 7))
     wires = Wires(*np.zeros((2, 3)), rate=np.array([1.0, 2.0]), overhead=np.array([0.5, 0]),
                   latency=np.zeros(2), bandwidth=np.zeros(1))  # fmt: skip
     # Transfers by weight 2 of the first feature, less the second.

@@ -1,18 +1,25 @@
 """Starts of transfers by list scheduling: by hand, and by invariants."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from gradweave.schedulers.carriers import Carrier
+from gradweave.schedulers.kernels.precedence import Dependencies
 from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.ordering import list_scheduling_kernel
-from gradweave.schedulers.ordering.event_simulation_kernel import Trees
-from gradweave.schedulers.ordering.list_scheduling import dependencies
+from gradweave.schedulers.ordering.list_scheduling import dependencies, fastest_order
 from gradweave.schedulers.ordering.list_scheduling_kernel import (
     ARRIVED,
     FREED,
     MOST_MOVED,
     READY,
+    reversed_precedence,
 )
+from gradweave.schedulers.ordering.transfers import CarrierTransfers
+from gradweave.schedules.schedule import COPY
+from gradweave.topology.topology import Topology
 from tests.interpreted import interpreted
 from tests.schedulers.rows_lowered import KERNELS, rows_lowered
 
@@ -30,7 +37,26 @@ def test_paths_back_are_those_of_transfers_turned_round():
     assert (again.waits == trees.waits).all() and (again.following == trees.following).all()
 
 
-def dispatched(trees: Trees, wires: Wires, part, size, order):
+def test_equal_carriers_share_their_dependencies_and_missing_transfers_take_no_time():
+    """Twice the path 0→1→2 and once the hop 0→1, which has one transfer less."""
+    row = Topology.from_links("row", servers=3, switches=0, links=[(0, 1), (1, 2)])
+    row = dataclasses.replace(
+        row, bandwidth_bytes_per_s=np.full(4, 10.0), latency_s=np.zeros(4), overhead_s=np.zeros(4)
+    )
+    ends = zip(row.source.tolist(), row.target.tolist(), strict=True)
+    over = {pair: link for link, pair in enumerate(ends)}
+    hops = (over[0, 1],), (over[1, 2],)
+    path = Carrier(0, hops, (COPY, COPY), ((), (0,)))
+    made = CarrierTransfers.of(row, [path, path, Carrier(0, hops[:1], (COPY,), ((),))])
+    back = reversed_precedence(made.trees)
+    assert back.waits.tolist() == [[1, 0], [1, 0], [0, 0]] and len(back.following) == 2
+    start, seconds = fastest_order(made.trees, made.wires, np.arange(3), np.full(3, 10.0))
+    # The first hop of all three, one after the other, beside the second hops.
+    assert seconds == 3 and sorted(start[[0, 2, 4]]) == [0, 1, 2] and start[5] == np.inf
+    assert sorted(start[[1, 3]]) == [1, 2]
+
+
+def dispatched(trees: Dependencies, wires: Wires, part, size, order):
     hop = trees.hop[part]
     hold_s = wires.overhead[hop] + np.array(size)[:, None] / wires.rate[hop]
     with interpreted(*KERNELS):
@@ -58,7 +84,7 @@ def test_transfers_start_when_what_they_wait_for_is_there_and_their_link_is_free
     assert again == start[4:] + start[:4]
 
 
-def fan(*hops: tuple[tuple[int, ...], float], bandwidth: list[float]) -> tuple[Trees, Wires]:
+def fan(*hops: tuple[tuple[int, ...], float], bandwidth: list[float]) -> tuple[Dependencies, Wires]:
     """Transfers without dependencies, over given links at given rates."""
     count = len(hops)
     links = np.array([link for over, _ in hops for link in over])
@@ -66,7 +92,7 @@ def fan(*hops: tuple[tuple[int, ...], float], bandwidth: list[float]) -> tuple[T
     rate, none = np.array([one for _, one in hops], float), np.zeros(count)
     each = np.arange(count).reshape(1, count)
     zeros = np.zeros((1, count))
-    trees = Trees(
+    trees = Dependencies(
         each, np.zeros((1, count), np.int64), np.zeros(0, np.int64),
         np.zeros((1, count + 1), np.int64), zeros, zeros, zeros,
     )  # fmt: skip

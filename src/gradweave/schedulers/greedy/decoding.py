@@ -17,8 +17,8 @@ from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
     from gradweave.schedulers.greedy.tree_packing_kernel import Grown, Links, Plan, Rates
+    from gradweave.schedulers.kernels.precedence import Dependencies
     from gradweave.schedulers.kernels.wires import Wires
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 
 
 EFFORT_S = 0.05
@@ -128,7 +128,7 @@ class Grove:
     root: NDArray[np.int64]
     """[P] rank of each tree's root."""
     grown: "Grown"
-    trees: "Trees"
+    trees: "Dependencies"
     wires: "Wires"
 
 

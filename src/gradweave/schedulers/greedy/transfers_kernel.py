@@ -5,9 +5,8 @@ from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Grown
-from gradweave.schedulers.kernels.precedence import tails, topological_order
+from gradweave.schedulers.kernels.precedence import Dependencies, tails, topological_order
 from gradweave.schedulers.kernels.wires import Wires
-from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
 
 FEATURES = ("order", "tail", "head", "load", "second stage", "leaf")
@@ -25,7 +24,7 @@ def transfers_of(
     bandwidth: NDArray[np.float64],
     latency: Floats,
     overhead: Floats,
-) -> tuple[Trees, Wires]:
+) -> tuple[Dependencies, Wires]:
     """The transfers of each part's trees, and their hops, one hop per transfer.
 
     Transfers are sorted by stage, then by the rank of the server whose hop it is.
@@ -59,7 +58,7 @@ def transfers_of(
         (1.0 / wires.rate).reshape(shape),
     )
     ready = np.zeros((parts, each))
-    return Trees(hop, waits, following[:count], first, ready, tail_s, tail_s_per_byte), wires
+    return Dependencies(hop, waits, following[:count], first, ready, tail_s, tail_s_per_byte), wires
 
 
 @kernel(inner=True)
@@ -131,7 +130,9 @@ def _follow(
 
 
 @kernel
-def features_of(trees: Trees, wires: Wires, part: Integers, size: Floats) -> NDArray[np.float32]:
+def features_of(
+    trees: Dependencies, wires: Wires, part: Integers, size: Floats
+) -> NDArray[np.float32]:
     """[P, M, F] the features of each transfer.
 
     Args:
@@ -166,7 +167,7 @@ def features_of(trees: Trees, wires: Wires, part: Integers, size: Floats) -> NDA
 
 
 @kernel(inner=True)
-def _heads(trees: Trees, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _heads(trees: Dependencies, wires: Wires) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[parts, M] seconds, and seconds per byte, before each transfer of a piece may start."""
     parts, each = trees.hop.shape
     seconds, per_byte = np.zeros((parts, each)), np.zeros((parts, each))

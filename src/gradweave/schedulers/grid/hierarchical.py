@@ -28,9 +28,9 @@ from gradweave.schedulers.grid.trees import (
     slow_first,
 )
 from gradweave.schedulers.grid.tuning import TUNING
+from gradweave.schedulers.kernels.precedence import Dependencies
 from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedulers.ordering.cuts import integer_shares, while_it_pays
-from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from gradweave.schedulers.ordering.list_scheduling import order_of
 from gradweave.schedulers.ordering.list_scheduling_kernel import dispatch
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
@@ -236,7 +236,7 @@ class _Search:
         most = min(TUNING.max_chunks, max(1, TUNING.max_transfers // per_chunk))
         return [1 << k for k in range(most.bit_length())]
 
-    def _played(self, trees: Composed, dependent: Trees, chunks: int) -> _Cut:
+    def _played(self, trees: Composed, dependent: Dependencies, chunks: int) -> _Cut:
         """The faster of pieces of equal size and pieces of exact shares, if they differ."""
         count = np.rint(trees.share * chunks * len(trees.share)).astype(np.int64)
         alike = self._of_counts(trees, dependent, count, np.ones(len(count)))
@@ -251,7 +251,7 @@ class _Search:
     def _of_counts(
         self,
         trees: Composed,
-        dependent: Trees,
+        dependent: Dependencies,
         count: NDArray[np.int64],
         size: NDArray[np.float64],
     ) -> _Cut:

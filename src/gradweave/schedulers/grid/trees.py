@@ -13,7 +13,7 @@ from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+    from gradweave.schedulers.kernels.precedence import Dependencies
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Composed:
     keys: int
     """Exclusive upper limit of all keys."""
 
-    def dependencies(self, stages: list[int]) -> "Trees":
+    def dependencies(self, stages: list[int]) -> "Dependencies":
         """The transfers of each part, stage by stage, with one for each server.
 
         The transfers of a root pass no link; they follow all sums that the root receives, and

@@ -12,7 +12,7 @@ from gradweave.schedulers.ordering.cuts import DENOMINATOR, integer_shares
 from gradweave.schedules.schedule import REDUCE, Schedule
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+    from gradweave.schedulers.kernels.precedence import Dependencies
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class TransferGraph:
         """[X] piece of each transfer."""
         return np.repeat(np.arange(self.pieces), np.diff(self.first))
 
-    def trees(self) -> "Trees":
+    def trees(self) -> "Dependencies":
         """The transfers for list scheduling, as one part of one piece."""
         from gradweave.schedulers.ordering.list_scheduling import dependencies
 

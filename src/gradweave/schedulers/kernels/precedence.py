@@ -1,10 +1,36 @@
 """Dependencies among a piece's transfers: their order, and the longest path from each."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
+
+
+class Dependencies(NamedTuple):
+    """The transfers: at most M per piece, the same for all pieces of a part.
+
+    A transfer waits for all transfers that its source needs first; `following` holds the same
+    relation in the other direction.
+    """
+
+    hop: NDArray[np.int64]
+    """[parts, M] hop of each transfer; −1 for the missing transfers of parts with fewer than M."""
+    waits: NDArray[np.int64]
+    """[parts, M] number of transfers of the same piece that each waits for."""
+    following: NDArray[np.int64]
+    """Transfers that wait for each transfer, part by part."""
+    first_following: NDArray[np.int64]
+    """[parts, M+1] index of the first of `following` for each transfer."""
+    ready: NDArray[np.float64]
+    """[parts, M] seconds at which each transfer's source is ready."""
+    tail_s: NDArray[np.float64]
+    """[parts, M] seconds of latency and overhead on the longest path from a transfer, itself
+    included, to the end of its piece."""
+    tail_s_per_byte: NDArray[np.float64]
+    """[parts, M] seconds per byte of the piece on that path."""
 
 
 @kernel

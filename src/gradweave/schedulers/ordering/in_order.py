@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.kernels.wires import wires_of
-from gradweave.schedulers.packing.tuning import TUNING as ORDERING
 from gradweave.schedules.ready import earliest_starts
 from gradweave.schedules.schedule import COPY, REDUCE, Schedule
 from gradweave.simulator.seconds import event_seconds
@@ -17,7 +16,7 @@ from gradweave.simulator.traffic import piece_bytes
 from gradweave.topology.topology import Floats, Integers
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+    from gradweave.schedulers.kernels.precedence import Dependencies
 
 MAX_TRANSFERS = 150_000
 """Most transfers of a schedule that is reordered: simulation time is proportional to them."""
@@ -43,8 +42,7 @@ class InOrder:
     """A schedule's transfers, their dependencies and their durations.
 
     When a link becomes free it takes, among the transfers that are ready and fit, one of the first
-    job; within a job, the transfer whose links have most left to carry and that heads the longest
-    path.
+    job; within a job, the transfer that heads the longest path.
 
     Args:
         schedule: a schedule of a demand.
@@ -70,9 +68,8 @@ class InOrder:
         np.minimum.at(self._begun, schedule.piece, event_seconds(schedule)[0])
         self._trees = self._dependent(piece)
 
-    def _dependent(self, piece: Integers) -> "Trees":
-        from gradweave.schedulers.kernels.precedence import tails
-        from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+    def _dependent(self, piece: Integers) -> "Dependencies":
+        from gradweave.schedulers.kernels.precedence import Dependencies, tails
         from gradweave.schedulers.ordering.in_order_kernel import dependencies
 
         schedule, order = self.schedule, self._by_piece
@@ -97,7 +94,7 @@ class InOrder:
         per_byte = np.where(there, (1 / wires.rate)[hop], 0.0)
         none = np.zeros(hop.shape)
         tail = tails(waits, first, following, held_s, none, per_byte)
-        return Trees(hop, waits, following, first, ready, *tail)
+        return Dependencies(hop, waits, following, first, ready, *tail)
 
     def _to_others(self) -> NDArray[np.bool_]:
         """[T] whether a transfer's target does not contribute to its piece."""
@@ -164,16 +161,19 @@ class InOrder:
             rank: [P] rank of each piece's job, smallest first.
             counts: [P] which pieces to simulate; all, if not given.
         """
-        from gradweave.schedulers.ordering.event_simulation_kernel import simulate
+        from gradweave.schedulers.ordering.list_scheduling import (
+            PENALTIES,
+            ListScheduler,
+            urgencies,
+        )
 
         trees, wires, size = self._trees, self._wires, self._size
         before = (rank.max() - rank) * self._apart_s
         part = np.lexsort((self._begun, rank))
         part = part if counts is None else part[counts[part]]
-        urgent = trees._replace(tail_s=trees.tail_s + before[:, None])
-        start, _ = simulate(
-            urgent, wires, part, size[part], ORDERING.order_penalty, len(part), np.inf
-        )
+        urgency = urgencies(trees, wires, part, size[part], PENALTIES[1]) + before[part, None]
+        scheduler = ListScheduler.of_pieces(trees, wires, part, size[part])
+        start, _, _ = scheduler.dispatched(-urgency.reshape(-1))
         begun = np.full(trees.hop.shape, np.inf)
         begun[part] = start.reshape(len(part), -1)
         starts = np.empty(self.schedule.num_transfers)

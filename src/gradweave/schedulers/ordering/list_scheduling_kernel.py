@@ -1,7 +1,7 @@
 """List scheduling by a fixed order: each link takes the first transfer that is ready and fits.
 
-Like `event_simulation_kernel`, but with a fixed order. The transfers waiting for a link are a
-bitset, with one bit for each transfer over it, in that order.
+The transfers waiting for a link are a bitset, with one bit for each transfer over it, in that
+order.
 """
 
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gradweave.compiled import kernel
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, bit, lowest
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
+from gradweave.schedulers.kernels.precedence import Dependencies
 from gradweave.schedulers.kernels.wires import Wires
-from gradweave.schedulers.ordering.event_simulation_kernel import Trees
 from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
 
@@ -38,7 +38,7 @@ class _State(NamedTuple):
     follows: NDArray[np.int32]
     """[T] place of its first follower's index in the next array."""
     first_following: NDArray[np.int64]
-    """[parts·(M+1)] as in `Trees`, row by row."""
+    """[parts·(M+1)] as in `Dependencies`, row by row."""
     waits: NDArray[np.int32]
     """[T] transfers that each still waits for, plus one until its source is ready."""
     first: NDArray[np.int64]
@@ -74,7 +74,7 @@ class _State(NamedTuple):
 
 @kernel
 def dispatch(
-    trees: Trees, wires: Wires, part: Integers, hold_s: Floats, order: Integers
+    trees: Dependencies, wires: Wires, part: Integers, hold_s: Floats, order: Integers
 ) -> tuple[NDArray[np.float64], float, int]:
     """Start of each transfer, and the last arrival.
 
@@ -101,7 +101,7 @@ def dispatch(
 
 @kernel(inner=True, allocates=False)
 def _play(
-    trees: Trees,
+    trees: Dependencies,
     wires: Wires,
     state: Any,
     part: Integers,
@@ -156,7 +156,9 @@ def _play(
 
 
 @kernel(inner=True)
-def _begun(trees: Trees, wires: Wires, part: Integers, hold_s: Floats, order: Integers) -> Any:
+def _begun(
+    trees: Dependencies, wires: Wires, part: Integers, hold_s: Floats, order: Integers
+) -> Any:
     """The state before the first transfer."""
     links, each, count = len(wires.bandwidth), trees.hop.shape[1], len(order)
     hops, rank = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -352,14 +354,15 @@ def _sink_first(state: Any) -> None:
 
 
 @kernel
-def reversed_precedence(trees: Trees) -> Trees:
+def reversed_precedence(trees: Dependencies) -> Dependencies:
     """The transfers with dependencies reversed, as if time ran backwards.
 
     Args:
         trees: the transfers; the lengths of their paths are kept.
     """
     parts, each = trees.hop.shape
-    waits, following = np.empty((parts, each), np.int64), np.empty_like(trees.following)
+    # Parts may share their rows of `following`; here each has its own.
+    waits, following = np.empty((parts, each), np.int64), np.empty(trees.waits.sum(), np.int64)
     first_following, count = np.empty((parts, each + 1), np.int64), 0
     for p in range(parts):
         first, before = trees.first_following[p], first_following[p]
@@ -373,7 +376,7 @@ def reversed_precedence(trees: Trees) -> Trees:
             for then in trees.following[first[m] : first[m + 1]]:
                 following[place[then]] = m
                 place[then] += 1
-    return Trees(
+    return Dependencies(
         trees.hop,
         waits,
         following,

@@ -19,7 +19,7 @@ from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.schedule import COPY
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+    from gradweave.schedulers.kernels.precedence import Dependencies
 
 
 def periodic_slots(transfers: CarrierTransfers, cut: Cut) -> NDArray[np.float64]:
@@ -46,7 +46,9 @@ def periodic_slots(transfers: CarrierTransfers, cut: Cut) -> NDArray[np.float64]
     return np.where(there[cut.part], at, np.inf).reshape(-1)
 
 
-def _periods_later(trees: "Trees", slot: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+def _periods_later(
+    trees: "Dependencies", slot: NDArray[np.int64], length: int
+) -> NDArray[np.int64]:
     """[parts, M] number of periods between a piece's first period and a transfer's slot.
 
     The number is the smallest for which the transfer's data arrives before the slot.

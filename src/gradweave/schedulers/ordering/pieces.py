@@ -158,17 +158,11 @@ class Pieces:
             cut: the pieces.
             until: seconds at which an order may be abandoned.
         """
-        from gradweave.schedulers.ordering.event_simulation_kernel import simulate
+        from gradweave.schedulers.ordering.list_scheduling import fastest_order
 
         plan, trees, wires = self.plan, self.transfers.trees, self.transfers.wires
         size = cut.share * plan.demand.total_bytes
-        for window in TUNING.windows:
-            under_way = window * max(len(plan.block), ORDERING.min_window_parts)
-            start, seconds = simulate(
-                trees, wires, cut.part, size, ORDERING.order_penalty, under_way, until
-            )
-            until = min(until, seconds)
-            yield Ordered(cut, start, seconds)
+        yield Ordered(cut, *fastest_order(trees, wires, cut.part, size, until=until))
         if len(plan.topology.switches):
             yield self._in_periods(cut)
 

@@ -13,7 +13,7 @@ from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+    from gradweave.schedulers.kernels.precedence import Dependencies
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class CarrierTransfers:
     """The transfers of C carriers, at most M each, over H distinct routes."""
 
     topology: Topology
-    trees: "Trees"
+    trees: "Dependencies"
     """Hops, dependencies and tails of the transfers."""
     wires: Wires
     """The routes."""
@@ -36,8 +36,7 @@ class CarrierTransfers:
             topology: the network.
             carriers: at least one; equal carriers share their dependencies.
         """
-        from gradweave.schedulers.kernels.precedence import tails
-        from gradweave.schedulers.ordering.event_simulation_kernel import Trees
+        from gradweave.schedulers.kernels.precedence import Dependencies, tails
 
         number: dict[Carrier, int] = {}
         kind = np.array([number.setdefault(one, len(number)) for one in carriers])
@@ -65,7 +64,7 @@ class CarrierTransfers:
         ready = np.zeros(shape)
         tail = tails(waits, first, followers, held_s, ready, per_byte)
         rows = hop[kind], waits[kind], followers, first[kind], ready[kind]
-        trees = Trees(*rows, *(one[kind] for one in tail))
+        trees = Dependencies(*rows, *(one[kind] for one in tail))
         return CarrierTransfers(topology, trees, wires, op[kind])
 
     @functools.cached_property

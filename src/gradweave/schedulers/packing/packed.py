@@ -1,4 +1,4 @@
-"""Trees and shares from a linear program, ordered by event simulation."""
+"""Trees and shares from a linear program, ordered by list scheduling."""
 
 import dataclasses
 import math
@@ -224,10 +224,9 @@ class _Search:
             until = min(until, candidate.seconds)
             yield candidate
         for cut in cuts_of(parts, pieces):
-            for under_way in self._under_way(parts, cut):
-                start, taken = self._simulated(parts, cut, under_way, until)
-                until = min(until, taken)
-                yield _Candidate(parts, cut, start, taken, pieces)
+            start, taken = self._simulated(parts, cut, until)
+            until = min(until, taken)
+            yield _Candidate(parts, cut, start, taken, pieces)
 
     def cut_equally(self, parts: Parts, pieces: int) -> None:
         """Cuts parts into exactly `pieces` pieces of equal size."""
@@ -237,10 +236,7 @@ class _Search:
             candidates.append(self._in_periods(parts, cut, pieces))
             until = min(until, candidates[-1].seconds)
         cut = equal_cut(parts, pieces)
-        for under_way in {min(each, pieces) for each in self._under_way(parts, cut)}:
-            start, taken = self._simulated(parts, cut, under_way, until)
-            candidates.append(_Candidate(parts, cut, start, taken, pieces))
-            until = min(until, taken)
+        candidates.append(_Candidate(parts, cut, *self._simulated(parts, cut, until), pieces))
         self._best = min(candidates, key=lambda candidate: candidate.seconds)
 
     def _numbers_of_periods(self, parts: Parts, pieces: int) -> list[int]:
@@ -253,20 +249,8 @@ class _Search:
             -TUNING.equal_periods :
         ]
 
-    def _under_way(self, parts: Parts, cut: Cut) -> list[int]:
-        """Numbers of pieces under way at a time to try.
-
-        If some servers are late, all pieces are under way: no piece ends before all servers are
-        ready.
-        """
-        if self._waiting:
-            return [len(cut.part)]
-        return [window * max(len(parts.root), TUNING.min_window_parts) for window in TUNING.windows]
-
-    def _simulated(
-        self, parts: Parts, cut: Cut, under_way: int, until: float
-    ) -> tuple[NDArray[np.float64], float]:
-        from gradweave.schedulers.ordering.event_simulation_kernel import simulate
+    def _simulated(self, parts: Parts, cut: Cut, until: float) -> tuple[NDArray[np.float64], float]:
+        from gradweave.schedulers.ordering.list_scheduling import fastest_order
 
         wires, gradient_bytes = parts.wires, self._gradient_bytes
         if math.isinf(gradient_bytes):
@@ -274,7 +258,7 @@ class _Search:
             wires = wires._replace(overhead=nothing, latency=nothing)
             gradient_bytes = float(wires.bandwidth.max())
         sizes = cut.share * gradient_bytes
-        return simulate(parts.trees, wires, cut.part, sizes, TUNING.order_penalty, under_way, until)
+        return fastest_order(parts.trees, wires, cut.part, sizes, until=until)
 
     def _in_periods(self, parts: Parts, cut: Cut, pieces: int) -> _Candidate:
         slot = periodic_slots(parts, cut)

@@ -61,19 +61,11 @@ class Tuning:
     """Minimum share of a part with pieces in each period, relative to the larger parts."""
 
     # In what order
-    windows: tuple[int, ...] = (8, 16)
-    """Pieces of each part under way at a time: more give more choice, but fill the pipeline
-    later."""
-    min_window_parts: int = 24
-    """With fewer parts, as many pieces are under way as with this many, to fill long latencies."""
     equal_periods: int = 4
     """Number of period lengths tried for equal pieces, longest first: those are nearest to the
     shares. Behind a switch with five unequal links, 128 pieces took 10 % more time without them."""
     max_waiting_pieces: int = 1024
     """Most pieces if a server is late: all of them wait for it at the same time."""
-    order_penalty: float = 1.0
-    """Weight of a position in the order of pieces in a transfer's urgency, 1 being the load of the
-    busiest link over all pieces."""
     arrival_margin: int = 2
     """Slots of a periodic schedule between the arrival of data and the transfer that needs it."""
 

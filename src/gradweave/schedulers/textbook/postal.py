@@ -282,8 +282,8 @@ def tree_by_arrival(
         seed: the seed of the moves.
 
     Returns:
-        For each member except the root, its parent and the links between them, in the direction of
-        the data.
+        For each member except the root, in the order in which messages from the root arrive: its
+        parent and the links between them, in the direction of the data.
 
     Raises:
         NoScheduleError: if there are too many members, or some share no link or switch with others.
@@ -296,9 +296,10 @@ def tree_by_arrival(
         raise NoScheduleError("some servers share no link or switch with others")
     hops = clock.hops
     ends, first = (hops.target if towards else hops.source), hops.first_link
+    order = np.argsort(informed, kind="stable").tolist()
     return {
         server: (int(ends[one]), tuple(hops.links[first[one] : first[one + 1]].tolist()))
-        for server, one in enumerate(hop.tolist())
+        for server, one in zip(order, hop[order].tolist(), strict=True)
         if one >= 0
     }
 

@@ -47,15 +47,17 @@ class PostalTree(DemandStrategy):
             )
         except NoScheduleError as error:
             raise self.refused(str(error)) from None
-        up = np.array([tree[server][0] if server in tree else -1 for server in group.tolist()])
-        place = np.where(up < 0, -1, np.searchsorted(group, up))
+        # In the order of arrival: of messages that are equally urgent, the first goes first.
+        group = np.array([root, *tree])
+        number = {server: place for place, server in enumerate(group.tolist())}
+        place = np.array([-1, *(number[up] for up, _ in tree.values())])
 
         def route(source: int, target: int) -> tuple[int, ...]:
             return tree[source if towards else target][1]
 
         trees = TreePair(
             group,
-            int(np.searchsorted(group, root)),
+            0,
             towards=place if towards else None,
             given=np.isin(group, given),
             away=None if towards else place,
