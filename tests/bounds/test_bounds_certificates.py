@@ -4,11 +4,13 @@ import dataclasses
 import json
 from random import Random
 
+import numpy as np
 import pytest
 
 import gradweave as gw
 import gradweave_check as checker
 from gradweave.bounds import certify, demand_bound, seconds_bound
+from gradweave.bounds.steps import distance_steps
 from gradweave.errors import CertificateWarning, InvalidCertificateError
 from gradweave.schedulers.solving.portfolio import Group
 from gradweave.schedules import Job, demand_of
@@ -123,3 +125,16 @@ def test_a_plan_whose_routes_pass_servers_has_a_certificate_that_holds_for_it():
     assert checker.PASSED in certify(bound).forbids  # which proves more
     file = json.loads(to_bytes(gw.bounds.with_certificates(through)))
     assert [good for good, *_ in checker.check(file)] == [True, True]
+
+
+@pytest.mark.parametrize("stage", ["all_gather", "reduce_scatter"])
+def test_a_distance_is_proved_for_the_farthest_server_and_for_the_narrowest(stage: str):
+    """Four servers in a row: server 0 is at an end, server 2 is slow in that direction."""
+    row = gw.Topology.from_links("row", servers=4, switches=0, links=[(0, 1), (1, 2), (2, 3)])
+    ends = row.source if stage == "all_gather" else row.target
+    slow = dataclasses.replace(row, bandwidth_bytes_per_s=np.where(ends == 2, 1e3, 1e9))
+    steps = distance_steps(slow, stage, np.zeros(4))
+    assert {step["server"] for step in steps} == {0, 2}
+    narrow_end = dataclasses.replace(row, bandwidth_bytes_per_s=np.where(ends == 0, 1e3, 1e9))
+    steps = distance_steps(narrow_end, stage, np.zeros(4))
+    assert {step["server"] for step in steps} == {0}
