@@ -70,7 +70,7 @@ def replan(
 
     >>> import gradweave as gw
     >>> ring = gw.topology.ring(4)
-    >>> before = gw.schedulers.Packed(gradient_bytes=1e9).schedule(ring)
+    >>> before = gw.schedulers.Packed(gradient_bytes=1e9, pieces=128).schedule(ring)
     >>> slower = gw.topology.faults.slowed(ring, {(0, 1): 0.5}).topology
     >>> after = replan(before, slower, 1e9, 0.02)
     >>> after.seconds < after.as_before_s, 0 < after.replanned_share < 1
