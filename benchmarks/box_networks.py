@@ -23,7 +23,7 @@ class Kind:
     per_card: int = 1
     """GPUs on a network card."""
     switch_gbytes_per_s: float | None = None
-    """Bandwidth of a GPU's link to the box's switch; None if GPUs are linked directly (`mi250`)."""
+    """Bandwidth of a GPU's link to the box's switch, unless GPUs are linked directly (`mi250`)."""
 
 
 KINDS = {

@@ -7,8 +7,6 @@ code is cached, the first run includes compilation: run it twice and keep the se
 (``torus:32x32``), only those networks are measured.
 """
 
-import argparse
-import json
 import resource
 import sys
 import tempfile
@@ -18,9 +16,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from command_line import parser_of
-from processes import printed_json
-from record import printed, record
+from command_line import each_alone, parser_of
+from record import record
 
 import gradweave as gw
 from gradweave.schedules import load_implicit
@@ -74,18 +71,8 @@ def measure(spec: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("networks", nargs="*", help="only these, not recorded")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measure(asked.one)))
-        return
-    rows = printed(
-        printed_json([sys.executable, __file__, "--one", spec])
-        for spec in asked.networks or NETWORKS
-    )
-    if not asked.networks:
+    rows = each_alone(parser_of(__doc__), __file__, measure, NETWORKS)
+    if rows is not None:
         record("implicit_plans", collective="all_reduce", rows=rows)
 
 

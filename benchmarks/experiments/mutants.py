@@ -68,7 +68,7 @@ PARTS = {
             "exact flows greedy grid ordering packing repairing solving textbook trees".split()
         )
     },
-    # Tests of the whole search lie beside the folders.
+    # The files next to the folders test the whole search.
     "schedulers/solving": ["tests/schedulers/solving"]
     + [
         f"tests/schedulers/test_schedulers_{name}.py"

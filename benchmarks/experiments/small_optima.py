@@ -1,4 +1,4 @@
-"""Which side is loose on unequal links: the schedule or the bound?
+"""Is the schedule or the bound loose on unequal links?
 
     python benchmarks/experiments/small_optima.py [--resume]
 
@@ -9,8 +9,8 @@ steps: it chooses each piece's size, root and tree in both directions, and every
 
 ``solved_us`` is what `gradweave.solve` finds in 10 s of processor time, ``bound_us`` its bound.
 ``found_us`` is the fastest schedule of the program for any number of pieces tried, which the
-simulator plays for itself, and ``proved_us`` what the program proves of schedules with at most
-`PROVED` pieces. Both are of the model with events.
+simulator plays again; ``proved_N_us`` is the bound that the program proves for N pieces. Times are
+those of the model with events.
 """
 
 import sys
@@ -38,7 +38,6 @@ NETWORKS = ("ring:4", "complete:4")
 SEEDS = (1,)
 SIZES = (3e6,)
 PIECES = (3, 4, 6)
-PROVED = 4
 LIMIT_S = 30.0
 SOLVE_S = 10.0
 UNIT_BYTES, TICK_S = 50_000, 50e-9
@@ -97,7 +96,7 @@ class Program:
                 copies = [self.used[piece, COPY, link] for link in into[server]]
                 model.add(sum(sums) == 1 - root)
                 model.add(sum(copies) == 1 - root)
-                # What leaves a server follows what it needs; a circle would wait for itself.
+                # Transfers follow those that they need, so they form no circle.
                 for before, after, only in (
                     (REDUCE, REDUCE, []),
                     (COPY, COPY, []),
@@ -159,7 +158,7 @@ class Program:
             integer_shares(cut.share),
             collective="all_reduce",
         )
-        gw.verify(schedule)
+        gw.verify(schedule).raise_if_invalid()
         return schedule, least_s
 
     def node(self, rank: int) -> int:

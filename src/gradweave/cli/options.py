@@ -143,8 +143,16 @@ def network_of(spec: str, given: FaultOptions) -> Topology:
     return faults(given).apply_to(network_from_spec(spec))
 
 
+oversubscription_option = click.option(
+    "--oversubscription",
+    type=float,
+    help="Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
+    "hosts' bandwidth.  [default: 1]",
+)
+
+
 def host_links(bandwidth: str | None, oversubscription: float | None) -> HostLinks | None:
-    """The links that ``--bandwidth`` and ``--oversubscription`` state; None without either."""
+    """The links that ``--bandwidth`` and ``--oversubscription`` state, if either is given."""
     if bandwidth is None and oversubscription is None:
         return None
     link = Link()

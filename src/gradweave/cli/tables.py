@@ -3,12 +3,14 @@
 import csv
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gradweave.cli.console import note, print_json, print_lines, print_table, table, warn
+from gradweave.cli.options import with_options
 from gradweave.errors import FileError, OptionError
 from gradweave.ranks.search import optimize
 from gradweave.ranks.stock import Named
@@ -21,7 +23,7 @@ from gradweave.wording import counted
 NUMBERINGS = ("id", "name", "best")
 _COLUMNS = ("collective", "bytes", "algorithm", "segment", "seconds")
 
-table_options = (
+_TABLE_OPTIONS = (
     click.option(
         "--table",
         "table_format",
@@ -54,6 +56,11 @@ table_options = (
 )
 
 
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a table to a command; see `TableRequest`."""
+    return with_options(command, _TABLE_OPTIONS)
+
+
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
     """The options of a table."""
@@ -66,7 +73,7 @@ class TableRequest:
     runtime: str | None
     output: Path | None
 
-    def made(self, topology: Topology, gradient_bytes: float, seed: int) -> Table:
+    def build(self, topology: Topology, gradient_bytes: float, seed: int) -> Table:
         """The table, written if a file is given.
 
         Raises:

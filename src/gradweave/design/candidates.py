@@ -140,7 +140,7 @@ def _degree(network: Topology) -> int:
 
 
 def _candidate(family: str, network: Topology, degree: int, link: Link) -> Candidate | None:
-    """The network with these links, bundled if there is room; None if a server has too many."""
+    """The network with these links, bundled if there is room, unless a server has too many."""
     bundle = degree // _degree(network)
     if not bundle:
         return None

@@ -1,7 +1,7 @@
 """Algorithms of stock libraries for five collectives, as phases of messages between ranks.
 
 Sizes are total bytes: the buffer of an all-reduce or broadcast, the input of a reduce-scatter, the
-output of an all-gather, and what one rank sends to all in an all-to-all, its own block included.
+output of an all-gather, and the send buffer of one rank in an all-to-all.
 Broadcasts start at rank 0, where reductions to one rank end.
 """
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from gradweave.checks import did_you_mean
 from gradweave.errors import OptionError
-from gradweave.ranks import algorithms as made
+from gradweave.ranks import algorithms
 from gradweave.ranks.algorithms import Maker
 from gradweave.ranks.libraries import NCCL_STEP_BYTES
 from gradweave.ranks.pattern import Phase
@@ -98,44 +98,44 @@ def _even(ranks: int) -> bool:
 
 _OPENMPI: dict[Named, tuple[StockAlgorithm, ...]] = {
     "all_reduce": (
-        StockAlgorithm("basic_linear", made.reduce_then_broadcast, 1),
-        StockAlgorithm("nonoverlapping", made.trees_then_back, 2, tried=False),
-        StockAlgorithm("recursive_doubling", made.recursive_doubling, 3),
-        StockAlgorithm("ring", made.ring, 4, cuts=True),
-        StockAlgorithm("segmented_ring", made.ring, 5, tried=False),
-        StockAlgorithm("rabenseifner", made.halving_doubling, 6, cuts=True),
+        StockAlgorithm("basic_linear", algorithms.reduce_then_broadcast, 1),
+        StockAlgorithm("nonoverlapping", algorithms.trees_then_back, 2, tried=False),
+        StockAlgorithm("recursive_doubling", algorithms.recursive_doubling, 3),
+        StockAlgorithm("ring", algorithms.ring, 4, cuts=True),
+        StockAlgorithm("segmented_ring", algorithms.ring, 5, tried=False),
+        StockAlgorithm("rabenseifner", algorithms.halving_doubling, 6, cuts=True),
     ),
     "all_gather": (
-        StockAlgorithm("bruck", made.gather_bruck, 2),
-        StockAlgorithm("recursive_doubling", made.gather_doubling, 3),
-        StockAlgorithm("ring", made.gather_ring, 4),
-        StockAlgorithm("neighbor", made.gather_neighbor, 5, needs=_even),
-        StockAlgorithm("two_proc", made.gather_doubling, 6, tried=False),
-        StockAlgorithm("sparbit", made.gather_sparbit, 7, needs=_power_of_two),
+        StockAlgorithm("bruck", algorithms.gather_bruck, 2),
+        StockAlgorithm("recursive_doubling", algorithms.gather_doubling, 3),
+        StockAlgorithm("ring", algorithms.gather_ring, 4),
+        StockAlgorithm("neighbor", algorithms.gather_neighbor, 5, needs=_even),
+        StockAlgorithm("two_proc", algorithms.gather_doubling, 6, tried=False),
+        StockAlgorithm("sparbit", algorithms.gather_sparbit, 7, needs=_power_of_two),
     ),
     "broadcast": (
-        StockAlgorithm("basic_linear", made.linear, 1),
-        StockAlgorithm("chain", made.chain, 2, tried=False),
-        StockAlgorithm("pipeline", made.chain, 3, segments=(0, *_SEGMENTS)),
-        StockAlgorithm("split_binary_tree", made.binary, 4, tried=False),
-        StockAlgorithm("binary_tree", made.binary, 5, segments=(0, *_SEGMENTS)),
-        StockAlgorithm("binomial", made.binomial, 6, segments=(0, *_SEGMENTS)),
-        StockAlgorithm("knomial", made.knomial, 7, segments=(0, *_SEGMENTS)),
-        StockAlgorithm("scatter_allgather", made.scatter_doubling, 8, cuts=True),
-        StockAlgorithm("scatter_allgather_ring", made.scatter_ring, 9, cuts=True),
+        StockAlgorithm("basic_linear", algorithms.linear, 1),
+        StockAlgorithm("chain", algorithms.chain, 2, tried=False),
+        StockAlgorithm("pipeline", algorithms.chain, 3, segments=(0, *_SEGMENTS)),
+        StockAlgorithm("split_binary_tree", algorithms.binary, 4, tried=False),
+        StockAlgorithm("binary_tree", algorithms.binary, 5, segments=(0, *_SEGMENTS)),
+        StockAlgorithm("binomial", algorithms.binomial, 6, segments=(0, *_SEGMENTS)),
+        StockAlgorithm("knomial", algorithms.knomial, 7, segments=(0, *_SEGMENTS)),
+        StockAlgorithm("scatter_allgather", algorithms.scatter_doubling, 8, cuts=True),
+        StockAlgorithm("scatter_allgather_ring", algorithms.scatter_ring, 9, cuts=True),
     ),
     "reduce_scatter": (
-        StockAlgorithm("non-overlapping", made.reduce_then_scatter, 1),
-        StockAlgorithm("recursive_halving", made.scatter_far_halving, 2),
-        StockAlgorithm("ring", made.gather_ring, 3, cuts=True),
-        StockAlgorithm("butterfly", made.scatter_butterfly, 4, needs=_power_of_two),
+        StockAlgorithm("non-overlapping", algorithms.reduce_then_scatter, 1),
+        StockAlgorithm("recursive_halving", algorithms.scatter_far_halving, 2),
+        StockAlgorithm("ring", algorithms.gather_ring, 3, cuts=True),
+        StockAlgorithm("butterfly", algorithms.scatter_butterfly, 4, needs=_power_of_two),
     ),
     "all_to_all": (
-        StockAlgorithm("linear", made.all_pairs, 1),
-        StockAlgorithm("pairwise", made.pairwise, 2),
-        StockAlgorithm("modified_bruck", made.bruck, 3),
-        StockAlgorithm("linear_sync", made.all_pairs, 4),
-        StockAlgorithm("two_proc", made.pairwise, 5, tried=False),
+        StockAlgorithm("linear", algorithms.all_pairs, 1),
+        StockAlgorithm("pairwise", algorithms.pairwise, 2),
+        StockAlgorithm("modified_bruck", algorithms.bruck, 3),
+        StockAlgorithm("linear_sync", algorithms.all_pairs, 4),
+        StockAlgorithm("two_proc", algorithms.pairwise, 5, tried=False),
     ),
 }
 _OPENMPI_DEFAULTS: dict[Named, tuple[bool, str]] = {
@@ -175,7 +175,7 @@ _OPENMPI_DEFAULTS: dict[Named, tuple[bool, str]] = {
         "2048: 3<512 4<1024 1<2048 4<16384 1<262144 4",
     ),
 }
-"""What Open MPI 5.0 uses for commutative operations (``coll_tuned_decision_fixed.c``): whether
+"""The choices of Open MPI 5.0 for commutative operations (``coll_tuned_decision_fixed.c``): whether
 sizes are per rank; then, by the number of ranks below which a row applies, the number of each
 algorithm and the size below which it is used. Its rules file counts all ranks' bytes together."""
 
@@ -194,30 +194,32 @@ def _openmpi_default(collective: Named, ranks: int, size: float) -> str:
 
 _MPICH: dict[Named, tuple[StockAlgorithm, ...]] = {
     "all_reduce": (
-        StockAlgorithm("recursive_doubling", made.recursive_doubling),
-        StockAlgorithm("reduce_scatter_allgather", made.halving_doubling, cuts=True),
+        StockAlgorithm("recursive_doubling", algorithms.recursive_doubling),
+        StockAlgorithm("reduce_scatter_allgather", algorithms.halving_doubling, cuts=True),
         # In the lab, its ring took longer than the default where links predict three quarters.
-        StockAlgorithm("ring", made.ring, cuts=True, tried=False),
+        StockAlgorithm("ring", algorithms.ring, cuts=True, tried=False),
     ),
     "all_gather": (
-        StockAlgorithm("brucks", made.gather_bruck),
-        StockAlgorithm("recursive_doubling", made.gather_doubling, needs=_power_of_two),
-        StockAlgorithm("ring", made.gather_ring),
+        StockAlgorithm("brucks", algorithms.gather_bruck),
+        StockAlgorithm("recursive_doubling", algorithms.gather_doubling, needs=_power_of_two),
+        StockAlgorithm("ring", algorithms.gather_ring),
     ),
     "broadcast": (
-        StockAlgorithm("binomial", made.binomial_in_turn),
-        StockAlgorithm("scatter_recursive_doubling_allgather", made.scatter_doubling, cuts=True),
-        StockAlgorithm("scatter_ring_allgather", made.scatter_ring, cuts=True),
-        StockAlgorithm("pipelined_tree", made.chain, segments=_SEGMENTS, cuts=True),
+        StockAlgorithm("binomial", algorithms.binomial_in_turn),
+        StockAlgorithm(
+            "scatter_recursive_doubling_allgather", algorithms.scatter_doubling, cuts=True
+        ),
+        StockAlgorithm("scatter_ring_allgather", algorithms.scatter_ring, cuts=True),
+        StockAlgorithm("pipelined_tree", algorithms.chain, segments=_SEGMENTS, cuts=True),
     ),
     "reduce_scatter": (
-        StockAlgorithm("recursive_halving", made.scatter_far_halving),
-        StockAlgorithm("pairwise", made.pairwise, cuts=True),
+        StockAlgorithm("recursive_halving", algorithms.scatter_far_halving),
+        StockAlgorithm("pairwise", algorithms.pairwise, cuts=True),
     ),
     "all_to_all": (
-        StockAlgorithm("brucks", made.bruck),
-        StockAlgorithm("scattered", made.all_pairs),
-        StockAlgorithm("pairwise", made.pairwise),
+        StockAlgorithm("brucks", algorithms.bruck),
+        StockAlgorithm("scattered", algorithms.all_pairs),
+        StockAlgorithm("pairwise", algorithms.pairwise),
     ),
 }
 
@@ -248,28 +250,28 @@ def _mpich_default(collective: Named, ranks: int, size: float) -> str:
 
 
 def _nccl_tree(ranks: int, size: float, segment: float) -> list[Phase]:
-    return made.double_tree(ranks, size, NCCL_STEP_BYTES)
+    return algorithms.double_tree(ranks, size, NCCL_STEP_BYTES)
 
 
 _NCCL: dict[Named, tuple[StockAlgorithm, ...]] = {
-    "all_reduce": (StockAlgorithm("ring", made.ring), StockAlgorithm("tree", _nccl_tree))
+    "all_reduce": (StockAlgorithm("ring", algorithms.ring), StockAlgorithm("tree", _nccl_tree))
 }
 _UCC: dict[Named, tuple[StockAlgorithm, ...]] = {
     "all_reduce": (
-        StockAlgorithm("knomial", made.recursive_doubling),
-        StockAlgorithm("sra_knomial", made.halving_doubling, cuts=True),
-        StockAlgorithm("ring", made.ring, cuts=True),
+        StockAlgorithm("knomial", algorithms.recursive_doubling),
+        StockAlgorithm("sra_knomial", algorithms.halving_doubling, cuts=True),
+        StockAlgorithm("ring", algorithms.ring, cuts=True),
     ),
     "all_gather": (
-        StockAlgorithm("knomial", made.gather_doubling),
-        StockAlgorithm("ring", made.gather_ring),
-        StockAlgorithm("neighbor", made.gather_neighbor, needs=_even),
-        StockAlgorithm("bruck", made.gather_bruck),
-        StockAlgorithm("sparbit", made.gather_sparbit, needs=_power_of_two),
+        StockAlgorithm("knomial", algorithms.gather_doubling),
+        StockAlgorithm("ring", algorithms.gather_ring),
+        StockAlgorithm("neighbor", algorithms.gather_neighbor, needs=_even),
+        StockAlgorithm("bruck", algorithms.gather_bruck),
+        StockAlgorithm("sparbit", algorithms.gather_sparbit, needs=_power_of_two),
     ),
     "broadcast": (
-        StockAlgorithm("knomial", made.knomial),
-        StockAlgorithm("sag_knomial", made.scatter_doubling, cuts=True),
+        StockAlgorithm("knomial", algorithms.knomial),
+        StockAlgorithm("sag_knomial", algorithms.scatter_doubling, cuts=True),
     ),
 }
 
@@ -287,9 +289,9 @@ def _ucc_default(collective: Named, ranks: int, size: float) -> str:
 
 _ONECCL: dict[Named, tuple[StockAlgorithm, ...]] = {
     "all_reduce": (
-        StockAlgorithm("recursive_doubling", made.recursive_doubling),
-        StockAlgorithm("rabenseifner", made.halving_doubling, cuts=True),
-        StockAlgorithm("ring", made.ring, cuts=True),
+        StockAlgorithm("recursive_doubling", algorithms.recursive_doubling),
+        StockAlgorithm("rabenseifner", algorithms.halving_doubling, cuts=True),
+        StockAlgorithm("ring", algorithms.ring, cuts=True),
     ),
 }
 
@@ -306,4 +308,4 @@ LIBRARIES: dict[str, Library] = {
     "ucc": Library("ucc", "mpi", _UCC, _ucc_default),
     "oneccl": Library("oneccl", "mpi", _ONECCL, _unknown),
 }
-"""The libraries for which tables are made."""
+"""The libraries for which tables are algorithms."""

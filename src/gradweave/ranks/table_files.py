@@ -33,12 +33,12 @@ _MPICH_NAMES: dict[Named, tuple[str, str, str]] = {
 """Key and name of each collective, and the size by which it is chosen."""
 _PAGE = 4096
 _NCCL_MOST = 4_294_967_295
-"""What NVIDIA's example takes for every size above."""
+"""The upper end by which NVIDIA's example means every larger size."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a file needs besides the table."""
+    """The inputs of a file in addition to the table."""
 
     base: Path | None = None
     """For MPICH, its library or selection."""

@@ -18,6 +18,7 @@ from gradweave.cli.options import (
     host_links,
     json_option,
     network_files,
+    oversubscription_option,
     seed_option,
     time_limit_option,
     writable,
@@ -55,12 +56,6 @@ class _RankSizes(SizesType):
             return {axis: float(parse_size(x)) for axis, x in of_axes("axes", value).items()}
         except OptionError as error:
             raise SpecError(str(error)) from None
-
-
-def _with_table(function: Any) -> Any:
-    for option in reversed(table_options):
-        function = option(function)
-    return function
 
 
 @command(
@@ -105,12 +100,7 @@ def _with_table(function: Any) -> Any:
     help="With --format mlx, the IP address of each server, in order of id.",
 )
 @click.option("--bandwidth", help="Bandwidth per host, for a list of hosts.  [default: 100Gbit/s]")
-@click.option(
-    "--oversubscription",
-    type=float,
-    help="Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
-    "hosts' bandwidth.  [default: 1]",
-)
+@oversubscription_option
 @fault_options
 @seed_option
 @time_limit_option
@@ -121,7 +111,7 @@ def _with_table(function: Any) -> Any:
     type=click.Choice(ORDER_FORMATS),
     help="Format of the file.  [default: hostfile]",
 )
-@_with_table
+@table_options
 @json_option
 def ranks(
     network: str,
@@ -163,7 +153,7 @@ def ranks(
             if hosts is not None:
                 topology = _named(topology, hosts_of_servers(topology, parse_hosts(hosts)))
             largest = 25e6 if isinstance(sizes, dict) else max(sizes)
-            found = request.made(topology, largest, seed)
+            found = request.build(topology, largest, seed)
         request.show(found, as_json=as_json)
         return
     for option, value in {

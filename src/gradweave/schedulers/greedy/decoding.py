@@ -321,10 +321,8 @@ def simulate(
     trees, wires = grove.trees, grove.wires
     part = np.tile(np.arange(len(grove.root)), cuts)
     size = np.full(len(part), grove.wiring.costs[3] / len(part))
-    hop = trees.hop[part]
-    hold_s = (size[:, None] / wires.rate[hop] + wires.overhead[hop]).reshape(-1)
     features = features_of(trees, wires, part, size)
-    scheduler = ListScheduler(trees, wires, part, hold_s)
+    scheduler = ListScheduler.of_pieces(trees, wires, part, size)
     place = (features @ order.astype(np.float32)).reshape(-1)
     start, seconds, tried = scheduler.dispatched(place)
     best = Decoded(grove, cuts, start, seconds, tried)

@@ -116,8 +116,8 @@ class Pieces:
 
         Args:
             part: piece size, as a share of the usual carrier's bytes.
-            known: an order to beat: a simulation that has taken as long is abandoned. With it,
-                the result is None if there are too many pieces.
+            known: an order to beat: slower ones are improved less. With it, the result is None if
+                there are too many pieces.
         """
         best, until = None, math.inf if known is None else known.seconds
         per_piece = (self.transfers.trees.hop >= 0).sum(1)
@@ -156,7 +156,7 @@ class Pieces:
 
         Args:
             cut: the pieces.
-            until: seconds at which an order may be abandoned.
+            until: seconds to beat, see `fastest_order`.
         """
         from gradweave.schedulers.ordering.list_scheduling import fastest_order
 

@@ -206,7 +206,7 @@ class _Search:
         Args:
             parts: the parts with their trees.
             pieces: approximate number of pieces.
-            until: seconds above which a schedule is abandoned.
+            until: seconds to beat, see `fastest_order`.
         """
         fastest = math.inf
         for candidate in self._candidates(parts, pieces, until):

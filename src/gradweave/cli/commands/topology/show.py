@@ -19,6 +19,7 @@ from gradweave.cli.options import (
     host_links,
     json_option,
     network_files,
+    oversubscription_option,
     writable,
 )
 from gradweave.cli.sizes import size_option
@@ -42,12 +43,7 @@ _MOST_ODD = 12
 @command(examples=["cluster.yaml", "node.txt fabric.out --size 1GB --output cluster.json"])
 @click.argument("network", metavar="NETWORK|FILE…", nargs=-1, required=True)
 @click.option("--bandwidth", help="Bandwidth that files do not state.  [default: 100Gbit/s]")
-@click.option(
-    "--oversubscription",
-    type=float,
-    help="Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
-    "hosts' bandwidth.  [default: 1]",
-)
+@oversubscription_option
 @fault_options
 @size_option("Bound the time of an all-reduce of this size.", default="100MB")
 @click.option(
