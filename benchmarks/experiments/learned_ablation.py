@@ -36,16 +36,16 @@ from timing import timed
 from unfinished import Unfinished
 
 import gradweave as gw
+from gradweave.environment.instance import Instance
 from gradweave.learning.config import Config, read_config
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
+from gradweave.learning.episodes.features import HOP_FEATURES, PIECE_FEATURES
+from gradweave.learning.episodes.rule import RuleWeights
 from gradweave.learning.policies.policy import PolicyWeights, read_weights
 from gradweave.processes.jax_start import start_jax
 from gradweave.report import TABLE_2
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import ROUTES
-from gradweave.schedulers.learned.rule import RuleWeights
+from gradweave.schedulers.learned import ROUTES
 
 NAME = "learned_ablation"
 FOLDER = Path("build") / NAME

@@ -22,12 +22,12 @@ from intervals import RESAMPLES, middle
 from record import printed, record
 from timing import timed
 
+from gradweave.environment.instance import Instance
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
+from gradweave.learning.episodes.tuning import RULE
 from gradweave.learning.policies.policy import read_weights
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import ROUTES
-from gradweave.schedulers.learned.tuning import RULE
+from gradweave.schedulers.learned import ROUTES
 
 NETWORKS, MOST_SERVERS, SEEDS = 80, 48, 2
 Row = dict[str, Any]

@@ -24,15 +24,16 @@ from record import printed, record, recorded
 from timing import timed
 
 import gradweave as gw
+from gradweave.environment.instance import Instance
+from gradweave.learning.best_episode import best_of
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
+from gradweave.learning.episodes.rule import RuleWeights
+from gradweave.learning.episodes.tuning import RULE
 from gradweave.learning.policies.policy import PolicyWeights, WorkloadWeights, read_weights
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import ROUTES, best_of
-from gradweave.schedulers.learned.rule import RuleWeights
-from gradweave.schedulers.learned.tuning import RULE
+from gradweave.schedulers.learned import ROUTES
 from gradweave.schedulers.trees.growing_kernel import GrowingRule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for
 

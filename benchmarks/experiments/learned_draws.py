@@ -17,12 +17,12 @@ from command_line import parser_of
 from random_networks import well_connected_network
 from record import record
 
+from gradweave.environment.instance import Instance
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
+from gradweave.learning.episodes.tuning import RULE
 from gradweave.learning.policies.policy import read_weights
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import ROUTES
-from gradweave.schedulers.learned.tuning import RULE
+from gradweave.schedulers.learned import ROUTES
 
 NETWORKS = (3, 13)
 """Seeds of well connected networks: of 18 and of 10 servers."""

@@ -25,11 +25,12 @@ from record import record, recorded, show
 from timing import timed
 
 import gradweave as gw
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import Episode, play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import ROUTES, _episode_s, _spread
-from gradweave.schedulers.learned.tuning import RULE
+from gradweave.environment.instance import Instance
+from gradweave.learning.best_episode import _episode_s, _spread
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import Episode, play
+from gradweave.learning.episodes.tuning import RULE
+from gradweave.schedulers.learned import ROUTES
 
 LIMIT_S, REPAIR_S = 600.0, 60.0
 NETWORKS = (

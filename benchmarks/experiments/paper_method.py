@@ -21,12 +21,12 @@ from command_line import parser_of
 from learning_choices import EPISODES, PAPER, config
 from record import record, recorded, show
 
+from gradweave.environment.instance import Instance
 from gradweave.learning.config import Exercise, Group
 from gradweave.learning.training import Report, train
 from gradweave.report import TABLE_2
 from gradweave.report.comparison import Case
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedulers.learned.instance import Instance
 
 LAST = 10
 """Updates that the rounds at the end are the mean of."""

@@ -27,13 +27,13 @@ from record import printed, record
 
 import gradweave as gw
 from gradweave.bounds import fixed_trees
+from gradweave.environment.instance import Instance
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
 from gradweave.learning.policies.policy import PolicyWeights, read_weights
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
 from gradweave.schedulers.exact.trees import Choice
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.instance import Instance
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 

@@ -11,7 +11,7 @@ from gradweave.environment import Size, State
 from gradweave.environment import state as states
 from gradweave.environment.bits import packed
 from gradweave.environment.problem import Instance, Problem
-from gradweave.schedulers.learned.episode import OngoingEpisode
+from gradweave.learning.episodes.episode import OngoingEpisode
 from tests.conformance.networks import network
 
 CASES = {

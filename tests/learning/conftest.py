@@ -10,7 +10,11 @@ import pytest
 @pytest.fixture(autouse=True, scope="module")
 def quick_compilation() -> Iterator[None]:
     """Programs that run for a moment only: leave most of the compiler's work out."""
-    jax = pytest.importorskip("jax")
+    if importlib.util.find_spec("jax") is None:  # episodes need none
+        yield
+        return
+    import jax
+
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

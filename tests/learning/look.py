@@ -14,11 +14,11 @@ from gradweave.environment.problem import Problem
 from gradweave.environment.state import available
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features
+from gradweave.learning.episodes.features import Round, Scores
 from gradweave.learning.features import Graph, Loads, Moment
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.policies.policy import Embeddings
 from gradweave.learning.rollout import hop_scores, piece_scores
-from gradweave.schedulers.learned.features import Round, Scores
 
 
 class Look(NamedTuple):

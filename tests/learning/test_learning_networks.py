@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from gradweave.environment import State
 from gradweave.environment import state as states
 from gradweave.environment.problem import Problem, Tables
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import OngoingEpisode
+from gradweave.learning.episodes.features import Round, Scores
 from gradweave.learning.networks import masked_log_softmax
 from gradweave.learning.policies.policy import Embeddings, read_weights
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import OngoingEpisode
-from gradweave.schedulers.learned.features import Round, Scores
 from tests.learning.cases import CASES, instance, problem, size, state_at, state_of
 from tests.learning.look import look, scores, select_trees, sendable, sent, some_policy
 

@@ -13,10 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt, UInt32
 from numpy.typing import NDArray
 
 from gradweave.environment.bits import narrow, packed
+from gradweave.environment.instance import Instance, Size
 from gradweave.errors import OptionError
-from gradweave.schedulers.learned.instance import NEVER as NEVER
-from gradweave.schedulers.learned.instance import Instance, Size
-from gradweave.schedulers.learned.instance import Trees as Trees
 
 ENDLESS = 2**20
 """Capacity of the extra link that pads routes shorter than the longest."""

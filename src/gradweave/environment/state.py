@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Int, UInt, UInt32
 
 from gradweave.environment.batch import shared
 from gradweave.environment.bits import narrow, unpacked
-from gradweave.environment.problem import NEVER, Problem
+from gradweave.environment.instance import NEVER
+from gradweave.environment.problem import Problem
 
 FLOW_TREE_SELECTION = 0
 """Turn of the agent that selects trees, once per round."""

@@ -1,6 +1,7 @@
-"""Training of the two policies that `schedulers.Learned` uses. Needs the extra ``learn``.
+"""The paper's method: episodes, its two policies and their training. Used by `schedulers.Learned`.
 
-Trained weights can be used without the extra: `learning.policies` decodes without JAX.
+Only training needs the extra ``learn``: `learning.episodes` and `learning.policies` decode without
+JAX.
 """
 
 from typing import TYPE_CHECKING

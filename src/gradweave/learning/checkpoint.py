@@ -64,7 +64,7 @@ def load(path: Path, like: T, kind: str, old_names: Mapping[str, str] = NO_NAMES
 
 
 def save_policy(path: Path, policy: HierarchicalPolicy, about: dict[str, Any]) -> None:
-    """Writes the policies in the format that `schedulers.learned` reads.
+    """Writes the policies in the format that `learning.policies.policy` reads.
 
     Args:
         path: the file.

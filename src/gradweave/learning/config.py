@@ -15,10 +15,10 @@ from gradweave.checks import (
     check_at_least_one,
     check_not_below_zero,
 )
+from gradweave.environment.instance import Trees
 from gradweave.environment.rewards import Rewards
 from gradweave.errors import OptionError
 from gradweave.learning.settings import PPO
-from gradweave.schedulers.learned.instance import Trees
 from gradweave.schedules.schedule import Collective
 from gradweave.training.config import convert, first_names, parse_toml, read_toml
 

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave import pytrees
-from gradweave.environment.problem import NEVER, Instance, Size
+from gradweave.environment.instance import NEVER, Instance, Size
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.policies.policy import COMMON, PolicyWeights, weights_of
 from gradweave.learning.rollout import Expert
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
 
 EPISODES, KEPT = 8, 4
 """Number of episodes played per problem, and of those imitated. The first takes the best actions,

@@ -1,6 +1,6 @@
 """The inputs of the policies, counted in JAX: once per round, and again before each workload.
 
-`schedulers.learned.features` turns the counts into features, as in decoding. The features of a
+`learning.episodes.features` turns the counts into features, as in decoding. The features of a
 round go through the message passing of `networks`; those of a workload change with every workload
 sent, and are cheap.
 """
@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 from gradweave.environment.bits import packed, unpacked
 from gradweave.environment.problem import Problem
 from gradweave.environment.state import State, ready, room, waiting
-from gradweave.schedulers.learned import features as table
-from gradweave.schedulers.learned.features import Round
+from gradweave.learning.episodes import features as table
+from gradweave.learning.episodes.features import Round
 
 
 class Graph(eqx.Module):

@@ -13,6 +13,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
+from gradweave.learning.episodes.features import (
+    GLOBAL_FEATURES,
+    HOP_FEATURES,
+    LINK_FEATURES,
+    PIECE_FEATURES,
+    SERVER_FEATURES,
+    TREE_FEATURES,
+    Round,
+    Scores,
+)
 from gradweave.learning.features import Graph
 from gradweave.learning.policies import policy
 from gradweave.learning.policies.policy import (
@@ -23,16 +33,6 @@ from gradweave.learning.policies.policy import (
     TREE_MESSAGES,
     WIDTH,
     Embeddings,
-)
-from gradweave.schedulers.learned.features import (
-    GLOBAL_FEATURES,
-    HOP_FEATURES,
-    LINK_FEATURES,
-    PIECE_FEATURES,
-    SERVER_FEATURES,
-    TREE_FEATURES,
-    Round,
-    Scores,
 )
 
 

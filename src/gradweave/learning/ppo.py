@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gradweave.environment.problem import Problem
+from gradweave.learning.episodes.features import Round, Scores
 from gradweave.learning.features import Graph, of_hops
 from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
 from gradweave.learning.rollout import (
@@ -23,7 +24,6 @@ from gradweave.learning.rollout import (
     tree_log_probability,
 )
 from gradweave.learning.settings import PPO as PPO
-from gradweave.schedulers.learned.features import Round, Scores
 from gradweave.training.advantages import advantages
 
 Agent = Literal["tree", "workload"]

@@ -17,9 +17,9 @@ from gradweave.environment.rewards import Rewards
 from gradweave.environment.state import State, any_available, end_round, reset, where
 from gradweave.environment.workload_scheduling import send
 from gradweave.learning import features as features_of
+from gradweave.learning.episodes.features import PIECE_FEATURES, Round, Scores
 from gradweave.learning.features import Graph, Loads, Moment
 from gradweave.learning.networks import HierarchicalPolicy, masked_log_softmax
-from gradweave.schedulers.learned.features import PIECE_FEATURES, Round, Scores
 
 LAST = -1
 """Axis of the environments in states, where their tables are fast to traverse."""

@@ -13,7 +13,7 @@ from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.greedy.planned import Planned
 from gradweave.schedulers.grid.hierarchical import Hierarchical
-from gradweave.schedulers.learned.learned import Learned
+from gradweave.schedulers.learned import Learned
 from gradweave.schedulers.packing.joint import Joint
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.scheduler import DemandStrategy, Scheduler, Strategy

@@ -23,6 +23,10 @@ from gradweave.environment import state as states
 from gradweave.environment.flow_tree_selection import select
 from gradweave.environment.problem import Instance, Problem
 from gradweave.learning import checkpoint, rollout
+from gradweave.learning.episodes import episode as without_jax
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import OngoingEpisode
+from gradweave.learning.episodes.features import HOP_FEATURES, PIECE_FEATURES, Scores
 from gradweave.learning.features import Graph, Loads, of_round
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.policies.policy import (
@@ -32,10 +36,6 @@ from gradweave.learning.policies.policy import (
     tree_logits,
 )
 from gradweave.learning.rollout import Decode, draw
-from gradweave.schedulers.learned import episode as without_jax
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import OngoingEpisode
-from gradweave.schedulers.learned.features import HOP_FEATURES, PIECE_FEATURES, Scores
 from gradweave.verifier import verify
 from tests.conformance.networks import network
 from tests.learning.cases import CASES, instance, padded, problem, size, state_of

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.features import Round
 from gradweave.learning.policies.messages_kernel import (
     Neighbours,
     hop_weights,
@@ -16,8 +18,6 @@ from gradweave.learning.policies.messages_kernel import (
     times,
 )
 from gradweave.schedulers.kernels.bitset import pack
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.features import Round
 
 Numbers = NDArray[np.float32]
 Pair = Callable[[Numbers], tuple[Numbers, Numbers]]

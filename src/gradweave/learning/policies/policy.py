@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.errors import FileError
-from gradweave.schedulers.learned.features import (
+from gradweave.learning.episodes.features import (
     GLOBAL_FEATURES,
     HOP_FEATURES,
     LINK_FEATURES,
@@ -32,8 +32,8 @@ from gradweave.schedulers.learned.features import (
 )
 
 if TYPE_CHECKING:
+    from gradweave.learning.episodes.episode import OngoingEpisode
     from gradweave.learning.policies.messages import StageEdges
-    from gradweave.schedulers.learned.episode import OngoingEpisode
 
 WIDTH, LAYERS = 16, 2
 """Embedding width of each server, link and tree, and rounds of message passing."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
-from gradweave.schedulers.learned.state_kernel import EpisodeArrays
+from gradweave.learning.episodes.state_kernel import EpisodeArrays
 from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees import growing_kernel as growing
 from gradweave.schedulers.trees.growing_kernel import GrowingRule, Growth

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.environment.instance import Instance
 from gradweave.errors import FileError, OptionError, SpecError
+from gradweave.learning.best_episode import best_of
+from gradweave.learning.episodes import episode as episodes
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
+from gradweave.learning.episodes.tuning import RULE
 from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers import Learned, to_spec
-from gradweave.schedulers.learned import episode as episodes
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import best_of
-from gradweave.schedulers.learned.tuning import RULE
 from gradweave.schedulers.solving.solution import bound_for
 from gradweave.schedulers.spec import from_spec
 from gradweave.verifier import verify

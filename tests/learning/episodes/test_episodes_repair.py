@@ -4,11 +4,11 @@ rounds."""
 import numpy as np
 import pytest
 
+from gradweave.environment.instance import Instance
+from gradweave.learning.best_episode import best_of
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import OngoingEpisode, play
 from gradweave.learning.policies.policy import read_weights
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import OngoingEpisode, play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import best_of
 from gradweave.verifier import verify
 from tests.conformance.networks import network
 
@@ -18,7 +18,7 @@ SCARCE = "torus:4x4", "lopsided", "leaf_spine:leaves=3,spines=2,servers_per_leaf
 @pytest.mark.parametrize("name", SCARCE)
 def test_what_the_episode_counts_is_what_its_transfers_say(name):
     """After every round, and after rounds were taken back."""
-    from gradweave.schedulers.learned.state_kernel import enter_stage
+    from gradweave.learning.episodes.state_kernel import enter_stage
 
     problem = CompiledInstance.of(Instance(network(name), routes=4))
     rng, back = np.random.default_rng(0), 0

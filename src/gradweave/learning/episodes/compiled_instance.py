@@ -6,11 +6,11 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.environment.instance import Instance
+from gradweave.learning.episodes.repair import slots_of
+from gradweave.learning.episodes.repair_kernel import HopSlots
+from gradweave.learning.episodes.state_kernel import WorkloadTable
 from gradweave.schedulers.kernels.bitset import pack
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.repair import slots_of
-from gradweave.schedulers.learned.repair_kernel import HopSlots
-from gradweave.schedulers.learned.state_kernel import WorkloadTable
 from gradweave.schedulers.problem import HopTable, hop_table, hops_over, integers
 
 

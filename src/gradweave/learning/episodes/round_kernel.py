@@ -14,6 +14,15 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from gradweave.compiled import kernel
+from gradweave.learning.episodes import features as table
+from gradweave.learning.episodes.state_kernel import (
+    Booleans,
+    EpisodeArrays,
+    WorkloadTable,
+    begin_sets,
+    key_server,
+    unsent_trees,
+)
 from gradweave.schedulers.kernels.bitset import (
     WORD,
     Bitset,
@@ -24,15 +33,6 @@ from gradweave.schedulers.kernels.bitset import (
     without_lowest,
 )
 from gradweave.schedulers.kernels.worklist import add_once
-from gradweave.schedulers.learned import features as table
-from gradweave.schedulers.learned.state_kernel import (
-    Booleans,
-    EpisodeArrays,
-    WorkloadTable,
-    begin_sets,
-    key_server,
-    unsent_trees,
-)
 from gradweave.schedulers.problem import HopsOver, HopTable, Integers
 
 BLOCK = 64

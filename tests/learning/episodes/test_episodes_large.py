@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from gradweave.environment.instance import Instance
+from gradweave.learning.best_episode import _spread
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import play
 from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers.hops import Hops
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import play
-from gradweave.schedulers.learned.instance import Instance
-from gradweave.schedulers.learned.learned import ROUTES, _spread
+from gradweave.schedulers.learned import ROUTES
 from gradweave.topology import from_spec
 from gradweave.topology.routes import switch_only_trees
 

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.features import Counts, Round, Scores, of_round
-from gradweave.schedulers.learned.instance import NEVER
-from gradweave.schedulers.learned.repair import RoundRepair, can_repair
-from gradweave.schedulers.learned.round_kernel import RoundScores, draw_round
-from gradweave.schedulers.learned.state_kernel import (
+from gradweave.environment.instance import NEVER
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.features import Counts, Round, Scores, of_round
+from gradweave.learning.episodes.repair import RoundRepair, can_repair
+from gradweave.learning.episodes.round_kernel import RoundScores, draw_round
+from gradweave.learning.episodes.state_kernel import (
     EpisodeArrays,
     enter_stage,
     hop_counts,

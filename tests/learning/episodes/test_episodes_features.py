@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from gradweave.environment.instance import Instance
+from gradweave.learning.episodes import features as of
+from gradweave.learning.episodes.compiled_instance import CompiledInstance
+from gradweave.learning.episodes.episode import OngoingEpisode
 from gradweave.learning.policies.policy import WIDTH, embeddings_of, read_weights
-from gradweave.schedulers.learned import features as of
-from gradweave.schedulers.learned.compiled_instance import CompiledInstance
-from gradweave.schedulers.learned.episode import OngoingEpisode
-from gradweave.schedulers.learned.instance import Instance
 from tests.conformance.networks import network
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.learned.features import Round, Scores
+from gradweave.learning.episodes.features import Round, Scores
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.episode import OngoingEpisode
+    from gradweave.learning.episodes.episode import OngoingEpisode
 
 
 class RuleWeights(NamedTuple):

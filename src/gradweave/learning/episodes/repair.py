@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.schedulers.learned.instance import NEVER, Instance
+from gradweave.environment.instance import NEVER, Instance
 from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees.growing import RULES
 from gradweave.schedulers.trees.grown import GrowthSlots
 
 if TYPE_CHECKING:
-    from gradweave.schedulers.learned.repair_kernel import HopSlots
-    from gradweave.schedulers.learned.state_kernel import EpisodeArrays
+    from gradweave.learning.episodes.repair_kernel import HopSlots
+    from gradweave.learning.episodes.state_kernel import EpisodeArrays
 
 TRIES = 4
 """Attempts at a round that falls short; every second attempt uses swaps only, without draws."""
@@ -42,7 +42,7 @@ def slots_of(instance: Instance, intake: NDArray[np.int64]) -> "HopSlots":
         instance: an instance for which `can_repair` is true.
         intake: [N] transfers that each server can take per round.
     """
-    from gradweave.schedulers.learned.repair_kernel import HopSlots
+    from gradweave.learning.episodes.repair_kernel import HopSlots
 
     servers, hops = instance.topology.num_servers, instance.hops
     slots = GrowthSlots.of(instance.topology, np.arange(servers), hops, most=servers, intake=intake)
@@ -72,7 +72,7 @@ class RoundRepair:
         Args:
             sent_hop: [N, P] hop over which each server was sent each piece; `NEVER` for none.
         """
-        from gradweave.schedulers.learned.repair_kernel import begin
+        from gradweave.learning.episodes.repair_kernel import begin
 
         self.state = begin(self.slots, sent_hop)
         self.short = False
@@ -107,7 +107,7 @@ class RoundRepair:
         Returns:
             Number of transfers of the round.
         """
-        from gradweave.schedulers.learned.repair_kernel import settle, shortfall, take_back
+        from gradweave.learning.episodes.repair_kernel import settle, shortfall, take_back
 
         short = functools.partial(shortfall, progress.to_come, self.slots.growth.intake)
         lost = rounds_left < 1 or short(rounds_left) > 0
@@ -131,7 +131,7 @@ class RoundRepair:
         self, progress: "EpisodeArrays", at: int, rounds_left: int, seed: int
     ) -> NDArray[np.int64]:
         """[transfers, 3] a round after the swaps, by the first rule of `grown`."""
-        from gradweave.schedulers.learned.repair_kernel import repair
+        from gradweave.learning.episodes.repair_kernel import repair
         from gradweave.schedulers.trees.growing_kernel import GrowingRule
 
         rule = GrowingRule(*RULES[0])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gradweave.schedulers.learned import features as table
-from gradweave.schedulers.learned.rule import RuleWeights
+from gradweave.learning.episodes import features as table
+from gradweave.learning.episodes.rule import RuleWeights
 
 HOP = {
     table.SLACK: -28.5977,

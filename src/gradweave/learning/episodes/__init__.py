@@ -1,0 +1,1 @@
+"""Episodes of the rule, or of the paper's two policies, round by round. They need no JAX."""
