@@ -132,9 +132,50 @@ def test_link_types_and_weights_of_rocm_smi(tmp_path):
     assert ("gpu0", "gpu2") in links(read(tmp_path, types, said="48 GB/s .* MI300"))
 
 
+AMD_SMI = """
+ACCESS TABLE:
+             0000:0c:00.0 0000:22:00.0 0000:38:00.0 0000:5c:00.0
+0000:0c:00.0 ENABLED      ENABLED      ENABLED      ENABLED
+WEIGHT TABLE:
+             0000:0c:00.0 0000:22:00.0 0000:38:00.0 0000:5c:00.0
+0000:0c:00.0 0            15           30           15
+0000:22:00.0 15           0            15           30
+0000:38:00.0 30           15           0            15
+0000:5c:00.0 15           30           15           0
+HOPS TABLE:
+             0000:0c:00.0 0000:22:00.0 0000:38:00.0 0000:5c:00.0
+0000:0c:00.0 0            1            2            1
+LINK TYPE TABLE:
+             0000:0c:00.0 0000:22:00.0 0000:38:00.0 0000:5c:00.0
+0000:0c:00.0 SELF         XGMI         XGMI         XGMI
+0000:22:00.0 XGMI         SELF         XGMI         XGMI
+0000:38:00.0 XGMI         XGMI         SELF         XGMI
+0000:5c:00.0 XGMI         XGMI         XGMI         SELF
+NUMA BW TABLE:
+             0000:0c:00.0 0000:22:00.0 0000:38:00.0 0000:5c:00.0
+0000:0c:00.0 N/A          50000-50000  50000-50000  50000-50000
+
+Legend:
+  SELF = Current GPU
+"""
+
+
+def test_tables_of_amd_smi(tmp_path):
+    """The same square, with PCI addresses and without NUMA nodes."""
+    net = read(tmp_path, AMD_SMI, said="36 GB/s per Infinity Fabric, .* as RCCL does for MI250")
+    square = {("gpu0", "gpu1"), ("gpu1", "gpu2"), ("gpu2", "gpu3"), ("gpu0", "gpu3")}
+    assert links(net).keys() == square | {("cpu0", f"gpu{n}") for n in range(4)}
+    assert find(tmp_path / "node.txt").format == "rocm_topo"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (AMD_SMI.replace("30 ", "up "), "expected NV and a number"),
+        (AMD_SMI[: AMD_SMI.index("0000:5c:00.0 XGMI")], "GPU3 has a column and no row"),
+        (AMD_SMI.replace("SELF         XGMI", "XGMI         SELF"), "GPU0 to GPU0: got 'XGMI'"),
+        ("LINK TYPE TABLE:\n", "names of the columns"),
+        ("LINK TYPE TABLE:\n" + "a " * 10_000 + "\n", "more than 512 devices|names of the"),
         (SWITCHED[:200], "GPU0: expected 6 entries, got|has a column and no row"),
         (SWITCHED.replace("GPU3\tNV12", "GPU7\tNV12"), "GPU7 has no column"),
         (SWITCHED.replace("GPU3\t", "GPU2\t"), "once each, got 'GPU2'|no column, or two rows"),

@@ -1,5 +1,8 @@
 """Fabrics by their cables: LLDP tables, labs of containerlab, ASTRA-sim and SNDlib."""
 
+import json
+from typing import Any
+
 import pytest
 
 import gradweave.topology as gt
@@ -167,6 +170,69 @@ def test_a_network_of_astra_sim(tmp_path):
     assert all(held[one] == pytest.approx(100 * gib) for one in full)
     assert all(held[one] == pytest.approx(50 * gib) for one in switch)
     assert sorted(set(net.latency_s.tolist())) == pytest.approx([50e-9, 500e-9, 2e-6])
+
+
+NETQ: list[dict[str, Any]] = [
+    {
+        "nodes": [
+            {"compounded_nodes": [{"id": "node0", "name": "leaf1", "tier": 1}]},
+            {
+                "compounded_nodes": [
+                    {"id": f"node{n}", "name": f"dgx-{n}", "tier": -1} for n in (1, 2)
+                ]
+            },
+        ],
+        "links": [
+            {
+                "id": f"node0-*-node{n}",
+                "compounded_links": [
+                    {
+                        "interfaces": [
+                            {"node": "node0", "interface": f"swp{n}s{lane}"},
+                            {"node": f"node{n}", "interface": f"eth{lane}"},
+                        ]
+                    }
+                    for lane in range(n)
+                ],
+            }
+            for n in (1, 2)
+        ],
+    }
+]
+
+
+def test_a_graph_of_netq(tmp_path):
+    path = write(tmp_path, json.dumps(NETQ), "topology.json")
+    with pytest.warns(AssumedWarning, match="no speed of 3 of 3 cables"):
+        net = gt.read(path)
+    assert find(path).format == "netq" and net.num_servers == 2
+    assert links(net) == {("dgx-1", "leaf1"): 100, ("dgx-2", "leaf1"): 200}
+
+
+def netq(*change: str) -> str:
+    return json.dumps(NETQ).replace(*change)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (netq('"tier": -1', '"tier": 2'), "no hosts; nodes of tier -1 are hosts"),
+        (netq('"tier": 1', '"tier": "1"'), r"nodes.0..compounded_nodes.0.: expected id, name"),
+        (netq('"id": "node0"', '"id": 0'), r"nodes.0..compounded_nodes.0.: expected id, name"),
+        (netq("dgx-2", "dgx-1"), "'dgx-1' is there twice"),
+        (netq('"node": "node2"', '"node": "node7"'), "no node has the id 'node7'"),
+        (
+            netq('"interfaces"', '"interface"'),
+            r"links.0..compounded_links.0.: interfaces: expected",
+        ),
+        (netq('"compounded_links"', '"more"'), r"links.0.: compounded_links: expected a list"),
+        (netq(', {"node": "node1", "interface": "eth0"}', ""), "expected two interfaces, got 1"),
+    ],
+)
+def test_broken_graphs_of_netq_are_one_line(tmp_path, text: str, message: str):
+    with pytest.raises(FileError, match=message) as error:
+        gt.read(write(tmp_path, text, "n.json"))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize(("text", "name"), [(NATIVE, "n.txt"), (NATIVE, "n"), (XML, "n.xml")])

@@ -753,3 +753,55 @@ def test_links_alike_both_ways_are_written_once(tmp_path):
         "1 3 100Gbit/s 1us 1",
         "2 3 100Gbit/s 1us 1",
     ]
+
+
+GML = """Creator "Topology Zoo Toolset"
+graph [
+  DateModified "4/7/11"
+  node [
+    id 0
+    label "Wien"
+  ]
+  node [
+    id 2
+    label "Graz"
+  ]
+  edge [
+    source 0
+    target 2
+    LinkSpeed "10"
+    LinkSpeedUnits "G"
+    LinkSpeedRaw 10000000000.0
+  ]
+  edge [
+    source 0
+    target 2
+    LinkSpeedRaw 2500000000.0
+  ]
+]
+"""
+
+
+@pytest.mark.parametrize("suffix", [".gml", ".txt", ""])
+def test_gml_with_parallel_links(tmp_path, suffix: str):
+    """Files of the Topology Zoo do not state ``multigraph``, and have parallel links."""
+    net = load_text(tmp_path, GML, suffix)
+    assert net.labels == ("Wien", "Graz") and net.num_links == 1
+    assert set(net.bandwidth_bytes_per_s.tolist()) == {12.5e9 / 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GML[:-40], "not a readable topology file"),
+        (GML.replace("target 2", "target 7"), "undefined target"),
+        (GML.replace("id 2", "id 0"), "duplicated"),
+        (GML.replace("source 0", "source x", 1), "undefined source"),
+        ("graph [" * 5000, "not a readable topology file"),
+        ("graph [\n]", "at least"),
+    ],
+)
+def test_broken_gml_is_one_line(tmp_path, text: str, message: str):
+    with pytest.raises(FileError, match=message) as error:
+        load_text(tmp_path, text, ".gml")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400

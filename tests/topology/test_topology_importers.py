@@ -13,7 +13,7 @@ import pytest
 import gradweave as gw
 import gradweave.topology as gt
 from gradweave.bounds import least_seconds
-from gradweave.errors import FileError, InputWarning
+from gradweave.errors import AssumedWarning, FileError, InputWarning
 from gradweave.topology import Link
 from gradweave.topology.formats.nccl_xml import topology_from_nccl_xml
 from gradweave.topology.formats.simai import is_simai
@@ -237,6 +237,22 @@ def test_network_latency_is_in_microseconds_and_speeds_default(tmp_path):
     net = load_text(tmp_path, f"<system>{cards}</system>", format="nccl_xml_with_network")
     assert bandwidth(net, "cpu0", "fabric") == 1.25  # unknown: 10 Gbit/s
     assert net.latency_s.max() == pytest.approx(3.5e-6)
+
+
+def test_a_file_for_virtual_machines_has_devices_instead_of_gpus(tmp_path):
+    """As Azure and AWS write them for NCCL_TOPO_FILE: two switches, with a GPU and a card each."""
+    pair = (
+        '<pci busid="ff:0{i}" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<pci busid="1:0{i}" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>'
+        '<pci busid="2:0{i}" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16"/></pci>'
+    )
+    inside = "".join(pair.format(i=i) for i in range(2))
+    cpu = f'<cpu numaid="0" arch="x86_64" vendor="GenuineIntel">{inside}</cpu>'
+    with pytest.warns(AssumedWarning, match="2 devices of class 0x030200 taken for GPUs, without"):
+        net = load_text(tmp_path, f"<system>{cpu}</system>")
+    assert (net.num_servers, net.num_links) == (2, 4)
+    with pytest.raises(FileError, match="no gpu element"):
+        load_text(tmp_path, f"<system>{cpu.replace('0x0302', '0x0108')}</system>")
 
 
 BOMB = '<!DOCTYPE s [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><system>&b;</system>'

@@ -10,7 +10,9 @@ r"""Boxes of GPUs as ``nvidia-smi topo -m`` and ``rocm-smi --showtopo`` print th
     GPU0   0            XGMI         PCIE                            rocm-smi's link types
     GPU[0]          : (Topology) Numa Node: 0
 
-Both print no speeds: they are those of `gpu_names`. A line with the GPU's name, as
+Tables of ``amd-smi topology`` name GPUs by PCI address, below titles such as LINK TYPE TABLE.
+
+None of them prints speeds: they are those of `gpu_names`. A line with the GPU's name, as
 ``nvidia-smi -L`` or ``rocm-smi --showproductname`` prints it, may stand in the same file.
 
 Sources: nvidia-smi(1), "topo"; amd-smi's documentation of hops and weights: a weight of 15 per
@@ -38,6 +40,8 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CARD = re.compile(r"\s*(NIC[0-9]+):\s*(\S+)\s*")
 _NUMA = re.compile(r"GPU ?\[?([0-9]{1,3})\]?\s*: \(Topology\) Numa Node: (-?[0-9]{1,4})")
 _TABLES = ("Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs")
+_AMD_TITLES = {"WEIGHT TABLE:": _TABLES[0], "LINK TYPE TABLE:": _TABLES[2]}
+_AMD_TABLE = re.compile(r"^[ \t]*LINK TYPE TABLE:[ \t\r]*$", re.MULTILINE)
 
 Matrix = dict[tuple[str, str], str]
 """The entry of each pair of devices, in both orders."""
@@ -50,7 +54,9 @@ def is_nvidia_matrix(text: str) -> bool:
 
 
 def is_rocm_matrix(text: str) -> bool:
-    """Whether a text holds the link types of ``rocm-smi --showtopo`` or ``--showtopotype``."""
+    """Whether a text holds the link types of ``rocm-smi --showtopo`` or ``amd-smi topology``."""
+    if _AMD_TABLE.search(text):
+        return True
     corner = _CORNER.search(text)
     return corner is not None and corner[1] == "0" and "between two GPUs" in text
 
@@ -104,7 +110,7 @@ def parse_nvidia_matrix(text: str, name: str) -> Box:
 
 
 def parse_rocm_matrix(text: str, name: str) -> Box:
-    """Reads the tables of ``rocm-smi --showtopo``, of which link types are enough.
+    """Reads the tables of ``rocm-smi --showtopo`` or ``amd-smi topology``; link types are enough.
 
     GPUs of type XGMI are joined by one Infinity Fabric link; if weights are given, only those of
     the smallest weight are, and others reach each other over these. Every GPU hangs on the
@@ -117,7 +123,7 @@ def parse_rocm_matrix(text: str, name: str) -> Box:
     Raises:
         FileError: naming the line or the GPUs.
     """
-    lines = _ESCAPES.sub("", text).splitlines()
+    lines = _as_rocm_smi(_ESCAPES.sub("", text).splitlines())
     tables: dict[str, tuple[list[str], Matrix]] = {}
     for number, line in enumerate(lines):
         title = next((title for title in _TABLES if title in line), None)
@@ -149,6 +155,26 @@ def parse_rocm_matrix(text: str, name: str) -> Box:
         box.add(a.lower(), b.lower(), speeds.gpu_link)
     box.assumed.append(assumed_speeds(gpu, why, "Infinity Fabric" if direct else ""))
     return box
+
+
+def _as_rocm_smi(lines: list[str]) -> list[str]:
+    """The tables of ``amd-smi topology``, with PCI addresses, as rocm-smi prints them."""
+    at = next((n for n, line in enumerate(lines) if _AMD_TABLE.match(line)), None)
+    if at is None:
+        return lines
+    buses = next((line.split() for line in lines[at + 1 :] if line.strip()), [])
+    names = {bus: f"GPU{place}" for place, bus in enumerate(buses)} | {"SELF": "0"}
+    made, inside = [], False
+    for line in lines:
+        title = line.strip()
+        if title.endswith("TABLE:"):
+            inside = title in _AMD_TITLES
+            made.append(_AMD_TITLES.get(title, ""))
+        elif inside:
+            made.append(" ".join(names.get(word, word) for word in line.split()))
+        else:
+            made.append(line)
+    return made
 
 
 def _header(lines: Sequence[str]) -> tuple[list[str], int]:

@@ -27,10 +27,13 @@ from gradweave.topology.formats.nccl_attributes import (
     pcie_mb_per_s,
 )
 from gradweave.topology.topology import Topology
+from gradweave.wording import counted, listed
 
 _LSTOPO = re.compile(
     rb'^[^<]{0,9}(?:<\?xml[^>]{0,200}\?>\s*)?<!DOCTYPE topology SYSTEM "hwloc2?\.dtd">'
 )
+_ONLY_GPUS = ("0x0302", "0x1200")
+"""PCI classes of GPUs without a display: 3D controllers, and processing accelerators (AMD)."""
 MAX_CPUS = 1024
 """Most processors accepted in a file."""
 MAX_CPUS_PER_HOST = 128
@@ -143,10 +146,34 @@ class _TopologyReader:
 
     def read(self, cpus: Iterable[Any]) -> Box:
         """The box of these cpu elements, with its GPUs in the order of their ranks, if given."""
+        cpus = list(cpus)
+        if not any(cpu.find(".//gpu") is not None for cpu in cpus):
+            self._take_for_gpus(cpus)
         for cpu in cpus:
             self._read_cpu(cpu)
         self._add_nvlinks()
         return self._finished()
+
+    def _take_for_gpus(self, cpus: Iterable[Any]) -> None:
+        """Adds gpu elements to devices that can only be GPUs, in a file made for virtual machines.
+
+        Clouds write such files for NCCL_TOPO_FILE: with the ways over PCIe, which a virtual machine
+        hides, and without what NCCL finds by itself.
+        """
+        found = [
+            pci
+            for cpu in cpus
+            for pci in cpu.iter("pci")
+            if pci.get("class", "").lower().startswith(_ONLY_GPUS)
+        ]
+        for pci in found:
+            pci.append(pci.makeelement("gpu", {}))
+        if found:
+            self.box.assumed.append(
+                f"it has no gpu element: {counted(len(found), 'device')} of class "
+                f"{listed(sorted({pci.get('class') for pci in found}))} taken for GPUs, without "
+                "NVLinks, which only a dump of a run has (NCCL_TOPO_DUMP_FILE)"
+            )
 
     def _read_cpu(self, cpu: Any) -> None:
         """Adds a processor and all devices behind it."""

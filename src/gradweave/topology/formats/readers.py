@@ -45,6 +45,7 @@ from gradweave.topology.formats.nccl_xml import (
     read_nccl_xml,
     topology_from_nccl_xml,
 )
+from gradweave.topology.formats.netq import is_netq, netq_cables
 from gradweave.topology.formats.object import topology_from_object
 from gradweave.topology.formats.simai import is_simai, parse_simai
 from gradweave.topology.formats.slurm import is_slurm_yaml, parse_slurm_conf, slurm_hosts
@@ -97,6 +98,7 @@ DATA: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Content]]] = {
     "topograph_model": (is_topograph_model, topograph_model),
     "containerlab": (is_containerlab, containerlab_cables),
     "astra_sim": (is_astra, astra_cables),
+    "netq": (is_netq, netq_cables),
     "aws": (is_aws, aws_tree),
     "gcp": (is_gcp, gcp_tree),
     "kubernetes": (is_kubernetes, kubernetes_tree),
@@ -105,7 +107,7 @@ DATA: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Content]]] = {
 
 TITLES = {
     "nvidia_topo": "nvidia-smi topo -m",
-    "rocm_topo": "rocm-smi --showtopo",
+    "rocm_topo": "rocm-smi --showtopo or amd-smi topology",
     "hwloc_xml": "lstopo XML (hwloc)",
     "nccl_xml": "topology XML of NCCL or RCCL",
     "slurm": "topology.conf of Slurm",
@@ -115,6 +117,7 @@ TITLES = {
     "gcp": "instances of Google Cloud with physical hosts",
     "kubernetes": "nodes of Kubernetes",
     "lldp": "show lldp neighbors",
+    "netq": "a topology graph of NetQ",
     "astra_sim": "a network of ASTRA-sim",
     "sndlib": "SNDlib",
     "hosts": "a list of hosts",
@@ -127,6 +130,7 @@ SUFFIXES = {
     ".yaml": "yaml",
     ".yml": "yaml",
     ".csv": "csv",
+    ".gml": "gml",
     ".edges": "edges",
     ".edgelist": "edges",
     ".txt": "edges",
@@ -140,6 +144,8 @@ _HEAD_BYTES = 1 << 16
 """Bytes from the start of a file by which its format is recognised."""
 _YAML = re.compile(r"(?:\s*(?:#.*)?\n|---\n)*(?:- )?[A-Za-z][\w.-]*:(?:[ \t]|\r?\n)")
 """How a YAML file of keys and values begins."""
+_GML = re.compile(r"(?:[ \t]*(?:(?:#|Creator\b|Version\b|comment\b).*|\r)?\n)*[ \t]*graph\s*\[")
+"""How a GML file begins."""
 _NODE_LINK = ("directed", "multigraph", "graph", "nodes", "links", "edges", "name")
 
 
@@ -149,6 +155,9 @@ def format_by_content(content: bytes, suffix: str) -> str | None:
     Args:
         content: the file's bytes.
         suffix: of its name, in lower case.
+
+    Raises:
+        FileError: the lines are no network, but another command's input.
     """
     by_suffix = SUFFIXES.get(suffix)
     if by_suffix not in (None, "edges", "slurm", "hosts"):
@@ -158,9 +167,13 @@ def format_by_content(content: bytes, suffix: str) -> str | None:
         return "xml"
     if re.match(r"\s*(\{|\[\s*[\[{])", head):
         return "json"
+    if _GML.match(head):
+        return "gml"
     for name, text in TEXTS.items():
         if text.is_it(head):
             return name
+    if "algbw" in head and "busbw" in head:
+        raise FileError("times of nccl-tests, no network; gradweave topology explain reads them")
     if by_suffix is not None:
         return None
     if is_simai(head):
@@ -176,6 +189,16 @@ def _read_graphml(content: bytes, name: str) -> Topology:
 
     parse_xml(content)  # rejects document types and entities, which networkx does not
     return from_networkx(nx.read_graphml(io.BytesIO(content)), name)
+
+
+def _read_gml(content: bytes, name: str) -> Topology:
+    import networkx as nx
+
+    text = _text(content)
+    if not re.search(r"^\s*multigraph\b", text, re.MULTILINE):
+        # Files rarely state it, and networkx would refuse their parallel links.
+        text = re.sub(r"\bgraph\s*\[", "graph [\n multigraph 1", text, count=1)
+    return from_networkx(nx.parse_gml(text, label="id"), name)
 
 
 def _read_xml(content: bytes, name: str) -> Found:
@@ -303,6 +326,7 @@ READERS: dict[str, Reader] = {
     "json": _read_json,
     "yaml": _read_yaml,
     "csv": _read_csv,
+    "gml": _read_gml,
     "edges": _read_edges,
     "xml": _read_xml,
     "nccl_xml": read_nccl_xml,
