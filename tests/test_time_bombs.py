@@ -26,6 +26,7 @@ from gradweave.automata import (
 )
 from gradweave.marl.request import read_request
 from gradweave.placement.placement import load_placement, load_workload
+from gradweave.probe.nccl_tests import read_measurements
 from gradweave.schedules.file import load as load_schedule
 from gradweave.specification import parse_spec
 from gradweave.topology.names import find_link
@@ -132,6 +133,16 @@ READERS: dict[str, tuple[str, Callable[[int], bytes], int, Callable[[Path], Any]
     "edges: switches": (".edges", lambda n: b"# switches: " + lines(n, "a{i}").replace(b"\n", b" ")
                         + b"\n" + lines(n, "a{i} a{j}"), 200, gt.read),
     "GraphML": (".graphml", graphml, 100, gt.read),
+    "GML: blank lines": (".txt", lambda n: b"\n" * n + b"graph", 2000, gt.read),
+    "GML: nodes": (
+        ".gml", lambda n: b"graph [\n" + lines(n, "node [ id {i} ]") + b"]", 100, gt.read
+    ),
+    "NetQ": (".json", lambda n: json.dumps([{"links": [], "nodes": [{"compounded_nodes": [
+        {"id": str(i), "tier": -1} for i in range(n)]}]}]).encode(), 200, gt.read),
+    "nccl-tests": (
+        ".log", lambda n: b"# size count time algbw busbw\n" + lines(n, "8 2 float 1 2 3"), 200,
+        read_measurements,
+    ),
     "NCCL: devices": (
         ".xml", lambda n: nccl(n, '<pci busid="{i}"><gpu dev="{i}"/></pci>', ""), 50, gt.read
     ),

@@ -117,3 +117,42 @@ def test_networks_are_designed(gradweave, here):
 
 def test_a_design_without_links_is_refused(refused):
     assert "expected a degree of 2 or more" in refused("topology", "design", "8", "1", "1MB")
+
+
+TIMES = """\
+# Collective test starting: all_reduce_perf
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+  1000000000     250000000     float     sum      -1   200000    5.00    7.50      0
+# Avg bus bandwidth    : 7.5
+"""
+
+
+def test_times_of_nccl_tests_are_explained(gradweave, here):
+    """On a star at 10 GB/s, 1 GB takes four ranks 0.15 s."""
+    (here / "times.log").write_text(TIMES)
+    on = ("--network", "star:4,bandwidth=10GB/s,latency=0s")
+    lines = gradweave("topology", "explain", "times.log", *on).stdout.splitlines()
+    assert lines[0] == "all_reduce: 4 ranks"
+    assert any(line.startswith("hardware's limit: 10 GB/s busbw, if ") for line in lines)
+    assert "measured: 1.33 times the bound at 1 GB" in lines
+    assert lines[-2].split("  ")[0] == "size" and lines[-1].split()[:4] == ["1", "GB", "200", "ms"]
+    written = ("--write-runtime", "nccl.toml", "--json")
+    held = gradweave("topology", "explain", "times.log", *on, *written).json
+    (one,) = held["measurements"]
+    assert (one["factor"], one["links_bus_bytes_per_s"]) == (1.5, 1e10)
+    assert round(one["points"][0]["bound_s"], 4) == 0.15
+    assert held["runtime"] == "nccl.toml"
+    plan = ("solve", on[1], "--scheduler", "ring", "--size", "1GB", "--runtime", "nccl.toml")
+    assert round(gradweave(*plan, "--json").json["seconds"], 3) == 0.2
+
+
+def test_times_that_cannot_be_explained_get_one_line(refused, here):
+    (here / "times.log").write_text(TIMES)
+    for words, says in {
+        "explain none.log": "none.log: No such file",
+        "explain times.log --write-runtime a.toml": "--write-runtime: expected --network with it",
+        "explain times.log --network star:3": "--network: expected 4 servers, one for each rank",
+        "explain times.log --ranks 5": "all_reduce among 5 ranks: expected busbw to be 1.6",
+        "show times.log": "gradweave topology explain reads them",
+    }.items():
+        assert says in refused("topology", *words.split())

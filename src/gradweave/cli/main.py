@@ -54,6 +54,7 @@ _MEANT = {
     "run": "bench",
     "order": "ranks",
     "measure": "topology measure",
+    "explain": "topology explain",
     "plan": "job plan",
     "watch": "job watch",
     "trace": "job trace",

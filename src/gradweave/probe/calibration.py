@@ -1,26 +1,31 @@
 """Calibrates a runtime: derives its profile from the times of some schedules on it."""
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.atomic import atomic_write
+from gradweave.errors import OptionError
 from gradweave.execute.running.trial import NATIVE, RUNTIMES, CalibrationTime, RunReport
+from gradweave.probe.nccl_tests import Measurement
 from gradweave.schedulers.solving.own import own_algorithms, own_schedule
 from gradweave.schedulers.solving.variants import split
 from gradweave.schedulers.textbook.binomial import Binomial
 from gradweave.schedulers.textbook.halving_doubling import RecursiveDoubling
 from gradweave.schedulers.textbook.ring import Ring
-from gradweave.schedules.schedule import Schedule
+from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.simulator.runtime import Algorithm, Costs, Runtime
+from gradweave.simulator.seconds import event_seconds
 from gradweave.simulator.sequential_steps import steps
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
+from gradweave.wording import counted, listed
 
 _PARTS = 4
 """Parts of the finer ring: different numbers of messages separate their cost from the start's."""
@@ -90,12 +95,84 @@ def calibrated(
     without_costs = Runtime(
         name, source, processors, barriers=name == "jax", own=own_algorithms(name, servers)
     )
-    timed = [each for each in report.calibration if each.schedule != NATIVE]
-    native = [each for each in report.calibration if each.schedule == NATIVE]
+    return _with_costs(without_costs, topology, calibrating(topology), report.calibration)
+
+
+_RINGS: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+"""Collectives that NCCL runs along a ring, with different numbers of messages."""
+
+
+def calibrated_by_nccl_tests(topology: Topology, measured: Sequence[Measurement]) -> Runtime:
+    """The profile of NCCL that predicts the times of nccl-tests best.
+
+    A message costs what a step of a ring takes, links included, so that schedules are predicted to
+    use a server's links together no better than NCCL's rings do. Times of small sizes, for which
+    NCCL may use trees, count as rings too. An all-gather or a reduce-scatter next to the
+    all-reduce separates a message's cost from the start's; without one, the start costs nothing.
+
+    Args:
+        topology: the network, whose servers are the ranks.
+        measured: the times; those of `_RINGS` count.
+
+    Raises:
+        OptionError: no all-reduce among the network's servers was measured.
+    """
+    servers = topology.num_servers
+    fitting = [one for one in measured if one.collective in _RINGS and one.ranks == servers]
+    kinds: list[Collective] = [
+        kind for kind in _RINGS if any(one.collective == kind for one in fitting)
+    ]
+    if "all_reduce" not in kinds:
+        raise OptionError(
+            f"write-runtime: expected an all_reduce among {servers} ranks, the servers of "
+            f"{topology.name!r:.60}, got none"
+        )
+    places = {str(kind): place for place, kind in enumerate(kinds)}
+    times = []
+    for one in fitting:
+        for point in one.points:
+            times.append(CalibrationTime(places[one.collective], point.bytes, point.seconds))
+            if one.collective == "all_reduce":
+                times.append(CalibrationTime(NATIVE, point.bytes, point.seconds))
+    first = fitting[0]
+    on = ", ".join(text for text in (first.device, first.library) if text)
+    source = f"fitted to nccl-tests: {listed(kinds)} of {servers} ranks{f', {on}' * bool(on)}"
+    without_costs = Runtime("nccl", source, own=own_algorithms("nccl", servers))
+    rings = [Ring().schedule(topology, collective=kind) for kind in kinds]
+    found = _with_costs(without_costs, topology, rings, times)
+    smallest = min(each.gradient_bytes for each in times if each.schedule == NATIVE)
+    linked_s = float(event_seconds(rings[0], smallest)[1].max()) / steps(rings[0])
+    own = tuple(_from_empty(one, linked_s) for one in found.own)
+    return dataclasses.replace(found, executor=_from_empty(found.executor, linked_s), own=own)
+
+
+_Costs = TypeVar("_Costs", bound=Costs)
+
+
+def _from_empty(costs: _Costs, linked_s: float) -> _Costs:
+    """The costs with those of an empty message, which are without the links' time.
+
+    Args:
+        costs: with the links' time, which a simulation counts once more per message in sequence.
+        linked_s: the links' time for the smallest message.
+    """
+    rest = max(costs.seconds[0] - linked_s, 0.0), *costs.seconds
+    return dataclasses.replace(costs, bytes=(0.0, *costs.bytes), seconds=rest)
+
+
+def _with_costs(
+    runtime: Runtime,
+    topology: Topology,
+    schedules: Sequence[Schedule],
+    times: Sequence[CalibrationTime],
+) -> Runtime:
+    """The runtime with the costs that times of schedules and of its own all-reduce show."""
+    timed = [each for each in times if each.schedule != NATIVE]
+    native = [each for each in times if each.schedule == NATIVE]
     return dataclasses.replace(
-        without_costs,
-        executor=_fitted(without_costs, calibrating(topology), timed),
-        own=tuple(_own(without_costs, one, topology, native) for one in without_costs.own),
+        runtime,
+        executor=_fitted(runtime, schedules, timed),
+        own=tuple(_own(runtime, one, topology, native) for one in runtime.own),
     )
 
 
@@ -126,7 +203,8 @@ def _fitted_once(
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
-    start = model.add_variable(lb=0.0)
+    separable = len(schedules) > 1  # one alone does not show what its messages do not cost
+    start = model.add_variable(lb=0.0, ub=math.inf if separable else 0.0)
     rises = [model.add_variable(lb=0.0) for _ in sizes]
     errors = []
     for each in times:

@@ -13,6 +13,29 @@ def algorithm_bandwidth(gradient_bytes: float, seconds: float) -> float:
     return gradient_bytes / seconds
 
 
+STAGES = {"all_reduce": 2, "broadcast": 0, "reduce": 0, "send_recv": 0, "hypercube": 0}
+"""Collectives that do not have one stage in which each rank sends or receives all but its part."""
+
+
+def bus_factor(collective: str, servers: int) -> float:
+    """Bus bandwidth per algorithm bandwidth.
+
+    Args:
+        collective: its name; (N−1)/N unless `STAGES` has it.
+        servers: number of servers, N.
+
+    Returns:
+        2(N−1)/N for an all-reduce; 1 for a broadcast and others that move everything over one link.
+
+    Source: ``…GetBw`` of the programs of nccl-tests.
+
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    stages = STAGES.get(collective, 1)
+    return stages * (servers - 1) / servers if stages else 1.0
+
+
 def bus_bandwidth(
     gradient_bytes: float, seconds: float, servers: int, collective: Collective = "all_reduce"
 ) -> float:
@@ -25,10 +48,8 @@ def bus_bandwidth(
         collective: both stages or one.
 
     Returns:
-        Bytes per second: the algorithm's times 2(N−1)/N for an all-reduce, (N−1)/N for a stage.
+        Bytes per second: the algorithm's times `bus_factor`.
 
     Source: PERFORMANCE.md of nccl-tests.
     """
-    stages = 2 if collective == "all_reduce" else 1
-    moved = stages * (servers - 1) / servers
-    return moved * algorithm_bandwidth(gradient_bytes, seconds)
+    return bus_factor(collective, servers) * algorithm_bandwidth(gradient_bytes, seconds)

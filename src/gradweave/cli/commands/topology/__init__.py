@@ -1,4 +1,4 @@
-"""``gradweave topology``: list, describe, measure and design networks."""
+"""``gradweave topology``: list, describe, measure and design networks, and explain times."""
 
 import click
 
@@ -8,7 +8,13 @@ from gradweave.cli.groups import Commands
 @click.group(
     cls=Commands,
     folder=__name__,
-    members={"list": "list_", "show": "show", "measure": "measure", "design": "design"},
+    members={
+        "list": "list_",
+        "show": "show",
+        "measure": "measure",
+        "explain": "explain_",
+        "design": "design",
+    },
 )
 def topology() -> None:
-    """List, describe, measure and design networks."""
+    """List, describe, measure and design networks; explain times."""
