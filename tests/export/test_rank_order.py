@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 import gradweave as gw
 from gradweave.errors import InputWarning, OptionError
@@ -40,6 +41,9 @@ def read(text: str, format: str) -> list[str]:
         return [HOSTS[place] for place in permutation]
     if format == "mlx":
         return [host["ssh"] for host in json.loads(text)]
+    if format == "kubernetes":
+        ranks = {rank: node for node, rank in yaml.safe_load(text)["data"].items()}
+        return [ranks[str(rank)] for rank in range(len(ranks))]
     return lines
 
 
@@ -64,6 +68,22 @@ def test_what_else_the_files_say():
     assert json.loads(to_rank_order(net(), RANKS, "jax"))["hosts"] == IN_ORDER
 
 
+def test_nodes_of_kubernetes():
+    """All keys and values of a ConfigMap's data are strings, which these are not without quotes."""
+    names = ["1e3", "0x10", "null", "1.5"]
+    manifest = yaml.safe_load(to_rank_order(net(()), RANKS, "kubernetes", names))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("v1", "ConfigMap")
+    assert manifest["data"] == {"null": "0", "1e3": "1", "1.5": "2", "0x10": "3"}
+    assert "--nnodes 4 " in to_rank_order(net(), RANKS, "kubernetes")
+    for bad in ("Node1", "a_b"):
+        with pytest.raises(OptionError, match="expected names of nodes, in lower case"):
+            to_rank_order(net(()), RANKS, "kubernetes", ["a", "b", "c", bad])
+    many = gw.topology.star(5_000)
+    long = [f"{'x' * 220}{n}" for n in range(5_000)]
+    with pytest.raises(OptionError, match="a ConfigMap holds at most 1,048,576 bytes, 5,000 nodes"):
+        to_rank_order(many, range(5_000), "kubernetes", long)
+
+
 def test_several_servers_on_a_host():
     pairs = ["a", "a", "b", "b"]
     assert to_rank_order(net(()), (2, 3, 0, 1), "hostfile", pairs) == "b slots=2\na slots=2\n"
@@ -71,7 +91,7 @@ def test_several_servers_on_a_host():
     assert "rank 2=a slot=1" in rankfile and "rank 3=b slot=1" in rankfile
     with pytest.raises(OptionError, match="use the format rankfile"):
         to_rank_order(net(()), (0, 2, 1, 3), "hostfile", pairs)
-    for format in ("torchrun", "mlx"):
+    for format in ("torchrun", "mlx", "kubernetes"):
         with pytest.raises(OptionError, match="expected one server a host, got 2 on 'a'"):
             to_rank_order(net(()), (0, 1, 2, 3), format, pairs)
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,10 @@ from gradweave.topology.topology import Topology
 
 PORT = 29_500
 """torchrun's default ``--master-port``."""
+_NODE = re.compile(r"[a-z0-9]+(?:[.-]+[a-z0-9]+)*")
+"""Names of Kubernetes' nodes: subdomains of RFC 1123."""
+_MOST_CONFIG_MAP = 1 << 20
+"""Bytes of data in a ConfigMap."""
 
 
 def to_rank_order(
@@ -33,7 +38,10 @@ def to_rank_order(
     ``torchrun``: each host's ``--node-rank``, since a rendezvous orders hosts by name. ``jax``:
     JSON with the permutation of ``jax.devices()``, which are in order of id, for
     ``jax.make_mesh``. ``mlx``: for ``mlx.launch --hostfile``, whose ring rejects hosts without
-    addresses; a warning names them.
+    addresses; a warning names them. ``kubernetes``: a ConfigMap with the rank of each node, for
+    pods that read theirs instead of their index. Controllers set the labels of pods
+    ``batch.kubernetes.io/job-completion-index`` and ``apps.kubernetes.io/pod-index`` before nodes
+    are chosen, and Kueue gives indices to nodes in an order of its own.
 
     Args:
         topology: the network.
@@ -151,6 +159,37 @@ def _mlx(_topology: Topology, _ranks: Sequence[int], hosts: list[str], ips: list
     return json.dumps(entries, indent=1) + "\n"
 
 
+def _kubernetes(
+    _topology: Topology, _ranks: Sequence[int], hosts: list[str], _ips: list[str]
+) -> str:
+    """A ConfigMap that pods mount; its keys are quoted, since a name may look like a number."""
+    _once("kubernetes", hosts)
+    for host in hosts:
+        if not _NODE.fullmatch(host):
+            raise OptionError(
+                f"kubernetes: expected names of nodes, in lower case as in node-1, got {host!r:.60}"
+            )
+    lines = [
+        "# The rank of each node. With one pod per node and hostNetwork: true, mount this as the",
+        "# volume /ranks, set NODE_NAME from the field spec.nodeName, and start",
+        f'# torchrun --nnodes {len(hosts)} --node-rank "$(cat /ranks/$NODE_NAME)" --master-addr '
+        f"{hosts[0]} --master-port {PORT} …",
+        "apiVersion: v1",
+        "kind: ConfigMap",
+        "metadata:",
+        "  name: rank-order",
+        "data:",
+        *(f'  "{host}": "{rank}"' for rank, host in enumerate(hosts)),
+    ]
+    text = "\n".join(lines) + "\n"
+    if len(text) > _MOST_CONFIG_MAP:
+        raise OptionError(
+            f"kubernetes: a ConfigMap holds at most {_MOST_CONFIG_MAP:,} bytes, {len(hosts):,} "
+            f"nodes take {len(text):,}"
+        )
+    return text
+
+
 def _check_addresses(topology: Topology, format: str, addresses: Sequence[str]) -> None:
     if format != "mlx":
         raise OptionError(f"addresses: are for the format mlx; {format} has no place for them")
@@ -189,6 +228,7 @@ _WRITERS: dict[str, Callable[[Topology, Sequence[int], list[str], list[str]], st
     "torchrun": _torchrun,
     "jax": _jax,
     "mlx": _mlx,
+    "kubernetes": _kubernetes,
 }
 ORDER_FORMATS = tuple(_WRITERS)
 """The formats' names on the command line."""
