@@ -1,13 +1,15 @@
 """Tables of algorithms: what is predicted, what is chosen, and each format as its library reads it.
 
 The readers follow the sources of the libraries: Open MPI's coll_tuned_dynamic_file.c and
-coll_tuned_dynamic_rules.c, MPICH's csel.c, NCCL's plugins/tuner/example/plugin.c, NCCLX'
-meta/tuner/README.md, UCC's ucc_coll_score.c and oneCCL's selector_impl.hpp.
+coll_tuned_dynamic_rules.c, MPICH's csel.c, NCCL's plugins/tuner/example/plugin.c, RCCL's
+src/plugin/tuner/csv_tuner.cc, NCCLX' meta/tuner/{CsvConfigParse,ConfigParse}.h and Int64Range.cc,
+UCC's ucc_coll_score.c and oneCCL's selector_impl.hpp.
 """
 
 import ctypes
 import dataclasses
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -498,37 +500,115 @@ def nvidia_choice(text: str, nodes: int, ranks: int, size: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("format", ["nccl-tuner", "rccl"])
-def test_nccls_tuner_chooses_by_rows(format: str):
+MANY = [*SIZES, 1 << 33, 1 << 40]
+"""Sizes, with some beyond 32 bits."""
+
+
+def test_nccls_tuner_chooses_by_rows():
     table = table_of("nccl", 4, NCCL)
-    text = to_table(table, format, local_ranks=8)
-    for size in SIZES:
+    text = to_table(table, "nccl-tuner", local_ranks=8)
+    for size in MANY:
         assert nvidia_choice(text, 4, 32, size) == wanted(table, "all_reduce", size).algorithm
         assert nvidia_choice(text, 4, 4, size) is None
         assert nvidia_choice(text, 5, 32, size) is None
 
 
+COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+PROTOCOLS = ("ll", "ll128", "simple")
+
+
+def rccl_rules(text: str) -> list[list[str]]:
+    """Rules as ``loadConfig`` of RCCL's csv_tuner.cc loads them; AssertionError if it skips a line.
+
+    It takes 255 characters at a time, leaves out lines whose first character but blanks is #, cuts
+    at commas, of which several count as one, and skips a line with an empty field, with fewer than
+    8 fields or with an unknown collective, algorithm or protocol. Numbers are atoi's.
+    """
+    rules = []
+    for line in text.splitlines(keepends=True):
+        for piece in (line[at : at + 255] for at in range(0, len(line), 255)):
+            if piece.lstrip(" \t")[:1] in ("#", "\n", ""):
+                continue
+            fields = [word.strip(" \t") for word in piece.rstrip("\n").split(",") if word][:12]
+            assert len(fields) >= 8 and all(fields)
+            collective, least, most, algorithm, protocol, *numbers = fields
+            assert collective in COLLECTIVES and algorithm in ALGORITHMS and protocol in PROTOCOLS
+            assert all(re.fullmatch(r"-?\d+", word) for word in (least, most, *numbers))
+            rules.append(fields)
+    return rules
+
+
+def test_rccls_tuner_chooses_by_rules():
+    """The first rule whose sizes, of 64 bits, and whose nodes and ranks fit; -1 fits any."""
+    table = table_of("nccl", 4, NCCL)
+    rules = rccl_rules(to_table(table, "rccl", local_ranks=8))
+    assert len(rules) == 2
+    for size in MANY:
+        for nodes, ranks in ((4, 32), (4, 4), (5, 32)):
+            chosen = [
+                rule[3]
+                for rule in rules
+                if rule[0] == "allreduce" and int(rule[1]) <= size <= int(rule[2]) < 1 << 64
+                if int(rule[6]) in (-1, nodes) and int(rule[7]) in (-1, ranks)
+            ]
+            named = (
+                wanted(table, "all_reduce", size).algorithm if (nodes, ranks) == (4, 32) else None
+            )
+            assert chosen[:1] == ([] if named is None else [named])
+
+
+def ncclx_rules(text: str) -> list[list[str]]:
+    """Rules as NCCLX' CsvConfigParse.h and ConfigParse.h read them; AssertionError if they refuse.
+
+    Commas inside brackets do not separate fields. Seven or eight fields: three intervals, known
+    words, and integers that are whole. Any other line fails the communicator.
+    """
+    rules = []
+    for line in text.splitlines():
+        if not line.strip() or line.strip().startswith("#"):
+            continue
+        fields = [word.strip() for word in re.split(r",(?![^(\[]*[)\]])", line.strip())]
+        assert 7 <= len(fields) <= 8
+        collective, _, algorithm, protocol, channels, *_ = fields
+        assert collective in COLLECTIVES and algorithm in ALGORITHMS and protocol in PROTOCOLS
+        assert re.fullmatch(r"[+-]?\d+", channels)
+        assert all(re.fullmatch(INTERVAL, fields[at]) for at in (1, 5, 6))
+        rules.append(fields)
+    return rules
+
+
+INTERVAL = r"\*|-?\d+|[\[(](?:-?\d+)?,(?:-?\d+)?[\])]"
+
+
 def interval(text: str, value: int) -> bool:
-    if text.lstrip("-").isdigit():
+    if re.fullmatch(r"-?\d+", text):
         return value == int(text)
+    if text == "*":
+        return True
     low, high = text[1:-1].split(",")
+    assert not (low and high) or int(low) <= int(high)  # others are refused
     above = not low or (value >= int(low) if text[0] == "[" else value > int(low))
     return above and (not high or (value <= int(high) if text[-1] == "]" else value < int(high)))
 
 
 def test_ncclx_counts_bytes_per_rank():
+    """Of an all-reduce, its tuner counts the buffer's bytes divided by all ranks, rounded down."""
     table = table_of("nccl", 4, NCCL)
-    rows = [line for line in to_table(table, "ncclx", local_ranks=8).splitlines() if line[0] != "#"]
-    for size in SIZES:
-        chosen = None
-        for row in rows:
-            kind, sizes, rest = re.fullmatch(r"(\w+),([\[(].*?[\])]),(.*)", row).groups()  # type: ignore
-            algorithm, protocol, channels, nodes, local = rest.split(",")
-            assert (kind, protocol, channels) == ("allreduce", "simple", "-1")
-            fits = interval(sizes, size // 32) and interval(nodes, 4) and interval(local, 8)
-            if fits and chosen is None:
-                chosen = algorithm
-        assert chosen == wanted(table, "all_reduce", size).algorithm
+    rules = ncclx_rules(to_table(table, "ncclx", local_ranks=8))
+    assert len(rules) == 2
+    for size in MANY:
+        for nodes, local in ((4, 8), (4, 4), (5, 8)):
+            chosen = [
+                rule[2]
+                for rule in rules
+                if rule[0] == "allreduce" and interval(rule[1], size // (nodes * local))
+                if interval(rule[5], nodes) and interval(rule[6], local)
+            ]
+            named = (
+                wanted(table, "all_reduce", size).algorithm if (nodes, local) == (4, 8) else None
+            )
+            assert chosen[:1] == ([] if named is None else [named])
 
 
 def test_nccl_algo_has_no_sizes():
@@ -584,7 +664,7 @@ def test_a_name_with_lines_stays_in_its_comment(format: str, tmp_path: Path):
     if format == "nccl-algo":
         return  # without a comment
     made_for = predict_table(net, TABLE_FORMATS[format].library)
-    lines = to_table(made_for, format, base).splitlines()
+    lines = to_table(made_for, format, base, local_ranks=2).splitlines()
     assert all(len(line) < 256 for line in lines)
     assert not any(line.startswith("allreduce,0,1") for line in lines)
 
@@ -592,6 +672,53 @@ def test_a_name_with_lines_stays_in_its_comment(format: str, tmp_path: Path):
 def test_every_format_says_how_it_is_used():
     for one in TABLE_FORMATS.values():
         assert all(text.format(file="f.csv") for text in (one.use, one.proof, one.bad))
+
+
+def xla_flags(text: str) -> dict[str, str]:
+    """The flags as a shell and then XLA take them: words, each a name and a value."""
+    shell = ["sh", "-c", text + 'printf %s "$XLA_FLAGS"']
+    run = subprocess.run(shell, capture_output=True, text=True, check=True, env={})
+    return dict(word.split("=", 1) for word in run.stdout.split())
+
+
+def test_xla_is_told_of_the_rings_slowest_hop():
+    """Nodes at 50 GB/s with 8 GPUs; a trunk that two hops share, or one in another order."""
+    link = gw.topology.Link(bandwidth_bytes_per_s=50e9, latency_s=4.6e-6, overhead_s=0.0)
+    star = predict_table(gw.topology.star(4, link=link), "nccl")
+    flags = xla_flags(to_table(star, "xla", local_ranks=8))
+    assert flags.pop("--xla_gpu_enable_analytical_sol_latency_estimator") == "true"
+    (options,) = flags.values()
+    assert dict(one.split("=") for one in options.split(",")) == {
+        "nic_speed_gbps": "6.25",
+        "rtt_us": "18",  # two links, both ways: 18.4; XLA ignores what is not whole
+        "gpus_per_node": "8",
+    }
+    for ranks, rate in ((None, "12.5"), ((0, 4, 1, 5, 2, 6, 3, 7), "3.125")):
+        table = predict_table(racks(), "nccl", ranks)
+        assert f"nic_speed_gbps={rate}," in to_table(table, "xla")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
+def test_xla_reads_its_options(tmp_path: Path):
+    """As it writes them with ``--xla_dump_to``; a flag that it lacks would end the program."""
+    file = tmp_path / "flags.sh"
+    save_table(predict_table(gw.topology.star(4), "nccl"), file, "xla", local_ranks=8)
+    program = "import jax; jax.jit(lambda x: x + 1)(1.0).block_until_ready()"
+    shell = f'. {file}\nexport XLA_FLAGS="$XLA_FLAGS --xla_dump_to={tmp_path}/dump"\nexec "$@"'
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=variables,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    dumped = next((tmp_path / "dump").glob("*debug_options")).read_text()
+    found = dict(re.findall(r'options: \{\s*key: "(\w+)"\s*value: "([^"]*)"', dumped))
+    given = {"nic_speed_gbps": "1.5625", "rtt_us": "6", "gpus_per_node": "8"}
+    assert {key: found[key] for key in given} == given
+    assert {value for key, value in found.items() if key not in given} <= {"-1"}  # not given
 
 
 # The libraries themselves.
@@ -633,6 +760,81 @@ def test_open_mpi_uses_the_table(tmp_path: Path, ranks: int):
     sent = dict(sent_by_root(tmp_path))
     assert (sent == {1: 128}) == (ranks == 4)
     assert sum(sent.values()) < 128 or ranks == 4
+
+
+def han_choice(text: str, collective: str, ranks: int, size: int) -> str:
+    """The algorithm that HAN takes, by the rules of coll_han_dynamic_file.c and coll_han_dynamic.c.
+
+    The last communicator size, and then the last message size, that is not larger decides; the
+    first of each must be 1 and 0. Components have names. An allgather's size is a rank's own part.
+    """
+    words = iter(re.sub("#.*", "", text).split())
+    chosen = None
+    for _ in range(int(next(words))):
+        named = {"0": "allgather", "2": "allreduce", "7": "bcast"}[next(words)]
+        assert (next(words), next(words)) == ("1", "2")  # one level, the program's communicator
+        for place in range(int(next(words))):
+            of = int(next(words))
+            assert place or of == 1
+            for rule in range(int(next(words))):
+                least, component = int(next(words)), next(words)
+                assert component == "han" and (rule or least == 0)
+                words, more = itertools.tee(words)
+                algorithm = "default"
+                if next(more, "").startswith("@"):
+                    algorithm = next(words)[1:]
+                if named == collective and of <= ranks and least <= size:
+                    chosen = algorithm
+    assert next(words, None) is None and chosen is not None
+    return chosen
+
+
+HAN_TABLE = {
+    "all_reduce": [Entry(0, None), Entry(MIB, "ring"), Entry(1 << 26, None)],
+    "all_gather": [Entry(0, "bruck"), Entry(1000, None)],
+    "all_to_all": [Entry(0, "linear")],
+}
+
+
+def test_hans_leaders_use_the_table():
+    """Of 4 nodes with 8 ranks each; an all-gather of 1,000 bytes has 31.25 per rank."""
+    text = to_table(table_of("openmpi", 4, HAN_TABLE), "openmpi-han", local_ranks=8)
+    for size in (0, MIB - 1, 1 << 26):
+        assert han_choice(text, "allreduce", 32, size) == "default"
+    for size in (MIB, (1 << 26) - 1):
+        assert han_choice(text, "allreduce", 32, size) == "simple"
+        assert han_choice(text, "allreduce", 31, size) == "default"
+        assert han_choice(text, "allreduce", 33, size) == "default"
+    assert han_choice(text, "allgather", 32, 31) == "simple"
+    assert han_choice(text, "allgather", 32, 32) == "default"
+    empty = to_table(table_of("openmpi", 4, {}), "openmpi-han", local_ranks=8)
+    assert han_choice(empty, "allreduce", 32, MIB) == "default"
+    with pytest.raises(OptionError, match="at least 2 with openmpi-han"):
+        to_table(table_of("openmpi", 4, HAN_TABLE), "openmpi-han")
+
+
+@pytest.mark.skipif(
+    MPIRUN is None or importlib.util.find_spec("mpi4py") is None, reason="needs mpirun and mpi4py"
+)
+def test_open_mpi_reads_the_rules_of_han(tmp_path: Path):
+    rules = tmp_path / "han.conf"
+    save_table(table_of("openmpi", 2, HAN_TABLE), rules, "openmpi-han", local_ranks=2)
+    options = {
+        "coll_han_use_dynamic_file_rules": "1",
+        "coll_han_dynamic_rules_filename": str(rules),
+        "coll_han_verbose": "5",
+    }
+    command = [str(MPIRUN), "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+    command += [word for name, value in options.items() for word in ("--mca", name, value)]
+    program = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    log = done.stdout + done.stderr
+    assert f"read 9 rules from {rules}" in log
+    assert "coll=allreduce msg_size=1048576 : algorithm 'simple'" in log
+    assert "could not fully read" not in log
 
 
 @pytest.mark.skipif(MPICH is None, reason="needs MPICH: GRADWEAVE_MPICH names its environment")

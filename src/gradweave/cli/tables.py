@@ -51,7 +51,7 @@ _TABLE_OPTIONS = (
     click.option(
         "--local-ranks",
         type=click.IntRange(min=1),
-        help="With a table for NCCL, the number of ranks per server.  [default: 1]",
+        help="With a table for NCCL, XLA or HAN, the number of ranks per server.  [default: 1]",
     ),
 )
 
@@ -91,7 +91,8 @@ class TableRequest:
         if self.output is not None:
             save_table(found, self.output, self.format, self.base, self.local_ranks or 1)
         else:
-            to_table(found, self.format, self.base)  # refuses what a file would be refused for
+            # Refuses what a file would be refused for.
+            to_table(found, self.format, self.base, self.local_ranks or 1)
         return found
 
     def _ranks(
@@ -124,10 +125,10 @@ class TableRequest:
             f"{found.topology.name}: {counted(found.num_ranks, 'rank')} in order of {order}, for "
             f"{found.library.name}"
         )
-        rows = _rows(found)
-        if not rows:
+        rows = _rows(found) if how.by_size else []
+        if not rows and how.by_size:
             print_lines("no algorithm is enough faster than the library's default")
-        else:
+        elif rows:
             when = "measured" if found.measured else "predicted"
             print_table(
                 table(["collective", "sizes", "algorithm", "default", f"saves, {when}"], rows)

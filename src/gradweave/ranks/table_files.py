@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradweave.atomic import atomic_write
 from gradweave.checks import did_you_mean
 from gradweave.errors import FileError, OptionError
+from gradweave.ranks.algorithms import ring
+from gradweave.ranks.pattern import pattern_of, routes_of
 from gradweave.ranks.stock import Named
 from gradweave.ranks.tables import Entry, Table
 
@@ -32,8 +36,9 @@ _MPICH_NAMES: dict[Named, tuple[str, str, str]] = {
 }
 """Key and name of each collective, and the size by which it is chosen."""
 _PAGE = 4096
-_NCCL_MOST = 4_294_967_295
-"""The upper end by which NVIDIA's example means every larger size."""
+_NCCL_MOST = (1 << 63) - 1
+"""The upper end of the last range. NVIDIA's README has 4294967295 for all sizes, but its example
+and RCCL's tuner compare it with sizes of 64 bits, so that larger buffers would have no rule."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Target:
     base: Path | None = None
     """For MPICH, its library or selection."""
     local_ranks: int = 1
-    """Ranks per server, for NCCL."""
+    """Ranks per server, for NCCL and HAN."""
 
 
 def _openmpi(table: Table, _to: Target) -> str:
@@ -65,6 +70,46 @@ def _openmpi(table: Table, _to: Target) -> str:
             for entry in entries:
                 rule = f"{entry.from_bytes} {_number(table, collective, entry)} 0 "
                 lines.append(f"{rule}{entry.segment_bytes}  # {entry.algorithm or 'default'}")
+    return "\n".join(lines) + "\n"
+
+
+_HAN_NAMES: dict[Named, int] = {"all_gather": 0, "all_reduce": 2, "broadcast": 7}
+"""Number of each collective whose leaders HAN lets run an algorithm of coll/tuned."""
+_HAN_ALL = 2
+"""``GLOBAL_COMMUNICATOR``, the level of the communicator that a program uses."""
+
+
+def _openmpi_han(table: Table, to: Target) -> str:
+    """Rules of coll/han: at which sizes the leaders of nodes run what coll/tuned's rules name.
+
+    With several ranks per node, HAN stands before coll/tuned. Its algorithm ``simple`` gathers or
+    reduces within nodes, lets coll/tuned do the collective among one leader per node, and
+    spreads its result; other sizes keep HAN's default.
+    """
+    if to.local_ranks < 2:
+        raise OptionError(
+            "local-ranks: expected at least 2 with openmpi-han, since Open MPI leaves HAN out with "
+            "one rank per node; use --table openmpi"
+        )
+    named: dict[Named, tuple[Entry, ...]] = {
+        one: rows for one, rows in table.named().items() if one in _HAN_NAMES
+    }
+    if not named:  # a file without rules is an error
+        named["all_reduce"] = (Entry(0, None),)
+    ranks = table.num_ranks * to.local_ranks
+    lines = [f"# {_title(table)}, {to.local_ranks} ranks per node", f"{len(named)}  # collectives"]
+    for collective in sorted(named, key=lambda one: _HAN_NAMES[one]):
+        name = _OPENMPI_NAMES[collective][1]
+        lines += [f"{_HAN_NAMES[collective]}  # {name}", "1  # level", f"{_HAN_ALL}  # all ranks"]
+        lines.append("3  # communicator sizes, each up to the next")
+        per = ranks if collective == "all_gather" else 1  # whose size is a rank's part
+        for size in (1, ranks, ranks + 1):
+            rows = [(-(-one.from_bytes // per), one.algorithm) for one in named[collective]]
+            rows = rows if size == ranks else [(0, None)]
+            lines += [f"{size}  # ranks", f"{len(rows)}  # rules: bytes component"]
+            for least, algorithm in rows:
+                simple = "" if algorithm is None else f" @simple  # {algorithm} between nodes"
+                lines.append(f"{least} han{simple}")
     return "\n".join(lines) + "\n"
 
 
@@ -249,6 +294,41 @@ def _ucc(table: Table, _to: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _xla(table: Table, to: Target) -> str:
+    """Variables for a shell: what XLA's analytical latency estimator should assume of the network.
+
+    Servers are nodes. XLA's model is a ring over all GPUs, with one NIC per GPU: the rate is that
+    of the slowest hop of the ring in this order, divided by the GPUs of a node. Its options with
+    other units than their names say, or with fractions of microseconds, would be ignored.
+    Source: ``SolGPUCostModel::GetConfig`` and ``RingLatency`` (``sol_gpu_cost_model.cc``).
+    """
+    ranks = table.num_ranks
+    per_byte_s = (_ring_seconds(table, 2e9) - _ring_seconds(table, 1e9)) / 1e9
+    hops = 2 * (ranks - 1)
+    rate = hops / ranks / per_byte_s / to.local_ranks
+    round_trip_s = 2 * _ring_seconds(table, 1.0) / hops
+    options = {
+        "nic_speed_gbps": f"{rate / 1e9:.6g}",  # GB/s, despite its name
+        "rtt_us": str(max(1, round(round_trip_s * 1e6))),
+        "gpus_per_node": str(to.local_ranks),
+    }
+    given = ",".join(f"{key}={value}" for key, value in options.items())
+    flags = (
+        "--xla_gpu_enable_analytical_sol_latency_estimator=true "
+        f"--xla_gpu_analytical_latency_estimator_options={given}"
+    )
+    return f'# {_title(table)}\nexport XLA_FLAGS="$XLA_FLAGS {flags}"\n'
+
+
+def _ring_seconds(table: Table, size: float) -> float:
+    """The time of a ring's all-reduce on the network's links, in the table's order."""
+    from gradweave.ranks.search_kernel import steady_seconds
+
+    places = table.topology.rank[[*table.ranks]].astype(np.int64)
+    pattern = pattern_of(ring(table.num_ranks, size, 0.0))
+    return steady_seconds(places, routes_of(table.topology), pattern)
+
+
 def _oneccl(table: Table, _to: Target) -> str:
     """Variables for a shell."""
     lines = [f"# {_title(table)}"]
@@ -291,6 +371,8 @@ class TableFormat(NamedTuple):
     """What shows that the library uses it."""
     bad: str
     """What the library does with a bad file."""
+    by_size: bool = True
+    """Whether it names algorithms by size."""
 
 
 TABLE_FORMATS: Mapping[str, TableFormat] = {
@@ -310,6 +392,16 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         f"{_TUNED} (Open MPI 6)",
         "--mca coll_tuned_verbose 30 logs 'coll:tuned:module_open Read a valid rules file'",
         "ignored; --mca coll_tuned_verbose 1 says why",
+    ),
+    "openmpi-han": TableFormat(
+        "openmpi",
+        _openmpi_han,
+        "mpirun --mca coll_han_use_dynamic_file_rules 1 --mca coll_han_dynamic_rules_filename "
+        "{file} and the options and file of --table openmpi, which the leaders of nodes use "
+        "(Open MPI 5)",
+        "--mca coll_han_verbose 5 logs 'coll:han:mca_coll_han_init_dynamic_rules read N rules from "
+        "{file}'",
+        "ignored without a message; --mca coll_han_verbose 5 names the line",
     ),
     "mpich": TableFormat(
         "mpich",
@@ -341,15 +433,19 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         "nccl",
         _nccl_csv,
         "NCCL_TUNER_CONFIG_FILE={file}, RCCL 2.28.3 or newer, without an external tuner",
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING logs the rows that it loads",
-        "lines with unknown words, or of more than 256 characters, are skipped",
+        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING logs 'TUNER/CsvTuner: Loaded N tuning "
+        "configurations from {file}' and 'Applied config'",
+        "that log says 'not found' for a missing file and 'Skipping' for a line with an unknown "
+        "word or an empty field; a line of more than 255 characters counts as several",
     ),
     "ncclx": TableFormat(
         "nccl",
         _ncclx_csv,
         "NCCLX_TUNER_CONFIG_FILE={file}, with a name that ends in .csv",
-        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING logs 'NCCLX TUNER: using built-in tuner'",
-        "the communicator fails with ncclInvalidUsage",
+        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING logs 'NCCLX TUNER: loaded N tuning rule(s) from "
+        "'{file}''",
+        "the communicator fails with ncclInvalidUsage; with NCCLX_TUNER_IGNORE_CONFIG_ERRORS=1 the "
+        "bad rule is skipped",
     ),
     "ucc": TableFormat(
         "ucc",
@@ -365,6 +461,15 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
         "CCL_LOG_LEVEL=info prints the table of algorithms",
         "oneCCL throws an exception that names the text",
     ),
+    "xla": TableFormat(
+        "nccl",
+        _xla,
+        "source {file} before the program; XLA plans with it on Hopper and Blackwell GPUs",
+        "TF_CPP_MIN_LOG_LEVEL=0 TF_CPP_VMODULE=sol_gpu_cost_model=2 logs '[SoL] NIC speed: …'",
+        "an unknown flag ends the program; an unknown option, or a value that is not above 0 or "
+        "not whole where it must be, is ignored without a message",
+        by_size=False,
+    ),
 }
 """The formats by their names on the command line."""
 
@@ -378,7 +483,7 @@ def to_table(
         table: the table.
         format: one of `TABLE_FORMATS`.
         base: for ``mpich``, its ``libmpi.so`` or a selection as JSON, which the table changes.
-        local_ranks: for NCCL, ranks per server.
+        local_ranks: for NCCL and HAN, ranks per server.
 
     Raises:
         OptionError: for an unknown format, one of another library, a base that is missing, or a
