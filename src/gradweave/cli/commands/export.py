@@ -151,7 +151,32 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
         *([] if cut is None else [_cost_line(cut)]),
         *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
         f"written to {files[0]}{more}",
+        *_use_lines(format_, schedule, output, given),
     )
+
+
+_ASTRA_SIM = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""Collectives that ASTRA-sim takes from files (``CollectiveImplLookup.cc``)."""
+
+
+def _use_lines(
+    format_: str, schedule: Schedule, output: Path, given: dict[str, Any]
+) -> tuple[str, ...]:
+    """Who reads the file, where that is not plain from its format."""
+    if format_ == "msccl-xml":
+        return (
+            "read by MSCCL and by RCCL before 2.28.3; RCCL from 2.28.3 (ROCm 7.13) on ignores it "
+            "without a message",
+        )
+    if format_ == "chakra-et" and schedule.name in _ASTRA_SIM:
+        key = f"{schedule.name.replace('_', '-')}-implementation-custom"
+        size = given.get("gradient_bytes")
+        of = f" of {format_size(size)}" if size is not None else ""
+        return (
+            f'use: {{"{key}": ["{output}"]}} in the system file of ASTRA-sim, for a workload with '
+            f"this collective{of}",
+        )
+    return ()
 
 
 def _save_rank(file: Path, output: Path, rank: int, as_json: bool) -> None:
