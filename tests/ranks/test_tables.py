@@ -837,6 +837,66 @@ def test_open_mpi_reads_the_rules_of_han(tmp_path: Path):
     assert "could not fully read" not in log
 
 
+NODES = 4
+"""Nodes of the test below: processes of this machine with other host names."""
+
+
+def can_rename() -> bool:
+    """Whether processes may have a host name of their own, and a network other than loopback."""
+    unshare, networks = shutil.which("unshare"), Path("/sys/class/net")
+    if unshare is None or not networks.is_dir() or len([*networks.iterdir()]) < 2:
+        return False
+    return subprocess.run([unshare, "--uts", "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(
+    MPIRUN is None or importlib.util.find_spec("mpi4py") is None or not can_rename(),
+    reason="needs mpirun, mpi4py and unshare, to run nodes with other names on this machine",
+)
+@pytest.mark.parametrize("han", [True, False])
+def test_leaders_of_nodes_use_the_table_only_with_the_rules_of_han(tmp_path: Path, han: bool):
+    """A ring of four leaders: 2 · 3/4 of 2 MiB from the first to the second, and no other.
+
+    Without HAN's rules the same table changes nothing, and leaders exchange data with several.
+    """
+    agent = tmp_path / "agent"
+    agent.write_text('#!/bin/sh\nhost=$1; shift\nexec unshare --uts sh -c "hostname $host; $*"\n')
+    agent.chmod(0o700)
+    table = table_of("openmpi", NODES, {"all_reduce": [Entry(0, None), Entry(MIB, "ring")]})
+    save_table(table, tmp_path / "tuned.conf", "openmpi")
+    save_table(table, tmp_path / "han.conf", "openmpi-han", local_ranks=2)
+    options = {
+        "pml_monitoring_enable": "2",
+        "pml_monitoring_enable_output": "3",
+        "pml_monitoring_filename": str(tmp_path / "counts"),
+        "coll_tuned_use_dynamic_rules": "1",
+        "coll_tuned_dynamic_rules_filename": str(tmp_path / "tuned.conf"),
+        "coll_han_use_dynamic_file_rules": str(int(han)),
+        "coll_han_dynamic_rules_filename": str(tmp_path / "han.conf"),
+        "btl": "self,tcp",
+    }
+    command = [str(MPIRUN), "--allow-run-as-root", "-np", str(2 * NODES)]
+    command += ["--host", ",".join(f"node{n}:2" for n in range(NODES))]
+    command += ["--prtemca", "plm_ssh_agent", str(agent), "--prtemca", "plm_ssh_no_tree_spawn", "1"]
+    command += [word for name, value in options.items() for word in ("--mca", name, value)]
+    program = (
+        "import numpy as np\nfrom mpi4py import MPI\nw = MPI.COMM_WORLD\n"
+        "a = np.ones(1 << 19, np.float32); b = np.empty_like(a)\n"
+        "w.Allreduce(a, b); assert (b == 8).all()\n"
+    )
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    counts = (tmp_path / "counts.0.prof").read_text()
+    sent = {int(to): int(size) for to, size in re.findall(r"I\t0\t(\d+)\t(\d+) bytes", counts)}
+    leaders = [rank for rank in range(2, 2 * NODES, 2) if sent.get(rank, 0) > 1000]
+    if han:
+        assert leaders == [2] and sent[2] == pytest.approx(2 * 3 / 4 * 2 * MIB, rel=1e-3)
+    else:
+        assert len(leaders) > 1
+
+
 @pytest.mark.skipif(MPICH is None, reason="needs MPICH: GRADWEAVE_MPICH names its environment")
 def test_mpich_uses_the_table(tmp_path: Path):
     """Its summary names the file, and all collectives still run."""

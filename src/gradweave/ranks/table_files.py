@@ -357,6 +357,7 @@ def _title(table: Table) -> str:
 _TUNED = (
     "mpirun --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename {file}"
 )
+_ONE_EACH = ", with one rank per node; with several, HAN stands before it (--table openmpi-han)"
 
 
 class TableFormat(NamedTuple):
@@ -379,7 +380,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = {
     "openmpi": TableFormat(
         "openmpi",
         _openmpi,
-        _TUNED,
+        f"{_TUNED}{_ONE_EACH}",
         "a debug build with --mca coll_base_verbose 1 logs 'coll:tuned:module_open Read N valid "
         "rules'; a release build logs nothing, but counts messages with --mca "
         "pml_monitoring_enable 2 --mca pml_monitoring_enable_output 3 --mca "
