@@ -8,7 +8,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.schedulers import Packed, Planned, RecursiveDoubling, Ring
-from gradweave.schedulers.improving.improve import improved
+from gradweave.schedulers.improving.improve import _without, improved
 from gradweave.schedulers.improving.sizes import CriticalChains, resized
 from gradweave.schedulers.improving.transfer_graph import TransferGraph
 from gradweave.schedules import Job
@@ -73,6 +73,39 @@ def test_it_gains_a_twentieth_where_messages_cost_and_links_differ():
     better = best_of(schedule, SIZE, turns=3)
     assert seconds(better, SIZE, "events") < 0.95 * seconds(schedule, SIZE, "events")
     assert len(np.unique(better.share)) > 10, "pieces differ in size"
+
+
+def test_pieces_are_left_out_where_messages_cost_most():
+    """Two servers, 1 MB at 1 GB/s, 1 ms per message.
+
+    Half of it to each server and back takes 3 ms, all to one and back 4 ms; 16 pieces over 16 ms.
+    """
+    pair = gw.topology.from_spec("complete:2")
+    pair = dataclasses.replace(
+        pair,
+        bandwidth_bytes_per_s=np.full(2, 1e9),
+        latency_s=np.zeros(2),
+        overhead_s=np.full(2, 1e-3),
+    )
+    schedule = Packed(gradient_bytes=1e6, pieces=16).schedule(pair, seed=0)
+    assert seconds(schedule, 1e6, "events") > 16e-3
+    better = list(improved(schedule, 1e6, seed=0, stop=UNLIMITED, turns=40))[-1]
+    verify(better).raise_if_invalid()
+    assert 3e-3 * (1 - 1e-9) <= seconds(better, 1e6, "events") <= 4e-3 * (1 + 1e-9)
+    assert better.pieces <= 2
+
+
+def test_bytes_of_pieces_that_are_left_out_stay_in_their_group():
+    network = unequal("mesh:2x3")
+    jobs = [Job("all_gather", 3_000_000), Job("broadcast", 2_000_000, root=4)]
+    schedule = gw.solve(network, jobs=jobs, schedulers="joint", seed=0).schedule
+    graph, size = TransferGraph.of(schedule), piece_bytes(schedule, None)
+    left_out = np.arange(len(size)) % 2 == 0
+    left_out[graph.group == graph.group[0]] = True  # all of a group: it keeps its own
+    fewer, larger = _without(graph, size, left_out)
+    assert fewer.pieces == len(larger) < len(size)
+    assert np.bincount(fewer.group, larger) == pytest.approx(np.bincount(graph.group, size))
+    assert (fewer.group == graph.group[0]).sum() == (graph.group == graph.group[0]).sum()
 
 
 def test_the_seed_determines_it():

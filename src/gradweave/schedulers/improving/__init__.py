@@ -1,1 +1,1 @@
-"""Improves a schedule's time: its order, the sizes of its pieces and their trees."""
+"""Improves a schedule: its order, and the sizes and the number of its pieces."""

@@ -35,6 +35,10 @@ def improved(
     after some turns without a gain it begins at the best schedule. Pieces with hardly any bytes are
     dropped.
 
+    Each turn ends with larger steps, until one gains: some of the smallest pieces are left out of
+    the best schedule, and sizes and an order for the others chosen in a few rough turns. Messages
+    that are saved leave their overhead to bytes.
+
     Args:
         schedule: a valid schedule.
         gradient_bytes: size of the whole gradient; not needed for a demand.
@@ -64,6 +68,16 @@ def improved(
         idle = 0 if best.seconds < before_s * (1 - TUNING.least_gain) else idle + 1
         if idle and idle % TUNING.return_after == 0:
             state = best
+        for _ in range(TUNING.attempts):
+            fewer = search.with_fewer_pieces(best)
+            gained = fewer.seconds < best.seconds
+            if gained:
+                state, best, idle = fewer, fewer, 0
+                yield best.graph.origin
+            if stop.reached(best.seconds):
+                return
+            if gained:
+                break
 
 
 class _State(NamedTuple):
@@ -98,21 +112,41 @@ class Steps:
         _, _, end = replay.times(size)
         return _State(TransferGraph.of(schedule), replay, size, float(end.max()))
 
-    def with_other_sizes(self, state: _State) -> _State:
+    def with_other_sizes(self, state: _State, rough: bool = False) -> _State:
         """The same transfers in the same order, with sizes that suit it."""
-        size, _ = resized(state.size, state.graph.group, state.replay.chains, self._stop)
+        reach = TUNING.rough_reach if rough else TUNING.least_reach
+        size, _ = resized(state.size, state.graph.group, state.replay.chains, self._stop, reach)
         graph, size = _without_tiny(state.graph, size)
         # In the order of rows: of two writes to a piece, the later may start sooner.
         return self.read(graph.reordered(graph.row, size))
 
-    def in_other_order(self, state: _State) -> _State:
+    def in_other_order(self, state: _State, rough: bool = False) -> _State:
         """The same transfers in another order; the same state if some transfers must wait."""
         if state.replay.earliest_s.any():
             return state
         start, _, _ = state.replay.times(state.size)
         order = _OrderSearch(state.graph, state.size)
-        start = order.search(start[state.graph.row], self._rng, self._stop)
+        failures = TUNING.rough_failures if rough else TUNING.failures
+        start = order.search(start[state.graph.row], self._rng, self._stop, failures)
         return self.read(state.graph.reordered(start, state.size))
+
+    def with_fewer_pieces(self, state: _State) -> _State:
+        """Without some of the smallest pieces, if the others take less time; else as it is."""
+        size, best = state.size, state
+        most = TUNING.fewer * len(size) * self._rng.random() ** 2
+        key = size * self._rng.uniform(1 - TUNING.jitter, 1 + TUNING.jitter, len(size))
+        left_out = np.zeros(len(size), np.bool_)
+        left_out[np.argsort(key, kind="stable")[: max(1, int(most))]] = True
+        graph, size = _without(state.graph, size, left_out)
+        if len(size) == len(best.size):
+            return best
+        state = self.read(graph.reordered(graph.row, size))
+        for promising in TUNING.promising:
+            state = self.in_other_order(self.with_other_sizes(state, rough=True), rough=True)
+            best = min(best, state, key=lambda one: one.seconds)
+            if state.seconds > promising * best.seconds or self._stop.reached(best.seconds):
+                break
+        return best
 
 
 class _Replay:
@@ -187,12 +221,12 @@ class _OrderSearch:
         self._scheduler = ListScheduler(graph.trees(), graph.wires, one, graph.hold_s(size))
 
     def search(
-        self, start: NDArray[np.float64], rng: np.random.Generator, stop: Stop
+        self, start: NDArray[np.float64], rng: np.random.Generator, stop: Stop, most_failures: int
     ) -> NDArray[np.float64]:
-        """[X] start times in the fastest order found."""
+        """[X] start times in the fastest order found, until some steps in a row gain nothing."""
         best, best_s, _ = current, current_s, _ = self._scheduler.dispatched(start)
         failures = step = 0
-        while failures < TUNING.failures and not stop.reached():
+        while failures < most_failures and not stop.reached():
             disturbed = current
             if step:
                 disturbed = current + self._disturbance(current, current_s, rng)
@@ -227,13 +261,27 @@ class _OrderSearch:
 def _without_tiny(
     graph: TransferGraph, size: NDArray[np.float64]
 ) -> tuple[TransferGraph, NDArray[np.float64]]:
-    """Without pieces of hardly any bytes, which the others of their group take over."""
-    groups = int(graph.group.max()) + 1
-    whole = np.bincount(graph.group, size, groups)
-    number = np.bincount(graph.group, minlength=groups)
-    tiny = size < TUNING.tiny * (whole / np.maximum(number, 1))[graph.group]
-    if not tiny.any():
+    """Without pieces of hardly any bytes."""
+    number = np.bincount(graph.group)
+    mean = np.bincount(graph.group, size) / np.maximum(number, 1)
+    return _without(graph, size, size < TUNING.tiny * mean[graph.group])
+
+
+def _without(
+    graph: TransferGraph, size: NDArray[np.float64], left_out: NDArray[np.bool_]
+) -> tuple[TransferGraph, NDArray[np.float64]]:
+    """Without some pieces, whose bytes the others of their group take over.
+
+    Args:
+        graph: the transfers.
+        size: [P] bytes of each piece.
+        left_out: [P] the pieces to leave out; a group that would have none left keeps its own.
+    """
+    kept = np.bincount(graph.group, np.where(left_out, 0.0, size))
+    left_out &= kept[graph.group] > 0
+    if not left_out.any():
         return graph, size
-    kept = np.bincount(graph.group, np.where(tiny, 0.0, size), groups)
-    size = (size * np.divide(whole, kept, out=np.ones(groups), where=kept > 0)[graph.group])[~tiny]
-    return graph.without(tiny), size
+    whole = np.bincount(graph.group, size)
+    kept = np.bincount(graph.group, np.where(left_out, 0.0, size))
+    scale = np.divide(whole, kept, out=np.ones(len(whole)), where=kept > 0)
+    return graph.without(left_out), (size * scale[graph.group])[~left_out]

@@ -26,6 +26,7 @@ def resized(
     group: NDArray[np.int64],
     simulate: Callable[[NDArray[np.float64]], CriticalChains],
     stop: Stop,
+    least_reach: float = TUNING.least_reach,
 ) -> tuple[NDArray[np.float64], float]:
     """Sizes for which the transfers, in the same order, end sooner; and the seconds.
 
@@ -39,6 +40,7 @@ def resized(
         group: [P] number of the group of each piece; the bytes of each group stay the same.
         simulate: times the transfers for given sizes.
         stop: when to end.
+        least_reach: the smallest region in which to search, relative to the size of a piece.
 
     Source: a cutting-plane method with a trust region in the maximum norm (Marsten, Hogan and
         Blankenship, "The boxstep method for large-scale optimization", 1975).
@@ -47,7 +49,7 @@ def resized(
     program = _Program(size, group)
     program.add(best, size)
     reach, usual = TUNING.reach, size.mean()
-    while reach > TUNING.least_reach and not stop.reached():
+    while reach > least_reach and not stop.reached():
         step = reach * np.maximum(size, TUNING.usual * usual)
         found = program.solved(np.maximum(size - step, 0.0), size + step)
         if found is None:
@@ -73,6 +75,8 @@ class _Program:
         from ortools.linear_solver import pywraplp
 
         solver = self._solver = pywraplp.Solver.CreateSolver("GLOP")
+        # Rows are added and limits move: the last basis stays feasible for the dual alone.
+        solver.SetSolverSpecificParametersAsString("use_dual_simplex: true")
         self._bytes = float(size.sum())
         self._sizes = [solver.NumVar(0.0, 1.0, "") for _ in size]
         self._time = solver.NumVar(-solver.infinity(), solver.infinity(), "")

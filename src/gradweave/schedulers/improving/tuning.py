@@ -26,6 +26,20 @@ class Tuning:
     return_after: int = 4
     """Turns without a gain after which it returns to the best schedule."""
 
+    # Fewer pieces
+    attempts: int = 4
+    """Most steps with fewer pieces in a turn."""
+    fewer: float = 0.2
+    """Largest part of the pieces that a step leaves out."""
+    jitter: float = 0.5
+    """How far, relative to its size, chance moves a piece among those by size."""
+    promising: tuple[float, ...] = (1.02, 1.01, 1.0)
+    """Multiple of the best time up to which fewer pieces are worth another turn, turn by turn."""
+    rough_reach: float = 0.05
+    """In place of `least_reach` in these turns."""
+    rough_failures: int = 15
+    """In place of `failures`."""
+
     # The order of transfers
     failures: int = 50
     """Steps without a gain after which the search of an order ends."""

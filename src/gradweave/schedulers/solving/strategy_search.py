@@ -209,7 +209,7 @@ class Search:
         """
         if self.best is None:
             return
-        self._progress(f"improving order and sizes{self.goal.so_far(self.best)}")
+        self._progress(f"improving order, sizes and number of pieces{self.goal.so_far(self.best)}")
         near = stop.at(self.goal.target * (1 + TUNING.improved_near))
         starts = {
             one.value: one
