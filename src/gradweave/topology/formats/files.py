@@ -130,7 +130,10 @@ def find(path: str | Path, format: str | None = None) -> Found:
     except (OSError, ValueError) as error:
         raise FileError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
     suffix = path.suffix.lower()
-    format = _format(path, format or format_by_content(content, suffix), READERS, SUFFIXES)
+    if format is None:
+        with one_line(path):
+            format = format_by_content(content, suffix)
+    format = _format(path, format, READERS, SUFFIXES)
     with one_line(path):
         found = READERS[format](content, name_of(path))
         return found if isinstance(found, Found) else Found(format, found)
