@@ -153,6 +153,6 @@ def test_times_that_cannot_be_explained_get_one_line(refused, here):
         "explain times.log --write-runtime a.toml": "--write-runtime: expected --network with it",
         "explain times.log --network star:3": "--network: expected 4 servers, one for each rank",
         "explain times.log --ranks 5": "all_reduce among 5 ranks: expected busbw to be 1.6",
-        "show times.log": "times.log: times of nccl-tests, no network; gradweave topology explain reads",
+        "show times.log": "times.log: times of nccl-tests, no network; gradweave topology explain",
     }.items():
         assert says in refused("topology", *words.split())
