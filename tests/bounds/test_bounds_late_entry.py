@@ -11,6 +11,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import Bound, Distance, LateEntry, free_trees
+from gradweave.bounds.rounds import entry_sets
 from gradweave.bounds.rounds.entry_sets import parts_apart
 from gradweave.schedulers.exact import exact
 from gradweave.topology import Topology, from_spec
@@ -91,6 +92,18 @@ def test_parts_that_thin_links_join_are_sets_to_enter():
     of_link = np.array([3, 1, 2, 3])[np.minimum(path.source, path.target)]
     sets = {tuple(np.flatnonzero(one)) for one in parts_apart(path, of_link)}
     assert sets == {(0, 1), (2, 3, 4), (2,), (3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("servers", "rounds", "cuts"),
+    [(3, 2, [{1, 2}, set(), {0, 1}]), (4, 3, [{1, 2, 3}, set(), set(), {0, 1, 2}])],
+)
+def test_the_flow_into_a_server_is_cut_for_one_round_less(servers, rounds, cuts):
+    """In a row, that fails for the ends only, which lack a piece per round over their one link."""
+    links = [(k, k + 1) for k in range(servers - 1)]
+    row = Topology.from_links("row", servers=servers, switches=0, links=links)
+    found = entry_sets._flow_cuts(row, row.capacity, rounds, per_server=1)
+    assert [set(np.flatnonzero(inside).tolist()) for inside in found] == cuts
 
 
 def test_early_rounds_count_where_few_pieces_start_near():

@@ -120,6 +120,16 @@ def test_beside_the_optimum(spec, optimum, met):
     assert (bound == pytest.approx(seconds)) == met
 
 
+def test_every_server_is_a_root_unless_told_otherwise():
+    """Three servers in a row: 2 us from end to end, and 1 us from the middle."""
+    link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-6, overhead_s=0.0)
+    row = gw.topology.Topology.from_links(
+        "row", servers=3, switches=0, links=[(0, 1), (1, 2)], link=link
+    )
+    assert latency_bound(row, "all_gather").seconds == pytest.approx(2e-6)
+    assert latency_bound(row, "all_gather", every_root=False).seconds == pytest.approx(1e-6)
+
+
 def test_a_stage_to_one_root_need_not_bring_all_everywhere():
     """To the middle of five in a row it takes two links; between the ends four."""
     row = net("mesh:1x5")

@@ -281,6 +281,17 @@ def test_large_networks_have_the_bound_of_single_servers(monkeypatch):
     least_seconds.__globals__["_without_latency"].cache_clear()
 
 
+def test_without_a_solution_single_servers_bound_it(monkeypatch):
+    """Neither solver finds one: the bound is that of the slow server alone."""
+    program = linear_program_module._LinearProgram
+    monkeypatch.setattr(program, "_result", lambda self: None)
+    least_seconds.__globals__["_without_latency"].cache_clear()
+    least = least_seconds(slow_star(8, [1 / 2]), 1e9)
+    assert (least.kind, least.volumes) == ("cuts", None)
+    assert least.duals.seconds_per_byte * 10**9 == Fraction("0.16")
+    least_seconds.__globals__["_without_latency"].cache_clear()
+
+
 def test_a_search_that_is_ended_early_says_so(monkeypatch):
     monkeypatch.setattr(linear_program_module, "MAX_PASSES", 1)
     network = from_spec("torus:4x4")

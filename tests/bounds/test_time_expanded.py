@@ -44,6 +44,17 @@ def test_two_servers_take_what_they_must(size, milliseconds):
         assert (whole.seconds, whole.kind) == (bound.seconds, "latency and bytes")
 
 
+@pytest.mark.parametrize("shares", [[1, 0], [0, 1]])
+@pytest.mark.parametrize(
+    ("collective", "milliseconds"), [("all_gather", 2), ("reduce_scatter", 2), ("all_reduce", 3)]
+)
+def test_one_root_takes_all_bytes_once_per_stage(collective, milliseconds, shares):
+    """A millisecond of bytes and one of latency; both stages overlap but for their latencies."""
+    bound = bounded(pair(), 1e6, collective=collective, shares=shares, slots=40)
+    assert bound.seconds <= milliseconds / 1e3
+    assert 1e3 * bound.seconds == pytest.approx(milliseconds, rel=2 / 40)
+
+
 def bounded(network: Topology, size: float, **options: Any) -> SlotPrices:
     """The bound, which there must be."""
     found = time_expanded(network, size, **options)

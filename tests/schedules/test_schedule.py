@@ -10,6 +10,7 @@ from hypothesis import given
 import gradweave as gw
 from gradweave.errors import ScheduleError
 from gradweave.schedules import COPY, REDUCE, Provenance, Schedule
+from gradweave.schedules.schedule import distinct_rows
 from tests.schedules.same import COLUMNS, same, same_columns
 from tests.verifier.oracle import Draft
 from tests.verifier.random_schedules import drafts
@@ -189,3 +190,18 @@ def test_the_rounds_of_the_stages(collective, rows, stages):
 
 def test_a_copy_of_a_schedule_by_pickle_is_the_same():
     assert same(pickle.loads(pickle.dumps(SMALL)), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "kind"),
+    [
+        ([[3, 1], [1], [3, 1], [1, 3], [1]], [0, 1, 3], [0, 1, 0, 2, 1]),
+        ([[], [5], []], [0, 1], [0, 1, 0]),
+        ([], [], []),
+    ],
+)
+def test_distinct_rows_in_the_order_in_which_they_first_occur(rows, first, kind):
+    entries = np.array([entry for row in rows for entry in row], np.int32)
+    offsets = np.cumsum([0, *map(len, rows)])
+    found = distinct_rows(entries, offsets)
+    assert [array.tolist() for array in found] == [first, kind]

@@ -213,13 +213,13 @@ class _Entry:
 
         Args:
             entries: sets, of which those inside this set are used.
-            curves: [K, j] pieces that each of them admits by itself.
+            curves: [K, j] pieces that each of them admits by itself; `UNLIMITED` beyond its curve.
         """
         best = list(self.curve)
         for entry, curve in zip(entries, curves, strict=True):
             if len(entry.names) < len(self.names) and not (entry.members & ~self.members).any():
                 between = int(self.depth[entry.members[self.members]].min()) - 1
-                for j in range(between, min(len(best), between + len(entry.curve))):
+                for j in range(between, len(best)):
                     if curve[j - between] < best[j].late:
                         limit = entry.curve[j - between]
                         transfers = limit.transfers + between
