@@ -129,7 +129,9 @@ def test_the_answer_is_valid_and_what_it_says_is_so(name, fault):
         assert beside.anew_s == pytest.approx(plain_s)
         limit_s = beside.anew_s
     else:
-        limit_s = found.timing.bound.seconds
+        # A repair was near enough to the bound, and the answer may be as far from that repair.
+        limit_s = min(one.seconds for one in found.attempts)
+        assert limit_s <= found.timing.bound.seconds * (1 + REPAIR.keep_within)
     assert seconds <= limit_s * (1 + REPAIR.keep_within)
     assert beside.chosen == (found.scheduler.name == "repair")
     assert not beside.chosen or beside.repaired_s == pytest.approx(seconds)
