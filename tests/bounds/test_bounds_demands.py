@@ -1,7 +1,9 @@
 """Bounds for demands of any kind: formulas, trees of least length, and schedules above them."""
 
 import dataclasses
+import gc
 import itertools
+import weakref
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import gradweave as gw
 from gradweave.bounds.demands.arborescence_kernel import least_arborescence
 from gradweave.bounds.demands.demand_bound import demand_bound
-from gradweave.bounds.demands.demand_lengths import FAR, DemandLengths
+from gradweave.bounds.demands.demand_lengths import FAR, DemandLengths, LeastCarriers
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
 from gradweave.bounds.prices import MAX_LENGTH
 from gradweave.errors import OptionError
@@ -267,3 +269,14 @@ def test_no_schedule_takes_less_than_any_lengths_prove(spec: str):
         for _ in range(10):
             lengths = rng.integers(0, 9, len(net.source))
             assert DemandLengths(net, demand, lengths).time <= least
+
+
+def test_lengths_of_trees_are_kept_no_longer_than_the_network_s():
+    ring = gw.topology.ring(4)
+    least = LeastCarriers(ring, ring.servers, np.arange(1, 9))
+    lengths = [least.tree(root, towards) for root in range(4) for towards in (False, True)]
+    assert lengths == [least.tree(root, towards) for root in range(4) for towards in (False, True)]
+    alive = weakref.ref(least)
+    del least
+    gc.collect()
+    assert alive() is None

@@ -11,6 +11,7 @@ import gradweave as gw
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.kernels.arborescence import minimum_arborescences
 from gradweave.schedulers.kernels.paths import cheapest_paths
+from gradweave.schedulers.packing import tree_program
 from gradweave.schedulers.packing.parts import parts_of
 from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tree_program import Tree, TreeSearch, pack_trees
@@ -139,12 +140,16 @@ def test_trees_span_and_both_stages_root_alike(name: str):
 
 @pytest.mark.parametrize("name", ["half speed", "quarter speed", "fat tree"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
-def test_what_duals_prove_where_bandwidth_is_residual_no_packing_undercuts(name: str, collective):
+def test_what_duals_prove_where_bandwidth_is_residual_no_packing_undercuts(
+    monkeypatch, name: str, collective
+):
     """Weak duality: any positive duals bound the time, whatever packing the search ends with."""
     topology = NETWORKS[name]
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
-    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=1.5), 1e-9)
+    exact = dataclasses.replace(tree_program.TUNING, tolerance=1e-9)
+    monkeypatch.setattr(tree_program, "TUNING", exact)
+    search = TreeSearch(topology, collective, least, PathCosts(topology, residual=1.5))
     search.run()
     best = search._length
     rng = np.random.default_rng(0)

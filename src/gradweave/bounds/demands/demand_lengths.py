@@ -166,6 +166,7 @@ class LeastCarriers:
 
     def __init__(self, topology: Topology, servers: Integers, length: Integers) -> None:
         self._topology, self._servers, self._cost = topology, servers, length.astype(np.float64)
+        self._trees: dict[tuple[int, bool], int] = {}
 
     @functools.cached_property
     def path(self) -> NDArray[np.int64]:
@@ -256,8 +257,9 @@ class LeastCarriers:
             f"{self._servers[wanted[b]]} passes servers that are not in the job; {LET_RELAY}"
         )
 
-    @functools.cache  # noqa: B019 — one object per bound
     def tree(self, root: int, towards: bool) -> int:
         """Minimum length of a tree that spans all servers, from a root or to it."""
-        hop = self._hop.T.copy() if towards else self._hop
-        return int(least_arborescence(hop, root, FAR))
+        if (root, towards) not in self._trees:
+            hop = self._hop.T.copy() if towards else self._hop
+            self._trees[root, towards] = int(least_arborescence(hop, root, FAR))
+        return self._trees[root, towards]

@@ -90,7 +90,7 @@ def repair(
     for _ in range(rule.passes):
         if not growing.swap(slots.growth, state, rule, rounds_left, stop):
             break
-    sent = _sent(slots, state, at)
+    sent = _sent(state, at)
     growing.undo(slots.growth, state)
     _write(hops, progress, slots.hop, sent, at)
     return sent
@@ -172,7 +172,7 @@ def _enter(slots: HopSlots, state: Any, progress: EpisodeArrays, at: int) -> Non
 
 
 @kernel(inner=True)
-def _sent(slots: HopSlots, state: Any, at: int) -> NDArray[np.int64]:
+def _sent(state: Any, at: int) -> NDArray[np.int64]:
     """[transfers, 3] round, piece and slot of the round's transfers."""
     sent = np.empty(((state.carries >= 0).sum(), 3), np.int64)
     growing.list_sent(state, at, sent, 0)

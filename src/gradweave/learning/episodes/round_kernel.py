@@ -181,7 +181,7 @@ def _draw_all(
             return sent
         tree = _draw_tree(hops, workloads, progress, scores, state, hop, rounds_left, temperature)
         _send(hops, workloads, progress, state, hop, tree, at)
-        gone = _without_workload(hops, workloads, progress, state, hop, tree)
+        gone = _without_workload(hops, workloads, state, hop, tree)
         changed, gone = _take_room(hops, workloads.over, state, hop, gone)
         changed = _contend_no_more(hops, state, changed, gone)
         waits = _queue_changed(hops, workloads.over, state, hop, changed)
@@ -527,7 +527,6 @@ def _send(
 def _without_workload(
     hops: HopTable,
     workloads: WorkloadTable,
-    progress: EpisodeArrays,
     state: Any,
     hop: int,
     tree: int,

@@ -34,15 +34,6 @@ def list_member(worklist: Worklist, member: int) -> None:
 
 
 @kernel(inlined=True)
-def unlist_at(worklist: Worklist, place: int) -> None:
-    """Removes the member at a position; the last member moves there."""
-    members = worklist.members
-    worklist.listed[members[place]] = False
-    worklist.length[0] -= 1
-    members[place] = members[worklist.length[0]]
-
-
-@kernel(inlined=True)
 def add_once(members: Integers, listed: NDArray[np.bool_], member: int, count: int) -> int:
     """Adds a member to a list kept as bare arrays; returns the new number of members."""
     if not listed[member]:

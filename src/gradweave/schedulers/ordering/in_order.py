@@ -171,7 +171,8 @@ class InOrder:
         before = (rank.max() - rank) * self._apart_s
         part = np.lexsort((self._begun, rank))
         part = part if counts is None else part[counts[part]]
-        urgency = urgencies(trees, wires, part, size[part], PENALTIES[1]) + before[part, None]
+        (urgency,) = urgencies(trees, wires, part, size[part], PENALTIES[1:])
+        urgency += before[part, None]
         scheduler = ListScheduler.of_pieces(trees, wires, part, size[part])
         start, _, _ = scheduler.dispatched(-urgency.reshape(-1))
         begun = np.full(trees.hop.shape, np.inf)

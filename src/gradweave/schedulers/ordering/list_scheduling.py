@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,9 +89,9 @@ class ListScheduler:
 
 
 def urgencies(
-    trees: Dependencies, wires: Wires, part: Integers, size: Floats, penalty: float
-) -> NDArray[np.float64]:
-    """[P, M] urgency of each transfer, highest first.
+    trees: Dependencies, wires: Wires, part: Integers, size: Floats, penalties: Sequence[float]
+) -> Iterator[NDArray[np.float64]]:
+    """[P, M] urgency of each transfer, highest first, at each of some penalties.
 
     It is the higher the longer the path that it heads, and the earlier its piece comes.
 
@@ -99,7 +100,7 @@ def urgencies(
         wires: the network's wires.
         part: [P] part of each piece, in the order in which pieces should start.
         size: [P] bytes of each piece.
-        penalty: weight of a piece's position, see `PENALTIES`.
+        penalties: weights of a piece's position, see `PENALTIES`.
     """
     hop = trees.hop[part]
     there = hop >= 0
@@ -111,8 +112,9 @@ def urgencies(
     load_s /= wires.bandwidth
     load_s += np.bincount(wires.links, np.repeat(held_s, each), len(wires.bandwidth))
     tail_s = trees.tail_s[part] + size[:, None] * trees.tail_s_per_byte[part]
-    later_s = penalty * load_s.max() / len(part) * np.arange(len(part))
-    return tail_s - later_s[:, None]
+    for penalty in penalties:
+        later_s = penalty * load_s.max() / len(part) * np.arange(len(part))
+        yield tail_s - later_s[:, None]
 
 
 def fastest_order(
@@ -133,10 +135,8 @@ def fastest_order(
     """
     scheduler = ListScheduler.of_pieces(trees, wires, part, size)
     best, fastest = np.empty(0), math.inf
-    for penalty in PENALTIES:
-        start, seconds, _ = scheduler.dispatched(
-            -urgencies(trees, wires, part, size, penalty).reshape(-1)
-        )
+    for urgency in urgencies(trees, wires, part, size, PENALTIES):
+        start, seconds, _ = scheduler.dispatched(-urgency.reshape(-1))
         for passes in range(PASSES + 1):
             if seconds < fastest:
                 best, fastest = start, seconds

@@ -96,18 +96,12 @@ def dispatch(
     """
     start = np.full(len(hold_s), np.inf)
     state = _begun(trees, wires, part, hold_s, order)
-    return start, *_play(trees, wires, state, part, hold_s, order, start)
+    return start, *_play(trees, wires, state, hold_s, start)
 
 
 @kernel(inner=True, allocates=False)
 def _play(
-    trees: Dependencies,
-    wires: Wires,
-    state: Any,
-    part: Integers,
-    hold_s: Floats,
-    order: Integers,
-    start: Floats,
+    trees: Dependencies, wires: Wires, state: Any, hold_s: Floats, start: Floats
 ) -> tuple[float, int]:
     """Simulates all transfers; returns the last arrival, and how often a transfer was tried."""
     now, last, tried, events = 0.0, 0.0, 0, state.events

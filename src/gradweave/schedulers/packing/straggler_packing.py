@@ -19,7 +19,6 @@ def pack_straggler_trees(
     gradient_bytes: float,
     ready_at_s: ReadyAt,
     spread: bool = True,
-    tolerance: float = TUNING.tolerance,
     stop: Stop = UNLIMITED,
 ) -> TreePacking:
     """Packs the trees of an all-reduce into the links' bandwidths if some servers are late.
@@ -41,7 +40,6 @@ def pack_straggler_trees(
         ready_at_s: [N] seconds at which each server is ready, by rank; not all 0.
         spread: whether to take, among solutions of little more time, that with the smallest largest
             share.
-        tolerance: relative gap to the bound at which to stop.
         stop: when to end with the trees found so far.
 
     Returns:
@@ -51,7 +49,7 @@ def pack_straggler_trees(
         (StragglAR), 2025, for servers in time that reduce among themselves first.
     """
     least = least_seconds(topology, gradient_bytes, ready_at_s=ready_at_s)
-    search = _Search(topology, least, tolerance)
+    search = _Search(topology, least)
     search.run(stop)
     if spread:
         search.spread()
@@ -61,13 +59,13 @@ def pack_straggler_trees(
 class _Search(TreeProgram):
     """The program with a window of time for each set of servers that are ready."""
 
-    def __init__(self, topology: Topology, least: LeastSeconds, tolerance: float) -> None:
+    def __init__(self, topology: Topology, least: LeastSeconds) -> None:
         ready = np.array(least.duals.ready_at_s)
         self._starts = np.unique(np.concatenate([[0.0], ready]))
         (unit,) = units_of(topology, STAGES, apart=False, shares=None)
         self._unit = least.gradient_bytes / unit
         lengths = np.diff(self._starts) / self._unit
-        super().__init__(topology, STAGES, lengths, unit, 0.0, tolerance)
+        super().__init__(topology, STAGES, lengths, unit, 0.0)
         self._level = np.searchsorted(self._starts, ready)  # [N] windows missed by each server
         self._size = least.gradient_bytes
         self._goal = float(least.duals.seconds_without_latency(self._size))
@@ -98,7 +96,7 @@ class _Search(TreeProgram):
         return float(self._starts[-1]) + self._length * self._unit
 
     def _is_near(self, steps: int) -> bool:
-        return self._seconds <= self._goal * (1 + self._tolerance)
+        return self._seconds <= self._goal * (1 + TUNING.tolerance)
 
     def _add_columns(self, duals: NDArray) -> bool:
         """Adds the trees of the cheapest roots at these duals; returns whether any improves."""

@@ -49,7 +49,6 @@ class TreePacking:
 def pack_trees(
     topology: Topology,
     collective: Collective = "all_reduce",
-    tolerance: float = TUNING.tolerance,
     *,
     residual: float = 0.0,
     gradient_bytes: float = math.inf,
@@ -68,7 +67,6 @@ def pack_trees(
     Args:
         topology: the network; bandwidths count, latencies and capacities do not.
         collective: a stage, or both.
-        tolerance: relative gap to the bound at which to stop.
         residual: weight of the bandwidth that a transfer leaves unusable, see `PathCosts`. Above 0
             the minimum time is not known in advance: the search ends near the bound that its duals
             prove.
@@ -76,15 +74,15 @@ def pack_trees(
         stop: when to end with the trees found so far.
 
     Returns:
-        The packing. If latency does not count, it is at most `tolerance` and `TUNING.slack` above
-        the bound, unless `TUNING.max_steps` or the time were too little.
+        The packing. If latency does not count, it is at most `TUNING.tolerance` and
+        `TUNING.slack` above the bound, unless `TUNING.max_steps` or the time were too little.
 
     Source: column generation (Dantzig and Wolfe 1960) with smoothed duals (Wentges 1997).
     """
     shares = "any" if collective == "all_reduce" else "equal"
     least = least_seconds(topology, 1.0, collective, shares=shares)
     paths = PathCosts(topology, residual=residual)
-    search = TreeSearch(topology, collective, least, paths, tolerance)
+    search = TreeSearch(topology, collective, least, paths)
     search.run(stop)
     search.settle(gradient_bytes, stop)
     return search.packing()
@@ -103,7 +101,6 @@ class TreeProgram(Master):
         lengths: lengths of the windows before the last, in units of time.
         unit_bytes_per_s: unit of bandwidth (see `gradweave.bounds.scale`).
         least_share: minimum share of each root.
-        tolerance: relative gap to the bound at which to stop.
     """
 
     def __init__(
@@ -113,11 +110,10 @@ class TreeProgram(Master):
         lengths: NDArray[np.float64],
         unit_bytes_per_s: float,
         least_share: float,
-        tolerance: float,
     ) -> None:
         (bandwidth,) = in_units(topology, (unit_bytes_per_s,))
         super().__init__(bandwidth, np.append(lengths, 0.0), [-1] * len(lengths) + [0], [1.0])
-        self._topology, self._stages, self._tolerance = topology, stages, tolerance
+        self._topology, self._stages = topology, stages
         self._dear = math.inf if are_alike(topology) else TUNING.max_dual
         solver, servers = self._solver, topology.num_servers
         shares = self._shares = [solver.NumVar(least_share, 1, "") for _ in range(servers)]
@@ -205,7 +201,6 @@ class TreeSearch(TreeProgram):
         collective: Collective,
         least: LeastSeconds,
         paths: PathCosts,
-        tolerance: float = TUNING.tolerance,
     ) -> None:
         self._free = collective == "all_reduce"
         stages: tuple[Stage, ...] = tuple(
@@ -216,7 +211,7 @@ class TreeSearch(TreeProgram):
         self._unit = float(topology.bandwidth_bytes_per_s.max())
         if not are_alike(topology):
             self._unit = 1 / seconds_per_byte
-        super().__init__(topology, stages, np.zeros(0), self._unit, least_share, tolerance)
+        super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
         self._paths = paths
         self._least = seconds_per_byte * self._unit
         # Both stages share the links, and so the duals.
@@ -317,7 +312,7 @@ class TreeSearch(TreeProgram):
         return self.packing()
 
     def _is_near(self, steps: int) -> bool:
-        return self._length <= self._least * (1 + self._tolerance)
+        return self._length <= self._least * (1 + TUNING.tolerance)
 
     def _extent(self, tree: Tree) -> tuple[int, float]:
         """Hops from the root to the furthest server, and the longest path's seconds."""
