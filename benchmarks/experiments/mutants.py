@@ -65,7 +65,8 @@ PARTS = {
     **{
         f"schedulers/{part}": [f"tests/schedulers/{part}"]
         for part in (
-            "exact flows greedy grid ordering packing repairing solving textbook trees".split()
+            "exact flows greedy grid improving ordering packing repairing solving textbook "
+            "trees".split()
         )
     },
     # The files next to the folders test the whole search.
