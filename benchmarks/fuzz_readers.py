@@ -130,9 +130,9 @@ def _formula() -> Reader:
 
 def _specification() -> Reader:
     from gradweave.aggregate.spec import parse
+    from gradweave.common.specification import parse_spec
     from gradweave.errors import GradweaveError
     from gradweave.schedulers.spec import from_spec
-    from gradweave.specification import parse_spec
     from gradweave.topology import units
 
     readers = (

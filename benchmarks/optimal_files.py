@@ -22,9 +22,9 @@ from random_networks import random_network, well_connected_network
 
 import gradweave as gw
 import gradweave_check as checker
-from gradweave.atomic import atomic_write
 from gradweave.bounds.refutations import certify_refutation
 from gradweave.bounds.rounds.fixed_trees import certify_fixed_trees
+from gradweave.common.atomic import atomic_write
 from gradweave.schedulers import Merged
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedules.file import to_bytes

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 
 RESULTS = Path(__file__).parent / "results"
 EXPERIMENTS = Path(__file__).parent / "experiments"

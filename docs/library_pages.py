@@ -13,10 +13,10 @@ from typing import Any
 from mkdocs.structure.files import File
 
 import gradweave_check
+from gradweave.common.wording import counted
 from gradweave.library.instance import ROUNDS, Instance, Record, summary
 from gradweave.library.store import INDEX, OWN, SCHEDULES, Library
 from gradweave.topology.units import format_seconds, format_size
-from gradweave.wording import counted
 
 PLACE = "<!-- library: table -->"
 CHECKER = "gradweave_check.py"

@@ -5,7 +5,7 @@ not meet, and a process that a test kills in the middle of writing harms its own
 end, what was written whole is kept. JAX tells programs apart by what they compute, its version and
 the compiler's flags, whichever source they come from; the folder is for one `constraints.txt`, one
 Python and one kind of processor. Loops that numba compiles are kept beside their sources anyway:
-see `gradweave.compiled`.
+see `gradweave.common.compiled`.
 """
 
 import contextlib

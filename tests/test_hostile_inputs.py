@@ -14,10 +14,10 @@ import jax
 from safetensors.numpy import save
 
 import gradweave.topology as gt
-from gradweave import arrays
 from gradweave.aggregate.asynchronous import checkpoint as snapshots
 from gradweave.aggregate.sequences import read_trace
 from gradweave.automata import dump, load_machine, read_text
+from gradweave.common import arrays
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.learning import checkpoint
 from gradweave.learning.config import read_config

@@ -18,17 +18,17 @@ import pytest
 from safetensors.numpy import save as safetensors
 
 import gradweave.topology as gt
-from gradweave import arrays
 from gradweave.aggregate.sequences import read_trace
 from gradweave.automata import (
     automaton,
     load_machine,
 )
+from gradweave.common import arrays
+from gradweave.common.specification import parse_spec
 from gradweave.marl.request import read_request
 from gradweave.placement.placement import load_placement, load_workload
 from gradweave.probe.nccl_tests import read_measurements
 from gradweave.schedules.file import load as load_schedule
-from gradweave.specification import parse_spec
 from gradweave.topology.names import find_link
 from gradweave.topology.units import parse_sizes
 from gradweave.training.config import parse_toml

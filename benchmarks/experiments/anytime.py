@@ -28,7 +28,7 @@ from unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave import clock
+from gradweave.common import clock
 
 NAME = "anytime"
 LIMITS_S = (2.0, 5.0, 20.0, 120.0)

@@ -45,6 +45,7 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
+from gradweave.common.stop import Stop
 from gradweave.errors import TopologyError
 from gradweave.learning.policies.plan import decided, read_weights
 from gradweave.schedulers.greedy.decisions import plain, proposal_of
@@ -64,7 +65,6 @@ from gradweave.schedulers.greedy.search import search
 from gradweave.schedulers.greedy.tree_packing_kernel import Grown, Rates, grow
 from gradweave.schedulers.repairing.repaired_plans import repaired_plans
 from gradweave.simulator import seconds
-from gradweave.stop import Stop
 from gradweave.topology.faults import slowed, without_links
 from gradweave.topology.units import ROUNDING
 

@@ -106,7 +106,7 @@ def fuzz_one(name: str, runs: int, seed: int, corpus: Path, report: Path) -> Non
         for path in (ROOT / "src/gradweave").rglob(pattern)
     }  # numba compiles these from their bytecode
     with atheris.instrument_imports(
-        include=["gradweave", "tomllib"], exclude=[*kernels, "gradweave.compiled"]
+        include=["gradweave", "tomllib"], exclude=[*kernels, "gradweave.common.compiled"]
     ):
         judge = Judge(name, corpus.parent)
     for number, first in enumerate(judge.reader.seeds):

@@ -34,7 +34,7 @@ from solutions import figures, solved
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.schedules import COPY, Schedule, compose, reverse
 from gradweave.simulator import seconds
 from gradweave.topology import Topology

@@ -41,7 +41,7 @@ from record import record
 
 from gradweave.aggregate.asynchronous import Task, checkpoint, train_on_ray
 from gradweave.aggregate.asynchronous.shard import initial_shard
-from gradweave.atomic import unfinished
+from gradweave.common.atomic import unfinished
 
 SERVERS, WORKERS = 2, 1
 UPDATES = 300

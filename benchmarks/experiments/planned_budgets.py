@@ -37,13 +37,13 @@ from unfinished import Unfinished
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
+from gradweave.common.stop import Stop
 from gradweave.learning.policies.plan import Weights, decided, read_weights
 from gradweave.schedulers import Packed
 from gradweave.schedulers.greedy.decisions import Decisions, graph_of, noise, plain, proposal_of
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
 from gradweave.schedulers.greedy.search import search
 from gradweave.simulator import seconds
-from gradweave.stop import Stop
 
 SEED, EACH, TRAININGS = 2040, 10, 3
 SIZES = (25e6, 256e6, 4e9)

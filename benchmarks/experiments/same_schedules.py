@@ -40,6 +40,7 @@ from unequal_networks import KINDS, unequal_network, wide_areas
 
 import gradweave as gw
 from gradweave.bounds import SecondsBound, certify, seconds_bound
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import GradweaveError, TopologyError
 from gradweave.schedulers import Packed, plan_unicast, replan
 from gradweave.schedulers.spec import demand_strategy, from_spec, split_specs
@@ -47,7 +48,6 @@ from gradweave.schedules import Demand, Job, collective
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.schedules.objective import JOB_OBJECTIVES
 from gradweave.schedules.schedule import COLUMNS
-from gradweave.stop import UNLIMITED
 from gradweave.topology.faults import slowed, without_links
 from gradweave.topology.spec import as_topology
 

@@ -21,7 +21,7 @@ from record import record, show
 from solutions import figures, solved
 
 import gradweave as gw
-from gradweave import clock
+from gradweave.common import clock
 
 NETWORKS = (
     "jellyfish:switches=100,degree=8,servers_per_switch=2",

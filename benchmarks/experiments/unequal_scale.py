@@ -31,7 +31,7 @@ from unequal_networks import GBIT, network
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.errors import GradweaveError
 from gradweave.schedulers import Hierarchical, Ring
 from gradweave.simulator import seconds

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 import gradweave_check as checker
 from gradweave.bounds.seconds.least_seconds import least_seconds
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import GradweaveError, InvalidScheduleError
 from gradweave.library import Library
 from gradweave.library.instance import CLOSED_WITHIN, EXACT_WITHIN, Instance
@@ -37,7 +38,6 @@ from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.repairing.known_trees import known_trees
 from gradweave.schedules import Schedule
 from gradweave.simulator import seconds
-from gradweave.stop import UNLIMITED
 from gradweave.topology import Topology
 
 TOLERANCE = 1e-4

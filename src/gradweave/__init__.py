@@ -10,7 +10,7 @@
 from typing import TYPE_CHECKING
 
 from gradweave import errors, schedules, topology, verifier
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 from gradweave.schedules import Schedule
 from gradweave.schedules.file import load
 from gradweave.topology import Topology

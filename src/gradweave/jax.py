@@ -6,7 +6,7 @@ Needs the extra ``jax``.
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.execute.jax_mesh.backend import server_mesh

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gradweave as gw
-from gradweave import plugins
+from gradweave.common import plugins
 from gradweave.conformance import conform
 from gradweave.errors import ConformanceError, OptionError
 from gradweave.schedulers import Ring
@@ -151,7 +151,7 @@ gw.topology.from_spec("ring:4")
 from_spec("ring:order=hamiltonian")
 import gradweave.cli.main
 asked = []
-gw_plugins = sys.modules["gradweave.plugins"]
+gw_plugins = sys.modules["gradweave.common.plugins"]
 gw_plugins.plugins = lambda kind: asked.append(kind) or []
 gw.topology.from_spec("bcube:n=3,k=1")
 from_spec("merged:tries=1")

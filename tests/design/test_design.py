@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import Interrupt
 from gradweave.design import candidates, design, every_network
 from gradweave.design.graphs import best_circulants, circulant_score, score, with_links_swapped
 from gradweave.errors import OptionError
-from gradweave.stop import Interrupt
 from gradweave.topology import Link
 
 

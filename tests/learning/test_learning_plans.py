@@ -99,7 +99,7 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
 
 
 def test_weights_of_something_else_are_refused(tmp_path):
-    from gradweave import arrays
+    from gradweave.common import arrays
 
     path = tmp_path / "other.safetensors"
     text = {"format": policy.FORMAT, "version": policy.VERSION}

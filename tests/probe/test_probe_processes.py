@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradweave import lazy
+from gradweave.common import lazy
 from gradweave.errors import MissingExtraError, OptionError, RunError
 from gradweave.probe import launch
 from gradweave.probe.explore import Findings, _nothing

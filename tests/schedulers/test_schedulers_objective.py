@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import gradweave as gw
 from gradweave.bounds import least_seconds, throughput
 from gradweave.bounds.seconds_bound import seconds_bound
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import (
     Binomial,
@@ -32,7 +33,6 @@ from gradweave.schedulers.solving.variants import rated, refitted, split
 from gradweave.schedules.compose import overlap
 from gradweave.schedules.schedule import COLLECTIVES
 from gradweave.simulator import seconds
-from gradweave.stop import UNLIMITED
 from gradweave.topology import Topology
 from gradweave.verifier import verify
 from tests.schedules.same import same

@@ -7,9 +7,9 @@ import networkx as nx
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import Interrupt
 from gradweave.errors import OptionError
 from gradweave.schedulers import Grown, Merged, Ring, spread
-from gradweave.stop import Interrupt
 
 STRATEGIES = (Ring(), Merged(tries=2), Grown(restarts=3))
 

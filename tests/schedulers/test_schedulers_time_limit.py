@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers import solve
 from gradweave.schedulers.spec import from_spec
-from gradweave.stop import Stop
 from gradweave.verifier import verify
 
 LONG = (

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED
 from gradweave.schedulers import Ring
 from gradweave.schedules import COPY, REDUCE, Provenance, Schedule, StatedBound
 from gradweave.schedules.file import load, save
-from gradweave.stop import UNLIMITED
 from tests.conformance.strategies import STRATEGIES
 from tests.schedules.same import same
 from tests.verifier.random_schedules import drafts, valid_schedules

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import FileError, GradweaveError, ScheduleError
 from gradweave.schedulers import Symmetric, implicit
 from gradweave.schedules import COLLECTIVES, ImplicitSchedule, file, load_implicit
 from gradweave.schedules.schedule import Collective
-from gradweave.stop import UNLIMITED
 from gradweave.topology.translations import Translations, translations
 from gradweave.verifier import verify
 from tests.schedules.same import same, same_columns, transfers

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from gradweave.atomic import atomic_write, reopened
+from gradweave.common.atomic import atomic_write, reopened
 from gradweave.errors import FileError
 
 

@@ -222,12 +222,12 @@ def test_a_resumed_log_goes_on_with_its_run_of_weights_and_biases_on_this_machin
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr("gradweave.lazy.is_there", lambda module: True)
+    monkeypatch.setattr("gradweave.common.lazy.is_there", lambda module: True)
     for step in (1, 2):
         with Log(tmp_path, step - 1, step - 1, "mine") as log:
             log.plot("return", 0.5, step)
     assert begun[0] == begun[1] and begun[0][::2] == ("mine", "offline")
     assert told == [({"return": 0.5}, 1), "end", ({"return": 0.5}, 2), "end"]
-    monkeypatch.setattr("gradweave.lazy.is_there", lambda module: False)
+    monkeypatch.setattr("gradweave.common.lazy.is_there", lambda module: False)
     with pytest.raises(MissingExtraError, match="pip install wandb"), Log(tmp_path, 0, 0, "mine"):
         pass

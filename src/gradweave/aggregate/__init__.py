@@ -11,7 +11,7 @@ extra ``train``. The asynchronous parameter server, `asynchronous`, is a separat
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gradweave.lazy import LazyModule
+from gradweave.common.lazy import LazyModule
 
 if TYPE_CHECKING:
     import jax

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.aggregate.mixing import MOST_PLANS, MixingMatrix, graph_of_workers
-from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
+from gradweave.common.checks import check_above_zero, check_at_least_one, check_not_below_zero
 from gradweave.topology.routes import server_routes
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from gradweave.aggregate.arrays import Array, Key, PyTree, arrays_of
 from gradweave.aggregate.bits import pack, unpack
-from gradweave.checks import check_above_zero
+from gradweave.common.checks import check_above_zero
 from gradweave.errors import OptionError
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix, Pairs
 from gradweave.aggregate.validity import advised_consensus
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree
-from gradweave.wording import counted
 
 
 class AveragingState(NamedTuple):

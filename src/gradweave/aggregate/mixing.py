@@ -9,11 +9,11 @@ import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, TopologyError
 from gradweave.execute.matchings import matchings
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 _TOLERANCE = 1e-6
 """Tolerance for sums of weights, due to rounding in single precision."""

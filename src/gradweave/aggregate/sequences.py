@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gradweave.aggregate.chosen_matchings import FastMatchings
 from gradweave.aggregate.mixing import MixingMatrix
-from gradweave.checks import check_share
+from gradweave.common.checks import check_share
 from gradweave.errors import FileError, OptionError
 from gradweave.topology.spec import TopologyLike, as_topology
 

@@ -14,18 +14,18 @@ from gradweave.aggregate.local.methods import LOCAL, LocalMethod
 from gradweave.aggregate.mixing import MIXINGS, MixingMatrix, ring_graph
 from gradweave.aggregate.rules import RULES, GossipRule, Strictness, check_gossip_options
 from gradweave.aggregate.sequences import SEQUENCES, Drawn
-from gradweave.checks import (
+from gradweave.common.checks import (
     check_above_zero,
     check_at_least_one,
     check_not_below_zero,
     did_you_mean,
 )
+from gradweave.common.specification import UNNAMED, field_kinds, parse_spec, read_options
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, ScheduleError, SpecError
 from gradweave.schedules.file import load
-from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 if TYPE_CHECKING:  # these import JAX
     from gradweave.aggregate.asynchronous.consistency import Consistency

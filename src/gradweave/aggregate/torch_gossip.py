@@ -42,9 +42,9 @@ from gradweave.aggregate.torch_steps import (
     unlike_the_first,
 )
 from gradweave.aggregate.validity import ValidityWarning, advised_consensus, check_validity, enforce
+from gradweave.common.wording import counted, listed, noun_of
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.torch_distributed.groups import Group, copy_of
-from gradweave.wording import counted, listed, noun_of
 
 
 class Gossip:

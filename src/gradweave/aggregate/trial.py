@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.lazy import LazyModule
+from gradweave.common.lazy import LazyModule
 
 if TYPE_CHECKING:
     import jax

@@ -12,9 +12,9 @@ from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import CONSENSUS, Strictness
 from gradweave.aggregate.trial import is_affine
+from gradweave.common.lazy import LazyModule
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
-from gradweave.lazy import LazyModule
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     import jax.numpy as jnp

@@ -29,7 +29,7 @@ import numpy as np
 from gradweave.automata.formula import MOST_COMPARED, automaton
 from gradweave.automata.machine import MOST_STATES, NO_MOVE, Machine
 from gradweave.automata.operations import knowledge, product
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import FileError, GradweaveError
 from gradweave.topology.formats.yaml_data import parse_yaml, write_yaml
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.checks import did_you_mean
-from gradweave.drawn import Drawn
+from gradweave.common.checks import did_you_mean
+from gradweave.common.drawn import Drawn
 from gradweave.errors import OptionError
 
 NO_MOVE = -1

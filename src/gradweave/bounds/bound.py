@@ -14,8 +14,8 @@ from gradweave.bounds.classes import (
     class_of,
     impossible_on,
 )
+from gradweave.common.wording import counted, listed, noun_of
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted, listed, noun_of
 
 Name = Callable[[int], str]
 """(node id) -> the node's display name; certificates themselves store only ids."""

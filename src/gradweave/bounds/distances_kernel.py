@@ -1,6 +1,6 @@
 """Bellman and Ford's algorithm, compiled."""
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 

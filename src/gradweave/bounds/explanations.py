@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradweave.bounds.bound import inside_named, named
+from gradweave.common.wording import counted, listed
 from gradweave.schedules.demand import Demand
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
-from gradweave.wording import counted, listed
 
 SHOWN = 4
 """Number of nodes or links that a sentence names."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.errors import CertificateWarning, FileError, InputWarning
 from gradweave.printable import in_one_line, printable
 from gradweave.topology.names import name_of

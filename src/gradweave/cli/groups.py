@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gradweave.checks import expected_one_of
+from gradweave.common.checks import expected_one_of
 
 
 class Command(click.Command):

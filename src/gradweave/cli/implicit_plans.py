@@ -7,6 +7,7 @@ from gradweave.bounds import Bound, block_cuts
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.options import refuse
 from gradweave.cli.solving import SearchOptions
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.report.rounds_bound import rounds_verdict
 from gradweave.schedulers import implicit
@@ -18,7 +19,6 @@ from gradweave.topology.translations import translations
 from gradweave.topology.units import format_seconds, format_size
 from gradweave.verifier import verify
 from gradweave.verifier.verdict import Verdict
-from gradweave.wording import counted
 
 EXPLICIT_SERVERS = 1 << 14
 """Most servers of a known family for which all transfers are written out unless asked otherwise:

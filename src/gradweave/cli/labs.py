@@ -3,8 +3,8 @@
 import os
 
 from gradweave.cli.console import warn
+from gradweave.common.lazy import require
 from gradweave.errors import OptionError
-from gradweave.lazy import require
 from gradweave.topology.units import (
     ambiguous_bandwidth,
     ambiguous_time,

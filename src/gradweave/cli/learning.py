@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave import lazy
 from gradweave.cli.console import Progress, note, print_json, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, writable_folder
+from gradweave.common import lazy
+from gradweave.common.wording import counted
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.learning.config import Config

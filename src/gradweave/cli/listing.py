@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from gradweave import plugins
 from gradweave.cli.console import print_json, print_lines
+from gradweave.common import plugins
 from gradweave.printable import in_one_line
 
 

@@ -1,7 +1,7 @@
 """Axes of parallel meshes, as options give them."""
 
+from gradweave.common.specification import UNNAMED, parse_spec
 from gradweave.errors import OptionError, SpecError
-from gradweave.specification import UNNAMED, parse_spec
 
 
 def of_axes(option: str, text: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ import click
 
 from gradweave.cli.console import standard_output
 from gradweave.cli.options import Parameters, Result, with_options, writable
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.printable import printable
 from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock
@@ -30,7 +31,6 @@ from gradweave.report.picture.shapes import Label, Scene
 from gradweave.report.picture.terminal import characters
 from gradweave.schedules.schedule import OPS, Schedule
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 PAGES = (".html", ".htm")
 """How the names of pages end."""

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, complain, print_json, print_lines, print_table, table
 from gradweave.cli.labs import lab_bandwidth, lab_latency, require_lab
 from gradweave.cli.options import Parameters, Result, network_of, refuse, with_options, writable
 from gradweave.cli.placing import PlacementOptions, model_of, placement_lines
+from gradweave.common.atomic import atomic_write
+from gradweave.common.lazy import require
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
-from gradweave.lazy import require
 from gradweave.placement.placement import Placement
 from gradweave.placement.timeline.orders import Order
 from gradweave.placement.workload import Workload
@@ -23,7 +24,6 @@ from gradweave.probe.launch import told_in_one_line
 from gradweave.processes.launchers import launcher, rank_given
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.placement.training.launched import LaunchedServers

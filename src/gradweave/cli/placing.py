@@ -5,11 +5,11 @@ from collections.abc import Callable
 import click
 
 from gradweave.cli.options import FaultOptions, Parameters, Result, scheduler_option, with_options
+from gradweave.common.specification import field_kinds, parse_spec, read_options
 from gradweave.errors import OptionError
 from gradweave.placement.placement import Placement, load_workload
 from gradweave.placement.placing import COSTS, Cost
 from gradweave.placement.workload import Transformer, Workload
-from gradweave.specification import field_kinds, parse_spec, read_options
 
 _PLACEMENT_OPTIONS = (
     click.option(

@@ -13,6 +13,8 @@ from gradweave.bounds.classes import class_of, optimal_in
 from gradweave.cli.meshes import mesh_axes
 from gradweave.cli.options import network_of, refuse
 from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
+from gradweave.common.specification import parse_spec
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, SpecError
 from gradweave.report.link_use import use_lines
 from gradweave.schedulers.solving.solution import Solution
@@ -20,11 +22,9 @@ from gradweave.schedulers.solving.solve import solve
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.schedules.jobs import Job, mesh_jobs
 from gradweave.schedules.schedule import COLLECTIVES
-from gradweave.specification import parse_spec
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds, format_size, parse_seconds, parse_size
-from gradweave.wording import counted
 
 TIME_LIMIT_S = 60.0
 """Time limit of the search if none is given."""

@@ -22,6 +22,8 @@ from gradweave.cli.options import (
     time_limit_option,
     with_options,
 )
+from gradweave.common.stop import Interrupt
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedulers.solving.solve import OBJECTIVES, Objective, default_objective, solve
@@ -33,11 +35,9 @@ from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.ready import planned_ready_times
 from gradweave.schedules.schedule import Collective
 from gradweave.simulator.runtime import NAMES
-from gradweave.stop import Interrupt
 from gradweave.topology.names import find_node
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_size, parse_seconds
-from gradweave.wording import counted
 
 
 class ShownOptions(FaultOptions):

@@ -11,6 +11,7 @@ import click
 
 from gradweave.cli.console import note, print_json, print_lines, print_table, table, warn
 from gradweave.cli.options import with_options
+from gradweave.common.wording import counted
 from gradweave.errors import FileError, OptionError
 from gradweave.ranks.search import optimize
 from gradweave.ranks.stock import Named
@@ -18,7 +19,6 @@ from gradweave.ranks.table_files import TABLE_FORMATS, save_table, to_table
 from gradweave.ranks.tables import Entry, Point, Table, measured_table, predict_table
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_size
-from gradweave.wording import counted
 
 NUMBERINGS = ("id", "name", "best")
 _COLUMNS = ("collective", "bytes", "algorithm", "segment", "seconds")

@@ -4,7 +4,7 @@ import functools
 import inspect
 from typing import Any
 
-from gradweave import lazy, plugins
+from gradweave.common import lazy, plugins
 from gradweave.conformance.finding import Findings
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers import spec as schedulers

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 
-from gradweave.clock import now
+from gradweave.common.clock import now
+from gradweave.common.stop import Interrupt
 from gradweave.design.bound import EveryNetwork, every_network
 from gradweave.design.candidates import Candidate, candidates
 from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedulers.solving.solve import solve
-from gradweave.stop import Interrupt
 from gradweave.topology.topology import Link
 from gradweave.topology.units import as_size
 

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 from numpy.typing import NDArray
 
+from gradweave.common.lazy import missing
 from gradweave.environment import flow_tree_selection
 from gradweave.environment.numbered import NumberedEnvironment, NumberedState, NumberedStep, Options
 from gradweave.environment.problem import Instance
 from gradweave.errors import OptionError
-from gradweave.lazy import missing
 from gradweave.schedules.schedule import Provenance, Schedule
 
 try:

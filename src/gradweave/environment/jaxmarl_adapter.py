@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from gradweave.common.lazy import missing
 from gradweave.environment.numbered import NumberedEnvironment, NumberedState, Options
 from gradweave.environment.problem import Instance
-from gradweave.lazy import missing
 from gradweave.schedules.schedule import Provenance, Schedule
 
 try:

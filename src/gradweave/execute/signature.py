@@ -6,9 +6,9 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import counted
 from gradweave.errors import RunError
 from gradweave.schedules.schedule import COLUMNS, Schedule
-from gradweave.wording import counted
 
 NAME_BYTES = 24
 """Number of bytes of a type's name that are compared."""

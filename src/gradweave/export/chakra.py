@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted
 from gradweave.errors import FileError, OptionError, ScheduleError
 from gradweave.execute.program import LOCAL, Action, Program
 from gradweave.export.chakra_messages import (
@@ -28,7 +29,6 @@ from gradweave.export.chakra_messages import (
 from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.units import as_size
-from gradweave.wording import counted
 
 SCHEMA = "0.0.4"
 """The version that the metadata states."""

@@ -4,11 +4,11 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import listed
 from gradweave.execute.recorded import RecordedCall, RecordedLane, RecordedRank
 from gradweave.export.perfetto import Slice, TraceWriter
 from gradweave.processes.clock_offset import ahead_by_meetings
-from gradweave.wording import listed
 
 _MEETINGS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank ends before all have begun."""

@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.export.buffers import Buffers, Place, check_equal_pieces, plain_name
 from gradweave.export.msccl_blocks import Block, blocks_of

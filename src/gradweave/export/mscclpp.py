@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import check_runs
 from gradweave.export.buffers import check_equal_pieces, plain_name

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted
 from gradweave.errors import FileError, OptionError
 from gradweave.export.protobuf import Field, message_classes
 from gradweave.printable import printable
@@ -23,7 +24,6 @@ from gradweave.schedules.schedule import OPS, Schedule
 from gradweave.simulator.seconds import event_seconds
 from gradweave.simulator.traffic import piece_bytes
 from gradweave.topology.units import as_size
-from gradweave.wording import counted
 
 MAX_TRANSFERS = 300_000
 """Largest number of transfers in a trace, the same as on a page."""

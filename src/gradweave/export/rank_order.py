@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gradweave.atomic import atomic_write
-from gradweave.checks import did_you_mean
+from gradweave.common.atomic import atomic_write
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import InputWarning, OptionError
 from gradweave.export.rankfile import hosts_of_servers, rankfile
 from gradweave.topology.spec import TopologyLike, as_topology

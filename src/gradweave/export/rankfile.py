@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.topology.topology import Topology

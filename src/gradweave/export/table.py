@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.schedules.file import load_implicit
 from gradweave.schedules.given import ScheduleLike, as_schedule

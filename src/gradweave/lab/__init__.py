@@ -5,7 +5,7 @@ It needs the extra ``lab``, and root.
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.lab import emulation, forwarding, measure, network

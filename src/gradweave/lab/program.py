@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gradweave.common.wording import listed
 from gradweave.errors import OptionError, RunError
 from gradweave.lab.commands import server_commands
 from gradweave.lab.emulation import Emulation, measured_network
@@ -18,7 +19,6 @@ from gradweave.processes.children import STOP_S, how_ended
 from gradweave.processes.ending import termination
 from gradweave.topology.formats.files import save
 from gradweave.topology.topology import Topology
-from gradweave.wording import listed
 
 _TICK_S = 0.05
 AFTER_FAILURE_S = 30.0

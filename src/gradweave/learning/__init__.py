@@ -6,7 +6,7 @@ JAX.
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.learning.checkpoint import load_policy, save_policy

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.environment.instance import Instance
 from gradweave.errors import NoScheduleError
 from gradweave.learning.episodes.repair import can_repair
@@ -16,7 +17,6 @@ from gradweave.learning.episodes.tuning import RULE
 from gradweave.learning.policies.policy import read_weights
 from gradweave.schedulers.learned import Learned
 from gradweave.schedules.schedule import Schedule, Stage
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from gradweave import arrays, pytrees
+from gradweave.common import arrays, pytrees
 from gradweave.learning.networks import HierarchicalPolicy
 from gradweave.learning.policies.policy import COMMON, FORMAT, OLD_NAMES, VERSION
 

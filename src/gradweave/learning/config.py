@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from gradweave.aggregate.spec import EXACT, AggregationSpec, parse
-from gradweave.checks import (
+from gradweave.common.checks import (
     check_above_zero,
     check_at_least_one,
     check_not_below_zero,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import pytrees
+from gradweave.common import pytrees
 from gradweave.environment.instance import NEVER, Instance, Size
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
 from gradweave.learning.episodes.episode import play

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from numpy.typing import NDArray
 
-from gradweave import arrays
+from gradweave.common import arrays
 from gradweave.learning import checkpoint
 from gradweave.learning.policies.plan import FORMAT, VERSION, decide, shapes
 from gradweave.processes.agreement import Processes

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from gradweave.checks import (
+from gradweave.common.checks import (
     check_above_zero,
     check_at_least_one,
     check_not_below_zero,

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import arrays
 from gradweave.aggregate.aggregation import Aggregation, resolve
+from gradweave.common import arrays
 from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
 from gradweave.learning import checkpoint

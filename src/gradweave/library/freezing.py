@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 import gradweave_check as checker
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import FileError
 from gradweave.library.store import INDEX, MAX_INDEX_BYTES, SCHEDULES, Library
 

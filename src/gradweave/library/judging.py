@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 import gradweave_check as checker
+from gradweave.common.wording import listed
 from gradweave.errors import InvalidScheduleError
 from gradweave.library.instance import ROUNDS, Instance
-from gradweave.wording import listed
 
 _FAULTS = (checker.Wrong, RecursionError, MemoryError, *checker.BROKEN)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import FileError, OptionError
 from gradweave.library.instance import Instance, is_id
 

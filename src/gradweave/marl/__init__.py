@@ -6,7 +6,7 @@ Needs the extra ``marl``.
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.marl.config import PPO, Config

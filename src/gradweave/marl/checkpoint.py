@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gradweave import arrays, pytrees
+from gradweave.common import arrays, pytrees
 from gradweave.errors import FileError
 
 T = TypeVar("T")

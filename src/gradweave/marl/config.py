@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
-from gradweave.checks import (
+from gradweave.common.checks import (
     check_above_zero,
     check_at_least_one,
     check_not_below_zero,

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from gradweave import lazy
 from gradweave.aggregate.spec import ASYNCHRONOUS, AsynchronousSpec, method_of, parse
 from gradweave.automata.files import dump, load_machine
-from gradweave.checks import did_you_mean, expected_one_of
+from gradweave.common import lazy
+from gradweave.common.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import Config
 from gradweave.marl.games.environments import FAMILIES, family_named, family_of, is_object

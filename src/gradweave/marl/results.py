@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.marl.evaluation import HOWS, Returns, evaluate
 from gradweave.marl.fairness.measures import summary
 from gradweave.marl.games.render import episode, save_gif

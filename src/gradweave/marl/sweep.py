@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gradweave.aggregate.finite import is_finite
-from gradweave.atomic import make_folder
-from gradweave.checks import expected_one_of
+from gradweave.common.atomic import make_folder
+from gradweave.common.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import combining

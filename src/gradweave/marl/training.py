@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from gradweave.aggregate.spec import ASYNCHRONOUS, method_of
+from gradweave.common.plugins import name_of
 from gradweave.errors import NotFiniteError, OptionError
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.combining import Combining, combining
@@ -31,7 +32,6 @@ from gradweave.marl.trained import (
     extended_from,
     stated,
 )
-from gradweave.plugins import name_of
 from gradweave.processes.agreement import Processes
 from gradweave.training.held import held
 from gradweave.training.log import Log

@@ -6,7 +6,7 @@ Devices are 0 … N−1. A table of groups [S, D] has a row for each stage.
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 
 MAX_PATH = 14
 """Number of groups up to which their best order is found exactly, in 2^S·S² steps."""

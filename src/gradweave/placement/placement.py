@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
-from gradweave.drawn import Drawn
+from gradweave.common.atomic import atomic_write
+from gradweave.common.drawn import Drawn
 from gradweave.errors import FileError, OptionError
 from gradweave.placement.bound.search import PlacementBound
 from gradweave.placement.strategies.strategy import Stopped

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.common import clock
+from gradweave.common.wording import counted
 from gradweave.errors import InvalidCertificateError, OptionError
 from gradweave.placement.bound.duals import NS, GroupDuals
 from gradweave.placement.bound.search import PlacementBound, placement_bound
@@ -24,7 +25,6 @@ from gradweave.placement.strategies.spec import as_placer
 from gradweave.placement.strategies.strategy import Placer
 from gradweave.placement.workload import Transformer, Workload
 from gradweave.topology.spec import TopologyLike, as_topology
-from gradweave.wording import counted
 
 Cost = Literal["exchange", "scheduled"]
 """The cost that `place` minimises."""

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from gradweave.checks import check_above_zero, check_at_least_one, check_not_below_zero
+from gradweave.common.checks import check_above_zero, check_at_least_one, check_not_below_zero
 from gradweave.errors import OptionError
 from gradweave.topology.units import as_size
 

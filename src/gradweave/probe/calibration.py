@@ -11,7 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
 from gradweave.execute.running.trial import NATIVE, RUNTIMES, CalibrationTime, RunReport
 from gradweave.probe.nccl_tests import Measurement
@@ -25,7 +26,6 @@ from gradweave.simulator.runtime import Algorithm, Costs, Runtime
 from gradweave.simulator.seconds import event_seconds
 from gradweave.simulator.sequential_steps import steps
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted, listed
 
 _PARTS = 4
 """Parts of the finer ring: different numbers of messages separate their cost from the start's."""

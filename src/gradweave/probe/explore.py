@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import counted
 from gradweave.probe.traffic import (
     Flow,
     Measure,
@@ -31,7 +32,6 @@ from gradweave.probe.traffic import (
     total,
     tournament,
 )
-from gradweave.wording import counted
 
 NEAR = 0.8
 """A pair is near if it reaches at least this fraction of the rate of its servers' links."""

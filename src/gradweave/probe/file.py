@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.probe.infer import Measured
 from gradweave.probe.traffic import Rate, Slot
 from gradweave.topology.formats.attributes import SPREADS

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gradweave.common.lazy import require
+from gradweave.common.wording import first_line
 from gradweave.errors import GradweaveError, OptionError, RunError
-from gradweave.lazy import require
 from gradweave.probe.file import Record, save
 from gradweave.probe.infer import Measured
 from gradweave.probe.session import Terms, follow, kept_beside, lead, now
@@ -28,7 +29,6 @@ from gradweave.processes.children import (
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.launchers import rank_given
-from gradweave.wording import first_line
 
 BACKENDS = {"mpi": "mpi4py", "torch": "torch"}
 """The package of each backend."""

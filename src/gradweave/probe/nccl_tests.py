@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
+from gradweave.common.wording import counted
 from gradweave.errors import FileError, OptionError
 from gradweave.simulator.bandwidths import bus_factor
-from gradweave.wording import counted
 
 PROGRAMS = {
     "all_reduce": "all_reduce",

@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import first_line
 from gradweave.errors import OptionError, RunError
 from gradweave.processes.peers import MOST_BYTES, peer_value
-from gradweave.wording import first_line
 
 Channel = Literal["control", "data"]
 Bytes = NDArray[np.uint8]

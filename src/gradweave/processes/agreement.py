@@ -21,8 +21,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import DTypeLike, NDArray
 
+from gradweave.common.pytrees import is_key, on_host
 from gradweave.errors import GradweaveError, OptionError, RunError
-from gradweave.pytrees import is_key, on_host
 
 T = TypeVar("T")
 _AXIS = "process"

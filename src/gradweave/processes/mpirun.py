@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradweave.common.lazy import require
 from gradweave.errors import OptionError
-from gradweave.lazy import require
 
 _ANSWER_S = 60.0
 _WRAPPER = (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradweave.common.lazy import missing
 from gradweave.errors import RunError
-from gradweave.lazy import missing
 from gradweave.processes import ray_keeper, ray_loopback
 from gradweave.processes.children import Children
 from gradweave.processes.ending import heard_again

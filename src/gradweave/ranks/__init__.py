@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.ranks.mesh import Mesh

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import OptionError
 from gradweave.ranks.pattern import (
     Pattern,
@@ -24,7 +25,6 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import Algorithm, Runtime, runtime_of, with_latency
 from gradweave.simulator.traffic import piece_bytes
-from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology
 
 LIBRARIES = {"gloo": "gloo", "nccl": "nccl", "openmpi": "mpi"}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.common import clock
+from gradweave.common.stop import Stop, Why
 from gradweave.errors import NoScheduleError, OptionError, TopologyError
 from gradweave.ranks.bound import ON_ROUTES, OrderBound, any_bound, ring_bound
 from gradweave.ranks.libraries import OwnAllReduce, own_all_reduces
@@ -18,7 +19,6 @@ from gradweave.ranks.pattern import Pattern, Routes, routes_of
 from gradweave.ranks.starts import by_nearness, twins
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_order
 from gradweave.simulator.runtime import Runtime
-from gradweave.stop import Stop, Why
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size, format_seconds

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.ranks import pattern as patterns  # the module: kernels are cached by its file
 from gradweave.topology.topology import Floats, Integers
 

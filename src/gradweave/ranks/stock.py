@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.ranks import algorithms
 from gradweave.ranks.algorithms import Maker

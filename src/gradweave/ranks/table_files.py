@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
-from gradweave.checks import did_you_mean
+from gradweave.common.atomic import atomic_write
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import FileError, OptionError
 from gradweave.ranks.algorithms import ring
 from gradweave.ranks.pattern import pattern_of, routes_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import OptionError, TopologyError
 from gradweave.ranks.algorithms import messages
 from gradweave.ranks.pattern import Routes, pattern_of, routes_of

@@ -16,6 +16,7 @@ from gradweave.bounds.certificates import MOST_NODES
 from gradweave.bounds.classes import holds_for
 from gradweave.bounds.of_schedule import made_or_warned
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
+from gradweave.common.wording import counted
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.report.rounds_bound import bound_lines, rounds_bound
@@ -29,7 +30,6 @@ from gradweave.topology.spec import TopologyLike
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size, format_seconds
 from gradweave.verifier.verify import check_valid
-from gradweave.wording import counted
 
 
 @dataclasses.dataclass(frozen=True)

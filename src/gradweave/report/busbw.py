@@ -8,6 +8,7 @@ import numpy as np
 from gradweave.bounds.classes import SWITCHES_ADD, holds_for
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.probe.nccl_tests import Measurement
 from gradweave.schedules.demand import ROOTED
@@ -16,7 +17,6 @@ from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.simulator.bandwidths import STAGES, bus_factor
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_rate, format_seconds, format_size
-from gradweave.wording import counted
 
 _FACTOR_TEXTS = {0: "1", 1: "(N−1)/N", 2: "2(N−1)/N"}
 _TRANSFERS = {

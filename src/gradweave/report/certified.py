@@ -9,10 +9,10 @@ from gradweave.bounds.classes import optimal_in
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.explanations import limiting_links
 from gradweave.bounds.of_schedule import certificates_of
+from gradweave.common.wording import counted, listed
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.seconds import seconds
 from gradweave.topology.units import ROUNDING, format_seconds
-from gradweave.wording import counted, listed
 
 MAX_TRANSFERS = 200_000
 """Transfers up to which a file's certificates are checked on display, which takes some seconds."""

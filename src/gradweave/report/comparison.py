@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.paper import PAPER
 from gradweave.schedulers.scheduler import Scheduler, to_spec

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.checks import expected_one_of
+from gradweave.common.checks import expected_one_of
 from gradweave.errors import FileError
 from gradweave.report.figures import INK, literal, new_figure, save_png
 from gradweave.training.log import LOG, read_log

@@ -4,8 +4,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradweave.atomic import atomic_write
-from gradweave.lazy import missing
+from gradweave.common.atomic import atomic_write
+from gradweave.common.lazy import missing
 from gradweave.printable import printable
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case
 from gradweave.report.timed import TimedRow

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import counted, listed, noun_of
 from gradweave.schedules.ready import ReadyAt
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.link_use import LinkUse, busiest_links
 from gradweave.topology.names import name_of
 from gradweave.topology.units import format_seconds
-from gradweave.wording import counted, listed, noun_of
 
 _MAX_TRANSFERS = 1_000_000
 """Larger schedules are not simulated again to find the use of their links."""

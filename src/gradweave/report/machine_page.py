@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
 from gradweave.automata.machine import NO_MOVE, Machine
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.document import static_page
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
 from gradweave.automata.machine import Machine
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.placement.placement import Placement
 from gradweave.report.machine_page import machine_page
@@ -19,7 +20,6 @@ from gradweave.schedulers.solving.solution import Solution
 from gradweave.schedules.given import ScheduleLike, as_schedule, schedule_or_network
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 MOST_NODES = 200
 MOST_TRANSFERS = 50_000

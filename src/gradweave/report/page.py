@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
 from gradweave.bounds.scale import has_equal_links
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.report.document import filled, template

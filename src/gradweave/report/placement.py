@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.placement import Placement

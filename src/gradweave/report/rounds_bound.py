@@ -7,10 +7,10 @@ from typing import Any, Literal
 from gradweave.bounds.bound import Bound
 from gradweave.bounds.classes import optimal_in
 from gradweave.bounds.of_schedule import certificates_of, of_schedule
+from gradweave.common.wording import counted
 from gradweave.report.certified import CheckedBound, checked_bounds
 from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.schedule import Schedule, StatedBound
-from gradweave.wording import counted
 
 SEARCHED = "exact"
 """The kind of a bound that only a search has found."""

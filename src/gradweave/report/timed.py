@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.errors import NoScheduleError
 from gradweave.report.comparison import Case, label_of
 from gradweave.schedulers.scheduler import Scheduler

@@ -4,7 +4,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.printable import printable
 from gradweave.report.document import static_page
 

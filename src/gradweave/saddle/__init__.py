@@ -7,7 +7,7 @@ worker with averages over neighbours, using the mixing matrices and messages of
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.saddle.corrected import ProxSkip, Tracked, TrackedAdam

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from gradweave.checks import check_above_zero
+from gradweave.common.checks import check_above_zero
 from gradweave.execute.jax_mesh.buffers import PyTree
 
 Rate = float | Callable[[jax.Array], ArrayLike]

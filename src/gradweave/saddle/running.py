@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import arrays, pytrees
 from gradweave.aggregate.replicas import consensus
 from gradweave.aggregate.rules import Strictness
 from gradweave.aggregate.validity import ValidityWarning, enforce
+from gradweave.common import arrays, pytrees
 from gradweave.errors import FileError, OptionError
 from gradweave.execute.jax_mesh.buffers import PyTree
 from gradweave.processes.agreement import Processes

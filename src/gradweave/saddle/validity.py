@@ -10,13 +10,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from gradweave.aggregate.sequences import Contraction, best_contraction, with_local_steps
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.execute.jax_mesh.buffers import PyTree
 from gradweave.saddle.corrected import ProxSkip, Tracked, TrackedAdam
 from gradweave.saddle.method import ExtraAdam, GradientDescentAscent
 from gradweave.saddle.problem import Problem
 from gradweave.saddle.solver import Solver
-from gradweave.wording import counted
 
 POWER_STEPS = 60
 """Number of power iterations: they give L to a few percent, which is enough for a limit on the

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
+from gradweave.common.stop import Interrupt
 from gradweave.schedulers import spread
 from gradweave.schedulers.exact.demand import DemandProof, ExactDemand
 from gradweave.schedulers.exact.exact import Exact
@@ -71,6 +72,7 @@ __all__ = [
     "HalvingDoubling",
     "Hierarchical",
     "HierarchicalRing",
+    "Interrupt",
     "Joint",
     "Learned",
     "Merged",

@@ -7,11 +7,11 @@ an episode is played in milliseconds on small networks, and on networks of any s
 import dataclasses
 from typing import ClassVar, Literal
 
+from gradweave.common.lazy import LazyModule
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
-from gradweave.lazy import LazyModule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedules.schedule import Collective, Schedule, Stage
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 _EPISODES = LazyModule("gradweave.learning.best_episode")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, Stage
-from gradweave.stop import Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify

@@ -5,8 +5,9 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from gradweave import plugins
-from gradweave.checks import did_you_mean
+from gradweave.common import plugins
+from gradweave.common.checks import did_you_mean
+from gradweave.common.specification import field_kinds, parse_spec, read_options
 from gradweave.errors import OptionError, SpecError
 from gradweave.schedulers.exact.demand import ExactDemand
 from gradweave.schedulers.exact.exact import Exact
@@ -33,7 +34,6 @@ from gradweave.schedulers.trees.grown import Grown
 from gradweave.schedulers.trees.merged import Merged
 from gradweave.schedulers.trees.symmetric import Symmetric
 from gradweave.schedulers.trees.timed import Timed
-from gradweave.specification import field_kinds, parse_spec, read_options
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Strategy)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.schedules.shares import apportion
 from gradweave.topology.topology import Floats, Integers, Topology

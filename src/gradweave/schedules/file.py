@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError
 from gradweave.schedules import implicit_file
 from gradweave.schedules.demand import Demand, Sets

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import counted
 from gradweave.errors import ScheduleError
 from gradweave.schedules.columns import constant, frozen, narrowest
 from gradweave.schedules.schedule import (
@@ -22,7 +23,6 @@ from gradweave.schedules.schedule import (
 )
 from gradweave.topology.topology import Topology
 from gradweave.topology.translations import Translations
-from gradweave.wording import counted
 
 MAX_EXPANDED = 1 << 29
 """Most transfers to which a schedule is expanded: an all-reduce of 16,384 servers, which takes 5 to

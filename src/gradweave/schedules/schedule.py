@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradweave.drawn import Drawn
+from gradweave.common.drawn import Drawn
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedules import columns as kept_as
 from gradweave.schedules.columns import (
@@ -26,7 +27,6 @@ from gradweave.schedules.columns import (
 from gradweave.schedules.demand import Demand, Sets
 from gradweave.schedules.shares import apportion, normalised
 from gradweave.topology.topology import Integers, Topology
-from gradweave.wording import counted
 
 Stage = Literal["reduce_scatter", "all_gather"]
 """A stage of an all-reduce."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 from gradweave.topology.units import ROUNDING
 

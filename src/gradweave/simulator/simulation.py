@@ -2,13 +2,13 @@
 
 import dataclasses
 
+from gradweave.common.wording import counted
 from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.planned_for import stated_bytes
 from gradweave.schedules.ready import ReadyAt
 from gradweave.simulator.seconds import seconds
 from gradweave.simulator.traffic import Traffic, traffic
 from gradweave.topology.units import as_size, format_seconds, format_size
-from gradweave.wording import counted
 
 DEFAULT_BYTES = 100_000_000
 """Size of the gradient if neither the caller nor the schedule states one."""

@@ -21,7 +21,7 @@ def _compiled_if_large(search: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
-        from gradweave.compiled import kernel
+        from gradweave.common.compiled import kernel
 
         return kernel(search)
 

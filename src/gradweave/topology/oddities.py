@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from gradweave.common.wording import counted, listed
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
-from gradweave.wording import counted, listed
 
 _LEAST_SIBLINGS = 3
 """How many alike there must be for another to stand out."""

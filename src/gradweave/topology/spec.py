@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gradweave import plugins
-from gradweave.checks import did_you_mean
+from gradweave.common import plugins
+from gradweave.common.checks import did_you_mean
+from gradweave.common.specification import UNNAMED, parse_spec, read_value
 from gradweave.errors import InputWarning, OptionError, SpecError
-from gradweave.specification import UNNAMED, parse_spec, read_value
 from gradweave.topology.families.accelerator_tori import (
     TPU_LINKS,
     TRN2_LINK,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import SpecError
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import LINK_PROPERTIES, Topology
 from gradweave.topology.translations import grid_translations, size_in_name
 
@@ -93,7 +93,7 @@ def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
 
 def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
     """Lists of generators, each a relabelling of the servers by rank, or of all nodes."""
-    from gradweave.specification import parse_spec
+    from gradweave.common.specification import parse_spec
 
     count = topology.num_servers
     try:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradweave.drawn import Drawn
+from gradweave.common.drawn import Drawn
+from gradweave.common.wording import counted
 from gradweave.errors import TopologyError
 from gradweave.printable import printable
-from gradweave.wording import counted
 
 Integers = NDArray[np.integer[Any]]
 """Integers of any width as arguments; stored as int32 unless stated otherwise."""

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gradweave.common.specification import UNNAMED, parse_spec
 from gradweave.errors import SpecError, TopologyError
-from gradweave.specification import UNNAMED, parse_spec
 from gradweave.topology.topology import MAX_NODES, Topology
 
 MAX_AXES = 64

@@ -9,7 +9,7 @@ Needs the extra ``torch``.
 
 from typing import TYPE_CHECKING
 
-from gradweave.lazy import lazily
+from gradweave.common.lazy import lazily
 from gradweave.torch.registration import register
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from gradweave.atomic import atomic_write, make_folder
+from gradweave.common.atomic import atomic_write, make_folder
 from gradweave.errors import FileError
 from gradweave.execute.recorded import SUFFIX, RecordedCall, RecordedLane, RecordedRank
 from gradweave.torch.record import Entry, Lane, Recorder

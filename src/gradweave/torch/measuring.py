@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradweave.atomic import atomic_write, make_folder
+from gradweave.common.atomic import atomic_write, make_folder
 from gradweave.errors import FileError, GradweaveError, OptionError
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.peers import peer_value

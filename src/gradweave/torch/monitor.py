@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from torch.distributed import distributed_c10d
 
+from gradweave.common.wording import listed
 from gradweave.errors import RunError
 from gradweave.execute.torch_distributed.standing import Heard
 from gradweave.execute.torch_distributed.store import (
@@ -34,7 +35,6 @@ from gradweave.torch.record import Recorder
 from gradweave.torch.sockets import received_bytes
 from gradweave.torch.stands import Count, RankStand, Text
 from gradweave.torch.waiting import Holdup, Kind, Ranks
-from gradweave.wording import listed
 
 TICK_S = (0.1, 0.5)
 """Bounds on the time between two checks, which is an eighth of the patience."""

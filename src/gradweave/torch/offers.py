@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from gradweave.common.wording import counted
 from gradweave.errors import RunError
 from gradweave.execute.program import check_plan
 from gradweave.execute.signature import digest
@@ -19,7 +20,6 @@ from gradweave.schedules.file import from_bytes, to_bytes
 from gradweave.schedules.schedule import Schedule
 from gradweave.torch.calls import SizeClass
 from gradweave.torch.planner import Planner, Weight
-from gradweave.wording import counted
 
 MOST_BYTES = (1 << 23) - (1 << 12)
 """Largest plan: PyTorch's TCPStore drops the connection of a client that sets more than 8 MiB."""

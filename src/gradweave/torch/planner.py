@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gradweave.common.wording import counted
 from gradweave.errors import GradweaveError
 from gradweave.execute.program import is_own
 from gradweave.printable import in_one_line
@@ -15,7 +16,6 @@ from gradweave.processes.children import STOP_S
 from gradweave.schedules.schedule import Schedule
 from gradweave.torch.calls import SizeClass
 from gradweave.torch.plans import Plans
-from gradweave.wording import counted
 
 _LEAVE_S = STOP_S + 2.0
 """How long a group that ends waits for its search to stop."""

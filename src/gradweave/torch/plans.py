@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gradweave.atomic import make_folder
+from gradweave.common.atomic import make_folder
 from gradweave.errors import (
     FileError,
     GradweaveError,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import OptionError
 from gradweave.printable import in_one_line
 from gradweave.processes.peers import peer_value

@@ -5,11 +5,11 @@ import dataclasses
 import enum
 from collections.abc import Collection, Iterable, Mapping
 
+from gradweave.common.wording import counted, listed
 from gradweave.execute.torch_distributed.standing import ends
 from gradweave.topology.units import format_rate
 from gradweave.torch.links import LinkUse, slow_link
 from gradweave.torch.stands import LaneStand, RankStand
-from gradweave.wording import counted, listed
 
 
 class Kind(enum.Enum):

@@ -8,8 +8,8 @@ import socket
 import time
 from pathlib import Path
 
-from gradweave.atomic import make_folder
-from gradweave.lazy import tensorboard
+from gradweave.common.atomic import make_folder
+from gradweave.common.lazy import tensorboard
 
 FLUSH_S = 20.0
 """Longest time before a new point appears on disk."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from gradweave.atomic import make_folder
+from gradweave.common.atomic import make_folder
 from gradweave.errors import FileError
 
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradweave.atomic import reopened
+from gradweave.common.atomic import reopened
 from gradweave.errors import FileError
 from gradweave.training.curves import Curves
 from gradweave.training.weights_and_biases import open_run

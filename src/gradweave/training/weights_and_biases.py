@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from gradweave import lazy
-from gradweave.atomic import atomic_write
+from gradweave.common import lazy
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import MissingExtraError
 
 RUN = "wandb.id"

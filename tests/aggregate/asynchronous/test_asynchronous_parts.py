@@ -15,7 +15,6 @@ import optax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradweave import arrays
 from gradweave.aggregate.asynchronous import Stragglers, checkpoint, train_on_ray
 from gradweave.aggregate.asynchronous.actor_pool import ServerLost
 from gradweave.aggregate.asynchronous.checkpoint import Snapshot
@@ -23,6 +22,7 @@ from gradweave.aggregate.asynchronous.clocks import Gradient, Update
 from gradweave.aggregate.asynchronous.history import COLUMNS, History, HistoryBuilder
 from gradweave.aggregate.asynchronous.layout import layout, ranges, to_host
 from gradweave.aggregate.asynchronous.shard import compiled_apply, initial_shard
+from gradweave.common import arrays
 from gradweave.errors import FileError, OptionError, RunError
 from tests.aggregate.asynchronous.cases import SIZE, params, same, task
 

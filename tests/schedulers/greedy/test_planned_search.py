@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers import Planned
 from gradweave.schedulers.greedy import search
 from gradweave.schedulers.greedy.decisions import WHOLE, Decisions, plain
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring
 from gradweave.schedulers.greedy.tuning import TUNING
-from gradweave.stop import Stop
 
 WIRING = Wiring(gw.topology.from_spec("mesh:2x2"), "all_reduce", 1e6)
 AIM = 0.75

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED
 from gradweave.schedulers.grid.balanced_trees_kernel import balanced_trees
 from gradweave.schedulers.grid.exchange import exchanges_of, hops_of, packed_exchanges
 from gradweave.schedulers.grid.grid import Grid
-from gradweave.stop import UNLIMITED
 from gradweave.topology import Topology
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers import Packed, Planned, RecursiveDoubling, Ring
 from gradweave.schedulers.improving.improve import _without, improved
 from gradweave.schedulers.improving.sizes import CriticalChains, resized
@@ -14,7 +15,6 @@ from gradweave.schedulers.improving.transfer_graph import TransferGraph
 from gradweave.schedules import Job
 from gradweave.simulator import seconds
 from gradweave.simulator.traffic import piece_bytes
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.verifier import verify
 
 pytestmark = pytest.mark.quick

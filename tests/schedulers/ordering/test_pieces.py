@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradweave import clock
+from gradweave.common import clock
 from gradweave.schedulers.carriers import even_plan, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.ordering.pieces import Pieces

@@ -7,13 +7,13 @@ import pytest
 
 import gradweave as gw
 from gradweave.bounds import least_seconds
+from gradweave.common.stop import UNLIMITED
 from gradweave.schedulers import Packed, ParameterServer, Ring
 from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tree_program import Tree, pack_trees
 from gradweave.schedulers.repairing.known_trees import KnownTree, known_trees, regrown
 from gradweave.schedulers.repairing.repacking import Repacking, at_old_shares
 from gradweave.schedules import Schedule
-from gradweave.stop import UNLIMITED
 from gradweave.topology.faults import slowed, without_links, without_servers
 
 SAME = np.arange(4)

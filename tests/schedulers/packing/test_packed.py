@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import OptionError
 from gradweave.execute import play
 from gradweave.schedulers import Packed
@@ -16,7 +17,6 @@ from gradweave.schedulers.packing.packed import _Search
 from gradweave.schedulers.packing.parts import Parts, parts_of
 from gradweave.schedules import COLLECTIVES
 from gradweave.simulator import seconds
-from gradweave.stop import UNLIMITED
 from gradweave.topology import Link
 from tests.schedulers.packing.test_unequal_packing import NETWORKS, slowed
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Apart, Joint, solve_demand
 from gradweave.schedules import REDUCE, Job, collective, demand_of
 from gradweave.schedules.file import to_bytes
 from gradweave.simulator.seconds import event_seconds
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.verifier import verify
 from tests.schedulers.packing.random_jobs import random_jobs
 

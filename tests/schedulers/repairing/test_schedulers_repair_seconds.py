@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Packed, Repair
 from gradweave.schedulers.repairing.kept import kept_of
@@ -21,7 +22,6 @@ from gradweave.schedulers.repairing.repaired_plans import (
 )
 from gradweave.schedulers.solving.variants import split
 from gradweave.schedules import COPY, Schedule
-from gradweave.stop import UNLIMITED
 from gradweave.topology.faults import slowed, without_links, without_servers
 
 SIZE = 1e8

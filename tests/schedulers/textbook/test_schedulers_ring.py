@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report.comparison import TABLE_2
 from gradweave.schedulers import Ring, solve
 from gradweave.schedulers.textbook.hamiltonian import hamiltonian_order
 from gradweave.schedules.schedule import COLLECTIVES, COPY, REDUCE
-from gradweave.stop import Stop
 from gradweave.topology import Topology, from_spec
 from gradweave.topology.routes import follow, shortest_route, switch_only_trees
 from gradweave.verifier import verify

@@ -11,9 +11,9 @@ from gradweave.aggregate.asynchronous.actors import ServerActor, WorkerActor
 from gradweave.aggregate.asynchronous.calls import RetriedCall, results
 from gradweave.aggregate.asynchronous.layout import to_host
 from gradweave.aggregate.asynchronous.task import Task
+from gradweave.common.wording import counted
 from gradweave.errors import GradweaveError, RunError
 from gradweave.processes.ray_cluster import Cluster
-from gradweave.wording import counted
 
 EXIT_S = 0.5
 """Time that actors have to receive the call to exit."""

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradweave import arrays, pytrees
 from gradweave.aggregate.asynchronous.history import COLUMNS, History
 from gradweave.aggregate.asynchronous.shard import Shard
-from gradweave.atomic import atomic_write, unfinished
+from gradweave.common import arrays, pytrees
+from gradweave.common.atomic import atomic_write, unfinished
 from gradweave.errors import FileError, OptionError
 
 FILE = "run.safetensors"

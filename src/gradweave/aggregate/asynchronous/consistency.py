@@ -8,8 +8,8 @@ rules and their options; `clocks` has the protocol.
 import dataclasses
 from typing import ClassVar
 
+from gradweave.common.specification import UNNAMED, field_kinds, parse_spec, read_options
 from gradweave.errors import OptionError, SpecError
-from gradweave.specification import UNNAMED, field_kinds, parse_spec, read_options
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gradweave.aggregate.asynchronous.consistency import Consistency, Sync, from
 from gradweave.aggregate.asynchronous.layout import Layout, layout, ranges, to_host
 from gradweave.aggregate.asynchronous.shard import check_elementwise
 from gradweave.aggregate.asynchronous.stragglers import Stragglers
-from gradweave.checks import check_at_least_one
+from gradweave.common.checks import check_at_least_one
 from gradweave.errors import OptionError
 
 

@@ -28,8 +28,8 @@ from gradweave.aggregate.asynchronous.history import (
 )
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.aggregate.asynchronous.task import Task
-from gradweave.atomic import make_folder
-from gradweave.checks import check_not_below_zero
+from gradweave.common.atomic import make_folder
+from gradweave.common.checks import check_not_below_zero
 from gradweave.errors import OptionError, RunError
 from gradweave.processes.ray_cluster import Cluster, cluster
 

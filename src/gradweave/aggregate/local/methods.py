@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any, ClassVar, TypeVar
 
 from gradweave.aggregate.rules import MAX_LOCAL_STEPS
-from gradweave.checks import check_above_zero, check_at_least_one, check_share
+from gradweave.common.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
 
 Vector = TypeVar("Vector", bound=Any)

@@ -37,10 +37,10 @@ from gradweave.aggregate.torch_steps import (
     check_alike,
     on_each_step_of,
 )
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.torch_distributed.groups import Group, copy_of
 from gradweave.execute.torch_distributed.store import group_timeout
-from gradweave.wording import counted
 
 _TAG = 11
 _FOREVER = timedelta(days=30)

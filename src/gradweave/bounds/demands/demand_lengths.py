@@ -20,11 +20,11 @@ from gradweave.bounds.demands.arborescence_kernel import least_arborescence
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, least_idle
 from gradweave.bounds.distances import node_distances
 from gradweave.bounds.prices import Prices, Unit, checked_integers
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.schedules.demand import LET_RELAY, Demand, Sets
 from gradweave.topology.topology import Integers, Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
-from gradweave.wording import counted
 
 FAR = 1 << 60
 """Length that stands for an unreachable target."""

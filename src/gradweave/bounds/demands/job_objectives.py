@@ -18,11 +18,11 @@ from gradweave.bounds.classes import class_of
 from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.link_windows import FEMTOSECONDS, NEVER, least_idle
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.schedules.objective import Objective
 from gradweave.topology.topology import Floats
 from gradweave.topology.units import format_seconds
-from gradweave.wording import counted
 
 PARTS = 1 << 20
 """Number of equal parts into which each job's weight is divided among machines."""

@@ -13,10 +13,10 @@ from gradweave.bounds.bound import inside_named
 from gradweave.bounds.distances import shortened
 from gradweave.bounds.flows import nodes_inside
 from gradweave.bounds.prices import Prices
+from gradweave.common.wording import listed
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds
-from gradweave.wording import listed
 
 SHOWN = 4
 """Number of boundaries that are named in a sentence."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import Name, named
 from gradweave.bounds.classes import SWITCHES_ADD, class_of
 from gradweave.bounds.distances import node_distances
+from gradweave.common.wording import counted
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Floats, Topology
 from gradweave.topology.units import ROUNDING, format_bandwidth, format_seconds, format_size
-from gradweave.wording import counted
 
 MAX_SERVERS = 64
 """Servers up to which the ports of each are counted with distances, which takes a tenth of a

@@ -18,13 +18,13 @@ from gradweave.bounds.classes import (
     class_of,
 )
 from gradweave.bounds.flows import MAX_INT64_FLOW, MaximumFlows, nodes_inside, worst_cut
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import COLLECTIVES, Collective
 from gradweave.topology.groups import Groups, nested_groups
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
-from gradweave.wording import counted
 
 MAX_FLOW_NODES = 4096
 """Nodes of a network with groups up to which its narrowest cut is found by two flows per server,

@@ -26,14 +26,14 @@ from gradweave.bounds.seconds.least_seconds import (
 )
 from gradweave.bounds.seconds.time_expanded_program import Program, StateOrbits
 from gradweave.bounds.seconds.time_slots import SlottedTime, arcs_of
+from gradweave.common.stop import Stop
+from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import Collective
-from gradweave.stop import Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.symmetry import free_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size
-from gradweave.wording import counted, listed
 
 MAX_SERVERS = 32
 """Servers up to which the bound is tried."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.distances import shortened
 from gradweave.bounds.seconds.time_slots import NEVER, Arcs, SlottedTime, cheapest
+from gradweave.common.stop import Stop
 from gradweave.schedules.schedule import Collective
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 TOLERANCE = 1e-5

@@ -20,6 +20,7 @@ from gradweave.cli.console import (
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, positive, writable, writable_folder
 from gradweave.cli.sizes import sizes_option
+from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
 from gradweave.execute.running.joined import ended_at_once
@@ -34,7 +35,6 @@ from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.ready import planned_ready_times
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.units import format_rate, format_seconds, format_size
-from gradweave.wording import counted, listed
 
 if TYPE_CHECKING:
     from rich.table import Table

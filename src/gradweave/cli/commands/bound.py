@@ -6,7 +6,6 @@ from typing import Any, Unpack, cast
 import click
 import msgspec
 
-from gradweave.atomic import atomic_write
 from gradweave.bounds import (
     Certified,
     with_certificates,
@@ -31,6 +30,7 @@ from gradweave.cli.planned_jobs import (
 )
 from gradweave.cli.sizes import size_option
 from gradweave.cli.solving import collective_option, root_option
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.bound import Uncertified, bounds_of_demand, bounds_of_network, one_line
 from gradweave.report.certified import checked_bounds

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
@@ -25,6 +24,7 @@ from gradweave.cli.options import (
 )
 from gradweave.cli.planned_jobs import job_option, jobs_of, mesh_option
 from gradweave.cli.sizes import sizes_option
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.printable import printable
 from gradweave.report.chart import comparison_chart, sweep_chart

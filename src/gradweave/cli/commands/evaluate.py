@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from gradweave import lazy
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, seed_option, writable
+from gradweave.common import lazy
+from gradweave.common.wording import counted
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
-from gradweave.wording import counted
 
 NEEDED = ("jax", "equinox", "jaxtyping", "optax", "safetensors", "tensorboardX", "jaxmarl")
 """Packages for training agents and for playing by their policies."""

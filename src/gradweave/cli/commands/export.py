@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
 from gradweave.cli.groups import command
 from gradweave.cli.options import SizeType, json_option, writable
 from gradweave.cli.sizes import size_option
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.export import FORMATS
 from gradweave.export.chakra import save_chakra_et
@@ -24,7 +25,6 @@ from gradweave.schedules.file import load, load_implicit
 from gradweave.schedules.kinds import check_schedule_file, is_implicit_file
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.units import format_seconds, format_size
-from gradweave.wording import counted
 
 _PLANS = ("name", "instances", "in_place", "min_bytes", "max_bytes")
 _PIECES = ("equal_pieces", "pieces", "gradient_bytes")

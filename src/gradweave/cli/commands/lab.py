@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 import numpy as np
 
-from gradweave.atomic import atomic_write
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
 from gradweave.cli.groups import command
 from gradweave.cli.labs import lab_bandwidth, lab_latency, require_lab
@@ -28,6 +27,8 @@ from gradweave.cli.options import (
 from gradweave.cli.planned_jobs import job_option, mesh_option
 from gradweave.cli.sizes import sizes_option
 from gradweave.cli.solving import chosen_objective_option
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.execute.program import is_own
 from gradweave.schedulers.solving.solve import Objective, default_objective, solve
@@ -41,7 +42,6 @@ from gradweave.topology.units import (
     format_bandwidth,
     format_rate,
 )
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

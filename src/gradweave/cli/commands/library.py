@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from gradweave.atomic import atomic_write
 from gradweave.cli.console import print_json, print_lines, print_table, table
 from gradweave.cli.groups import Command
 from gradweave.cli.options import json_option, writable
+from gradweave.common.atomic import atomic_write
+from gradweave.common.wording import counted
 from gradweave.errors import ANSWER_IS_NO, FileError, OptionError
 from gradweave.library.freezing import freeze as freeze_library
 from gradweave.library.importers import imported, is_foreign
@@ -22,7 +23,6 @@ from gradweave.library.submission import Outcome, accept, schedule_of, weigh
 from gradweave.printable import in_one_line
 from gradweave.schedules.file import to_bytes
 from gradweave.topology.units import format_seconds, format_size
-from gradweave.wording import counted
 
 library_option = click.option(
     "--library",

@@ -12,9 +12,9 @@ from gradweave.automata.operations import dead, product, projection, values
 from gradweave.cli.console import print_json, print_lines
 from gradweave.cli.groups import Command
 from gradweave.cli.options import json_option, writable
+from gradweave.common.wording import counted
 from gradweave.errors import ANSWER_IS_NO, OptionError, RewardError
 from gradweave.report.machine_page import write_machine_page
-from gradweave.wording import counted
 
 
 @click.group()

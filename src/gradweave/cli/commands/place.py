@@ -25,6 +25,7 @@ from gradweave.cli.placed_training import (
     training_options,
 )
 from gradweave.cli.placing import PlacementOptions, model_of, placement_lines, placement_options
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.placement.placement import Placement
 from gradweave.placement.placing import place
@@ -32,7 +33,6 @@ from gradweave.placement.timeline.orders import ORDERS, Order
 from gradweave.placement.timeline.step import StepTime, step_time
 from gradweave.schedulers.spec import split_specs
 from gradweave.topology.units import format_seconds, format_size
-from gradweave.wording import counted
 
 _SUFFIXES = (".html", ".htm", ".json")
 

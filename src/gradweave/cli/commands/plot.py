@@ -10,8 +10,8 @@ import click
 from gradweave.cli.console import print_json, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, writable
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.report.curves import Curve

@@ -20,6 +20,7 @@ from gradweave.cli.solving import (
     search,
     search_options,
 )
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.report.page import shown_bytes, write_page
 from gradweave.report.picture.moments import Clock
@@ -30,7 +31,6 @@ from gradweave.schedules.kinds import is_schedule_file
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
 from gradweave.verifier.verify import check_valid
-from gradweave.wording import counted
 
 
 @command(

@@ -33,6 +33,7 @@ from gradweave.cli.solving import (
     search,
     solving_options,
 )
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.report.link_use import use_fields, use_lines
 from gradweave.report.rounds_bound import SEARCHED, rounds_verdict
@@ -50,7 +51,6 @@ from gradweave.simulator.runtime import runtime_of
 from gradweave.simulator.seconds import Model, seconds
 from gradweave.simulator.sequential_steps import steps
 from gradweave.topology.units import format_rate, format_seconds, format_size, parse_seconds
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

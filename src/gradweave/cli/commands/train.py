@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave import lazy
 from gradweave.cli.commands.evaluate import (
     NEEDED,
     episodes_option,
@@ -17,9 +16,10 @@ from gradweave.cli.commands.evaluate import (
 from gradweave.cli.console import Progress, complain, note, print_json, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, positive, writable, writable_folder
+from gradweave.common import lazy
+from gradweave.common.wording import counted
 from gradweave.errors import NotFiniteError, OptionError
 from gradweave.training.pace import duration
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.marl.trained import Trained

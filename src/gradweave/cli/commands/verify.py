@@ -10,6 +10,7 @@ from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.implicit_plans import verify_implicit
 from gradweave.cli.options import json_option
+from gradweave.common.wording import counted
 from gradweave.placement.placing import recounted
 from gradweave.report.certified import checked_bounds
 from gradweave.report.rounds_bound import bound_fields, bound_lines, rounds_bound
@@ -19,7 +20,6 @@ from gradweave.topology.names import name_of
 from gradweave.topology.topology import Topology
 from gradweave.verifier.verdict import Violation
 from gradweave.verifier.verify import verify as check
-from gradweave.wording import counted
 
 
 @command(examples=["plan.json"])

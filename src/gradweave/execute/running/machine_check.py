@@ -4,9 +4,9 @@ import os
 import warnings
 from pathlib import Path
 
+from gradweave.common.wording import counted
 from gradweave.errors import InputWarning, OptionError
 from gradweave.topology.units import format_size
-from gradweave.wording import counted
 
 KEPT, PEAK = 4, 8
 """Copies of a gradient per server: permanent ones (the server's part, the working copy, the

@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gradweave.common.wording import first_line, listed, noun_of
 from gradweave.errors import GradweaveError, LostServerError, Negative
 from gradweave.execute.running.timing import Runner, measure
 from gradweave.execute.running.trial import RunReport, Trial
@@ -26,7 +27,6 @@ from gradweave.processes.parent import Parent
 from gradweave.processes.watch import Watch
 from gradweave.schedules.file import load
 from gradweave.schedules.schedule import Schedule
-from gradweave.wording import first_line, listed, noun_of
 
 WORD_S = 3.0
 """How long a process with a failure waits to hear that a server was lost."""

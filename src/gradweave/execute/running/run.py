@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gradweave.common.lazy import require
 from gradweave.errors import OptionError
 from gradweave.execute.program import check_among_all, check_runs
 from gradweave.execute.running.joined import Say, join
 from gradweave.execute.running.launch import Place, launch
 from gradweave.execute.running.rank_process import WorkerTask
 from gradweave.execute.running.trial import RunReport, Trial
-from gradweave.lazy import require
 from gradweave.processes.launchers import rank_given
 from gradweave.schedules.file import load
 from gradweave.schedules.schedule import Schedule

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gradweave.common.wording import listed, noun_of
 from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
 from gradweave.processes.children import (
@@ -17,7 +18,6 @@ from gradweave.processes.children import (
     last_line,
 )
 from gradweave.topology.topology import Topology
-from gradweave.wording import listed, noun_of
 
 ANSWER_S = 300.0
 """Timeout of a task."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import counted
 from gradweave.errors import RunError
 from gradweave.execute.program import is_own
 from gradweave.execute.running.correct import ResultCheck, sums_are_exact
@@ -22,7 +23,6 @@ from gradweave.execute.running.trial import (
     itemsize,
 )
 from gradweave.schedules.schedule import Schedule
-from gradweave.wording import counted
 
 ORACLE_ELEMENTS = 1 << 20
 """Total elements of all servers compared with the oracle, which holds all of them in memory."""

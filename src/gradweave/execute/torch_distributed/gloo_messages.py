@@ -16,6 +16,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import distributed_c10d
 
+from gradweave.common.wording import first_line
 from gradweave.errors import RunError
 from gradweave.execute.program import Action, Program
 from gradweave.execute.reduction import Reduction
@@ -27,7 +28,6 @@ from gradweave.execute.torch_distributed.watchdog import Watchdog
 from gradweave.execute.tracker import Tracker
 from gradweave.processes.owned import owned
 from gradweave.schedules.schedule import Schedule
-from gradweave.wording import first_line
 
 Pair = tuple[dist.ProcessGroup | dist.ProcessGroupGloo, dist.ProcessGroupGloo]
 """Two groups of the same processes: one for messages to higher ranks, and one for lower ranks.

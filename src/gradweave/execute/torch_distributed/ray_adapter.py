@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gradweave.common.lazy import missing
 from gradweave.execute.program import check_all_reduce, check_collective, check_servers
 from gradweave.execute.reduction import Reduction
 from gradweave.execute.torch_distributed.backend import Collective
@@ -17,7 +18,6 @@ from gradweave.execute.torch_distributed.shards import (
     reduce_scatter_into,
     sharded,
 )
-from gradweave.lazy import missing
 from gradweave.schedules.given import ScheduleLike, as_schedule
 from gradweave.schedules.schedule import Schedule
 

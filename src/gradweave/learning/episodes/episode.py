@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.environment.instance import NEVER
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
 from gradweave.learning.episodes.features import Counts, Round, Scores, of_round
@@ -16,7 +17,6 @@ from gradweave.learning.episodes.state_kernel import (
     hop_counts,
     wanted_beside,
 )
-from gradweave.stop import UNLIMITED, Stop
 
 
 class Episode(NamedTuple):

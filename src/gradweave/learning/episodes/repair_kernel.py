@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.learning.episodes.state_kernel import EpisodeArrays
 from gradweave.schedulers.problem import HopTable
 from gradweave.schedulers.trees import growing_kernel as growing

@@ -13,7 +13,7 @@ import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.learning.episodes import features as table
 from gradweave.learning.episodes.state_kernel import (
     Booleans,

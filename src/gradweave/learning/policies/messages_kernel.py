@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.learning.episodes.state_kernel import Booleans
 from gradweave.schedulers.kernels.bitset import WORD, Bitset, count, lowest, without_lowest
 from gradweave.schedulers.problem import HopTable, Integers

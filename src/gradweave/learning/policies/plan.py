@@ -127,7 +127,7 @@ def _shipped() -> Weights:
 
 
 def _read(path: Path) -> Weights:
-    from gradweave import arrays  # safetensors is imported where weights are read
+    from gradweave.common import arrays  # safetensors is imported where weights are read
 
     arrays.check_format(path, arrays.metadata(path), FORMAT, VERSION)
     weights = arrays.read(path)

@@ -338,7 +338,7 @@ def _shipped() -> PolicyWeights:
 
 
 def _read(path: Path) -> PolicyWeights:
-    from gradweave import arrays  # safetensors is imported where weights are read
+    from gradweave.common import arrays  # safetensors is imported where weights are read
 
     about = arrays.metadata(path)
     arrays.check_format(path, about, FORMAT, VERSION)

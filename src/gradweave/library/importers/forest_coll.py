@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import FileError
 from gradweave.schedulers.flows.even_routes import EvenRoutes
 from gradweave.schedulers.packing.packed import schedule_with
 from gradweave.schedulers.packing.parts import parts_with
 from gradweave.schedulers.packing.tree_program import Tree
 from gradweave.schedules.schedule import Provenance, Schedule, Stage
-from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology
 
 TOOL = "ForestColl"

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from gradweave.common.wording import listed
 from gradweave.errors import FileError
 from gradweave.library.importers.messages import MAX_MESSAGES, Asked, Message, as_schedule
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.topology import Topology
-from gradweave.wording import listed
 
 TOOL = "TE-CCL"
 _HOP = r"(\d{1,6})->(\d{1,6})(?: with volume ([\d.e-]{1,30}))? in epoch (\d{1,9})"

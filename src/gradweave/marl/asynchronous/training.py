@@ -20,6 +20,7 @@ from gradweave.aggregate.asynchronous.history import UpdateReport
 from gradweave.aggregate.asynchronous.task import Task
 from gradweave.aggregate.asynchronous.train import train_on_ray as train_on_servers
 from gradweave.aggregate.spec import AsynchronousSpec, parse
+from gradweave.common.wording import counted
 from gradweave.marl import checkpoint, rows
 from gradweave.marl.asynchronous.worker import Workers
 from gradweave.marl.config import Config
@@ -38,7 +39,6 @@ from gradweave.marl.trained import (
 )
 from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
-from gradweave.wording import counted
 
 TIMEOUT_S = 600.0
 """Timeout without any sign of progress; it is long because a worker is silent while it compiles."""

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.spec import GossipSpec, parse
-from gradweave.checks import (
+from gradweave.common.checks import (
     check_above_zero,
     check_at_least_one,
     check_not_below_zero,

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradweave import plugins
+from gradweave.common import plugins
 from gradweave.errors import OptionError
 
 

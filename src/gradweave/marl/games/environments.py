@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gradweave import plugins
-from gradweave.checks import did_you_mean, expected_one_of
+from gradweave.common import plugins
+from gradweave.common.checks import did_you_mean, expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.games import own
 from gradweave.marl.games.families import (

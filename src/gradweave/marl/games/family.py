@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gradweave import lazy
-from gradweave.checks import expected_one_of
+from gradweave.common import lazy
+from gradweave.common.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.games.reading import Game, Reading
 

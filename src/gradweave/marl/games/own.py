@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradweave import plugins
+from gradweave.common import plugins
 from gradweave.errors import OptionError
 from gradweave.marl.games.family import MEAN, Family, each
 from gradweave.marl.games.reading import Reading

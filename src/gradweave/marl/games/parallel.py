@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 from numpy.typing import NDArray
 
-from gradweave import plugins
-from gradweave.checks import check_at_least_one
+from gradweave.common import plugins
+from gradweave.common.checks import check_at_least_one
 from gradweave.errors import OptionError
 from gradweave.marl.worlds.restarting import RestartingGame
 

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import lazy
-from gradweave.atomic import atomic_write
+from gradweave.common import lazy
+from gradweave.common.atomic import atomic_write
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.parallel import game_errors
 from gradweave.marl.learners.learner import Learner

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from gradweave.automata.files import Task, read_text
 from gradweave.automata.machine import NO_MOVE
-from gradweave.checks import check_at_least_one
+from gradweave.common.checks import check_at_least_one
 from gradweave.errors import OptionError
 from gradweave.marl.games.family import TOLD
 from gradweave.marl.games.guided import Guided, fitted, guide_of

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gradweave.checks import expected_one_of
+from gradweave.common.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.config import PPO, PPO_DEFAULTS, Config, Settings, from_flat, settings_of
 from gradweave.marl.fairness.settings import FEN, FEN_DEFAULTS, mixing_of

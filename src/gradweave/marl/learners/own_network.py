@@ -22,7 +22,7 @@ import numpy as np
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from gradweave import plugins
+from gradweave.common import plugins
 from gradweave.errors import OptionError
 from gradweave.marl.games.environments import written_options
 from gradweave.marl.learners.sets import Sets, number

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from gradweave.checks import check_above_zero, check_at_least_one, check_share
+from gradweave.common.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.errors import OptionError
 from gradweave.marl.config import Activation, Sharing, check_network
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from gradweave.checks import check_above_zero, check_at_least_one, check_share
+from gradweave.common.checks import check_above_zero, check_at_least_one, check_share
 from gradweave.marl.tabular.tables import Moves, Tables
 from gradweave.marl.tabular.transitions import advanced, drawn, happened, joint, slipped, split
 from gradweave.marl.worlds.grid import ACTIONS

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradweave.automata.files import Task
 from gradweave.automata.machine import MOST_STATES, Machine
-from gradweave.checks import expected_one_of
+from gradweave.common.checks import expected_one_of
 from gradweave.errors import OptionError
 from gradweave.marl.worlds.grid import Map, moves
 from gradweave.marl.worlds.world import Rule, World, built_in, open_in

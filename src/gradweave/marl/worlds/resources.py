@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gradweave.checks import check_at_least_one
+from gradweave.common.checks import check_at_least_one
 from gradweave.marl.worlds.restarting import RestartingGame
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.placement.bound.duals import (
     MAX_COMPOSITIONS,
     NS,
@@ -25,7 +26,6 @@ from gradweave.placement.bound.sequences import (
     countable,
 )
 from gradweave.placement.problem import Problem
-from gradweave.stop import Stop
 
 MAX_CLASSINGS = 6
 """Number of divisions into classes that are tried."""

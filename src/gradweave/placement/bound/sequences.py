@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import InvalidCertificateError
 from gradweave.placement.bound.duals import (
     MAX_COMPOSITIONS,
@@ -19,7 +20,6 @@ from gradweave.placement.bound.duals import (
     step_ns,
 )
 from gradweave.placement.bound.levels import MAX_LEVELS, Levels, count_compositions
-from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from gradweave.placement.problem import Problem

@@ -8,7 +8,7 @@ at each threshold. All times are whole nanoseconds.
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.placement.exchange_kernel import matching
 
 SMALL, LARGE = 512, 16

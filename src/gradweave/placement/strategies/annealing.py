@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer, check_range
-from gradweave.stop import Stop
 
 NEAREST = 16
 """Number of devices that count as near to each: more than a machine has, fewer than a region."""

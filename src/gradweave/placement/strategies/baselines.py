@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.strategy import Placer
-from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True)

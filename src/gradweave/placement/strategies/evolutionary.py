@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.annealing import table_of
 from gradweave.placement.strategies.strategy import Placer, check_range
-from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True)

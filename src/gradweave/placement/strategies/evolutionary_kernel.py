@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.placement.exchange_kernel import exchange_cost
 from gradweave.placement.strategies.annealing_kernel import Table
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import cp_sat
+from gradweave.common import cp_sat
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.placement.bound.duals import MAX_COMPOSITIONS, NS
 from gradweave.placement.bound.sequences import SequenceSearch, alike, countable
@@ -17,7 +18,6 @@ from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.problem import Problem
 from gradweave.placement.strategies.annealing import Annealing
 from gradweave.placement.strategies.strategy import Placer, check_range
-from gradweave.stop import Stop
 
 MAX_DEVICES = 16
 """Number of devices up to which constraint programming is tried: the model has S·N² pairs, and

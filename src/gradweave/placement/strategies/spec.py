@@ -1,13 +1,13 @@
 """Specifications of placement strategies, such as ``annealing:restarts=16``."""
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
+from gradweave.common.specification import field_kinds, parse_spec, read_options
 from gradweave.errors import OptionError, SpecError
 from gradweave.placement.strategies.annealing import Annealing
 from gradweave.placement.strategies.baselines import RandomOrder, RankOrder
 from gradweave.placement.strategies.evolutionary import Evolutionary
 from gradweave.placement.strategies.exact import ExactPlacer
 from gradweave.placement.strategies.strategy import Placer
-from gradweave.specification import field_kinds, parse_spec, read_options
 
 PLACERS: dict[str, type[Placer]] = {
     one.name: one for one in (Annealing, Evolutionary, ExactPlacer, RankOrder, RandomOrder)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.placement.problem import Problem
-from gradweave.stop import Stop
 
 Stopped = Literal["time", "tried"]
 """Why a search ended: the time limit is used up, or the strategy has tried everything it tries."""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from gradweave.checks import check_above_zero
+from gradweave.common.checks import check_above_zero
 from gradweave.errors import OptionError
 from gradweave.placement.timeline.orders import ORDERS, Order
 from gradweave.placement.workload import Transformer, Workload

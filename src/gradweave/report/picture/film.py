@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.lazy import missing, require
 from gradweave.errors import RunError
-from gradweave.lazy import missing, require
 from gradweave.processes.owned import temporary_folder
 from gradweave.report.picture.moments import ROUND_S, ByRounds, Clock, played, whole_s
 from gradweave.report.picture.scene import Scenes, Stage

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.scale import has_equal_links
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.report.picture.geometry import DENSE_RADIUS, Geometry, Way
 from gradweave.report.picture.holdings import Holdings
 from gradweave.schedules.schedule import COPY, Schedule
 from gradweave.simulator.seconds import event_seconds, round_seconds
 from gradweave.topology.units import format_seconds, format_size
-from gradweave.wording import counted
 
 Clock = Literal["rounds", "seconds"]
 """The clock of a film: all rounds take equally long, or transfers take their predicted time."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
 from gradweave.report.page import shown_bytes
 from gradweave.report.picture import film, sheet

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.printable import printable
 from gradweave.report.picture import colours, network
@@ -26,7 +27,6 @@ from gradweave.report.picture.shapes import (
 from gradweave.schedules.schedule import COPY, Schedule
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
-from gradweave.wording import counted
 
 MAX_NODES = 4_000
 """Nodes of the largest network that is drawn, as on the page."""

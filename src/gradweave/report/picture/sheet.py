@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.lazy import require
+from gradweave.common.lazy import require
 from gradweave.report.picture.colours import PAPER
 from gradweave.report.picture.shapes import (
     Box,

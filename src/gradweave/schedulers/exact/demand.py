@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds.demands.demand_bound import demand_bound, demand_rounds
 from gradweave.bounds.prices import Unit
+from gradweave.common import clock
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.carriers import Carrier, Plan, TreePair
 from gradweave.schedulers.exact.demand_model import DemandModel, Moved, Sent
@@ -21,7 +22,6 @@ from gradweave.schedulers.scheduler import DemandStrategy, check_counts
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND, Schedule
 from gradweave.simulator.seconds import event_seconds
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 SAME = 1e-5

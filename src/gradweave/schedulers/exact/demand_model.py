@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import cp_sat
 from gradweave.bounds.prices import Unit
+from gradweave.common import cp_sat
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.exact.model import Effort
 from gradweave.schedules.demand import Demand

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradweave import clock
 from gradweave.bounds import Bound, Exhausted, fixed_trees, free_trees
+from gradweave.common import clock
+from gradweave.common.stop import Stop
+from gradweave.common.wording import counted
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.exact.model import Effort
 from gradweave.schedulers.exact.proof import Proof, StageProof
@@ -18,9 +20,7 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.flow_tree import FlowTrees
 from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, StatedBound
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 LARGEST = {
     "pieces_per_server": 64,

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gradweave import cp_sat
+from gradweave.common import cp_sat
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedules.schedule import COPY, Schedule
-from gradweave.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Literal
 
+from gradweave.common.wording import counted
 from gradweave.schedulers.exact.trees import Trees
 from gradweave.schedules.schedule import Collective, Schedule
-from gradweave.wording import counted
 
 Kind = Literal["optimal", "feasible", "infeasible", "unknown"]
 

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
+from gradweave.common.stop import Stop
+from gradweave.common.wording import counted
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.exact.model import Effort, GatherModel
 from gradweave.schedulers.exact.proof import StageProof
 from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import Stop
-from gradweave.wording import counted
 
 
 @dataclasses.dataclass

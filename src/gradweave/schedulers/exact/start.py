@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
@@ -11,7 +12,6 @@ from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule
 from gradweave.simulator.rounds import schedule_from_rounds
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
-from gradweave.wording import counted
 
 
 def quick(choice: Choice, seed: int, least: int) -> Schedule:

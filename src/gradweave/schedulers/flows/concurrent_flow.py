@@ -11,6 +11,7 @@ from gradweave.bounds.bound import Bound
 from gradweave.bounds.demands.demand_bound import demand_bound, demand_rounds
 from gradweave.bounds.prices import Unit
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.flows.concurrent_flow_kernel import (
     FlowPaths,
@@ -24,7 +25,6 @@ from gradweave.schedulers.flows.concurrent_flow_kernel import (
     paid,
 )
 from gradweave.schedulers.flows.messages import Messages
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.symmetry import FreeGroup, automorphism_generators
 from gradweave.topology.topology import Topology
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
 from gradweave.topology.topology import Floats
 

@@ -5,10 +5,10 @@ import math
 from typing import ClassVar
 
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import Stop
 from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

@@ -5,12 +5,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.flows.rounds_kernel import Transfers
 from gradweave.schedulers.kernels.precedence import most_after
 from gradweave.schedulers.kernels.wires import Wires
 from gradweave.schedulers.ordering.list_scheduling import ListScheduler, dependencies, order_of
 from gradweave.schedulers.ordering.lower import rounds_in_order
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Floats, Integers
 
 DRAWN = 0.3

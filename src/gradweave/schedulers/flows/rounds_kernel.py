@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.schedulers.kernels.events import Events, no_events, pop_event, push_event
 from gradweave.schedulers.kernels.slots import (
     Slots,

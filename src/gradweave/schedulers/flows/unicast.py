@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.bound import Bound
 from gradweave.bounds.prices import Unit
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.flows.concurrent_flow import (
     ConcurrentFlow,
@@ -27,7 +28,6 @@ from gradweave.schedulers.ordering.lower import lower
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import COPY, DEMAND, Provenance, Schedule, take_rows
 from gradweave.simulator.seconds import event_seconds
-from gradweave.stop import Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Integers

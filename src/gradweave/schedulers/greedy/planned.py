@@ -4,13 +4,13 @@ import dataclasses
 import math
 from typing import ClassVar, Literal
 
+from gradweave.common.lazy import LazyModule
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.lazy import LazyModule
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Decoded, Wiring, decode
 from gradweave.schedulers.greedy.tuning import TUNING
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedules.schedule import Collective, Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 Plan = Literal["learned", "even"]

@@ -10,6 +10,7 @@ Source: Rechenberg, Evolutionsstrategie, 1973 (the one-fifth rule).
 
 import numpy as np
 
+from gradweave.common.stop import Stop
 from gradweave.schedulers.greedy.decisions import (
     Decisions,
     graph_of,
@@ -27,7 +28,6 @@ from gradweave.schedulers.greedy.decoding import (
     transfer_us,
 )
 from gradweave.schedulers.greedy.tuning import TUNING
-from gradweave.stop import Stop
 
 
 def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: Stop) -> Decoded:

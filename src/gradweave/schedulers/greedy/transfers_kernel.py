@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.schedulers.greedy.tree_packing_kernel import FROM, TOWARDS, Grown
 from gradweave.schedulers.kernels.precedence import Dependencies, tails, topological_order
 from gradweave.schedulers.kernels.wires import Wires

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.schedulers.kernels.arborescence import reparent, write_arborescence
 from gradweave.schedulers.kernels.exponential import exponential
 from gradweave.schedulers.kernels.paths import cheapest_from

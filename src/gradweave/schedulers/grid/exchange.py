@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.grid.balanced_trees_kernel import balanced_trees
 from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.routes_kernel import shared_routes
 from gradweave.schedulers.packing.tree_program import pack_trees
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

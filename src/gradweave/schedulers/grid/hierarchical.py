@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds import throughput
+from gradweave.common import clock
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.grid.exchange import (
     Exchange,
@@ -35,7 +36,6 @@ from gradweave.schedulers.ordering.list_scheduling import order_of
 from gradweave.schedulers.ordering.list_scheduling_kernel import dispatch
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 EQUAL = 1e-6

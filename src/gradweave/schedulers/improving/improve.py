@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.classes import SUMS_MEET_ANYWHERE
 from gradweave.bounds.of_schedule import liberties_of
+from gradweave.common.stop import Stop
 from gradweave.schedulers.improving.sizes import CriticalChains, resized
 from gradweave.schedulers.improving.transfer_graph import TransferGraph
 from gradweave.schedulers.improving.tuning import TUNING
@@ -16,7 +17,6 @@ from gradweave.schedules.ready import ReadyAt, earliest_starts
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.seconds import first_links, overheads, rates, transfer_times
 from gradweave.simulator.traffic import piece_bytes
-from gradweave.stop import Stop
 
 
 def improved(

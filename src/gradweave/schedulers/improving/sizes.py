@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.schedulers.improving.tuning import TUNING
-from gradweave.stop import Stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.topology.topology import Floats
 
 _LOG2_E = 1.4426950408889634

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.topology.topology import Floats, Integers
 
 

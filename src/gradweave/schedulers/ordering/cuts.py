@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.common import clock
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND, REDUCE, Collective, Schedule
 from gradweave.schedules.shares import apportion
-from gradweave.stop import UNLIMITED, Stop
 
 DENOMINATOR = 1 << 24
 """Shares are rounded to about one part in this many."""

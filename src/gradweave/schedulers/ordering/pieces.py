@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.common import clock
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.carriers import Plan
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.ordering.cuts import (
@@ -23,7 +24,6 @@ from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.tuning import TUNING as ORDERING
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator import seconds
-from gradweave.stop import UNLIMITED, Stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

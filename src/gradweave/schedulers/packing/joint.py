@@ -8,6 +8,7 @@ import numpy as np
 
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.carriers import Plan, even_plan
 from gradweave.schedulers.demand_tuning import TUNING
@@ -19,7 +20,6 @@ from gradweave.schedulers.textbook.runtimes import Chain, Direct
 from gradweave.schedulers.trees.disjoint_trees import disjoint_carriers
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 SIMPLE = (Chain(), Direct())

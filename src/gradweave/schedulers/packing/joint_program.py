@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.carriers import Carrier, Plan, Relayed, TreePair, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
@@ -16,7 +17,6 @@ from gradweave.schedulers.packing.master import Master, relative
 from gradweave.schedulers.packing.paths import CheapestPaths, PathCosts
 from gradweave.schedulers.packing.stages import Stages
 from gradweave.schedules.demand import Demand
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 

@@ -5,8 +5,8 @@ import abc
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.schedulers.packing.tuning import TUNING
-from gradweave.stop import Stop
 
 SMOOTHING = 0.5
 """Share of the best duals in the duals used for pricing (Wentges 1997). With the program's duals

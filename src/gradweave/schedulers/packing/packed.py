@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.ordering.cuts import (
     Cut,
@@ -25,7 +26,6 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.ready import ready_times
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.simulator.seconds import seconds
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.carriers import Carrier
 from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
 from gradweave.schedulers.packing.tree_program import Tree, pack_trees
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Stage
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 

@@ -5,11 +5,11 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.scale import units_of
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tree_program import STAGES, Tree, TreePacking, TreeProgram
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.ready import ReadyAt
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from gradweave.bounds.scale import are_alike, in_units
 from gradweave.bounds.seconds.least_seconds import LeastSeconds, least_seconds
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.packing.master import Master, relative
 from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tuning import TUNING
 from gradweave.schedules.schedule import Collective, Stage
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.errors import InvalidScheduleError, NoScheduleError, OptionError
 from gradweave.schedulers.flows.even_routes import EvenRoutes
 from gradweave.schedulers.flows.flows import Flows
@@ -19,7 +20,6 @@ from gradweave.schedules.demand import Demand
 from gradweave.schedules.given import as_schedule
 from gradweave.schedules.schedule import DEMAND, Schedule
 from gradweave.simulator.seconds import event_seconds
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

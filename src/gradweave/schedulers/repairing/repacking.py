@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds.seconds.least_seconds import least_seconds
+from gradweave.common.stop import Stop
 from gradweave.schedulers.packing.master import relative
 from gradweave.schedulers.packing.paths import PathCosts
 from gradweave.schedulers.packing.tree_program import Tree, TreeSearch
 from gradweave.schedulers.repairing.known_trees import KnownTree, regrown
 from gradweave.schedules.schedule import Collective
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 HOLDS = (0.0, 10.0)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.repairing.kept import check_start, now_ids
 from gradweave.schedulers.repairing.repaired_plans import most_kept, repaired_plans
@@ -19,7 +20,6 @@ from gradweave.schedulers.trees.grown import GrowthSlots, hops_for, schedule_fro
 from gradweave.schedules.compose import reverse
 from gradweave.schedules.schedule import COPY, Collective, Schedule
 from gradweave.simulator.seconds import seconds
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.schedulers.ordering.lower import earliest_rounds
 from gradweave.schedulers.packing.packed import schedule_with
 from gradweave.schedulers.packing.parts import parts_with
@@ -16,7 +17,6 @@ from gradweave.schedulers.repairing.kept import check_start, kept_of, now_ids
 from gradweave.schedulers.repairing.known_trees import KnownTree, known_trees
 from gradweave.schedulers.repairing.repacking import Repacking, at_old_shares
 from gradweave.schedules.schedule import Collective, Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
 

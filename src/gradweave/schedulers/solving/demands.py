@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gradweave.common.stop import NOBODY, Interrupt, Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.repairing.earlier_plan import EarlierPlan
 from gradweave.schedulers.scheduler import Strategy
@@ -15,7 +16,6 @@ from gradweave.schedules.given import ScheduleLike
 from gradweave.schedules.jobs import Job, demand_of
 from gradweave.schedules.objective import JobObjective
 from gradweave.simulator.runtime import Runtime, runtime_of
-from gradweave.stop import NOBODY, Interrupt, Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 
 

@@ -12,6 +12,7 @@ from gradweave.bounds.demands.demand_bound import demand_bound
 from gradweave.bounds.demands.demand_lengths import DemandLengths
 from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, objective_bound
 from gradweave.bounds.seconds_bound import SecondsBound
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.improving.improve import improved
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Order
@@ -25,7 +26,6 @@ from gradweave.schedules.demand import Demand
 from gradweave.schedules.objective import objective_of
 from gradweave.schedules.schedule import Provenance, Schedule
 from gradweave.simulator.runtime import IDEAL, Runtime
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
 

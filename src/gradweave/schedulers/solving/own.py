@@ -2,6 +2,7 @@
 
 import math
 
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.variants import split
@@ -10,7 +11,6 @@ from gradweave.schedulers.textbook.halving_doubling import HalvingDoubling, Recu
 from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import Algorithm, Runtime
-from gradweave.stop import UNLIMITED
 from gradweave.topology.topology import Topology
 
 ALGORITHMS: dict[str, Scheduler] = {

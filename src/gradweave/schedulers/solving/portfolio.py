@@ -8,6 +8,7 @@ import numpy as np
 
 from gradweave.bounds import Bound
 from gradweave.bounds.scale import has_equal_links, has_equal_ports
+from gradweave.common.stop import Stop
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.schedulers.flows.flows import Flows
 from gradweave.schedulers.greedy.planned import Planned
@@ -37,7 +38,6 @@ from gradweave.schedules.ready import ReadyAt, ready_times
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.simulator.runtime import IDEAL
 from gradweave.simulator.seconds import event_seconds
-from gradweave.stop import Stop
 from gradweave.topology.subnetwork import subnetwork
 from gradweave.topology.symmetry import has_family_symmetry
 from gradweave.topology.topology import Topology

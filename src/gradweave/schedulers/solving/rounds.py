@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
 from gradweave.bounds import Bound, Exhausted
+from gradweave.common.stop import Stop
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import Strategy
 from gradweave.schedulers.solving.portfolio import in_order
@@ -11,9 +13,7 @@ from gradweave.schedulers.solving.solution import Attempt, Solution, bound_for, 
 from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Search
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedules.schedule import Collective, StatedBound
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 
 def solve_for_rounds(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
 from gradweave.bounds.scale import has_equal_links
 from gradweave.bounds.seconds_bound import seconds_bound
+from gradweave.common import clock
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.improving.improve import improved
 from gradweave.schedulers.packing.packed import Packed
@@ -48,7 +49,6 @@ from gradweave.schedules.schedule import (
 )
 from gradweave.simulator import Model, seconds, steps
 from gradweave.simulator.runtime import IDEAL, Runtime
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.groups import nested_groups
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds

@@ -12,7 +12,8 @@ from gradweave.bounds.classes import class_of
 from gradweave.bounds.demands.job_objectives import ObjectiveBound
 from gradweave.bounds.of_schedule import certified_rounds
 from gradweave.bounds.seconds_bound import SecondsBound
-from gradweave.drawn import Drawn
+from gradweave.common.drawn import Drawn
+from gradweave.common.wording import counted
 from gradweave.schedulers.repairing.kept import Kept
 from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy, to_spec
 from gradweave.schedulers.solving.timing import Timing
@@ -21,7 +22,6 @@ from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, format_seconds, format_size
-from gradweave.wording import counted
 
 Stopped = Literal["bound", "time", "tried", "interrupt"]
 """Why a search ended."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
 from gradweave.bounds.scale import has_equal_links
+from gradweave.common.stop import NOBODY, Interrupt, Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.schedulers.repairing.repair import Repair
@@ -27,7 +28,6 @@ from gradweave.schedules.ready import ReadyAt
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.simulator.runtime import IDEAL, Runtime, runtime_of
 from gradweave.simulator.simulation import DEFAULT_BYTES
-from gradweave.stop import NOBODY, Interrupt, Stop
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import as_size
@@ -131,8 +131,8 @@ def solve(
             they have; kept to within a tenth or 0.3 s. The bound and one schedule are always found:
             if time is too short even for them, the first run finishes in its quickest form.
             Compiling loops in the first run on a machine does not count.
-        interrupt: a `gradweave.stop.Interrupt`, with which another thread or a signal handler ends
-            the search; the result is the best schedule found by then.
+        interrupt: a `gradweave.schedulers.Interrupt`, with which another thread or a signal handler
+            ends the search; the result is the best schedule found by then.
         progress: called with a line about each step before it starts.
 
     Returns:

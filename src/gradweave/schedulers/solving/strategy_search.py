@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.common import clock
+from gradweave.common.stop import POLL_S, Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Strategy, to_spec
 from gradweave.schedulers.solving.solution import Attempt, Solution, Stopped
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import POLL_S, Stop
 
 
 class Portfolio(NamedTuple):

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedulers.textbook.places import (
@@ -17,7 +18,6 @@ from gradweave.schedulers.textbook.places import (
 )
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule, Stage
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import Scheduler, Traits
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
-from gradweave.stop import Stop
 from gradweave.topology.groups import members_of_groups
 from gradweave.topology.topology import Integers, Topology
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import cp_sat
+from gradweave.common import cp_sat
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.routes import follow, switch_only_trees
 from gradweave.topology.topology import Topology
 

@@ -5,13 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, from_stage
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import Collective, Provenance, Schedule
 from gradweave.simulator.rounds import schedule_from_rounds
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

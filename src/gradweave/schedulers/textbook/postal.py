@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule, take_rows
 from gradweave.simulator import seconds
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.carriers import TreePair, even_plan
 from gradweave.schedulers.ordering.pieces import Pieces
@@ -12,7 +13,6 @@ from gradweave.schedulers.scheduler import DemandStrategy, check_counts
 from gradweave.schedulers.textbook.postal import tree_by_arrival
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

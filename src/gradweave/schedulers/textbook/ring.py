@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import first_fit
 from gradweave.schedulers.scheduler import SEARCHING, Scheduler, Traits, check_counts
@@ -21,7 +22,6 @@ from gradweave.schedules.schedule import (
     reverse_rows,
     take_rows,
 )
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.groups import members_of_groups
 from gradweave.topology.routes import routes_between
 from gradweave.topology.topology import Topology

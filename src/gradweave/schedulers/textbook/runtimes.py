@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import Stop
 from gradweave.schedulers.carriers import (
     Carrier,
     Relayed,
@@ -23,7 +24,6 @@ from gradweave.schedulers.textbook.double_tree import mirrored, parents
 from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_seconds
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.carriers import Carrier, TreePair, even_plan
 from gradweave.schedulers.demand_tuning import TUNING
 from gradweave.schedulers.ordering.pieces import Pieces
@@ -15,7 +16,6 @@ from gradweave.schedulers.scheduler import DemandStrategy
 from gradweave.schedulers.trees.own_hops import OwnHops, units_of
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import Schedule
-from gradweave.stop import UNLIMITED, Stop
 from gradweave.topology.topology import Integers, Topology
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from gradweave.topology.topology import Integers
 
 

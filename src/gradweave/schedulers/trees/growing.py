@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.stop import UNLIMITED, Stop
+from gradweave.common.stop import UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from gradweave.schedulers.trees.growing_kernel import Growth

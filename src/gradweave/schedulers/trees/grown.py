@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, integers
@@ -15,7 +16,6 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from
 from gradweave.schedulers.trees.growing import Effort, search
 from gradweave.schedulers.trees.steps import steps_allowed
 from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:

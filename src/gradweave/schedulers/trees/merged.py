@@ -4,13 +4,13 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from gradweave.bounds import fixed_trees
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from_stage
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import Collective, Provenance, Schedule
 from gradweave.simulator.rounds import schedule_from_rounds
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 

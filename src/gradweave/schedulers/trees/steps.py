@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import counted
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted
 
 
 def distances(hops: Hops, servers: int) -> NDArray[np.int16]:

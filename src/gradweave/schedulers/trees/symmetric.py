@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds import free_trees
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, integers
@@ -14,7 +15,6 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from
 from gradweave.schedules.columns import narrowest
 from gradweave.schedules.implicit import images
 from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
-from gradweave.stop import Stop
 from gradweave.topology.symmetry import FreeGroup, free_groups
 from gradweave.topology.topology import Topology
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.bounds import throughput
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedulers.problem import hop_table, hops_over, integers
@@ -20,7 +21,6 @@ from gradweave.schedulers.scheduler import (
 )
 from gradweave.schedulers.trees.grown import intake_of
 from gradweave.schedules.schedule import COPY, Collective, Schedule
-from gradweave.stop import Stop
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 import warnings
 from typing import Any, NamedTuple
 
+from gradweave.common.wording import counted, listed
 from gradweave.errors import AssumedWarning, FileError, InputWarning, TopologyError
 from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.formats.host_tree import HostLinks
 from gradweave.topology.topology import MAX_NODES, Link, Topology
 from gradweave.topology.units import format_bandwidth
-from gradweave.wording import counted, listed
 
 
 class Cable(NamedTuple):

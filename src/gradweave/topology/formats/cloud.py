@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradweave.common.wording import counted, listed
 from gradweave.errors import FileError
 from gradweave.topology.formats.host_tree import HostTree, HostTreeBuilder
-from gradweave.wording import counted, listed
 
 _TIER = re.compile(r"fabric\.topograph\.run/tier-([0-9]{1,2})")
 LABELS = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradweave.atomic import atomic_write
+from gradweave.common.atomic import atomic_write
 from gradweave.errors import FileError, GradweaveError, InputWarning
 from gradweave.topology.formats.box import Box
 from gradweave.topology.formats.cables import Cables

@@ -22,10 +22,10 @@ Infinity Fabric hop.
 import re
 from collections.abc import Callable, Sequence
 
+from gradweave.common.wording import counted
 from gradweave.errors import FileError
 from gradweave.topology.formats.box import Box
 from gradweave.topology.formats.gpu_names import SPEEDS, BoxSpeeds, assumed_speeds, named_gpu
-from gradweave.wording import counted
 
 MAX_DEVICES = 512
 """Most GPUs and cards of one matrix."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradweave.common.wording import listed
 from gradweave.errors import InputWarning, SpecError, TopologyError
 from gradweave.topology.capacity import capacities_from_bandwidths
 from gradweave.topology.formats.attributes import (
@@ -28,7 +29,6 @@ from gradweave.topology.units import (
     parse_latency,
     parse_overhead,
 )
-from gradweave.wording import listed
 
 if TYPE_CHECKING:
     import networkx as nx

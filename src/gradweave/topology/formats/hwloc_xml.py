@@ -17,10 +17,10 @@ Source: hwloc's documentation, "Importing and exporting topologies from/to XML f
 import re
 from typing import Any
 
+from gradweave.common.wording import counted
 from gradweave.errors import FileError
 from gradweave.topology.formats.box import Box
 from gradweave.topology.formats.nccl_attributes import cpu_link_mb_per_s
-from gradweave.wording import counted
 
 _UNKNOWN_PCIE = 12_000
 """MB/s of a PCIe link whose speed hwloc could not read: 16 lanes of 8 GT/s, as NCCL assumes."""

@@ -16,11 +16,11 @@ import warnings
 from collections import Counter
 from typing import NamedTuple
 
+from gradweave.common.wording import counted
 from gradweave.errors import FileError, InputWarning
 from gradweave.topology.formats.cables import Cable, Cables
 from gradweave.topology.topology import MAX_NODES
 from gradweave.topology.units import parse_bandwidth
-from gradweave.wording import counted
 
 GBITS_PER_LANE = {
     "SDR": 2.0,

@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
+from gradweave.common.wording import counted, listed
 from gradweave.errors import AssumedWarning, FileError
 from gradweave.topology.formats.box import Box, named_network
 from gradweave.topology.formats.cables import Cable, Cables
 from gradweave.topology.formats.host_tree import HostLinks, HostTree
 from gradweave.topology.formats.readers import Found
 from gradweave.topology.topology import Link, Topology
-from gradweave.wording import counted, listed
 
 MOST_NODES = 1 << 17
 """Most nodes of a joined network: of some thousand hosts, in minutes."""

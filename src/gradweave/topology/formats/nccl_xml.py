@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from gradweave.common.wording import counted, listed
 from gradweave.errors import FileError
 from gradweave.topology.formats.box import Box
 from gradweave.topology.formats.nccl_attributes import (
@@ -27,7 +28,6 @@ from gradweave.topology.formats.nccl_attributes import (
     pcie_mb_per_s,
 )
 from gradweave.topology.topology import Topology
-from gradweave.wording import counted, listed
 
 _LSTOPO = re.compile(
     rb'^[^<]{0,9}(?:<\?xml[^>]{0,200}\?>\s*)?<!DOCTYPE topology SYSTEM "hwloc2?\.dtd">'

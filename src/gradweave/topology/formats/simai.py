@@ -13,10 +13,10 @@ unlikely in an edge list.
 import re
 from typing import Any
 
+from gradweave.common.wording import counted
 from gradweave.errors import FileError
 from gradweave.topology.formats.graph import from_networkx
 from gradweave.topology.topology import MAX_NODES, Topology
-from gradweave.wording import counted
 
 _NUMBER = "[0-9]{1,9}"
 _HEADER = re.compile(rf"({_NUMBER})(?:\s+{_NUMBER}\s+({_NUMBER}))?\s+({_NUMBER})\s+({_NUMBER})")

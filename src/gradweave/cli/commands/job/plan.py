@@ -13,9 +13,10 @@ from gradweave.cli.meshes import mesh_axes
 from gradweave.cli.options import json_option, positive
 from gradweave.cli.sizes import sizes_option
 from gradweave.cli.solving import CollectiveType
+from gradweave.common.lazy import require
+from gradweave.common.wording import counted
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.execute.program import is_own
-from gradweave.lazy import require
 from gradweave.ranks.mesh import Mesh
 from gradweave.schedulers.solving.own import own_schedule
 from gradweave.schedules.demand import NAMES as NAMES_OF_COLLECTIVES
@@ -25,7 +26,6 @@ from gradweave.schedules.ready import planned_ready_times
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import NAMES, runtime_of
 from gradweave.topology.units import format_seconds, format_size
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.torch.calls import Planned

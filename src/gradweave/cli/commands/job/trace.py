@@ -8,11 +8,11 @@ from gradweave.cli.console import Progress, print_json, print_lines, warn
 from gradweave.cli.groups import command
 from gradweave.cli.jobs import address_of, is_address, quiet_torch
 from gradweave.cli.options import json_option, writable
+from gradweave.common.lazy import require
+from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.recorded import RecordedRank, read_recorded
 from gradweave.export.collectives import save_recorded
-from gradweave.lazy import require
-from gradweave.wording import counted, listed
 
 
 @command(examples=["node1:29500 --output job.pftrace"])

@@ -13,11 +13,11 @@ from gradweave.cli.console import Progress, note, print_json, print_lines, print
 from gradweave.cli.groups import command
 from gradweave.cli.jobs import address_of, quiet_torch
 from gradweave.cli.options import json_option, positive, writable
+from gradweave.common.lazy import require
+from gradweave.common.wording import counted
 from gradweave.errors import RunError
-from gradweave.lazy import require
 from gradweave.report.watch_page import Table, write_watch_page
 from gradweave.topology.units import format_rate
-from gradweave.wording import counted
 
 if TYPE_CHECKING:
     from gradweave.torch.view import JobView

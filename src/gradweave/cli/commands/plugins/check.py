@@ -8,9 +8,9 @@ import click
 from gradweave.cli.console import Progress, print_json, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option
+from gradweave.common.wording import counted
 from gradweave.conformance import Finding, conform
 from gradweave.errors import ANSWER_IS_NO
-from gradweave.wording import counted
 
 
 @command(examples=["my_package:MyScheduler"])

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from gradweave import plugins
 from gradweave.cli.groups import command
 from gradweave.cli.listing import Entry, print_listing, summary_of, with_plugins
 from gradweave.cli.options import json_option
+from gradweave.common import plugins
 
 WHAT = ("schedulers", "environments", "algorithms")
 

@@ -9,6 +9,7 @@ from gradweave.cli.console import Progress, print_json, print_lines, print_table
 from gradweave.cli.groups import command
 from gradweave.cli.options import SizeType, json_option, positive, seed_option, writable
 from gradweave.cli.solving import ended_by_ctrl_c
+from gradweave.common.wording import counted
 from gradweave.design.candidates import MOST_SERVERS
 from gradweave.design.search import TIME_LIMIT_S, Design, Proposal
 from gradweave.design.search import design as compare
@@ -24,7 +25,6 @@ from gradweave.topology.units import (
     parse_latency,
     parse_overhead,
 )
-from gradweave.wording import counted
 
 
 @command(examples=["16 4 1MB", "64 6 25MB --bandwidth 400Gbit/s --output best.json"])

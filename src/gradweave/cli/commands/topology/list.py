@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from gradweave import plugins
 from gradweave.cli.groups import command
 from gradweave.cli.listing import Entry, print_listing, with_plugins
 from gradweave.cli.options import json_option
+from gradweave.common import plugins
 
 
 @command("list", examples=["--json"])

@@ -17,6 +17,7 @@ from gradweave.cli.console import (
 )
 from gradweave.cli.groups import command
 from gradweave.cli.options import json_option, positive, writable
+from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
 from gradweave.probe.launch import (
@@ -32,7 +33,6 @@ from gradweave.processes.launchers import rank_given
 from gradweave.topology.formats.files import read
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds
-from gradweave.wording import counted
 
 _MOST_SHOWN = 24
 

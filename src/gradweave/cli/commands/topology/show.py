@@ -23,6 +23,7 @@ from gradweave.cli.options import (
     writable,
 )
 from gradweave.cli.sizes import size_option
+from gradweave.common.wording import counted
 from gradweave.errors import AssumedWarning, InputWarning
 from gradweave.topology.formats.files import find_all, save, together
 from gradweave.topology.formats.host_tree import HostLinks, HostTree
@@ -33,7 +34,6 @@ from gradweave.topology.routes import hop_distances
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth, format_seconds, format_size
-from gradweave.wording import counted
 
 _MOST_KINDS = 12
 """Kinds of links that are printed; JSON has all."""

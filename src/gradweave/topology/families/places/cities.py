@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import TopologyError
 from gradweave.topology.families.family import check_size, integer
 from gradweave.topology.topology import Link, Topology

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from gradweave import clock
-from gradweave.stop import NOBODY, UNLIMITED, Stop
+from gradweave.common import clock
+from gradweave.common.stop import NOBODY, UNLIMITED, Stop
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from gradweave.stop import POLL_S, UNLIMITED, Stop
+from gradweave.common.stop import POLL_S, UNLIMITED, Stop
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import gradweave as gw
-from gradweave import lazy
+from gradweave.common import lazy
 from gradweave.errors import MissingExtraError, OptionError
 from tests.patience import PATIENCE_S
 
@@ -59,6 +59,22 @@ def test_parts_are_found_from_the_package_and_loaded_late():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
 
 
+@pytest.fixture
+def modules_as_before():
+    """Afterwards, packages have the modules again that they had, not those loaded in between."""
+    before = {name: one for name, one in sys.modules.items() if name.startswith("gradweave")}
+    inside = {name: dict(vars(one)) for name, one in before.items()}
+    yield
+    for name in [one for one in sys.modules if one.startswith("gradweave") and one not in before]:
+        del sys.modules[name]
+    for name, module in before.items():
+        sys.modules[name] = module
+        package, _, last = name.rpartition(".")
+        if last in inside.get(package, {}):
+            setattr(before[package], last, inside[package][last])
+
+
+@pytest.mark.usefixtures("modules_as_before")
 @pytest.mark.parametrize(
     ("package", "name", "module", "extra"),
     [
@@ -103,7 +119,7 @@ def test_a_board_is_written_without_torch(tmp_path: Path):
     """In a process of its own: here another test may have imported torch."""
     pytest.importorskip("tensorboardX")
     program = (
-        "import sys; from pathlib import Path; from gradweave import lazy; "
+        "import sys; from pathlib import Path; from gradweave.common import lazy; "
         "from gradweave.training.curves import Curves; board = Curves(Path(sys.argv[1]), 1); "
         "board.add_scalar('return', 1.0, 3); board.close(); assert 'torch' not in sys.modules; "
         "assert not lazy.is_there('torch') or __import__('torch')"
@@ -128,7 +144,7 @@ def test_without_torch_nobody_downloads_it(extra):
 
 def test_mpi4py_comes_by_its_own_extra_alone():
     """Without MPI, mpi4py fails in every program that looks for it."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
 
     def packages(extra: str) -> set[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from gradweave import clock
+from gradweave.common import clock
 
 with clock.paused():
     import numba
@@ -46,7 +46,7 @@ def kernel(
     Compiled code is cached in the first writable directory of these: the directory in the
     environment variable ``NUMBA_CACHE_DIR``, that of the function's file, and the user's cache
     directory. If none is writable, each run compiles it, with one `NotKeptWarning`.
-    `gradweave.clock` is paused during compilation.
+    `gradweave.common.clock` is paused during compilation.
 
     Args:
         function: a function of integers, floats, arrays and named tuples of these.

@@ -5,7 +5,7 @@ import types
 import pytest
 
 import gradweave as gw
-from gradweave import clock
+from gradweave.common import clock
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from gradweave.checks import did_you_mean
+from gradweave.common.checks import did_you_mean
 from gradweave.errors import SpecError
 
 UNNAMED = ""

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import clock
+from gradweave.common import clock
 
 Why = Literal["", "target", "time", "flag"]
 """Why a search ends; empty while it goes on."""

@@ -8,7 +8,7 @@ pytest.importorskip("safetensors")
 
 import jax
 
-from gradweave import arrays, pytrees
+from gradweave.common import arrays, pytrees
 from gradweave.errors import FileError
 
 TREE = {"weight": np.arange(6.0, dtype=np.float32).reshape(2, 3), "key": jax.random.key(3)}

@@ -1,6 +1,6 @@
 """Automatic drawings in notebooks for objects that are a cell's value."""
 
-from gradweave.lazy import LazyModule
+from gradweave.common.lazy import LazyModule
 
 _NOTEBOOK = LazyModule("gradweave.report.notebook")
 """The module that draws. It imports the modules of drawn objects, so it is loaded on first use."""

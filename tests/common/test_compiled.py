@@ -18,7 +18,7 @@ from numba.core.errors import NumbaError
 from numpy.typing import NDArray
 
 import gradweave as gw
-from gradweave import clock, compiled
+from gradweave.common import clock, compiled
 from tests.patience import PATIENCE_S
 
 SOURCES = sorted(Path(gw.__file__).parent.rglob("*.py"))
@@ -59,7 +59,7 @@ def test_what_an_earlier_version_kept_is_compiled_again(tmp_path):
     module = tmp_path / "earlier.py"
     text = """
 from typing import NamedTuple
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 
 class Numbers(NamedTuple):
     first: int
@@ -91,7 +91,7 @@ def test_what_another_file_changes_is_compiled_again(tmp_path):
     package = tmp_path / "loops"
     package.mkdir()
     (package / "outer.py").write_text("""
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 from loops import table
 from loops.inside import one_more
 from loops.numbers import HALF
@@ -104,7 +104,7 @@ print(answer(2), sum(answer.stats.cache_hits.values()))
 """)
     more = "\n".join(
         [
-            "from gradweave.compiled import kernel",
+            "from gradweave.common.compiled import kernel",
             "@kernel(inner=True)",
             "def one_more(number):",
             "    return number",
@@ -141,7 +141,7 @@ def test_processes_side_by_side_compile_a_loop_once(tmp_path):
 import sys, time
 from pathlib import Path
 from typing import NamedTuple
-from gradweave.compiled import kernel
+from gradweave.common.compiled import kernel
 
 @kernel
 def triple(number):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave import arrays
+from gradweave.common import arrays
 from gradweave.errors import FileError
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ PROGRAM = """
 import os, signal, threading
 import numpy as np
 from ortools.sat.python import cp_model
-from gradweave import cp_sat
-from gradweave.stop import Stop
+from gradweave.common import cp_sat
+from gradweave.common.stop import Stop
 
 def holes(count):
     model = cp_model.CpModel()
