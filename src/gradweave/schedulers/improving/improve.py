@@ -134,9 +134,8 @@ class Steps:
         """Without some of the smallest pieces, if the others take less time; else as it is."""
         size, best = state.size, state
         most = TUNING.fewer * len(size) * self._rng.random() ** 2
-        key = size * self._rng.uniform(1 - TUNING.jitter, 1 + TUNING.jitter, len(size))
         left_out = np.zeros(len(size), np.bool_)
-        left_out[np.argsort(key, kind="stable")[: max(1, int(most))]] = True
+        left_out[self.leave_first(state)[: max(1, int(most))]] = True
         graph, size = _without(state.graph, size, left_out)
         if len(size) == len(best.size):
             return best
@@ -147,6 +146,11 @@ class Steps:
             if state.seconds > promising * best.seconds or self._stop.reached(best.seconds):
                 break
         return best
+
+    def leave_first(self, state: _State) -> NDArray[np.int64]:
+        """[P] the pieces in the order in which to leave them out: roughly by size."""
+        jitter = self._rng.uniform(1 - TUNING.jitter, 1 + TUNING.jitter, len(state.size))
+        return np.argsort(state.size * jitter, kind="stable")
 
 
 class _Replay:
