@@ -1,4 +1,4 @@
-"""Which pieces the improvement should leave out: the smallest, any, by chains of waiting, or learned.
+"""Which pieces the improvement leaves out: the smallest, any, by chains of waiting, or learned.
 
     taskset -c 0 python benchmarks/experiments/fewer_pieces.py [--resume]
 
