@@ -49,7 +49,7 @@ class Attempt:
     overlapped: bool = False
     """Whether the stages of that variant overlap."""
     improved: bool = False
-    """Whether its order, sizes of pieces or both were improved afterwards."""
+    """Whether its order, or the sizes or number of its pieces, were improved afterwards."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Candidate:
     changed: bool = False
     """Whether the schedule was changed after its strategy verified it."""
     improved: bool = False
-    """Whether order and sizes are no longer the strategy's (`gradweave.schedulers.improving`)."""
+    """Whether order and pieces are no longer the strategy's (`gradweave.schedulers.improving`)."""
     job_seconds: NDArray[np.float64] = dataclasses.field(default_factory=lambda: np.empty(0))
     """[jobs] when each job ends on the runtime."""
     place: tuple[int, ...] = ()
