@@ -35,7 +35,7 @@ def improved(
     after some turns without a gain it begins at the best schedule. Pieces with hardly any bytes are
     dropped.
 
-    Each turn ends with larger steps, until one gains: some of the smallest pieces are left out of
+    Turns after the first end with larger steps, until one gains: some of the smallest pieces are left out of
     the best schedule, and sizes and an order for the others chosen in a few rough turns. Messages
     that are saved leave their overhead to bytes.
 
@@ -56,7 +56,7 @@ def improved(
     search = Steps(gradient_bytes, ready_at_s, np.random.default_rng(seed), stop)
     state = best = search.read(schedule)
     idle = 0
-    for _ in itertools.count() if turns is None else range(turns):
+    for turn in itertools.count() if turns is None else range(turns):
         before_s = best.seconds
         for step in (search.with_other_sizes, search.in_other_order):
             state = step(state)
@@ -68,7 +68,7 @@ def improved(
         idle = 0 if best.seconds < before_s * (1 - TUNING.least_gain) else idle + 1
         if idle and idle % TUNING.return_after == 0:
             state = best
-        for _ in range(TUNING.attempts):
+        for _ in range(TUNING.attempts if turn >= TUNING.turns_before else 0):
             fewer = search.with_fewer_pieces(best)
             gained = fewer.seconds < best.seconds
             if gained:

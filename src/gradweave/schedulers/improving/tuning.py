@@ -27,6 +27,9 @@ class Tuning:
     """Turns without a gain after which it returns to the best schedule."""
 
     # Fewer pieces
+    turns_before: int = 2
+    """Turns without such steps: where several schedules are improved before one is chosen, they
+    would take time from what is chosen."""
     attempts: int = 4
     """Most steps with fewer pieces in a turn."""
     fewer: float = 0.2
