@@ -35,9 +35,9 @@ from unequal_networks import unequal_network
 from unfinished import Unfinished
 
 import gradweave as gw
+from gradweave.common.stop import Stop
 from gradweave.schedulers.improving.improve import Steps, improved
 from gradweave.simulator import seconds
-from gradweave.stop import Stop
 
 NAME = "fewer_pieces"
 SIZE = 25e6
