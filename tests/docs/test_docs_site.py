@@ -1,6 +1,7 @@
 """The site: its build is strict and heard, and examples of docstrings are shown as code."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,10 @@ def test_the_layout_names_every_package():
         folder = f"| `{init.parent.relative_to(sources)}/` | "
         row = filled.partition(folder)[2].partition("\n")[0]
         assert row.removesuffix("|").strip(), f"{folder} is missing, or has no docstring"
+    purposes = text.partition("| to | look in |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", purposes)
+    tops = {path.stem for path in sources.glob("*") if not path.name.startswith((".", "_"))}
+    assert sorted(named) == sorted(tops - {"py"}), "each package serves one purpose"
 
 
 def test_examples_of_docstrings_are_fenced():

@@ -35,9 +35,9 @@ def improved(
     after some turns without a gain it begins at the best schedule. Pieces with hardly any bytes are
     dropped.
 
-    Turns after the first end with larger steps, until one gains: some of the smallest pieces are left out of
-    the best schedule, and sizes and an order for the others chosen in a few rough turns. Messages
-    that are saved leave their overhead to bytes.
+    From the third turn on, each ends with larger steps, until one gains: some of the smallest
+    pieces are left out of the best schedule, and sizes and an order for the others chosen in a few
+    rough turns. Messages that are saved leave their overhead to bytes.
 
     Args:
         schedule: a valid schedule.
