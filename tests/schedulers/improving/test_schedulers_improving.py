@@ -12,6 +12,8 @@ from gradweave.schedulers import Packed, Planned, RecursiveDoubling, Ring
 from gradweave.schedulers.improving.improve import _without, improved
 from gradweave.schedulers.improving.sizes import CriticalChains, resized
 from gradweave.schedulers.improving.transfer_graph import TransferGraph
+from gradweave.schedulers.solving.seconds import Seconds
+from gradweave.schedulers.solving.strategy_search import Candidate
 from gradweave.schedules import Job
 from gradweave.simulator import seconds
 from gradweave.simulator.traffic import piece_bytes
@@ -155,6 +157,15 @@ def test_relays_get_a_copy_before_they_add_to_it():
 def test_exchanged_sums_are_left_alone():
     schedule = RecursiveDoubling().schedule(unequal("hypercube:3"), seed=0)
     assert not list(improved(schedule, SIZE, seed=0, stop=UNLIMITED, turns=1))
+
+
+def test_time_is_spent_on_schedules_that_can_improve():
+    """Exchanges may be fastest before; nothing would be gained in all the time left."""
+    network = unequal("hypercube:3")
+    goal = Seconds(network, "all_reduce", SIZE, np.zeros(8))
+    for scheduler, can in ((RecursiveDoubling(), False), (Packed(gradient_bytes=SIZE), True)):
+        schedule = scheduler.schedule(network, seed=0)
+        assert goal.improvable(Candidate(schedule, scheduler, 1.0, schedule)) == can
 
 
 def test_late_servers_only_get_other_sizes():

@@ -19,6 +19,11 @@ from gradweave.simulator.seconds import first_links, overheads, rates, transfer_
 from gradweave.simulator.traffic import piece_bytes
 
 
+def sums_at_roots(schedule: Schedule) -> bool:
+    """Whether each piece is summed at one root: exchanged sums are not carried by trees."""
+    return SUMS_MEET_ANYWHERE not in liberties_of(schedule)
+
+
 def improved(
     schedule: Schedule,
     gradient_bytes: float | None,
@@ -48,10 +53,9 @@ def improved(
         turns: most turns; until the stop is reached, if not given.
 
     Yields:
-        Each schedule that is faster than all before it; no schedule if roots pass on unfinished
-        sums.
+        Each schedule that is faster than all before it; none without `sums_at_roots`.
     """
-    if SUMS_MEET_ANYWHERE in liberties_of(schedule):
+    if not sums_at_roots(schedule):
         return
     search = Steps(gradient_bytes, ready_at_s, np.random.default_rng(seed), stop)
     state = best = search.read(schedule)

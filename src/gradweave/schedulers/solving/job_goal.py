@@ -14,7 +14,7 @@ from gradweave.bounds.demands.job_objectives import Machine, ObjectiveBound, obj
 from gradweave.bounds.seconds_bound import SecondsBound
 from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError
-from gradweave.schedulers.improving.improve import improved
+from gradweave.schedulers.improving.improve import improved, sums_at_roots
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Order
 from gradweave.schedulers.ordering.job_orders import job_orders, neighbours, suited_order
 from gradweave.schedulers.packing.joint import Joint
@@ -143,7 +143,7 @@ class JobGoal(Goal):
 
     def improvable(self, found: Candidate) -> bool:
         """Whether the plan's end is what counts, which is all that `improved` shortens."""
-        return self.objective.name == "makespan"
+        return self.objective.name == "makespan" and sums_at_roots(found.schedule)
 
     def improvements(
         self, start: Candidate, seed: int, stop: Stop, turns: int | None

@@ -15,7 +15,7 @@ from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.common import clock
 from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError, OptionError
-from gradweave.schedulers.improving.improve import improved
+from gradweave.schedulers.improving.improve import improved, sums_at_roots
 from gradweave.schedulers.packing.packed import Packed
 from gradweave.schedulers.repairing.repair import Repair
 from gradweave.schedulers.repairing.repaired_plans import RepairedPlan, most_kept, repaired_plans
@@ -337,7 +337,8 @@ class Seconds(Goal):
 
     def improvable(self, found: Candidate) -> bool:
         """Whether pieces may get other sizes: if all links are alike, equal pieces stay equal."""
-        return found.scheduler.traits.own_pieces or not self.equal_links
+        others = found.scheduler.traits.own_pieces or not self.equal_links
+        return others and sums_at_roots(found.schedule)
 
     def improvements(
         self, start: Candidate, seed: int, stop: Stop, turns: int | None
