@@ -10,6 +10,7 @@ from scipy.sparse import lil_array
 import gradweave as gw
 from gradweave.bounds import Bound, DemandLengths, SecondsBound
 from gradweave.bounds.prices import Unit
+from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.flows.concurrent_flow import ConcurrentFlow, concurrent_flow
 from gradweave.schedulers.flows.messages import Messages
@@ -178,7 +179,7 @@ def test_another_plan_goes_on_from_the_last_one() -> None:
 
 
 def test_it_ends_when_it_must_and_servers_out_of_reach_are_named() -> None:
-    flow = concurrent_flow(all_to_all("mesh:6x4"), stop=gw.stop.Stop.after(0.0))
+    flow = concurrent_flow(all_to_all("mesh:6x4"), stop=Stop.after(0.0))
     checked(flow)
     assert flow.gap > 1e-3
     ring = gw.topology.ring(4)
