@@ -179,3 +179,20 @@ def test_without_time_or_bytes_there_is_no_bound_by_slots():
     assert time_expanded(from_spec("star:4"), 1e6, time_limit=1e-9) is None
     assert time_expanded(pair(), 0.0) is None
     assert seconds_bound(pair(), "all_reduce", 0.0).with_slots(4).kind != "latency and bytes"
+
+
+def test_a_switch_with_a_late_link_is_no_bound_above_a_schedule():
+    """10 kB in thirds takes 6.667 us, two messages on each link; the late link is not used."""
+    ends = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
+    both = sorted([*ends, *((b, a) for a, b in ends)])
+    network = gw.Topology(
+        name="late link",
+        is_server=np.array([False, True, True, False, True]),
+        source=np.array([a for a, _ in both]),
+        target=np.array([b for _, b in both]),
+        bandwidth_bytes_per_s=np.full(16, 1e9),
+        latency_s=np.array([1e-6 * (pair == (2, 3)) for pair in both]),
+        capacity=np.ones(16, np.int64),
+    )
+    for slots in (2, 8):
+        assert gw.bounds.time_expanded(network, 1e4, slots=slots).seconds <= 20e-6 / 3
