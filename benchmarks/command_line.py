@@ -64,7 +64,7 @@ def each_alone(
         networks: the networks that are recorded.
 
     Returns:
-        The rows of all networks; None in the new processes, or if arguments name some networks.
+        The rows of all networks, or None in the new processes and if arguments name networks.
     """
     parser.add_argument("networks", nargs="*", help="only these, not recorded")
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Which pieces the improvement leaves out: the smallest, any, by chains of waiting, or learned.
+"""Rules for the pieces that the improvement leaves out: by size, at random, by chains, learned.
 
     taskset -c 0 python benchmarks/experiments/fewer_pieces.py [--resume]
 

@@ -1,1 +1,1 @@
-"""What every package uses: clocks and stops, checks, arrays in files, plugins, compiled loops."""
+"""Shared by all packages: clocks and stops, checks, arrays in files, plugins, compiled loops."""

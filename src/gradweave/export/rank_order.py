@@ -41,7 +41,7 @@ def to_rank_order(
     addresses; a warning names them. ``kubernetes``: a ConfigMap with the rank of each node, for
     pods that read theirs instead of their index. Controllers set the labels of pods
     ``batch.kubernetes.io/job-completion-index`` and ``apps.kubernetes.io/pod-index`` before nodes
-    are chosen, and Kueue gives indices to nodes in an order of its own.
+    are chosen, and Kueue assigns indices to nodes in another order.
 
     Args:
         topology: the network.

@@ -166,7 +166,7 @@ def _with_costs(
     schedules: Sequence[Schedule],
     times: Sequence[CalibrationTime],
 ) -> Runtime:
-    """The runtime with the costs that times of schedules and of its own all-reduce show."""
+    """The runtime with costs fitted to the times of schedules and of the runtime's all-reduce."""
     timed = [each for each in times if each.schedule != NATIVE]
     native = [each for each in times if each.schedule == NATIVE]
     return dataclasses.replace(
@@ -203,7 +203,7 @@ def _fitted_once(
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model()
-    separable = len(schedules) > 1  # one alone does not show what its messages do not cost
+    separable = len(schedules) > 1  # one schedule alone cannot separate the start from messages
     start = model.add_variable(lb=0.0, ub=math.inf if separable else 0.0)
     rises = [model.add_variable(lb=0.0) for _ in sizes]
     errors = []

@@ -308,4 +308,4 @@ LIBRARIES: dict[str, Library] = {
     "ucc": Library("ucc", "mpi", _UCC, _ucc_default),
     "oneccl": Library("oneccl", "mpi", _ONECCL, _unknown),
 }
-"""The libraries for which tables are algorithms."""
+"""The libraries that have tables of algorithms."""

@@ -1,4 +1,4 @@
-"""What the bandwidths of nccl-tests say, next to a network's links and its lower bounds."""
+"""Explains the bandwidths of nccl-tests, next to a network's links and lower bounds."""
 
 import dataclasses
 from typing import Any, cast

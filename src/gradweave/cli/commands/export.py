@@ -162,7 +162,7 @@ _ASTRA_SIM = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 def _use_lines(
     format_: str, schedule: Schedule, output: Path, given: dict[str, Any]
 ) -> tuple[str, ...]:
-    """Who reads the file, where that is not plain from its format."""
+    """Lines that say which programs read the file, for formats with restrictions."""
     if format_ == "msccl-xml":
         return (
             "read by MSCCL and by RCCL before 2.28.3; RCCL from 2.28.3 (ROCm 7.13) on ignores it "

@@ -135,7 +135,7 @@ class Steps:
         return self.read(state.graph.reordered(start, state.size))
 
     def with_fewer_pieces(self, state: _State) -> _State:
-        """Without some of the smallest pieces, if the others take less time; else as it is."""
+        """The schedule without some small pieces, or the same schedule if that takes longer."""
         size, best = state.size, state
         most = TUNING.fewer * len(size) * self._rng.random() ** 2
         left_out = np.zeros(len(size), np.bool_)
@@ -152,7 +152,7 @@ class Steps:
         return best
 
     def leave_first(self, state: _State) -> NDArray[np.int64]:
-        """[P] the pieces in the order in which to leave them out: roughly by size."""
+        """[P] pieces in the order in which they are left out: by size times a random factor."""
         jitter = self._rng.uniform(1 - TUNING.jitter, 1 + TUNING.jitter, len(state.size))
         return np.argsort(state.size * jitter, kind="stable")
 
@@ -286,10 +286,9 @@ def _without(
         left_out: [P] the pieces to leave out; a group that would have none left keeps its own.
     """
     kept = np.bincount(graph.group, np.where(left_out, 0.0, size))
-    left_out &= kept[graph.group] > 0
+    left_out = left_out & (kept[graph.group] > 0)
     if not left_out.any():
         return graph, size
     whole = np.bincount(graph.group, size)
-    kept = np.bincount(graph.group, np.where(left_out, 0.0, size))
     scale = np.divide(whole, kept, out=np.ones(len(whole)), where=kept > 0)
     return graph.without(left_out), (size * scale[graph.group])[~left_out]

@@ -28,14 +28,14 @@ class Tuning:
 
     # Fewer pieces
     turns_before: int = 2
-    """Turns without such steps: where several schedules are improved before one is chosen, they
-    would take time from what is chosen."""
+    """Turns before the first such step: the search compares several schedules after so many turns,
+    and these steps pay only for the schedule that it chooses."""
     attempts: int = 4
     """Most steps with fewer pieces in a turn."""
     fewer: float = 0.2
-    """Largest part of the pieces that a step leaves out."""
+    """Largest share of the pieces that a step leaves out."""
     jitter: float = 0.5
-    """How far, relative to its size, chance moves a piece among those by size."""
+    """Pieces are sorted by size times a random factor between 1 − `jitter` and 1 + `jitter`."""
     promising: tuple[float, ...] = (1.02, 1.01, 1.0)
     """Multiple of the best time up to which fewer pieces are worth another turn, turn by turn."""
     rough_reach: float = 0.05

@@ -1,4 +1,4 @@
-"""``gradweave topology explain``: what times by nccl-tests say about a network."""
+"""``gradweave topology explain``: times measured by nccl-tests, compared with a network."""
 
 from pathlib import Path
 from typing import Any
