@@ -38,7 +38,7 @@ from gradweave.simulator.runtime import Costs, Runtime
 RATE = 400.0
 """Mbit/s of a host's link: eight processes on two cores keep such links busy."""
 SIZES = (8, 8 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
-BUDGET_S = 1.5
+BUDGET_S = 4.0
 """Seconds for the runs of one collective and size, both contenders together."""
 LEAST, MOST = 2, 40
 """Runs of each contender."""
@@ -47,8 +47,6 @@ CALL_S = 0.02
 ROUNDS = 2
 """Runs of MPICH with and without the table, each."""
 PROCESSORS = 2
-GAIN = 0.15
-"""Part of the default's predicted time from which an algorithm is tried here."""
 SEED = 0
 
 PROGRAM = """
@@ -238,7 +236,7 @@ def measure(library: str, name: str, venv: Path | None, kept: Unfinished) -> Non
         server_commands(lab, [])  # makes the network forward
         cost_s = known[0]["message_s"] if known else message_cost_s(lab, library, venv)
         runtime = Runtime("lab", processors=PROCESSORS, executor=Costs((8.0,), (cost_s,)))
-        table = predict_table(topology, library, runtime=runtime, gain=GAIN)
+        table = predict_table(topology, library, runtime=runtime)
         about = {"library": library, "network": topology.name, "message_s": cost_s}
         for size in sizes:
             load = os.getloadavg()[0]
