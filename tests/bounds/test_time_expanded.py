@@ -181,18 +181,32 @@ def test_without_time_or_bytes_there_is_no_bound_by_slots():
     assert seconds_bound(pair(), "all_reduce", 0.0).with_slots(4).kind != "latency and bytes"
 
 
-def test_a_switch_with_a_late_link_is_no_bound_above_a_schedule():
-    """10 kB in thirds takes 6.667 us, two messages on each link; the late link is not used."""
-    ends = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
-    both = sorted([*ends, *((b, a) for a, b in ends)])
-    network = gw.Topology(
-        name="late link",
-        is_server=np.array([False, True, True, False, True]),
-        source=np.array([a for a, _ in both]),
-        target=np.array([b for _, b in both]),
-        bandwidth_bytes_per_s=np.full(16, 1e9),
-        latency_s=np.array([1e-6 * (pair == (2, 3)) for pair in both]),
-        capacity=np.ones(16, np.int64),
-    )
+def test_numbers_of_nodes_change_nothing():
+    """Servers behind a switch of two latencies: the bound as with servers first, and valid.
+
+    10 kB in thirds takes 6.667 us, two messages on each link; the late link is not used.
+    """
+    links = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
+
+    def numbered(new: list[int]) -> Topology:
+        links_there = [(new[a], new[b]) for a, b in links]
+        ends = sorted([*links_there, *((b, a) for a, b in links_there)])
+        server = np.zeros(5, bool)
+        server[[new[1], new[2], new[4]]] = True
+        return gw.Topology(
+            name="late link",
+            is_server=server,
+            source=np.array([a for a, _ in ends]),
+            target=np.array([b for _, b in ends]),
+            bandwidth_bytes_per_s=np.full(16, 1e9),
+            latency_s=np.array([1e-6 * (pair == (new[2], new[3])) for pair in ends]),
+            capacity=np.ones(16, np.int64),
+        )
+
     for slots in (2, 8):
-        assert gw.bounds.time_expanded(network, 1e4, slots=slots).seconds <= 20e-6 / 3
+        switch_first, servers_first = (
+            bounded(numbered(new), 1e4, slots=slots).seconds
+            for new in ([0, 1, 2, 3, 4], [4, 0, 1, 3, 2])
+        )
+        assert switch_first == pytest.approx(servers_first, rel=1e-3)
+        assert switch_first <= 20e-6 / 3

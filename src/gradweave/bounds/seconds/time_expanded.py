@@ -25,7 +25,7 @@ from gradweave.bounds.seconds.least_seconds import (
     least_seconds,
 )
 from gradweave.bounds.seconds.time_expanded_program import Program, StateOrbits
-from gradweave.bounds.seconds.time_slots import MAX_CLASSES, SlottedTime, arcs_of
+from gradweave.bounds.seconds.time_slots import SlottedTime, arcs_of
 from gradweave.common.stop import Stop
 from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
@@ -285,8 +285,7 @@ class _Programs:
         self.stages: tuple[Collective, ...] = (collective,)
         if collective == "all_reduce":
             self.stages = ("reduce_scatter", "all_gather")
-        # Several latencies at a switch gave an all-reduce a bound above a schedule's time.
-        self.arcs = arcs_of(topology, 1 if collective == "all_reduce" else MAX_CLASSES)
+        self.arcs = arcs_of(topology)
         group = np.arange(topology.num_nodes, dtype=np.int32)[None]
         if shares is None or len(set(shares)) == 1:
             free = next(free_groups(topology), None)

@@ -98,8 +98,7 @@ class Program:
         arcs = self.slots.arcs_in(stage)
         free = np.zeros((self.slots.count, len(arcs.link), 1), np.int64)
         free = np.where(self.slots.possible[:, :, None], free, NEVER)
-        servers = self.slots.topology.servers
-        least = cheapest(arcs, self.slots.delay, np.repeat(free, len(servers), 2), servers)
+        least = cheapest(arcs, self.slots.delay, np.repeat(free, len(arcs.servers), 2))
         reached = least < NEVER
         return np.where(reached.any(axis=0), reached.argmax(axis=0), self.slots.count)
 
@@ -127,7 +126,7 @@ class Program:
     def _add_turns(self) -> None:
         """[K, orbits of servers] bytes that the roots have summed and copy from a slot on."""
         slots, orbits = self.slots, self.orbits
-        servers, count = slots.topology.servers, slots.count
+        servers, count = slots.arcs.servers, slots.count
         self.earliest = [self._earliest(stage) for stage in slots.stages]
         slot = np.arange(count)[:, None]
         possible = np.ones((count, len(servers)), bool)
@@ -160,7 +159,7 @@ class Program:
         slot = np.arange(count)[:, None, None]
         left = earliest[arcs.tail][:, self.first]
         useful = (slot >= left) & (slot + delay[:, None] <= last[arcs.head][:, None])
-        useful &= arcs.head[:, None] != topology.servers[self.first]
+        useful &= arcs.head[:, None] != arcs.servers[self.first]
         flow = self._new_columns(useful)
         carried = np.zeros((count, arc_orbits), bool)
         slot_used, arc_used = np.nonzero(useful.any(axis=2))
@@ -195,7 +194,7 @@ class Program:
         Slots are counted in the stage's direction of time.
         """
         slots, count = self.slots, self.slots.count
-        servers = slots.topology.servers
+        servers = slots.arcs.servers
         stage = slots.stages[number]
         turns = self.turn[:, self.orbits.servers] >= 0
         if stage == "all_gather":
@@ -212,7 +211,7 @@ class Program:
     ) -> None:
         """Servers keep bytes until these leave or turn; switches keep nothing."""
         slots, orbits, count = self.slots, self.orbits, self.slots.count
-        arcs, servers = slots.arcs_in(stage), slots.topology.servers
+        arcs, servers = slots.arcs_in(stage), slots.arcs.servers
         states, flows = len(arcs.node), len(self.first)
         rows = self._new_rows(count * states * flows, 0.0, 0.0).reshape(count, states, flows)
         own = rows[0, servers[self.first], np.arange(flows)]

@@ -44,6 +44,9 @@ class Arcs:
     """[S] the node of each state."""
     level: NDArray[np.int64]
     """[S] the index of its latency."""
+    servers: NDArray[np.int64]
+    """[N] the state of each server. Its number differs from the node's behind a switch of several
+    states."""
 
     def turned(self) -> "Arcs":
         """The arcs in reversed time, each from its head to its tail."""
@@ -97,7 +100,7 @@ def arcs_of(topology: Topology, classes: int = MAX_CLASSES) -> Arcs:
     arrives = topology.is_server[target]
     head = np.where(arrives, first[target], head)
     delay = np.where(arrives, behind + overhead, 0.0)
-    return Arcs(link, tail, head, delay, node, level)
+    return Arcs(link, tail, head, delay, node, level, first[topology.servers])
 
 
 def _levels(topology: Topology, classes: int) -> list[NDArray[np.float64]]:
@@ -126,7 +129,7 @@ def _levels(topology: Topology, classes: int) -> list[NDArray[np.float64]]:
 
 
 def cheapest(
-    arcs: Arcs, delay: NDArray[np.int64], cost: NDArray[np.int64], servers: NDArray
+    arcs: Arcs, delay: NDArray[np.int64], cost: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """[K, S, N] minimum cost of being in a state by a slot, from each server at the start.
 
@@ -136,9 +139,8 @@ def cheapest(
         arcs: the network's arcs.
         delay: [A] slots from the use of an arc until its bytes have arrived.
         cost: [K, A, N] cost of using an arc in a slot, for each server's contribution.
-        servers: [N] states.
     """
-    slots, count = len(cost), len(servers)
+    slots, servers, count = len(cost), arcs.servers, len(arcs.servers)
     waits = np.isin(np.arange(len(arcs.node)), servers)
     least = np.full((slots, len(arcs.node), count), NEVER)
     least[0, servers, np.arange(count)] = 0
@@ -295,16 +297,16 @@ class SlottedTime:
         limit = 2.0**COST_BITS  # caps tolls, which may be huge if the solver diverged
         charges = [np.clip(np.rint(one * scale), -limit, limit).astype(np.int64) for one in tolls]
         for toll in charges:
-            toll[:, self.topology.servers] = 0  # servers may keep bytes
+            toll[:, self.arcs.servers] = 0  # servers may keep bytes
         return [np.floor(np.maximum(one, 0) * scale).astype(np.int64) for one in prices], charges
 
     def _paid(self, prices: Sequence[NDArray[np.int64]]) -> Fraction | None:
         """Minimum payment of a byte of the gradient, or None if no byte reaches all in time."""
-        servers = self.topology.servers
+        servers = self.arcs.servers
         paid = np.zeros((self.count, len(servers)), np.int64)
         for stage, cost in zip(self.stages, prices, strict=True):
             cost = np.where(self.possible[:, :, None], cost, NEVER)
-            least = cheapest(self.arcs_in(stage), self.delay, cost, servers)[:, servers]
+            least = cheapest(self.arcs_in(stage), self.delay, cost)[:, servers]
             to_root = np.minimum(least, NEVER).sum(axis=2)
             paid += to_root if stage == "reduce_scatter" else to_root[::-1]
         cheapest_turn = paid.min(axis=0)
