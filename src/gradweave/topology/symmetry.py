@@ -54,14 +54,11 @@ def free_groups(topology: Topology, *, stop: Stop = UNLIMITED) -> Iterator[FreeG
     9
     """
     found = False
-    for generators in _family_generators(topology):
-        extended = [_extended(topology, moved) for moved in generators]
-        moves = [moved for moved in extended if moved is not None]
-        if len(moves) == len(extended) and all(is_automorphism(topology, p) for p in moves):
-            group = _closure(topology, moves)
-            if group is not None and group.order > 1:
-                found = True
-                yield group
+    for moves in _family_automorphisms(topology):
+        group = _closure(topology, moves)
+        if group is not None and group.order > 1:
+            found = True
+            yield group
     if not found or not stop.reached():
         yield from _combined(topology, automorphism_generators(topology), stop)
 
@@ -106,6 +103,31 @@ def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
     shifts = grid_translations(family, values, count)
     if shifts is not None and shifts.num_nodes == topology.num_nodes:
         yield shifts.generators()
+
+
+def _family_automorphisms(topology: Topology) -> Iterator[list[NDArray[np.int32]]]:
+    """Those generators of the network's family that preserve all its links."""
+    for generators in _family_generators(topology):
+        extended = [_extended(topology, moved) for moved in generators]
+        moves = [moved for moved in extended if moved is not None]
+        if len(moves) == len(extended) and all(is_automorphism(topology, p) for p in moves):
+            yield moves
+
+
+def known_generators(topology: Topology) -> list[NDArray[np.int32]]:
+    """Automorphisms that generate the largest group known.
+
+    They are those of `automorphism_generators`, or where it finds none, of the network's family.
+
+    Args:
+        topology: the network.
+
+    Returns:
+        [V] each; empty if only the identity is known.
+    """
+    return automorphism_generators(topology) or [
+        move for moves in _family_automorphisms(topology) for move in moves
+    ]
 
 
 def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:

@@ -31,7 +31,7 @@ from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
 from gradweave.schedules.schedule import Collective
 from gradweave.topology.spec import TopologyLike, as_topology
-from gradweave.topology.symmetry import free_groups
+from gradweave.topology.symmetry import known_generators
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size
 
@@ -286,12 +286,10 @@ class _Programs:
         if collective == "all_reduce":
             self.stages = ("reduce_scatter", "all_gather")
         self.arcs = arcs_of(topology)
-        group = np.arange(topology.num_nodes, dtype=np.int32)[None]
-        if shares is None or len(set(shares)) == 1:
-            free = next(free_groups(topology), None)
-            group = group if free is None else free.permutations
-        self.orbits = StateOrbits.of(topology, self.arcs, group)
-        flows = len(self.stages) * len(self.arcs.link) * topology.num_servers // len(group)
+        alike = shares is None or len(set(shares)) == 1
+        generators = known_generators(topology) if alike else []
+        self.orbits = StateOrbits.of(topology, self.arcs, generators)
+        flows = len(self.stages) * (int(self.orbits.arc_server.max()) + 1)
         self.slots = slots or int(np.clip(FLOWS // flows, FEWEST, MOST))
 
     def solve(self, length_s: float, stop: Stop) -> SlotPrices | None:

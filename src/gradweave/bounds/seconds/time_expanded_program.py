@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,8 @@ MAX_ITERATIONS = 50_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateOrbits:
-    """The orbits of servers, states and arcs under a group of automorphisms."""
+    """The orbits of servers, states, arcs and their pairs under automorphisms."""
 
-    permutations: NDArray[np.int32]
-    """[G, V] the group's elements."""
     servers: NDArray[np.int64]
     """[N] by rank, the number of its orbit."""
     states: NDArray[np.int64]
@@ -34,37 +32,79 @@ class StateOrbits:
     """[A]."""
     links: NDArray[np.int64]
     """[L]."""
-    moved_arcs: NDArray[np.int64]
-    """[G, A] the image of each arc under each element."""
+    arc_server: NDArray[np.int64]
+    """[A, N] the orbit of each pair of an arc and a server."""
+    state_server: NDArray[np.int64]
+    """[S, N] the orbit of each pair of a state and a server."""
 
     @classmethod
-    def of(cls, topology: Topology, arcs: Arcs, permutations: NDArray[np.int32]) -> "StateOrbits":
-        """The orbits of a group.
+    def of(cls, topology: Topology, arcs: Arcs, generators: list[NDArray[np.int32]]) -> Self:
+        """The orbits of the group that some automorphisms generate.
 
         Args:
             topology: the network.
             arcs: its arcs.
-            permutations: [G, V] a group of automorphisms.
+            generators: [V] each, the images of the nodes.
         """
-        moved = [arcs.moved(one, topology) for one in permutations]
+        moved = [arcs.moved(one, topology) for one in generators]
+        ranks = [topology.rank[one[topology.servers]].astype(np.int64) for one in generators]
         moved_links = [
-            topology.find_links(one[topology.source], one[topology.target]) for one in permutations
+            topology.find_links(one[topology.source], one[topology.target]) for one in generators
         ]
-        ranks = topology.rank[permutations[:, topology.servers]]
-        moved_arcs = np.array([one for _, one in moved])
+        count = topology.num_servers
+        pairs = [
+            [
+                (of[:, None] * count + rank).reshape(-1)
+                for of, rank in zip(images, ranks, strict=True)
+            ]
+            for images in ([one for _, one in moved], [one for one, _ in moved])
+        ]
+        states, each = len(arcs.node), len(arcs.link)
         return cls(
-            permutations,
-            _numbered(ranks),
-            _numbered(np.array([one for one, _ in moved])),
-            _numbered(moved_arcs),
-            _numbered(np.array(moved_links)),
-            moved_arcs,
+            _orbits(ranks, count),
+            _orbits([one for one, _ in moved], states),
+            _orbits([one for _, one in moved], each),
+            _orbits(moved_links, len(topology.source)),
+            _orbits(pairs[0], each * count).reshape(each, count),
+            _orbits(pairs[1], states * count).reshape(states, count),
         )
 
 
-def _numbered(images: NDArray) -> NDArray[np.int64]:
-    """[n] orbit numbers, from the images [G, n] of n things under a group's elements."""
-    return np.unique(images.min(axis=0), return_inverse=True)[1].astype(np.int64)
+def _orbits(images: list[NDArray], count: int) -> NDArray[np.int64]:
+    """[n] orbit numbers, from the images [n] of n things under each generator."""
+    least = np.arange(count)
+    while True:  # invariant: each thing and its label are in one orbit; labels only fall
+        before = least
+        for image in images:
+            least = np.minimum(least, least[image])
+            moved = np.empty_like(least)
+            moved[image] = least
+            least = np.minimum(least, moved)
+        least = least[least]
+        if np.array_equal(least, before):
+            return np.unique(least, return_inverse=True)[1].reshape(-1)
+
+
+def _examples(orbits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first thing of each orbit, by index into the flattened array."""
+    return np.unique(orbits.reshape(-1), return_index=True)[1]
+
+
+def _joined(state: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+    """All pairs of a row and an arc that ends at the row's state.
+
+    Args:
+        state: [R] of each row.
+        ends: [A] of each arc.
+
+    Returns:
+        The rows, and the arcs.
+    """
+    by_end = np.argsort(ends, kind="stable")
+    first, last = (np.searchsorted(ends[by_end], state, side) for side in ("left", "right"))
+    count = last - first
+    row = np.repeat(np.arange(len(state)), count)
+    return row, by_end[np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)]
 
 
 class Program:
@@ -86,7 +126,7 @@ class Program:
         self.entries: list[tuple[NDArray, NDArray, NDArray]] = []
         self.low: list[NDArray] = []
         self.high: list[NDArray] = []
-        self.first = np.unique(orbits.servers, return_index=True)[1]
+        self.first = _examples(orbits.servers)
         self._add_turns()
         self.uses, self.flow_rows, self.toll_rows = [], [], []
         for number, stage in enumerate(self.stages):
@@ -150,35 +190,36 @@ class Program:
                 self._enter(np.broadcast_to(row, (count,)), self.turn[:, orbit], 1.0)
 
     def _add_stage(self, number: int, stage: Collective) -> None:
-        """Adds flows for one server per orbit to the turns, and the bytes that carry them."""
+        """Adds flows of each orbit's first server to the turns, and the bytes that carry them."""
         slots, orbits, count = self.slots, self.orbits, self.slots.count
         arcs, delay = slots.arcs_in(stage), slots.delay
         topology, earliest = slots.topology, self.earliest[number]
         last = self._latest_turn(number)
-        arc_orbits = int(orbits.arcs.max()) + 1
-        slot = np.arange(count)[:, None, None]
-        left = earliest[arcs.tail][:, self.first]
-        useful = (slot >= left) & (slot + delay[:, None] <= last[arcs.head][:, None])
-        useful &= arcs.head[:, None] != arcs.servers[self.first]
+        slot = np.arange(count)[:, None]
+        arc, server = np.divmod(_examples(orbits.arc_server), topology.num_servers)
+        useful = slot >= earliest[arcs.tail[arc], server]
+        useful &= slot + delay[arc] <= last[arcs.head[arc]]
+        useful &= arcs.head[arc] != arcs.servers[server]
         flow = self._new_columns(useful)
-        carried = np.zeros((count, arc_orbits), bool)
-        slot_used, arc_used = np.nonzero(useful.any(axis=2))
-        carried[slot_used, orbits.arcs[arc_used]] = True
+        of_arc = orbits.arcs[arc]
+        carried = np.zeros((count, int(orbits.arcs.max()) + 1), bool)
+        slot_used, pair_used = np.nonzero(useful)
+        carried[slot_used, of_arc[pair_used]] = True
         use = self._new_columns(carried)
         # A link's bytes on an arc are at least each flow over it.
-        where = np.nonzero(useful)
-        rows = self._new_rows(len(where[0]), -np.inf, 0.0)
-        self._enter(rows, flow[where], 1.0)
-        self._enter(rows, use[where[0], orbits.arcs[where[1]]], -1.0)
-        self.flow_rows.append((where, rows))
-        self._balance_flows(stage, flow, where)
+        rows = np.full(useful.shape, -1)
+        rows[useful] = self._new_rows(len(slot_used), -np.inf, 0.0)
+        self._enter(rows[useful], flow[useful], 1.0)
+        self._enter(rows[useful], use[slot_used, of_arc[pair_used]], -1.0)
+        self.flow_rows.append(rows)
+        self._balance_flows(stage, flow)
         # Switches forward immediately.
-        state_example = np.unique(orbits.states, return_index=True)[1]
+        state_example = _examples(orbits.states)
         switch = ~topology.is_server[slots.arcs.node[state_example]]
         chosen = state_example[switch]
         row_of = np.full((count, len(slots.arcs.node)), -1)
         row_of[:, chosen] = self._new_rows(count * len(chosen), 0.0, 0.0).reshape(count, -1)
-        k, a = np.nonzero(np.broadcast_to(np.ones((1, len(delay)), bool), (count, len(delay))))
+        k, a = (one.reshape(-1) for one in np.indices((count, len(delay))))
         arrives = k + delay[a]
         inside = arrives < count
         k, a, arrives = k[inside], a[inside], arrives[inside]
@@ -206,27 +247,31 @@ class Program:
         latest = -shortened(ahead, slots.delay.astype(float), (arcs.tail, arcs.head))[:, 0]
         return np.maximum(latest, -1).astype(np.int64)
 
-    def _balance_flows(
-        self, stage: Collective, flow: NDArray[np.int64], where: tuple[NDArray, ...]
-    ) -> None:
+    def _balance_flows(self, stage: Collective, flow: NDArray[np.int64]) -> None:
         """Servers keep bytes until these leave or turn; switches keep nothing."""
         slots, orbits, count = self.slots, self.orbits, self.slots.count
         arcs, servers = slots.arcs_in(stage), slots.arcs.servers
-        states, flows = len(arcs.node), len(self.first)
-        rows = self._new_rows(count * states * flows, 0.0, 0.0).reshape(count, states, flows)
-        own = rows[0, servers[self.first], np.arange(flows)]
+        # A row for each slot and orbit of a state and a server.
+        state, server = np.divmod(_examples(orbits.state_server), len(servers))
+        rows = self._new_rows(count * len(state), 0.0, 0.0).reshape(count, -1)
+        own = rows[0, orbits.state_server[servers, np.arange(len(servers))]]
         base = int(rows.flat[0])
         self.low[-1][own - base] = self.high[-1][own - base] = -1.0
-        k, a, u = where
-        self._enter(rows[k + slots.delay[a], arcs.head[a], u], flow[where], 1.0)
-        self._enter(rows[k, arcs.tail[a], u], flow[where], -1.0)
-        kept = self._new_columns(np.ones((count - 1, len(servers), flows), bool))
-        self._enter(rows[1:, servers], kept, 1.0)
-        self._enter(rows[:-1, servers], kept, -1.0)
-        turn = self.turn[:, orbits.servers][:, :, None]
-        turn = turn if stage == "reduce_scatter" else turn[::-1]
-        turn = np.broadcast_to(turn, (count, len(servers), flows))
-        self._enter(rows[:, servers], turn, -1.0)
+        for ends, late, sign in ((arcs.head, slots.delay, 1.0), (arcs.tail, 0, -1.0)):
+            pair, arc = _joined(state, ends)
+            k, at = (one.reshape(-1) for one in np.indices((count, len(pair))))
+            row_at = k + np.broadcast_to(late, len(arcs.link))[arc[at]]
+            kept = row_at < count
+            k, at, row_at = k[kept], at[kept], row_at[kept]
+            column = flow[k, orbits.arc_server[arc[at], server[pair[at]]]]
+            self._enter(rows[row_at, pair[at]], column, sign)
+        waiting = np.flatnonzero(np.isin(state, servers))
+        kept = self._new_columns(np.ones((count - 1, len(waiting)), bool))
+        self._enter(rows[1:, waiting], kept, 1.0)
+        self._enter(rows[:-1, waiting], kept, -1.0)
+        rank = np.searchsorted(servers, state[waiting])
+        turn = self.turn[:, orbits.servers[rank]]
+        self._enter(rows[:, waiting], turn if stage == "reduce_scatter" else turn[::-1], -1.0)
 
     def _limit_links(self, rates: NDArray[np.float64]) -> None:
         """Limits each link direction to its bandwidth in each slot."""
@@ -253,22 +298,16 @@ class Program:
             return None
         prices, tolls = [], []
         slots, orbits = self.slots, self.orbits
-        group = len(orbits.permutations)
-        sizes = np.bincount(orbits.states)
-        for (where, rows), (row_of, chosen) in zip(self.flow_rows, self.toll_rows, strict=True):
-            k, a, u = where
-            price = np.zeros((slots.count, len(slots.arcs.link), slots.topology.num_servers))
-            value = np.maximum(-values[rows], 0.0)
-            for permutation, moved in zip(orbits.permutations, orbits.moved_arcs, strict=True):
-                to = slots.topology.rank[permutation[slots.topology.servers[self.first]]]
-                price[k, moved[a], to[u]] = value
-            of_orbit = np.zeros((slots.count, len(sizes)))
-            of_orbit[:, orbits.states[chosen]] = values[row_of[:, chosen]] * (
-                group / sizes[orbits.states[chosen]]
+        # The row of an orbit stands for one of each member, with an equal part of its dual value.
+        of_pairs, of_states = np.bincount(orbits.arc_server.flat), np.bincount(orbits.states)
+        for rows, (row_of, chosen) in zip(self.flow_rows, self.toll_rows, strict=True):
+            value = np.where(rows >= 0, np.maximum(-values[rows], 0.0), 0.0) / of_pairs
+            prices.append(value[:, orbits.arc_server])
+            toll = np.zeros((slots.count, len(of_states)))
+            toll[:, orbits.states[chosen]] = (
+                values[row_of[:, chosen]] / of_states[orbits.states[chosen]]
             )
-            toll = of_orbit[:, orbits.states]
-            prices.append(price)
-            tolls.append(toll)
+            tolls.append(toll[:, orbits.states])
         if self.mirrored:
             prices.append(prices[0][:, slots.topology.opposite])
             tolls.append(tolls[0])

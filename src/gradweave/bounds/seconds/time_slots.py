@@ -128,9 +128,7 @@ def _levels(topology: Topology, classes: int) -> list[NDArray[np.float64]]:
     return levels
 
 
-def cheapest(
-    arcs: Arcs, delay: NDArray[np.int64], cost: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def cheapest(arcs: Arcs, delay: NDArray[np.int64], cost: NDArray[np.int64]) -> NDArray[np.int64]:
     """[K, S, N] minimum cost of being in a state by a slot, from each server at the start.
 
     Bytes may wait at servers but not at switches. Unreachable states cost `NEVER` or more.
