@@ -170,8 +170,8 @@ def test_what_is_given_must_make_sense():
     for options, said in wrong:
         with pytest.raises(OptionError, match=said):
             time_expanded(network, 1e6, **options)
-    with pytest.raises(OptionError, match="at most 32 servers, got 33"):
-        time_expanded(from_spec("ring:33"), 1e6)
+    with pytest.raises(OptionError, match="at most 64 servers, got 65"):
+        time_expanded(from_spec("ring:65"), 1e6)
 
 
 def test_without_time_or_bytes_there_is_no_bound_by_slots():

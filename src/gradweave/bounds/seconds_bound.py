@@ -144,21 +144,47 @@ class SecondsBound:
         """The bound if nothing is sent before `start_s`."""
         return dataclasses.replace(self, since_s=self.since_s + start_s)
 
-    def with_slots(self, slots: int | None, upper_s: float | None = None) -> "SecondsBound":
+    def with_slots(
+        self,
+        slots: int | None,
+        upper_s: float | None = None,
+        *,
+        time_limit: float | None = None,
+    ) -> "SecondsBound":
         """The bound of a collective among all, with a part in which latency and bytes add up.
 
         The added part holds for trees whose routes pass no server. If servers are late, the bound
         stays as it is.
 
         Args:
-            slots: number of slots of time; if None, as many as take a few seconds.
+            slots: number of slots of time; if None, as `gradweave.bounds.time_expanded` chooses.
             upper_s: the time of a known schedule, if any, which narrows the search.
+            time_limit: seconds for the search.
         """
-        if "ready_at_s" in self.claim:
+        from gradweave.bounds.seconds.time_expanded import MAX_SERVERS, time_expanded
+
+        if "ready_at_s" in self.claim or self.topology.num_servers > MAX_SERVERS:
             return self
-        size = float(Fraction(self.claim["bytes"]))
-        more = tuple(_in_slots(self.topology, self.claim["collective"], size, slots, upper_s))
-        return dataclasses.replace(self, parts=self.parts + more)
+        prices = time_expanded(
+            self.topology,
+            float(Fraction(self.claim["bytes"])),
+            collective=self.claim["collective"],
+            slots=slots,
+            time_limit=time_limit,
+            upper_s=upper_s,
+            lower_s=self.seconds - self.since_s,
+        )
+        if prices is None:
+            return self
+        part = Part(
+            "slots",
+            prices.seconds,
+            "latency and bytes",
+            prices.reason,
+            prices.holds_unless,
+            lambda: [prices.step()],
+        )
+        return dataclasses.replace(self, parts=(*self.parts, part))
 
     def __str__(self) -> str:
         least = f"at least {format_seconds(self.seconds)} ({self.kind})"
@@ -304,32 +330,6 @@ def _over_a_root(topology: Topology, collective: Collective, trees: bool) -> Ite
     if (trees or collective != "all_reduce") and topology.num_servers <= MAX_ROOTS:
         steps = [{"kind": "root", "stage": collective}]
         yield Part("root", 0.0, "latency", lambda _: "", prove=lambda: steps)
-
-
-def _in_slots(
-    topology: Topology,
-    collective: Collective,
-    gradient_bytes: float,
-    slots: int | None,
-    upper_s: float | None = None,
-) -> Iterator[Part]:
-    """The part in which latency and bytes add up, for trees whose routes pass no server."""
-    from gradweave.bounds.seconds.time_expanded import MAX_SERVERS, time_expanded
-
-    if topology.num_servers > MAX_SERVERS:
-        return
-    prices = time_expanded(
-        topology, gradient_bytes, collective=collective, slots=slots, upper_s=upper_s
-    )
-    if prices is not None:
-        yield Part(
-            "slots",
-            prices.seconds,
-            "latency and bytes",
-            prices.reason,
-            prices.holds_unless,
-            lambda: [prices.step()],
-        )
 
 
 def _farthest(

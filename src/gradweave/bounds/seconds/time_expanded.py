@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +25,7 @@ from gradweave.bounds.seconds.least_seconds import (
 )
 from gradweave.bounds.seconds.time_expanded_program import Program, StateOrbits
 from gradweave.bounds.seconds.time_slots import SlottedTime, arcs_of
+from gradweave.common import clock
 from gradweave.common.stop import Stop
 from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
@@ -35,19 +35,26 @@ from gradweave.topology.symmetry import known_generators
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING, as_size
 
-MAX_SERVERS = 32
+MAX_SERVERS = 64
 """Servers up to which the bound is tried."""
 FLOWS = 24_000
-"""Target number of variables, which determines the number of slots; each solution takes a second or
-two."""
-FEWEST, MOST = 8, 64
+"""Most variables without a time limit; each solution takes a second or two."""
+FLOWS_IN_TIME = 200_000
+"""The same with a time limit, which usually ends the search before."""
+FEWEST, MOST = 8, 128
 """Range of the number of slots that is chosen by default."""
 MAX_SLOTS = 1000
 """Maximum number of slots that a caller may ask for."""
+FINER = 1.5
+"""Factor from one number of slots to the next."""
+SLOWER = 2.0
+"""Factor by which the next number of slots takes longer: measured values are 1.5 to 2.5."""
 SOLUTIONS = 6
-"""Number of times that the program is solved, each time with another slot length."""
+"""Most solutions for one number of slots, each with another slot length."""
 NEAR = 2e-3
 """Relative distance between the bound and its possible maximum at which the search ends."""
+BEYOND = 0.01
+"""Relative distance above the best bound at which the search with more slots begins."""
 SHOWN = 3
 """Number of links that a sentence names."""
 
@@ -150,6 +157,7 @@ def time_expanded(
     shares: Shares = "any",
     time_limit: float | None = None,
     upper_s: float | None = None,
+    lower_s: float = 0.0,
 ) -> SlotPrices | None:
     """The minimum time for a collective built from trees, where latency and bytes add up.
 
@@ -195,13 +203,16 @@ def time_expanded(
         topology: the network, of at most `MAX_SERVERS` servers.
         gradient_bytes: size of the whole gradient.
         collective: a stage, or both, which overlap.
-        slots: K; more slots prove more and take longer. By default as many as take a few seconds.
+        slots: K; more slots prove more and take longer. By default ever more, for a few seconds or
+            as long as the time limit allows.
         shares: the part of the gradient that each server roots, as in `least_seconds`.
-        time_limit: seconds after which no further slot length is tried.
+        time_limit: seconds after which no further slot length is tried; it ends the solver, too.
         upper_s: the time of a known schedule, if any, which narrows the search.
+        lower_s: a known bound; the search is for larger ones.
 
     Returns:
-        The certificate of the largest bound found, or None without bytes or without time.
+        The certificate of the largest bound found, or None without bytes, or if the time is too
+        short for the network.
 
     Raises:
         OptionError: for too many servers, or invalid numbers.
@@ -234,13 +245,32 @@ def time_expanded(
     if not gradient_bytes or least_s <= 0:
         return None
     given = checked_shares(shares, topology.num_servers)
-    prices = _Programs(topology, collective, given, gradient_bytes, slots)
-    return _search(prices.solve, least_s, upper_s, stop)
+    programs = _Programs(topology, collective, given, gradient_bytes)
+    least_s = max(least_s, lower_s)
+    length_s = math.sqrt(least_s * upper_s) if upper_s and upper_s > least_s else least_s
+    best, count = None, slots or programs.fewest(length_s)
+    most = FLOWS if time_limit is None else FLOWS_IN_TIME
+    if not slots and time_limit is not None and count * programs.flows > most:
+        return None
+    while True:
+        begun = clock.now()
+        found = _search(programs, count, least_s, length_s, upper_s, stop)
+        if best is None or (found is not None and found.exact > best.exact):
+            best = found
+        length_s = (1 + BEYOND) * max(least_s, 0.0 if best is None else best.seconds)
+        count = programs.fitting(math.ceil(FINER * count), length_s)
+        next_s = SLOWER * (clock.now() - begun)
+        if slots or found is None or count > MOST or count * programs.flows > most:
+            return best
+        if next_s > stop.seconds_left or (upper_s and length_s >= upper_s):
+            return best
 
 
 def _search(
-    prices_at: Callable[[float, Stop], SlotPrices | None],
+    programs: "_Programs",
+    count: int,
     least_s: float,
+    length_s: float,
     upper_s: float | None,
     stop: Stop,
 ) -> SlotPrices | None:
@@ -252,10 +282,12 @@ def _search(
     """
     best = None
     low, high = least_s, upper_s or math.inf
-    length_s, tried = low, set[bytes]()
+    tried = set[bytes]()
     for _ in range(SOLUTIONS):
-        found = prices_at(length_s, stop)
-        if found is None or (delays := found.slots.delay.tobytes()) in tried:
+        slots = programs.slots(count, length_s)
+        if (delays := slots.delay.tobytes()) in tried or (
+            found := programs.solve(slots, stop)
+        ) is None:
             break
         tried.add(delays)
         if found.exact > (best.exact if best else 0):
@@ -278,7 +310,6 @@ class _Programs:
         collective: Collective,
         shares: tuple[Fraction, ...] | None,
         gradient_bytes: float,
-        slots: int | None,
     ) -> None:
         self.topology, self.shares, self.gradient_bytes = topology, shares, gradient_bytes
         self.collective: Collective = collective
@@ -289,14 +320,50 @@ class _Programs:
         alike = shares is None or len(set(shares)) == 1
         generators = known_generators(topology) if alike else []
         self.orbits = StateOrbits.of(topology, self.arcs, generators)
-        flows = len(self.stages) * (int(self.orbits.arc_server.max()) + 1)
-        self.slots = slots or int(np.clip(FLOWS // flows, FEWEST, MOST))
+        self.flows = len(self.stages) * (int(self.orbits.arc_server.max()) + 1)
+        """Variables per slot."""
+        self._delays = np.unique(self.arcs.delay_s[self.arcs.delay_s > 0])
 
-    def solve(self, length_s: float, stop: Stop) -> SlotPrices | None:
-        """Prices for slots with some total length, or None if time ran out."""
-        slots = SlottedTime.of(
-            self.topology, self.arcs, self.stages, self.shares, self.slots, length_s
-        )
+    def fewest(self, length_s: float) -> int:
+        """The number of slots to begin with, with which some delay takes a slot.
+
+        Args:
+            length_s: total length of all slots.
+        """
+        longest = float(self._delays.max(initial=0.0))
+        if longest * MOST < length_s:
+            return FEWEST  # no number would be enough
+        return self.fitting(max(FEWEST, math.ceil(length_s / longest)), length_s)
+
+    def fitting(self, count: int, length_s: float) -> int:
+        """A number of slots that rounds delays down least, from `count` to a quarter more.
+
+        Args:
+            count: slots.
+            length_s: total length of all slots.
+        """
+
+        def kept(count: int) -> float:
+            return float(np.floor(self._delays * (count / length_s)).sum()) / count
+
+        return max(range(count, count + count // 4 + 1), key=kept)
+
+    def slots(self, count: int, length_s: float) -> SlottedTime:
+        """Slots with some total length.
+
+        Args:
+            count: number of slots.
+            length_s: their total length.
+        """
+        return SlottedTime.of(self.topology, self.arcs, self.stages, self.shares, count, length_s)
+
+    def solve(self, slots: SlottedTime, stop: Stop) -> SlotPrices | None:
+        """Prices for some slots, or None if time ran out.
+
+        Args:
+            slots: the slots.
+            stop: ends the solver.
+        """
         (unit,) = units_of(self.topology, self.stages, False, self.shares)
         # In units of bytes: a gradient is one unit, and the given time is the unit of time.
         (rates,) = in_units(self.topology, (unit,))

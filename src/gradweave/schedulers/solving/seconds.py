@@ -31,7 +31,7 @@ from gradweave.schedulers.solving.solution import (
     kept_certificates,
 )
 from gradweave.schedulers.solving.strategy_search import Candidate, Goal, Portfolio, Search
-from gradweave.schedulers.solving.timing import MAX_TIMED, Timing, timing_of
+from gradweave.schedulers.solving.timing import MAX_TIMED, Timing, is_slotted, timing_of
 from gradweave.schedulers.solving.tuning import TUNING
 from gradweave.schedulers.solving.variants import rated, refitted, split
 from gradweave.schedulers.textbook.ring import Ring
@@ -107,7 +107,7 @@ def solve_for_seconds(
                 search.try_each([scheduler])
         _cut_coarser(search, goal)
         if not repairs.plans:  # a repaired plan should keep transfers as they were
-            search.improve(until)
+            search.improve(until.part(1 - TUNING.slotted) if goal.is_slotted(search) else until)
     progress("finding the lower bound on time")
     return goal.compared_with_own(repairs.kept_in(search))
 
@@ -175,6 +175,13 @@ class Seconds(Goal):
         many = self.topology.num_servers >= TUNING.many_servers
         near = TUNING.near_of_many if many else TUNING.near
         return best is not None and best.value <= self._least * (1 + near)
+
+    def is_slotted(self, search: Search) -> bool:
+        """Whether a bound over slots of time follows, for which time must be left."""
+        if search.best is None or not self._least or self.ready_at_s.any():
+            return False
+        gap = search.best.value / self._least - 1
+        return is_slotted(self.topology, gap, search.stop.seconds_left)
 
     def leaves_bandwidth(self, best: Candidate | None) -> bool:
         """Whether bandwidth limits the time, and the best is still far above the bound."""

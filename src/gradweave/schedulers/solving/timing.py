@@ -7,20 +7,20 @@ import numpy as np
 
 from gradweave.bounds.classes import SUMS_MEET_ANYWHERE
 from gradweave.bounds.of_schedule import liberties_of
+from gradweave.bounds.seconds.time_expanded import MAX_SERVERS
 from gradweave.bounds.seconds_bound import SecondsBound, seconds_bound
 from gradweave.schedules.ready import ReadyAt, planned_ready_times
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator import seconds
+from gradweave.topology.topology import Topology
 from gradweave.topology.units import ROUNDING
 
 MAX_SLOTTED = 16
-"""Most servers for which the bound over slots of time is tried: 8 slots took at most 0.3 s."""
+"""Most servers for which the bound over slots of time is sought without a time limit."""
 SLOTTED_GAP = 0.05
-"""Least gap for which it is tried."""
-FEW_SLOTS = 8
-"""Number of slots tried first: where these prove nothing more, more slots rarely do."""
-SLOTS_GAIN, SLOTS_S = 0.01, 5.0
-"""Relative gain from which more slots are tried, and the seconds that these may take."""
+"""Least gap for which it is sought."""
+SLOTTED_S = 0.3
+"""Least time for it, which exceeds a time limit by no more."""
 MAX_TIMED = 512
 """Most nodes for which `solve` computes the time bound too: about a second of max-flows."""
 
@@ -65,7 +65,7 @@ def timing_of(
         gradient_bytes: size of the whole gradient.
         ready_at_s: [N] seconds at which each server is ready, in order of id; if not
             given, the times that the schedule was planned for.
-        seconds_left: time left for the bound; with little, it is sought over few slots only.
+        seconds_left: time left for the bound.
     """
     topology = schedule.topology
     ready_at_s = planned_ready_times(schedule) if ready_at_s is None else ready_at_s
@@ -88,12 +88,20 @@ def timing_of(
     )
     timing = Timing(gradient_bytes, events, barriers, bound)
     every_root = equal_roots or schedule.collective == "all_reduce"
-    if topology.num_servers <= MAX_SLOTTED and every_root and not liberties:
-        for slots in FEW_SLOTS, None:
-            if timing.gap < SLOTTED_GAP or (slots is None and seconds_left < SLOTS_S):
-                break
-            finer = bound.with_slots(slots, upper_s=events)
-            if finer.seconds < timing.bound.seconds * (1 + SLOTS_GAIN):
-                break
-            timing = dataclasses.replace(timing, bound=finer)
+    if every_root and not liberties and is_slotted(topology, timing.gap, seconds_left):
+        limit = None if math.isinf(seconds_left) else max(seconds_left, SLOTTED_S)
+        finer = bound.with_slots(None, upper_s=events, time_limit=limit)
+        timing = dataclasses.replace(timing, bound=finer)
     return timing
+
+
+def is_slotted(topology: Topology, gap: float, seconds_left: float) -> bool:
+    """Whether the bound over slots of time is sought.
+
+    Args:
+        topology: the network.
+        gap: how far a schedule's time is above the bound without it, relative to that.
+        seconds_left: time left, infinite without a limit.
+    """
+    most = MAX_SLOTTED if math.isinf(seconds_left) else MAX_SERVERS
+    return topology.num_servers <= most and gap >= SLOTTED_GAP
