@@ -53,6 +53,9 @@ SOLUTIONS = 6
 """Most solutions for one number of slots, each with another slot length."""
 NEAR = 2e-3
 """Relative distance between the bound and its possible maximum at which the search ends."""
+HOPELESS = 0.85
+"""Part of the known bound that the fewest slots must prove for more to be tried: on unequal
+networks five times as many slots proved 14 to 22 % more."""
 BEYOND = 0.01
 """Relative distance above the best bound at which the search with more slots begins."""
 SHOWN = 3
@@ -226,7 +229,7 @@ def time_expanded(
     >>> ring = gw.topology.ring(4, link=link)
     >>> plain, bound = gw.bounds.least_seconds(ring, 4e6), gw.bounds.time_expanded(ring, 4e6)
     >>> f"{1e3 * plain.seconds:.1f} ms, {1e3 * bound.seconds:.1f} ms"
-    '4.0 ms, 4.4 ms'
+    '4.0 ms, 4.5 ms'
     """
     topology = as_topology(topology)
     gradient_bytes = as_size(gradient_bytes)
@@ -261,6 +264,8 @@ def time_expanded(
         count = programs.fitting(math.ceil(FINER * count), length_s)
         next_s = SLOWER * (clock.now() - begun)
         if slots or found is None or count > MOST or count * programs.flows > most:
+            return best
+        if found.seconds < HOPELESS * lower_s:
             return best
         if next_s > stop.seconds_left or (upper_s and length_s >= upper_s):
             return best
