@@ -83,14 +83,14 @@ def test_who_is_behind_is_shown(gradweave, here, job: Job):
 
 
 def test_it_ends_with_the_job(gradweave, job: Job, monkeypatch: pytest.MonkeyPatch):
-    stands, looks = jobs.Job.stands, iter((True, True, False))
+    statuses, looks = jobs.Job.statuses, iter((True, True, False))
 
     def until_then(self: jobs.Job) -> Any:
         if not next(looks):
             raise RunError("the job's store has ended")
-        return stands(self)
+        return statuses(self)
 
-    monkeypatch.setattr(jobs.Job, "stands", until_then)
+    monkeypatch.setattr(jobs.Job, "statuses", until_then)
     answer = gradweave("job", "watch", job.address, "--every", 0.1)
     assert answer.status == 0 and answer.stderr == "the job has ended\n", answer
     assert answer.stdout.count("3 ranks, of which") == 1

@@ -20,14 +20,23 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed import HashStore  # noqa: E402
 
 import gradweave as gw  # noqa: E402
-from gradweave.execute.torch_distributed import liveness as living  # noqa: E402
-from gradweave.execute.torch_distributed.liveness import Liveness, Verdict  # noqa: E402
-from gradweave.execute.torch_distributed.standing import Stand, silent  # noqa: E402
+from gradweave.execute.torch_distributed.own_status import PLANNED  # noqa: E402
+from gradweave.execute.torch_distributed.status import (  # noqa: E402
+    Heard,
+    LaneStatus,
+    RankStatus,
+    statuses,
+)
 from gradweave.execute.torch_distributed.store import value_of  # noqa: E402
+from gradweave.execute.torch_distributed.verdict import (  # noqa: E402
+    Judge,
+    SharedVerdict,
+    Verdict,
+)
 from gradweave.torch import agreement as agreements  # noqa: E402
 from gradweave.torch import monitor as monitors  # noqa: E402
-from gradweave.torch.monitor import Monitor, stands  # noqa: E402
-from gradweave.torch.own_stand import OwnStand  # noqa: E402
+from gradweave.torch.monitor import Monitor  # noqa: E402
+from gradweave.torch.own_status import OwnStatus  # noqa: E402
 from gradweave.torch.record import Recorder  # noqa: E402
 from gradweave.torch.recorded import group_record  # noqa: E402
 from gradweave.torch.settings import Settings  # noqa: E402
@@ -184,15 +193,15 @@ def test_where_ranks_stand():
     lane = recorder.lane("g", (0, 1))
     options = types.SimpleNamespace(reduceOp=dist.ReduceOp.SUM)
     recorder.started(recorder.enter(lane, "all_reduce", torch.ones(9), options), Work())
-    own = OwnStand(recorder)
+    own = OwnStatus(recorder)
     store = HashStore()
     store.set("stand 0", own.at(time.monotonic(), 1, False).written())
-    before = stands(store, 2)
+    before = statuses(store, 2)
     assert set(before) == {0}
     written, read = own.at(time.monotonic(), 2, False).written(), 0
     for value in (*HOSTILE, *mutants(written, 400)):
         store.set("stand 1", value)
-        now = stands(store, 2)
+        now = statuses(store, 2)
         read += 1 in now
         for heard in ({0}, set(now)):
             view = JobView.of({**before, 1: now.get(1, before[0])}, now, heard, 0.0)
@@ -200,21 +209,20 @@ def test_where_ranks_stand():
     assert read > 50  # a mutant may be a value that a rank writes
 
 
+def waiting() -> RankStatus:
+    """Of a rank in a planned collective."""
+    planned = LaneStatus((), 1, 1, 4.0, awaits=(0, 1))
+    operations = LaneStatus((), 2, 2, 4.0, assumed=True)
+    return RankStatus(3, {PLANNED: planned, "g 1": operations}, 4.0)
+
+
 def test_where_processes_stand():
-    written = Stand(3, 1, True, (0, 1), {"g": 2}, 4.0).written()
-    for value in (*HOSTILE, *mutants(written, 300)):
+    for value in (*HOSTILE, *mutants(waiting().written(), 300)):
         try:
-            stand = Stand.read(value)
+            status = RankStatus.read(value)
         except RunError:
             continue
-        silent({0: stand}, {}, 2, {0})
-
-
-class Alone(Liveness):
-    """The liveness of a process that has no group."""
-
-    def __init__(self, size: int) -> None:
-        self.size, self._rank, self.known = size, 0, None
+        Judge(2, 1.0).silent({0: status}, {}, {0})
 
 
 def test_a_verdict_of_who_is_lost():
@@ -223,9 +231,9 @@ def test_a_verdict_of_who_is_lost():
     for value in HOSTILE:
         store = HashStore()
         store.set("lost", value)
-        other, own = Alone(3), Alone(3)
-        assert other.verdict(store) is None and other.known is None
-        assert own.decide(mine, store) == mine and other.verdict(store) == mine
+        other, own = SharedVerdict(0, 3), SharedVerdict(0, 3)
+        assert other.read(store) is None and other.known is None
+        assert own.decide(mine, store) == mine and other.read(store) == mine
         assert "server 1" in str(own.known and own.known.error(net))
         assert not own.all_know(store)
         store.set("knows 2", "")
@@ -233,21 +241,23 @@ def test_a_verdict_of_who_is_lost():
     forged = Verdict((2,), ("it\n\x1b[31m" + "x" * 5000,))
     store = HashStore()
     store.set("lost", json.dumps({"lost": forged.lost, "how": forged.how}))
-    assert Alone(3).decide(mine, store) == forged and str(forged.error(net)).isprintable()
+    assert (
+        SharedVerdict(0, 3).decide(mine, store) == forged and str(forged.error(net)).isprintable()
+    )
 
 
 def test_stands_of_a_group():
-    alone, store = Alone(3), HashStore()
-    good = Stand(3, 1, True, (0, 1), {"g": 2}, 4.0)
-    store.set("stands 2", good.written())
+    store, good = HashStore(), waiting()
+    good.write(2, store)
     for value in (*HOSTILE, *mutants(good.written(), 300)):
-        store.set("stands 1", value)
-        found = alone.stands(store)
+        store.set("stand 1", value)
+        found = statuses(store, 3)
         assert found[2] == good and set(found) <= {1, 2}
-        heard = living.Heard()
+        heard = Heard()
         heard.hear(found)
-        alone.timeout_s = 1.0
-        verdict = alone.evaluate(heard, {}, True)
+        heard.hear({})
+        heard.hear(found)
+        verdict = Judge(3, 1.0).verdict(heard, long=True)
         assert verdict is None or set(verdict.lost) <= {0, 1, 2}
 
 

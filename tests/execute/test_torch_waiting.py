@@ -20,10 +20,6 @@ import gradweave as gw
 from gradweave.errors import GradweaveError
 from gradweave.execute.recorded import read_recorded
 from gradweave.schedulers import RecursiveDoubling
-from gradweave.torch.links import LinkUse, links_in_use, slow_link
-from gradweave.torch.sockets import Connection, connections, received_bytes
-from gradweave.torch.stands import LaneStand, RankStand
-from gradweave.torch.waiting import Holdup, Kind, Ranks
 from tests.execute.launch import run
 
 torch = pytest.importorskip("torch")
@@ -32,9 +28,17 @@ if not torch.distributed.is_available():
 
 import torch.distributed as dist  # noqa: E402
 
+from gradweave.execute.torch_distributed.sockets import (  # noqa: E402
+    Connection,
+    connections,
+    received_bytes,
+)
+from gradweave.execute.torch_distributed.status import LaneStatus, RankStatus  # noqa: E402
 from gradweave.torch import monitor as monitors  # noqa: E402
+from gradweave.torch.holdup import Holdup, Kind, Ranks  # noqa: E402
+from gradweave.torch.links import LinkUse, links_in_use, slow_link  # noqa: E402
 from gradweave.torch.monitor import Monitor  # noqa: E402
-from gradweave.torch.own_stand import OwnStand  # noqa: E402
+from gradweave.torch.own_status import OwnStatus  # noqa: E402
 from gradweave.torch.record import KEPT, Lane, Recorder  # noqa: E402
 from gradweave.torch.recorded import GroupRecord, RecordedGroup, group_record  # noqa: E402
 from gradweave.torch.settings import Recording  # noqa: E402
@@ -51,31 +55,29 @@ def lane(
     members: tuple[int, ...] = (0, 1, 2, 3),
     for_s: float = 3.0,
     root: int | None = None,
-) -> LaneStand:
+) -> LaneStatus:
     recent = (SUM, SUM, last)[-entered:] if entered else ()
-    return LaneStand(members, entered, open, for_s, root, recent)
+    return LaneStatus(members, entered, open, for_s, root, recent)
 
 
-def stand(failed: str = "", left: bool = False, **lanes: LaneStand) -> RankStand:
-    return RankStand(
-        1, 9.0, "node", "here", 1, lanes, SUM, 3.5, "train.py:7 (load)", failed, left, ()
-    )
+def stand(failed: str = "", left: bool = False, **lanes: LaneStatus) -> RankStatus:
+    return RankStatus(1, lanes, 3.5, 9.0, "node", "here", 1, SUM, "train.py:7 (load)", failed, left)
 
 
-def inside(number: int, **given: Any) -> RankStand:
+def inside(number: int, **given: Any) -> RankStatus:
     return stand(all=lane(number, number, **given))
 
 
-def outside(entered: int) -> RankStand:
+def outside(entered: int) -> RankStatus:
     return stand(all=lane(entered))
 
 
-def left(entered: int) -> RankStand:
+def left(entered: int) -> RankStatus:
     return stand(left=True, all=lane(entered))
 
 
 def judged(
-    stands: dict[int, RankStand],
+    stands: dict[int, RankStatus],
     absent: tuple[int, ...] = (),
     certain: bool = True,
     links: tuple[LinkUse, ...] = (),
@@ -178,7 +180,7 @@ ONE_BUSY = (LinkUse(2, 3, 1000, 1.0, 0.95), *(LinkUse(r, r + 1, 1000, 1.0, 0.1) 
     ],
 )
 def test_who_holds_the_others_up(
-    stands: dict[int, RankStand], absent: tuple[int, ...], kind: Kind | None, ranks: tuple
+    stands: dict[int, RankStatus], absent: tuple[int, ...], kind: Kind | None, ranks: tuple
 ):
     found = judged(stands, absent)
     assert (found and found.kind, found.ranks if found else ()) == (kind, ranks)
@@ -247,7 +249,7 @@ def test_what_a_second_reading_confirms():
 
 
 def test_links_by_what_both_ends_count():
-    def ends(at_s: float, sent: int, busy_s: float) -> dict[int, RankStand]:
+    def ends(at_s: float, sent: int, busy_s: float) -> dict[int, RankStatus]:
         here = Connection("a:1", "b:2", sent, 0, 7, busy_s)
         there = Connection("b:2", "a:1", 0, sent, 0, 0.0)
         elsewhere = Connection("a:3", "c:4", sent, 0, 0, busy_s)
@@ -293,7 +295,7 @@ def test_stands_are_read_as_they_were_written():
         stand("closed", True, all=lane(5, 5, root=0)),
         connections=(Connection("a:1", "b:2", 1, 2, 3, 0.5),),
     )
-    assert RankStand.read(made.written()) == made
+    assert RankStatus.read(made.written()) == made
 
 
 def test_what_is_asked_for():
@@ -315,7 +317,7 @@ def test_a_bad_request_costs_a_line(lines: list[str], monkeypatch: pytest.Monkey
 
 
 def test_who_was_stopped_has_not_waited_meanwhile():
-    own = OwnStand(Recorder())
+    own = OwnStatus(Recorder())
     entry: Any = types.SimpleNamespace(waits_from_ns=97 * 10**9)
     own.resumed(0.0)
     assert own.for_s(entry, 100.0) == 3
@@ -512,7 +514,7 @@ def test_a_store_that_does_not_answer_is_named_each_time(quick: None, lines: lis
                 time.sleep(0.02)
             assert sum(said in line for line in lines) == 1, lines
             monitor._store.ask = ask  # type: ignore[method-assign]
-            monitor._pending = None
+            monitor._inquiry._answer = None
             time.sleep(0.5)
     finally:
         monitors._ANSWER_S, monitors._LATER_S = before, later
@@ -533,7 +535,8 @@ def test_answers_of_a_store_may_wait_behind_other_bytes(monkeypatch: pytest.Monk
         (11.0, 1 << 20, 1.0, True),
     ):
         now, came = time.monotonic(), bytes_
-        monitor._asked_at, monitor._received, monitor._knew_at = now - ago_s, 1 << 14, now - knew_s
+        monitor._inquiry.sent_at = now - ago_s
+        monitor._received, monitor._knew_at = 1 << 14, now - knew_s
         assert monitor._silent_for_long() is silent, (ago_s, bytes_, knew_s)
     job.close()
 

@@ -5,7 +5,7 @@ values are never assumed to be well-formed.
 """
 
 import json
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ MOST_RANKS = 1 << 14
 """Largest number of ranks in a job: it bounds loops if the number comes from the job's store."""
 MOST_TEXT = 1000
 """Maximum number of characters in a name, a call or a message."""
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 _Value = TypeVar("_Value")
 
 

@@ -13,12 +13,11 @@ import torch.distributed as dist
 
 from gradweave.errors import GradweaveError, OptionError, RunError
 from gradweave.printable import in_one_line
-from gradweave.processes.peers import peer_value
+from gradweave.processes.peers import Count, Text, peer_value
 from gradweave.torch.measuring import kept_network, measured, measured_file
 from gradweave.torch.planner import Planner
 from gradweave.torch.plans import Sources
 from gradweave.torch.settings import Settings, mistyped
-from gradweave.torch.stands import Count, Text
 
 _log = logging.getLogger("gradweave")
 

@@ -14,11 +14,10 @@ from torch.distributed import distributed_c10d
 
 from gradweave.errors import FileError, OptionError, RunError
 from gradweave.execute.recorded import RecordedRank
+from gradweave.execute.torch_distributed.status import RankStatus, statuses
 from gradweave.execute.torch_distributed.store import value_of
-from gradweave.processes.peers import MOST_RANKS, peer_value
-from gradweave.torch.monitor import stands
+from gradweave.processes.peers import MOST_RANKS, Text, peer_value
 from gradweave.torch.recorded import JOB
-from gradweave.torch.stands import RankStand, Text
 
 CONNECT_S = 5.0
 """Timeout for connecting to the store."""
@@ -73,10 +72,10 @@ class Job:
         with _ended():
             self._store.set("alarm", f"asked {uuid.uuid4().hex}")
 
-    def stands(self) -> dict[int, RankStand]:
+    def statuses(self) -> dict[int, RankStatus]:
         """The latest status of each rank."""
         with _ended():
-            return stands(self._store, self.size)
+            return statuses(self._store, self.size)
 
     def kept(self) -> tuple[list[RecordedRank], list[int]]:
         """Recordings of the calls of each rank, and the ranks that have not sent a recording."""
@@ -112,6 +111,6 @@ def _ended() -> Iterator[None]:
         raise RunError("the job's store has ended, and so has the job") from error
 
 
-def heard_lately(before: dict[int, RankStand], now: dict[int, RankStand]) -> Collection[int]:
+def heard_lately(before: dict[int, RankStatus], now: dict[int, RankStatus]) -> Collection[int]:
     """Ranks that have written a status between two readings."""
     return {r for r, s in now.items() if r in before and s.heartbeats > before[r].heartbeats}

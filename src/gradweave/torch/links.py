@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 from collections.abc import Collection, Mapping
 
-from gradweave.torch.stands import RankStand
+from gradweave.execute.torch_distributed.status import RankStatus
 
 BUSY = 0.8
 """Fraction of the time from which a link counts as busy: other ranks may wait for it."""
@@ -31,7 +31,7 @@ class LinkUse:
         return self.bytes / self.seconds
 
 
-def links_in_use(before: Mapping[int, RankStand], now: Mapping[int, RankStand]) -> list[LinkUse]:
+def links_in_use(before: Mapping[int, RankStatus], now: Mapping[int, RankStatus]) -> list[LinkUse]:
     """The links that carried anything between two readings of the ranks' status.
 
     Connections are matched by the addresses of both ends, so connections through address
@@ -43,14 +43,14 @@ def links_in_use(before: Mapping[int, RankStand], now: Mapping[int, RankStand]) 
         before: status by rank in the first reading.
         now: status by rank in the second reading.
     """
-    owner = {end.local: rank for rank, stand in now.items() for end in stand.connections}
+    owner = {end.local: rank for rank, status in now.items() for end in status.connections}
     sent, received = dict[tuple[int, int], LinkUse](), dict[tuple[int, int], LinkUse]()
-    for rank, stand in now.items():
-        if rank not in before or stand.at_s <= before[rank].at_s:
+    for rank, status in now.items():
+        if rank not in before or status.at_s <= before[rank].at_s:
             continue
-        seconds = stand.at_s - before[rank].at_s
+        seconds = status.at_s - before[rank].at_s
         old = {(end.local, end.peer): end for end in before[rank].connections}
-        for end in stand.connections:
+        for end in status.connections:
             was, peer = old.get((end.local, end.peer)), owner.get(end.peer)
             if was is None or peer is None or peer == rank:
                 continue

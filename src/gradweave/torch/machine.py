@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradweave.torch.stands import RankStand
+from gradweave.execute.torch_distributed.status import RankStatus
 
 
 @functools.cache
@@ -20,14 +20,14 @@ def machine() -> str:
     return " ".join(parts)
 
 
-def processes(found: Mapping[int, RankStand]) -> dict[int, str]:
+def processes(found: Mapping[int, RankStatus]) -> dict[int, str]:
     """For each rank on this machine whose process does not run, a phrase that says why."""
     known = {}
-    for rank, stand in found.items():
-        if stand.machine == machine() and os.path.exists("/proc/self/stat"):
-            state = _state(stand.process)
+    for rank, status in found.items():
+        if status.machine == machine() and os.path.exists("/proc/self/stat"):
+            state = _state(status.process)
             if state in _STATES:
-                known[rank] = f"its process {stand.process} {_STATES[state]}"
+                known[rank] = f"its process {status.process} {_STATES[state]}"
     return known
 
 

@@ -14,11 +14,10 @@ from typing import Any
 from gradweave.common.atomic import atomic_write, make_folder
 from gradweave.errors import FileError, GradweaveError, OptionError
 from gradweave.processes.cleared import cleared_folder
-from gradweave.processes.peers import peer_value
+from gradweave.processes.peers import Count, Text, peer_value
 from gradweave.topology.spec import as_topology
 from gradweave.torch.cache import check_regular, set_aside
 from gradweave.torch.child import run_command
-from gradweave.torch.stands import Count, Text
 
 SLOT_S = 0.05
 """Seconds per transfer, which keeps eight servers under a minute. `gradweave topology measure` by

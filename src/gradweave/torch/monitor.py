@@ -1,7 +1,6 @@
 """Shares this rank's status while any rank of the job waits, and reports who holds the job up."""
 
 import atexit
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -11,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -19,22 +17,22 @@ from torch.distributed import distributed_c10d
 
 from gradweave.common.wording import listed
 from gradweave.errors import RunError
-from gradweave.execute.torch_distributed.standing import Heard
+from gradweave.execute.torch_distributed.sockets import received_bytes
+from gradweave.execute.torch_distributed.status import Heard, RankStatus, statuses
 from gradweave.execute.torch_distributed.store import (
+    Inquiry,
     StoreThread,
     held_by_rank_0,
     root_store,
     value_of,
 )
 from gradweave.printable import in_one_line
-from gradweave.processes.peers import peer_value
+from gradweave.processes.peers import Count, Text, peer_value
+from gradweave.torch.holdup import Holdup, Kind, Ranks
 from gradweave.torch.links import links_in_use
 from gradweave.torch.machine import processes
-from gradweave.torch.own_stand import OwnStand
+from gradweave.torch.own_status import OwnStatus
 from gradweave.torch.record import Recorder
-from gradweave.torch.sockets import received_bytes
-from gradweave.torch.stands import Count, RankStand, Text
-from gradweave.torch.waiting import Holdup, Kind, Ranks
 
 TICK_S = (0.1, 0.5)
 """Bounds on the time between two checks, which is an eighth of the patience."""
@@ -81,7 +79,7 @@ class _News:
     alarm: bytes
     judged: bytes
     verdict: bytes
-    stands: dict[int, RankStand] | None
+    statuses: dict[int, RankStatus] | None
 
 
 class Monitor:
@@ -89,7 +87,7 @@ class Monitor:
 
     While no process waits, a check is one read of the store. A process that waits raises an alarm
     in the store. Then all processes write their status there, and one of them (rank 0 if it is
-    present) works out who holds the others up (`waiting.Ranks`) and logs it in one line. Rank 0 and
+    present) works out who holds the others up (`holdup.Ranks`) and logs it in one line. Rank 0 and
     the ranks named in that line log it as well.
 
     Args:
@@ -120,16 +118,16 @@ class Monitor:
         self._holder_host = ""
         self._store = StoreThread(store, "gradweave monitor", lambda _: math.inf)
         self._store_is, self._store_said = "", False
-        self._pending: Future[_News] | None = None
-        self._asked_at, self._received = 0.0, math.inf
+        self._inquiry = Inquiry[_News](self._store)
+        self._received = math.inf
         self._port = getattr(root_store(store), "port", None)
-        self._own = OwnStand(recorder)
+        self._own = OwnStatus(recorder)
         self._looked_at = time.monotonic()
         self._heartbeats = 0
         self._alarm: bytes | None = None
         self._alarm_until = 0.0
         self._judged, self._judged_at = b"", 0.0
-        self._heard: Heard[RankStand] = Heard()
+        self._heard = Heard()
         self._candidate: Holdup | None = None
         """The hold-up found in the last reading."""
         self._said: Holdup | None = None
@@ -158,9 +156,8 @@ class Monitor:
             self._wait_for_verdict()
         self._left = True
         try:
-            written = self._written()
             if not self._store_is:
-                self._store.ask(functools.partial(self._tell, written)).result(_ANSWER_S)
+                self._store.ask(self._tell).result(_ANSWER_S)
                 if failed and self._holder == self._rank:
                     self._linger()
         except (TimeoutError, RuntimeError):
@@ -172,13 +169,10 @@ class Monitor:
     def _prepare(self, store: distributed_c10d.Store) -> None:
         for key in ("alarm", "judged", "verdict", "trace"):
             store.compare_set(key, "", " ")
-        self._tell(self._written(), store)
+        self._tell(store)
 
-    def _written(self) -> str:
-        return self._own.at(time.monotonic(), self._heartbeats, self._left).written()
-
-    def _tell(self, written: str, store: distributed_c10d.Store) -> None:
-        store.set(f"stand {self._rank}", written)
+    def _tell(self, store: distributed_c10d.Store) -> None:
+        self._own.at(time.monotonic(), self._heartbeats, self._left).write(self._rank, store)
 
     def _run(self) -> None:
         while not self._ended.wait(self._tick_s):
@@ -213,26 +207,18 @@ class Monitor:
         """Whether the store has had long enough to answer."""
         now = time.monotonic()
         may_come = received_bytes(self._port) > self._received or now - self._knew_at < _LATER_S
-        return now - self._asked_at > (_LATER_S if may_come else _ANSWER_S)
+        return now - self._inquiry.sent_at > (_LATER_S if may_come else _ANSWER_S)
 
     def _exchange(self, now: float, waits: bool) -> _News | None:
         """Writes to the store and reads it; returns None until the store answers."""
-        if self._pending is None:
+        if not self._inquiry.pending:
             alarmed = waits or now < self._alarm_until
             judges = alarmed and math.isfinite(self._patience_s) and self._judges(now, waits)
-            self._asked_at, self._received = now, math.inf
+            self._received = math.inf
             if alarmed:  # reading the counters takes half a millisecond
                 self._received = received_bytes(self._port) + _SOME_BYTES
-            self._pending = self._store.ask(functools.partial(self._ask, waits, alarmed, judges))
-        try:
-            news = self._pending.result(_ANSWER_S)
-        except TimeoutError:
-            return None
-        except RuntimeError:
-            self._pending = None
-            raise
-        self._pending = None
-        return news
+            self._inquiry.send(functools.partial(self._ask, waits, alarmed, judges))
+        return self._inquiry.answer(_ANSWER_S)
 
     def _judges(self, now: float, waits: bool) -> bool:
         """Whether this process should work out who holds the others up."""
@@ -245,12 +231,12 @@ class Monitor:
         self, waits: bool, alarmed: bool, judges: bool, store: distributed_c10d.Store
     ) -> _News:
         self._heartbeats += 1
-        if not self._holder_host and (holder := stands(store, self._size, 1)):
+        if not self._holder_host and (holder := statuses(store, self._size, 1)):
             self._holder_host = holder[0].host
         if waits:
             store.set("alarm", f"{self._rank} {self._heartbeats}")
         if alarmed:
-            self._tell(self._written(), store)
+            self._tell(store)
             self._show_kept(store)
         if judges:
             store.set("judged", f"{self._rank} {self._heartbeats}")
@@ -258,7 +244,7 @@ class Monitor:
             value_of(store, "alarm") or b" ",
             value_of(store, "judged") or b" " if alarmed else self._judged,
             value_of(store, "verdict") or b" " if alarmed else b" ",
-            stands(store, self._size) if judges else None,
+            statuses(store, self._size) if judges else None,
         )
 
     def _show_kept(self, store: distributed_c10d.Store) -> None:
@@ -284,12 +270,12 @@ class Monitor:
         if news.verdict not in (b" ", self._news):
             self._news = news.verdict
             self._hear(news.verdict)
-        if news.stands is not None:
-            self._judge(news.stands, now)
+        if news.statuses is not None:
+            self._judge(news.statuses, now)
 
-    def _judge(self, found: dict[int, RankStand], now: float) -> None:
+    def _judge(self, found: dict[int, RankStatus], now: float) -> None:
         """Reports who holds the others up, once two consecutive readings agree."""
-        stands_before = self._heard.stands
+        before = self._heard.statuses
         self._heard.hear(found)
         certain = now - self._heard.since >= self._heard_s
         holdup = Ranks(
@@ -297,11 +283,11 @@ class Monitor:
             self._heard.present(self._heard_s),
             certain=certain,
             patience_s=self._patience_s,
-            links=links_in_use(stands_before, found),
+            links=links_in_use(before, found),
             known=processes(found),
         ).holdup()
-        before, self._candidate = self._candidate, holdup
-        if holdup is None or before is None or not holdup.confirms(before):
+        last, self._candidate = self._candidate, holdup
+        if holdup is None or last is None or not holdup.confirms(last):
             return
         if self._said is None or not holdup.confirms(self._said):
             if self._said is None:
@@ -368,27 +354,8 @@ class Monitor:
         """Keeps the store open until all other ranks have left."""
         until = time.monotonic() + _LEAVE_S
         while time.monotonic() < until:
-            found = self._store.ask(lambda store: stands(store, self._size)).result(_ANSWER_S)
+            found = self._store.ask(lambda store: statuses(store, self._size)).result(_ANSWER_S)
             gone = set(self._said.ranks if self._said else ())
             if all(r in gone or (r in found and found[r].left) for r in range(self._size)):
                 return
             time.sleep(self._tick_s)
-
-
-def stands(
-    store: distributed_c10d.Store, size: int, first: int | None = None
-) -> dict[int, RankStand]:
-    """The latest status of each rank, without values in the store that no rank can have written.
-
-    Args:
-        store: the store of the monitors.
-        size: number of ranks in the job.
-        first: read only this many ranks, from rank 0 on; all ranks if not given.
-    """
-    found = {}
-    for rank in range(size if first is None else first):
-        written = value_of(store, f"stand {rank}")
-        with contextlib.suppress(RunError):
-            if written is not None and (stand := RankStand.read(written)).within(size):
-                found[rank] = stand
-    return found

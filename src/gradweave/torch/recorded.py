@@ -14,14 +14,13 @@ from torch.distributed import distributed_c10d
 
 from gradweave.errors import GradweaveError
 from gradweave.execute.torch_distributed.store import root_store
-from gradweave.processes.peers import MOST_TEXT, peer_value
+from gradweave.processes.peers import MOST_TEXT, Text, peer_value
 from gradweave.torch.kept import TraceFile, kept
 from gradweave.torch.machine import machine
 from gradweave.torch.monitor import Monitor
 from gradweave.torch.progress import PlannedWork
 from gradweave.torch.record import Entry, Recorder
 from gradweave.torch.settings import Recording
-from gradweave.torch.stands import Text
 from gradweave.torch.wrapper import METHODS, GroupWrapper, untraced
 
 JOB = "gradweave job"

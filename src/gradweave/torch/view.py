@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
+from gradweave.execute.torch_distributed.status import RankStatus
+from gradweave.torch.holdup import Holdup, Ranks
 from gradweave.torch.links import LinkUse, links_in_use
-from gradweave.torch.stands import RankStand
-from gradweave.torch.waiting import Holdup, Ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ class JobView:
     @classmethod
     def of(
         cls,
-        before: Mapping[int, RankStand],
-        now: Mapping[int, RankStand],
+        before: Mapping[int, RankStatus],
+        now: Mapping[int, RankStatus],
         heard: Collection[int],
         patience_s: float,
     ) -> "JobView":
@@ -67,26 +67,26 @@ class JobView:
 
 
 def _rank(
-    rank: int, now: Mapping[int, RankStand], heard: Collection[int], links: Collection[LinkUse]
+    rank: int, now: Mapping[int, RankStatus], heard: Collection[int], links: Collection[LinkUse]
 ) -> RankView:
-    stand = now[rank]
-    waits = max((lane for _, lane in stand.open), key=lambda lane: lane.open_s, default=None)
-    if stand.left:
+    status = now[rank]
+    waits = max((lane for _, lane in status.open), key=lambda lane: lane.open_s, default=None)
+    if status.left:
         state = "has left"
     elif rank not in heard:
         state = "not heard"
     else:
         state = "in its own code" if waits is None else "in a collective"
-    behind = max((_missing(stand, other) for other in now.values()), default=0)
+    behind = max((_missing(status, other) for other in now.values()), default=0)
     return RankView(
         rank,
-        stand.host,
-        stand.process,
+        status.host,
+        status.process,
         state,
-        stand.last if waits is None else waits.text(waits.open or 0) or "",
-        stand.where if state == "in its own code" else "",
-        stand.idle_s if waits is None else waits.open_s,
-        sum(lane.entered for lane in stand.lanes.values()),
+        status.last if waits is None else waits.text(waits.open or 0) or "",
+        status.where if state == "in its own code" else "",
+        status.idle_s if waits is None else waits.open_s,
+        sum(lane.entered for lane in status.lanes.values()),
         behind,
         sum(link.bytes_per_s for link in links if link.source == rank),
         sum(link.bytes_per_s for link in links if link.target == rank),
@@ -97,11 +97,11 @@ WAITED_S = 0.5
 """Seconds in a call before other ranks count as behind: ranks report at different moments."""
 
 
-def _missing(stand: RankStand, other: RankStand) -> int:
+def _missing(status: RankStatus, other: RankStatus) -> int:
     """Number of calls until a rank has entered the call in which another rank waits."""
     numbers = [
-        (lane.open or 0) - stand.lanes[key].entered
+        (lane.open or 0) - status.lanes[key].entered
         for key, lane in other.open
-        if key in stand.lanes and lane.open_s >= WAITED_S
+        if key in status.lanes and lane.open_s >= WAITED_S
     ]
     return max([0, *numbers])

@@ -141,7 +141,7 @@ class Messages:
         down = schedule.source > schedule.target
         self._group_of = [pairs[used[t]][int(down[t])] for t in range(schedule.num_transfers)]
         self._all_groups: list[Any] = list(itertools.chain(*pairs))  # the stubs lack a twin's recv
-        self._lost = watchdog or LossDetector(schedule.topology, group)
+        self._lost = watchdog or LossDetector.of(group, schedule.topology)
         self.sent_bytes = np.zeros(group.size(), np.int64)
         self._counting = threading.Lock()
         self._trackers: dict[tuple[Cuts, int], Tracker] = {}

@@ -1,30 +1,51 @@
-"""Detects which process went away or fell silent; the others agree on it through the store."""
+"""Detects which process went away or fell silent, and raises the error that names it."""
 
+import atexit
 import functools
+import logging
+import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradweave.errors import RunError
-from gradweave.execute.torch_distributed.liveness import NEARLY, Liveness, Verdict
+from gradweave.execute.torch_distributed.own_status import PLANNED, OwnStatus
 from gradweave.execute.torch_distributed.pending import PendingCollective
-from gradweave.execute.torch_distributed.standing import Heard, Stand
+from gradweave.execute.torch_distributed.status import Heard, RankStatus, statuses
+from gradweave.execute.torch_distributed.store import (
+    Inquiry,
+    StoreThread,
+    group_timeout,
+    store_holder,
+)
+from gradweave.execute.torch_distributed.verdict import NEARLY, Judge, SharedVerdict, Verdict
+from gradweave.processes.owned import owned
 from gradweave.topology.topology import Topology
 
+GRACE_S = (2.0, 10.0)
+"""Bounds on the time to wait for the status of other processes: half the group's timeout."""
 POLL_S = 0.25
 """Time between two checks whether a server was lost, while waiting."""
+_TICK_S = (0.25, 2.5)
+"""Bounds on the time between two status reports of a process: a sixteenth of the timeout."""
+_QUIET = 4
+"""A process that has progressed within this fraction of the timeout writes nothing. So a training
+step costs nothing, and a process that ends in time does not notice that the store has ended."""
 LINGER_S = 5.0
 """Longest time that a process which may hold the store waits for the others before it ends, so that
 they can still read from the store which server was lost."""
+_FAILED_S = 1.0
+"""How long a process that ends with an error looks for the loss that caused it."""
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "connection refused")
 _LATE = ("timed out", "timeout")
 _Answer = TypeVar("_Answer")
-_News = tuple[Verdict | None, dict[int, Stand] | None]
+_News = tuple[Verdict | None, dict[int, RankStatus] | None]
 """The verdict and, if requested, the status of the processes."""
+_log = logging.getLogger("gradweave")
 
 
 def of_connections(error: RuntimeError) -> bool:
@@ -33,30 +54,54 @@ def of_connections(error: RuntimeError) -> bool:
 
 
 class LossDetector:
-    """Detects which process went away or is silent, and tells the others.
+    """Detects which process of a group went away or is silent, and tells the others.
 
     gloo reports a death only to processes that wait for the dead process. When they give up, the
     processes that wait for them would name the wrong server. So the first process that sees a
     broken connection writes to the store whose it was, and all waiting processes read it there.
 
-    If a process is stopped or sleeps, no connection breaks. Then all live processes write their
-    status to the store (`Liveness`). A process that has waited for the group's timeout finds out
-    from these which process all the others wait for (`standing.silent`).
+    If a process is stopped or sleeps, no connection breaks. Then all live processes that do not
+    progress write their status to the store. A process that has waited for the group's timeout
+    finds out from these which process all the others wait for (`verdict.Judge`).
+
+    There is one object per group, whichever collectives run on the group; it is kept as long as the
+    group or one of them.
 
     Args:
-        topology: the network whose servers are the group's processes, by rank.
         group: the process group.
+        topology: the network whose servers are the group's processes, by rank.
     """
 
-    def __init__(self, topology: Topology, group: dist.ProcessGroup) -> None:
-        self._topology = topology
-        self.liveness = Liveness.of(group, topology)
-        self._may_hold_store = dist.get_rank() == 0
-        self._timeout_s, self._grace_s = self.liveness.timeout_s, self.liveness.grace_s
+    @staticmethod
+    def of(group: dist.ProcessGroup, topology: Topology) -> "LossDetector":
+        """The object of a group, made on first use."""
+        if group not in _of_group:
+            _of_group[group] = LossDetector(group, topology)
+        return _of_group[group]
+
+    def __init__(self, group: dist.ProcessGroup, topology: Topology) -> None:
+        self._size, self._rank = dist.get_world_size(group), dist.get_rank(group)
+        self._topology, self._group = topology, weakref.ref(group)
+        self._holder, self._may_hold_store = store_holder(group), dist.get_rank() == 0
+        self.timeout_s = group_timeout(group).total_seconds()
+        self.grace_s = min(max(self.timeout_s / 2, GRACE_S[0]), GRACE_S[1])
+        self.judge = Judge(self._size, self.timeout_s)
+        self.shared = SharedVerdict(self._rank, self._size)
+        self._own, self._reported = OwnStatus(group), False
+        tick_s = min(max(self.timeout_s / 16, _TICK_S[0]), _TICK_S[1])
+        this: weakref.ref[LossDetector] = weakref.ref(self)
+
+        def tick(store: distributed_c10d.Store) -> float:
+            if (detector := this()) is not None:
+                detector._tick(store)
+            return tick_s
+
+        self.store = StoreThread(group, "gradweave", tick)
+        atexit.register(owned(_leave), this)
 
     def watch(self, call: PendingCollective) -> None:
         """Waits until a collective is over; ends it with an error if a process was lost."""
-        with self.liveness.inside(call):
+        with self._own.inside(call):
             if not call.over.wait(POLL_S):
                 _Watch(self, call).wait()
 
@@ -73,75 +118,142 @@ class LossDetector:
             time.sleep(2 * POLL_S)  # gives a process that knows more the time to write it
         try:
             if broken and peer is not None:
-                return self._of_broken(peer)
-            if verdict := self.asked(self.liveness.verdict):
-                return self.named(verdict)
+                return self.error(self._of_broken(peer))
+            verdict = self.asked(self.shared.read)
         except (TimeoutError, RuntimeError) as failure:
-            return self.without_store(failure, None)
+            verdict = self.without_store(failure)
+        if verdict is not None:
+            return self.error(verdict)
         return RunError(f"torch.distributed: {'a process went away: ' * broken}{text}")
 
-    def _of_broken(self, peer: int) -> RunError:
-        """The error after a connection broke: the peer's, unless it gave up waiting for others."""
-        call = self.liveness.call
-        if call is not None and call.still_s() > NEARLY * self._timeout_s:
-            if (verdict := _Watch(self, call).after_break(peer)) is not None:
-                return self.named(verdict)
-        return self.decided([peer], ["its connection broke"])
+    def _of_broken(self, peer: int) -> Verdict:
+        """The verdict after a connection broke: the peer, unless it gave up waiting for others."""
+        call, found = self._own.call, None
+        if call is not None and call.still_s() > NEARLY * self.timeout_s:
+            for found, heard, for_s in self._readings():
+                gone, over = {peer: heard.statuses.get(peer)}, for_s > self.grace_s
+                found = found or self.judge.verdict(heard, gone=gone, long=over)
+                if found or over:
+                    break
+        if found is None or peer in found.lost:
+            found = Verdict((peer,), ("its connection broke",))
+        return self.decided(found)
 
     def linger(self) -> None:
         """Waits until every process knows which was lost, if this process may hold the store."""
-        if not self._may_hold_store:
-            return
         until = time.monotonic() + LINGER_S
         try:
-            while time.monotonic() < until:
-                if self.asked(self.liveness.all_know):
+            while self._may_hold_store and time.monotonic() < until:
+                if self.asked(self.shared.all_know):
                     return
                 time.sleep(POLL_S / 5)
         except (TimeoutError, RuntimeError):
             return
 
-    def ask(self, request: Callable[[distributed_c10d.Store], _Answer]) -> "Future[_Answer]":
-        """Requests something from the store, and returns a future."""
-        return self.liveness.ask(request)
-
-    def asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
-        """The store's answer; raises TimeoutError if it does not answer."""
-        return self.ask(request).result(self._grace_s)
-
-    def news(self, where: bool, store: distributed_c10d.Store) -> _News:
-        """The verdict and, if requested, the status of the processes."""
-        liveness = self.liveness
-        return liveness.verdict(store), liveness.stands(store) if where else None
-
-    def decided(self, lost: Sequence[int], how: Sequence[str]) -> RunError:
-        """Writes who was lost, unless a verdict exists; returns the error of the verdict."""
-        verdict = Verdict(tuple(lost), tuple(how))
-        return self.named(self.asked(functools.partial(self.liveness.decide, verdict)))
-
-    def named(self, verdict: Verdict) -> RunError:
+    def error(self, verdict: Verdict) -> RunError:
         """The error of a verdict."""
         return verdict.error(self._topology)
 
-    def without_store(self, error: Exception, heard: Heard | None) -> RunError:
-        """The error if the store has ended or does not answer.
+    def decided(self, verdict: Verdict) -> Verdict:
+        """Writes a verdict to the store, unless there is one; returns the verdict there."""
+        return self.asked(functools.partial(self.shared.decide, verdict))
+
+    def asked(self, request: Callable[[distributed_c10d.Store], _Answer]) -> _Answer:
+        """The store's answer; raises TimeoutError if it does not answer."""
+        return self.store.ask(request).result(self.grace_s)
+
+    def news(self, everything: bool, store: distributed_c10d.Store) -> _News:
+        """The verdict and, if requested, the status of the processes."""
+        return self.shared.read(store), statuses(store, self._size) if everything else None
+
+    def _readings(self) -> Iterator[tuple[Verdict | None, Heard, float]]:
+        """Again and again the verdict, the status of the processes, and the seconds until then."""
+        begin, heard = time.monotonic(), Heard()
+        while True:
+            for_s = time.monotonic() - begin
+            verdict, found = self.asked(functools.partial(self.news, True))
+            heard.hear(found or {})
+            yield verdict, heard, for_s
+            time.sleep(POLL_S)
+
+    def without_store(self, error: Exception, heard: Heard | None = None) -> Verdict:
+        """The verdict if the store has ended or does not answer.
 
         Args:
             error: the store's error.
             heard: status heard before, if this process has waited for the timeout.
         """
-        if self.liveness.known is not None:  # read before the store's process left
-            return self.named(self.liveness.known)
-        how = "does not answer" if isinstance(error, TimeoutError) else "ended"
-        holder = self.liveness.holder
-        if holder is None:
-            return RunError(f"torch.distributed: the process that holds the store {how} {error}")
-        if heard is not None and not isinstance(error, TimeoutError):
-            gone = {holder: heard.stands.get(holder)}
-            verdict = self.liveness.evaluate(heard, gone, long=True)
-            if verdict is not None and verdict.lost and holder not in verdict.lost:
-                return self.named(verdict)
-        return self.named(Verdict((holder,), (f"the process that holds the store {how}",)))
+        if self.shared.known is not None:  # read before the store's process left
+            return self.shared.known
+        silent = isinstance(error, TimeoutError)
+        how = f"the process that holds the store {'does not answer' if silent else 'ended'}"
+        if self._holder is None:
+            return Verdict((), (f"torch.distributed: {how} {error}",))
+        if heard is not None and not silent:
+            gone = {self._holder: heard.statuses.get(self._holder)}
+            verdict = self.judge.verdict(heard, gone=gone, long=True)
+            if verdict is not None and verdict.lost and self._holder not in verdict.lost:
+                return verdict
+        return Verdict((self._holder,), (how,))
+
+    def _tick(self, store: distributed_c10d.Store) -> None:
+        """Writes this process's status, unless it has progressed recently."""
+        if self._group() not in distributed_c10d._world.pg_map:
+            return  # the group was destroyed
+        status = self._own.now()
+        if status.idle_s < self.timeout_s / _QUIET:
+            return
+        status.write(self._rank, store)
+        if (verdict := self.shared.read(store)) and not status.lanes[PLANNED].open:
+            self._report(verdict)
+
+    def _report(self, verdict: Verdict) -> None:
+        """Logs which process was lost, if no collective is in progress that would raise it."""
+        if not self._reported:
+            self._reported = True
+            _log.error("%s", self.error(verdict))
+
+    def _leave(self) -> None:
+        """Stays for a while at the end of the process if others wait without knowing for which.
+
+        In this situation, PyTorch's operation has given up waiting for the silent process. If this
+        process left, and the store with it, the others would take this process for the lost one.
+        """
+        waited = self._own.now().idle_s > self.timeout_s / 2
+        failed = isinstance(getattr(sys, "last_value", None), RuntimeError)  # an uncaught error
+        try:
+            verdict = self._last_news(waited, failed) if waited or failed else None
+        except (TimeoutError, RuntimeError) as error:
+            others_store = failed and self._holder not in (None, self._rank)
+            verdict = self.without_store(error) if others_store else self.shared.known
+        if verdict is not None:
+            self._report(verdict)
+        self.store.close()
+
+    def _last_news(self, waited: bool, failed: bool) -> Verdict | None:
+        """The verdict; this process's own finding if nobody is in a collective any more."""
+        for verdict, heard, for_s in self._readings():
+            if verdict and self.asked(self.shared.all_know):
+                return verdict
+            lanes = [status.lanes.get(PLANNED) for status in heard.present().values()]
+            wait = any(lane and (lane.open or 0) > self._own.calls for lane in lanes)
+            if waited and not verdict and not wait:
+                if not failed:
+                    return None
+                long = for_s > self.grace_s
+                if verdict := self.judge.verdict(heard, long=long, waiting={self._rank}):
+                    return verdict
+            if for_s > (2 * self.grace_s if waited else _FAILED_S):
+                return self.shared.known
+
+
+def _leave(detector: "weakref.ref[LossDetector]") -> None:
+    if (there := detector()) is not None:
+        there._leave()
+
+
+_of_group: weakref.WeakKeyDictionary[dist.ProcessGroup, LossDetector]
+_of_group = weakref.WeakKeyDictionary()
 
 
 class _Watch:
@@ -149,76 +261,52 @@ class _Watch:
 
     def __init__(self, detector: LossDetector, call: PendingCollective) -> None:
         self._detector, self._call = detector, call
-        self._timeout_s, self._grace_s = detector._timeout_s, detector._grace_s
-        self._heard = Heard()
-        self._news: Future[_News] | None = None
-        self._asked_at = self._looked_at = time.monotonic()
+        self._timeout_s, self._grace_s = detector.timeout_s, detector.grace_s
+        self._heard, self._inquiry = Heard(), Inquiry[_News](detector.store)
+        self._looked_at = time.monotonic()
 
     def wait(self) -> None:
         """Waits until the collective is over; ends it with an error if a process was lost."""
         while not self._call.over.wait(POLL_S):
             try:
-                lost = self._look()
+                verdict = self._look()
             except (TimeoutError, RuntimeError) as error:
-                lost = self._detector.without_store(error, self._heard if self._late() else None)
-            if lost is not None:
-                self._call.fail(lost)
-
-    def after_break(self, peer: int) -> Verdict | None:
-        """The verdict on who was silent when a connection broke, or None if it is unclear."""
-        detector = self._detector
-        until = time.monotonic() + self._grace_s
-        while True:
-            verdict, stands = detector.asked(functools.partial(detector.news, True))
+                heard = self._heard if self._late_s() >= 0 else None
+                verdict = self._detector.without_store(error, heard)
             if verdict is not None:
-                return verdict
-            self._heard.hear(stands or {})
-            gone = {peer: self._heard.stands.get(peer)}
-            over = time.monotonic() > until
-            if (found := detector.liveness.evaluate(self._heard, gone, over)) is not None or over:
-                break
-            time.sleep(POLL_S)
-        if found is None or peer in found.lost:
-            return None
-        return detector.asked(functools.partial(detector.liveness.decide, found))
+                self._call.fail(self._detector.error(verdict))
 
-    def _look(self) -> RunError | None:
+    def _look(self) -> Verdict | None:
         """Reads and evaluates the news."""
         self._notice_own_absence()
-        if self._news is None:
-            where = self._call.still_s() >= self._timeout_s / 2
-            self._news = self._detector.ask(functools.partial(self._detector.news, where))
-            self._asked_at = time.monotonic()
-        try:
-            verdict, stands = self._news.result(POLL_S)
-        except TimeoutError:
-            pending_s = time.monotonic() - self._asked_at
-            if self._late() and pending_s > self._grace_s:
-                raise
+        if not self._inquiry.pending:
+            everything = self._late_s() >= -self._timeout_s / 2
+            self._inquiry.send(functools.partial(self._detector.news, everything))
+        news, late_s = self._inquiry.answer(POLL_S), self._late_s()
+        if news is None:
+            if late_s >= 0 and time.monotonic() - self._inquiry.sent_at > self._grace_s:
+                raise TimeoutError
             return None
-        self._news = None
+        verdict, found = news
         if verdict is not None:
-            return self._detector.named(verdict)
-        if stands is None:
+            return verdict
+        if found is None:
             self._heard = Heard()
             return None
-        self._heard.hear(stands)
-        return self._evaluate() if self._late() else None
+        self._heard.hear(found)
+        if late_s < 0:
+            return None
+        long = min(time.monotonic() - self._heard.since, late_s) >= self._grace_s
+        verdict = self._detector.judge.verdict(self._heard, long=long)
+        return None if verdict is None else self._detector.decided(verdict)
 
-    def _evaluate(self) -> RunError | None:
-        waited_s = time.monotonic() - self._heard.since
-        late_s = self._call.still_s() - self._timeout_s
-        long = waited_s >= self._grace_s and late_s >= self._grace_s
-        verdict = self._detector.liveness.evaluate(self._heard, {}, long)
-        return None if verdict is None else self._detector.decided(verdict.lost, verdict.how)
-
-    def _late(self) -> bool:
-        return self._call.still_s() >= self._timeout_s
+    def _late_s(self) -> float:
+        """Seconds since the timeout passed without progress; negative before that."""
+        return self._call.still_s() - self._timeout_s
 
     def _notice_own_absence(self) -> None:
         """Starts over if this process itself was suspended, and so was not waiting for others."""
         before, self._looked_at = self._looked_at, time.monotonic()
         if self._looked_at - before > 2 * POLL_S + self._grace_s:
             self._call.moved()
-            self._heard = Heard()
-            self._asked_at = self._looked_at
+            self._heard, self._inquiry.sent_at = Heard(), self._looked_at

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -108,6 +108,46 @@ class StoreThread:
         answer: Future[_Answer] = Future()
         self._requests.put((request, answer))
         return answer
+
+
+class Inquiry(Generic[_Answer]):
+    """A request to the store that is made again and again, and does not hold up its caller.
+
+    Args:
+        store: the store's thread.
+    """
+
+    def __init__(self, store: StoreThread) -> None:
+        self._store = store
+        self._answer: Future[_Answer] | None = None
+        self.sent_at = time.monotonic()
+        """Time of the last request."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the last request has not been answered."""
+        return self._answer is not None
+
+    def send(self, request: Callable[[distributed_c10d.Store], _Answer]) -> None:
+        """Sends a request."""
+        self._answer, self.sent_at = self._store.ask(request), time.monotonic()
+
+    def answer(self, within_s: float) -> _Answer | None:
+        """The answer, or None if it has not come within that time.
+
+        Raises:
+            RuntimeError: the store has ended.
+        """
+        assert self._answer is not None
+        try:
+            found = self._answer.result(within_s)
+        except TimeoutError:
+            return None
+        except RuntimeError:
+            self._answer = None
+            raise
+        self._answer = None
+        return found
 
 
 _Requests = queue.SimpleQueue[tuple[Callable[[distributed_c10d.Store], Any], Future[Any]] | None]

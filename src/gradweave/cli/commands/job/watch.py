@@ -99,7 +99,7 @@ def _views(host: str, port: int, every: float, slow_after: float) -> Iterator["J
         while True:
             job.ask()
             time.sleep(every)
-            now = job.stands()
+            now = job.statuses()
             if before is not None:
                 yield JobView.of(before, now, heard_lately(before, now), slow_after)
             before = now

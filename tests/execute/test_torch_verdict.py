@@ -4,17 +4,26 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gradweave.execute.torch_distributed.standing import Heard, Stand, silent
+from gradweave.execute.torch_distributed.own_status import PLANNED
+from gradweave.execute.torch_distributed.status import Heard, LaneStatus, RankStatus
+from gradweave.execute.torch_distributed.verdict import Judge
 
-GROUP = "all"
-
-
-def inside(calls: int, *awaits: int, started: int = 0) -> Stand:
-    return Stand(1, calls, True, awaits, {GROUP: started}, 9.0)
+GROUP, JUDGE = "all", Judge(4, 1.0)
 
 
-def outside(calls: int, started: int = 0) -> Stand:
-    return Stand(1, calls, False, (), {GROUP: started}, 9.0)
+def inside(calls: int, *awaits: int, heartbeats: int = 1) -> RankStatus:
+    planned = LaneStatus((), calls, calls, 9.0, awaits=awaits)
+    return RankStatus(heartbeats, {PLANNED: planned, **operations(calls, 0)}, 9.0)
+
+
+def outside(calls: int, started: int = 0) -> RankStatus:
+    planned = LaneStatus((), calls, None)
+    return RankStatus(1, {PLANNED: planned, **operations(calls, started)}, 9.0)
+
+
+def operations(calls: int, started: int) -> dict[str, LaneStatus]:
+    """What PyTorch has started since the last collective."""
+    return {f"{GROUP} {calls}": LaneStatus((), started, started or None, 9.0, assumed=True)}
 
 
 @pytest.mark.parametrize(
@@ -46,15 +55,15 @@ def outside(calls: int, started: int = 0) -> Stand:
     ],
 )
 def test_who_is_silent(stands: dict, gone: dict, expected: list[int]):
-    assert silent(stands, gone, 4) == expected
+    assert JUDGE.silent(stands, gone) == expected
 
 
 def test_nobody_in_a_collective():
     """All wait for 2 in an operation of PyTorch's own; only one of them asks."""
     stands = {0: outside(5, 2), 1: outside(5, 2), 2: outside(5, 1), 3: outside(5, 2)}
-    assert silent(stands, {}, 4) == []
-    assert silent(stands, {}, 4, waiting=[1]) == [2]
-    assert silent({1: outside(5, 2)}, {}, 4, waiting=[1]) == [0, 2, 3]
+    assert JUDGE.silent(stands, {}) == []
+    assert JUDGE.silent(stands, {}, waiting=[1]) == [2]
+    assert JUDGE.silent({1: outside(5, 2)}, {}, waiting=[1]) == [0, 2, 3]
 
 
 def test_who_counts_as_present():
@@ -62,7 +71,7 @@ def test_who_counts_as_present():
     heard = Heard()
     heard.hear({0: inside(5, 1), 1: inside(5, 2)})
     assert heard.present() == {}
-    later = Stand(2, 5, True, (2,), {}, 10.0)
+    later = inside(5, 2, heartbeats=2)
     heard.hear({0: inside(5, 1), 1: later, 3: inside(5, 2)})
     assert set(heard.present()) == {1, 3}
-    assert Stand.read(later.written().encode()) == later
+    assert RankStatus.read(later.written().encode()) == later

@@ -6,10 +6,10 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 
 from gradweave.common.wording import counted, listed
-from gradweave.execute.torch_distributed.standing import ends
+from gradweave.execute.torch_distributed.status import LaneStatus, RankStatus
+from gradweave.execute.torch_distributed.waits import awaited, ends
 from gradweave.topology.units import format_rate
 from gradweave.torch.links import LinkUse, slow_link
-from gradweave.torch.stands import LaneStand, RankStand
 
 
 class Kind(enum.Enum):
@@ -55,7 +55,7 @@ class _Wait:
 
     rank: int
     key: str
-    lane: LaneStand
+    lane: LaneStatus
     number: int
 
 
@@ -63,7 +63,7 @@ class Ranks:
     """The status of a job's ranks, from which `holdup` draws its conclusion.
 
     Args:
-        stands: the latest status of each rank.
+        statuses: the latest status of each rank.
         present: ranks whose status is recent. Ranks that send bytes over a link count as present
             even if their status is late.
         certain: whether enough time has passed to treat silent ranks as lost.
@@ -74,7 +74,7 @@ class Ranks:
 
     def __init__(
         self,
-        stands: Mapping[int, RankStand],
+        statuses: Mapping[int, RankStatus],
         present: Collection[int],
         *,
         certain: bool,
@@ -82,9 +82,10 @@ class Ranks:
         links: Collection[LinkUse] = (),
         known: Mapping[int, str] | None = None,
     ) -> None:
-        self._stands = stands
-        self._left = {rank for rank, stand in stands.items() if stand.left}
+        self._statuses = statuses
+        self._left = {rank for rank, status in statuses.items() if status.left}
         self._present = set(present) - self._left
+        self._able = {rank: statuses[rank] for rank in self._present | self._left}
         self._certain, self._patience_s, self._links = certain, patience_s, links
         self._known = known or {}
 
@@ -96,16 +97,16 @@ class Ranks:
         for wait in waits:
             if (found := self._mismatch(wait)) is not None:
                 return found
-        reached = ends({wait.rank for wait in waits}, self._awaited)
+        reached = ends({wait.rank for wait in waits}, self._able, self._statuses)
         sending = {link.source for link in self._links if link.bytes} - self._present
         absent = reached - self._present - self._left - sending
         if absent:
             return self._lost(sorted(absent), waits) if self._certain else None
-        if left := {r for r in reached & self._left if not self._stands[r].failed}:
+        if left := {r for r in reached & self._left if not self._statuses[r].failed}:
             return self._gone(sorted(left), waits)
-        if any(self._stands[wait.rank].failed for wait in waits):
+        if any(self._statuses[wait.rank].failed for wait in waits):
             return None  # connections broke: ranks that are only late get here too
-        late = {r for r in reached - sending if not any(self._stands[r].open)}
+        late = {r for r in reached - sending if not any(self._statuses[r].open)}
         if late:
             return self._late(sorted(late), waits)
         if not reached:
@@ -113,36 +114,17 @@ class Ranks:
         return self._slow(waits)
 
     def _waits(self) -> Iterable[_Wait]:
-        for rank in self._present | self._left:
-            stand = self._stands[rank]
-            for key, lane in stand.open:
-                if lane.open is not None and (stand.failed or lane.open_s >= self._patience_s):
+        for rank, status in self._able.items():
+            for key, lane in status.open:
+                if lane.open is not None and (status.failed or lane.open_s >= self._patience_s):
                     yield _Wait(rank, key, lane, lane.open)
-
-    def _awaited(self, rank: int) -> set[int]:
-        """The ranks that a rank waits for; empty if it is not alive to wait."""
-        if rank not in self._present and rank not in self._left:
-            return set()
-        found = set[int]()
-        for key, lane in self._stands[rank].open:
-            behind = {one for one in lane.members if one != rank and self._lacks(one, key, lane)}
-            found |= {lane.root} if lane.root is not None and lane.root in behind else behind
-        return found
-
-    def _lacks(self, rank: int, key: str, lane: LaneStand) -> bool:
-        """Whether a rank has not done its part in a call that another rank is in."""
-        stand, number = self._stands.get(rank), lane.open or 0
-        its = stand.lanes.get(key) if stand is not None else None
-        if rank in self._present or rank in self._left:
-            return its is None or its.entered < number
-        return its is None or not its.done(number)
 
     def _mismatch(self, wait: _Wait) -> Holdup | None:
         """Finds ranks whose calls with the same number differ."""
         calls: dict[str, list[int]] = {}
         for rank in wait.lane.members:
-            stand = self._stands.get(rank)
-            lane = stand.lanes.get(wait.key) if stand is not None else None
+            status = self._statuses.get(rank)
+            lane = status.lanes.get(wait.key) if status is not None else None
             text = lane.text(wait.number) if lane is not None else None
             if text is not None:
                 calls.setdefault(text, []).append(rank)
@@ -174,11 +156,11 @@ class Ranks:
 
     def _late(self, ranks: list[int], waits: list[_Wait]) -> Holdup:
         text = f"{self._named(ranks)} {_verb(ranks, 'holds')} up {self._held(waits)}"
-        stand = self._stands[ranks[0]]
-        after = f" since {stand.last} ended" if stand.last else ""
+        status = self._statuses[ranks[0]]
+        after = f" since {status.last} ended" if status.last else ""
         who = "it" if len(ranks) == 1 else f"rank {ranks[0]}"
-        text += f": {who} has been in its own code for {stand.idle_s:.1f} s{after}"
-        text += f", at {stand.where}" if stand.where else ""
+        text += f": {who} has been in its own code for {status.idle_s:.1f} s{after}"
+        text += f", at {status.where}" if status.where else ""
         return Holdup(Kind.LATE, tuple(ranks), text, waits[0].lane.open_s)
 
     def _cycle(self, waits: list[_Wait]) -> Holdup | None:
@@ -188,11 +170,11 @@ class Ranks:
         rank, seen = waits[0].rank, list[int]()
         while rank not in seen:
             seen.append(rank)
-            rank = min(self._awaited(rank))
+            rank = min(awaited(rank, self._able, self._statuses))
         ranks = seen[seen.index(rank) :]
         said = []
         for one in ranks:
-            key, lane = max(self._stands[one].open, key=lambda each: each[1].open_s)
+            key, lane = max(self._statuses[one].open, key=lambda each: each[1].open_s)
             call = self._call(_Wait(one, key, lane, lane.open or 0))
             said.append(f"{self._named([one])} in {call}")
         text = f"wait for each other: {listed(said)}"
@@ -220,7 +202,7 @@ class Ranks:
         others = len({wait.rank for wait in waits} - here)
         more = f" ({others} more elsewhere)" if others else ""
         which = f"rank {first.rank}" if len(here) == 1 else counted(len(here), "rank")
-        if self._stands[first.rank].failed:
+        if self._statuses[first.rank].failed:
             return f"{which}{more}: {self._call(first)} has failed there"
         verb = _verb(here, "has waited", "have waited")
         return f"{which}{more}, which {verb} in {self._call(first)} for {first.lane.open_s:.1f} s"
@@ -229,8 +211,8 @@ class Ranks:
         text = wait.lane.text(wait.number) or "a call"
         return f"{text} (call {wait.number}{self._group(wait.lane)})"
 
-    def _group(self, lane: LaneStand) -> str:
-        if len(lane.members) == len(self._stands):
+    def _group(self, lane: LaneStatus) -> str:
+        if len(lane.members) == len(self._statuses):
             return ""
         return f" of ranks {listed([str(rank) for rank in lane.members])}"
 
@@ -238,7 +220,7 @@ class Ranks:
         """Ranks with the names of their hosts."""
         by_host: dict[str, list[int]] = collections.defaultdict(list)
         for rank in ranks:
-            by_host[self._stands[rank].host if rank in self._stands else "?"].append(rank)
+            by_host[self._statuses[rank].host if rank in self._statuses else "?"].append(rank)
         parts = [
             f"{'rank' if len(some) == 1 else 'ranks'} {listed([str(one) for one in some])} ({host})"
             for host, some in by_host.items()

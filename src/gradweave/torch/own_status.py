@@ -8,11 +8,11 @@ import threading
 import time
 from types import FrameType
 
+from gradweave.execute.torch_distributed.sockets import connections
+from gradweave.execute.torch_distributed.status import LaneStatus, RankStatus
 from gradweave.processes.peers import MOST_TEXT
 from gradweave.torch.machine import machine
 from gradweave.torch.record import Entry, Lane, Recorder
-from gradweave.torch.sockets import connections
-from gradweave.torch.stands import LaneStand, RankStand
 
 _FAILED_S = 30.0
 """Seconds for which a failed call counts as recent."""
@@ -20,7 +20,7 @@ _LOOKED_AT = 64
 """Number of recorded calls, counted from the latest, that are searched for the last to end."""
 
 
-class OwnStand:
+class OwnStatus:
     """The status of this process, derived from its recorded calls.
 
     Args:
@@ -53,7 +53,7 @@ class OwnStand:
         """How long this process has waited in a call."""
         return now - max(entry.waits_from_ns / 1e9, self._resumed)
 
-    def at(self, now: float, heartbeats: int, left: bool) -> RankStand:
+    def at(self, now: float, heartbeats: int, left: bool) -> RankStatus:
         """The status to report.
 
         Args:
@@ -65,29 +65,29 @@ class OwnStand:
         last = max(ended, key=lambda entry: entry.end_ns, default=None)
         failed = [lane.failed for lane in self._lanes() if _failed_lately(lane, now)]
         since = max(last.end_ns / 1e9 if last else self._began, self._resumed)
-        return RankStand(
+        return RankStatus(
             heartbeats,
-            now,
-            socket.gethostname(),
-            machine(),
-            self._process,
             {lane.key: self._lane(lane, now) for lane in self._lanes()},
-            last.text if last else "",
             now - since,
-            _where(),
-            str(failed[0].error)[:MOST_TEXT] if failed and failed[0] else "",
-            left,
-            tuple(connections()),
+            at_s=now,
+            host=socket.gethostname(),
+            machine=machine(),
+            process=self._process,
+            last=last.text if last else "",
+            where=_where(),
+            failed=str(failed[0].error)[:MOST_TEXT] if failed and failed[0] else "",
+            left=left,
+            connections=tuple(connections()),
         )
 
     def _lanes(self) -> list[Lane]:
         return list(self._recorder.lanes.values())
 
-    def _lane(self, lane: Lane, now: float) -> LaneStand:
+    def _lane(self, lane: Lane, now: float) -> LaneStatus:
         first = lane.first()
         if first is None and _failed_lately(lane, now):
             first = lane.failed
-        return LaneStand(
+        return LaneStatus(
             lane.members,
             lane.entered,
             first.number if first else None,
