@@ -1,6 +1,7 @@
 """Detects which process went away or fell silent, and raises the error that names it."""
 
 import atexit
+import copy
 import functools
 import logging
 import sys
@@ -64,8 +65,8 @@ class LossDetector:
     progress write their status to the store. A process that has waited for the group's timeout
     finds out from these which process all the others wait for (`verdict.Judge`).
 
-    There is one object per group, whichever collectives run on the group; it is kept as long as the
-    group or one of them.
+    A group has one thread, status and verdict, whichever collectives run on it, and whichever
+    networks their schedules are for; they are kept as long as the group.
 
     Args:
         group: the process group.
@@ -74,10 +75,12 @@ class LossDetector:
 
     @staticmethod
     def of(group: dist.ProcessGroup, topology: Topology) -> "LossDetector":
-        """The object of a group, made on first use."""
+        """The detector of a group, which is made on first use, naming servers by this network."""
         if group not in _of_group:
             _of_group[group] = LossDetector(group, topology)
-        return _of_group[group]
+        same = copy.copy(_of_group[group])  # shares the thread, the status and the verdict
+        same._topology = topology
+        return same
 
     def __init__(self, group: dist.ProcessGroup, topology: Topology) -> None:
         self._size, self._rank = dist.get_world_size(group), dist.get_rank(group)
