@@ -234,7 +234,7 @@ class LossDetector:
         self.store.close()
 
     def _last_news(self, waited: bool, failed: bool) -> Verdict | None:
-        """The verdict; this process's own finding if nobody is in a collective any more."""
+        """The verdict, once all know it; it follows here if nobody is in a collective any more."""
         for verdict, heard, for_s in self._readings():
             if verdict and self.asked(self.shared.all_know):
                 return verdict
@@ -244,8 +244,9 @@ class LossDetector:
                 if not failed:
                     return None
                 long = for_s > self.grace_s
-                if verdict := self.judge.verdict(heard, long=long, waiting={self._rank}):
-                    return verdict
+                if found := self.judge.verdict(heard, long=long, waiting={self._rank}):
+                    # If it left without a word, others that look now would miss this process.
+                    self._report(self.decided(found))
             if for_s > (2 * self.grace_s if waited else _FAILED_S):
                 return self.shared.known
 
