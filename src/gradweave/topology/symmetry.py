@@ -106,7 +106,7 @@ def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:
 
 
 def _family_automorphisms(topology: Topology) -> Iterator[list[NDArray[np.int32]]]:
-    """Those generators of the network's family that preserve all its links."""
+    """Generators of the network's family, as automorphisms; none if one changes a link."""
     for generators in _family_generators(topology):
         extended = [_extended(topology, moved) for moved in generators]
         moves = [moved for moved in extended if moved is not None]
@@ -117,7 +117,7 @@ def _family_automorphisms(topology: Topology) -> Iterator[list[NDArray[np.int32]
 def known_generators(topology: Topology) -> list[NDArray[np.int32]]:
     """Automorphisms that generate the largest group known.
 
-    They are those of `automorphism_generators`, or where it finds none, of the network's family.
+    They are those of `automorphism_generators` or, if it finds none, of the network's family.
 
     Args:
         topology: the network.

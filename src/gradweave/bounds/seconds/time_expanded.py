@@ -54,8 +54,8 @@ SOLUTIONS = 6
 NEAR = 2e-3
 """Relative distance between the bound and its possible maximum at which the search ends."""
 HOPELESS = 0.85
-"""Part of the known bound that the fewest slots must prove for more to be tried: on unequal
-networks five times as many slots proved 14 to 22 % more."""
+"""Fraction of the known bound that slots must prove before more are tried: on unequal networks five
+times as many slots proved 14 to 22 % more."""
 BEYOND = 0.01
 """Relative distance above the best bound at which the search with more slots begins."""
 SHOWN = 3
@@ -209,7 +209,7 @@ def time_expanded(
         slots: K; more slots prove more and take longer. By default ever more, for a few seconds or
             as long as the time limit allows.
         shares: the part of the gradient that each server roots, as in `least_seconds`.
-        time_limit: seconds after which no further slot length is tried; it ends the solver, too.
+        time_limit: seconds after which the solver ends and no further slot length is tried.
         upper_s: the time of a known schedule, if any, which narrows the search.
         lower_s: a known bound; the search is for larger ones.
 
@@ -251,9 +251,11 @@ def time_expanded(
     programs = _Programs(topology, collective, given, gradient_bytes)
     least_s = max(least_s, lower_s)
     length_s = math.sqrt(least_s * upper_s) if upper_s and upper_s > least_s else least_s
-    best, count = None, slots or programs.fewest(length_s)
+    if slots:
+        return _search(programs, slots, least_s, length_s, upper_s, stop)
+    best, count = None, programs.fewest(length_s)
     most = FLOWS if time_limit is None else FLOWS_IN_TIME
-    if not slots and time_limit is not None and count * programs.flows > most:
+    if time_limit is not None and count * programs.flows > most:
         return None
     while True:
         begun = clock.now()
@@ -263,7 +265,7 @@ def time_expanded(
         length_s = (1 + BEYOND) * max(least_s, 0.0 if best is None else best.seconds)
         count = programs.fitting(math.ceil(FINER * count), length_s)
         next_s = SLOWER * (clock.now() - begun)
-        if slots or found is None or count > MOST or count * programs.flows > most:
+        if found is None or count > MOST or count * programs.flows > most:
             return best
         if found.seconds < HOPELESS * lower_s:
             return best

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gradweave.bounds.distances import shortened
 from gradweave.bounds.seconds.time_slots import NEVER, Arcs, SlottedTime, cheapest
 from gradweave.common.stop import Stop
-from gradweave.schedules.schedule import Collective
+from gradweave.schedules.schedule import Collective, take_rows
 from gradweave.topology.topology import Topology
 
 TOLERANCE = 1e-5
@@ -88,23 +88,6 @@ def _orbits(images: list[NDArray], count: int) -> NDArray[np.int64]:
 def _examples(orbits: NDArray[np.int64]) -> NDArray[np.int64]:
     """The first thing of each orbit, by index into the flattened array."""
     return np.unique(orbits.reshape(-1), return_index=True)[1]
-
-
-def _joined(state: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
-    """All pairs of a row and an arc that ends at the row's state.
-
-    Args:
-        state: [R] of each row.
-        ends: [A] of each arc.
-
-    Returns:
-        The rows, and the arcs.
-    """
-    by_end = np.argsort(ends, kind="stable")
-    first, last = (np.searchsorted(ends[by_end], state, side) for side in ("left", "right"))
-    count = last - first
-    row = np.repeat(np.arange(len(state)), count)
-    return row, by_end[np.arange(len(row)) - np.repeat(np.cumsum(count) - count - first, count)]
 
 
 class Program:
@@ -258,7 +241,9 @@ class Program:
         base = int(rows.flat[0])
         self.low[-1][own - base] = self.high[-1][own - base] = -1.0
         for ends, late, sign in ((arcs.head, slots.delay, 1.0), (arcs.tail, 0, -1.0)):
-            pair, arc = _joined(state, ends)
+            first = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=len(arcs.node)))])
+            arc, first = take_rows(np.argsort(ends, kind="stable"), first, state)
+            pair = np.repeat(np.arange(len(state)), np.diff(first))
             k, at = (one.reshape(-1) for one in np.indices((count, len(pair))))
             row_at = k + np.broadcast_to(late, len(arcs.link))[arc[at]]
             kept = row_at < count

@@ -70,14 +70,13 @@ class Arcs:
         return states, order[np.searchsorted(own[order], key)]
 
 
-def arcs_of(topology: Topology, classes: int = MAX_CLASSES) -> Arcs:
+def arcs_of(topology: Topology) -> Arcs:
     """The arcs of a network.
 
     Args:
         topology: the network.
-        classes: most latencies that are distinguished among bytes that a switch forwards.
     """
-    levels = _levels(topology, classes)
+    levels = _levels(topology)
     node = np.concatenate([np.full(len(known), v) for v, known in enumerate(levels)])
     first = np.concatenate([[0], np.cumsum([len(known) for known in levels])])
     level = np.arange(len(node)) - first[node]
@@ -103,7 +102,7 @@ def arcs_of(topology: Topology, classes: int = MAX_CLASSES) -> Arcs:
     return Arcs(link, tail, head, delay, node, level, first[topology.servers])
 
 
-def _levels(topology: Topology, classes: int) -> list[NDArray[np.float64]]:
+def _levels(topology: Topology) -> list[NDArray[np.float64]]:
     """For each node, the distinguished latencies of bytes that pass it, in ascending order."""
     inside = ~topology.is_server[topology.source] | ~topology.is_server[topology.target]
     cost = np.where(inside, topology.latency_s, np.inf)
@@ -123,7 +122,7 @@ def _levels(topology: Topology, classes: int) -> list[NDArray[np.float64]]:
         known = np.unique((cost + distance[topology.target])[out])
         known = known[np.isfinite(known)]
         known = known[np.concatenate([[True], np.diff(known) > 1e-12 * known[1:]])]
-        chosen = np.unique(np.linspace(0, len(known) - 1, min(len(known), classes)).astype(int))
+        chosen = np.unique(np.linspace(0, len(known) - 1, min(len(known), MAX_CLASSES)).astype(int))
         levels[switch] = known[chosen]
     return levels
 

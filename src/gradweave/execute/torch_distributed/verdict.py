@@ -28,7 +28,7 @@ class Verdict:
     """The finding that all processes raise as an error."""
 
     lost: tuple[int, ...]
-    """Ranks of the lost processes; empty if no process is to blame."""
+    """Ranks of the lost processes; empty if all processes are alive."""
     how: tuple[str, ...]
     """For each lost process, how it was lost; or the whole message."""
 

@@ -1,4 +1,4 @@
-"""Which ranks wait for which, and where these chains of waits end."""
+"""Finds which ranks a rank waits for, and the ranks at the ends of such chains."""
 
 from collections.abc import Collection, Mapping
 

@@ -79,8 +79,7 @@ class Tuning:
     improving: float = 0.3
     """Share of a time limit kept for it if links differ."""
     slotted: float = 0.4
-    """Share of the time then left that is kept for the bound over slots of time, where it is
-    sought."""
+    """Share of the remaining time that is kept for the bound over slots of time if `is_slotted`."""
     max_improved_transfers: int = 60_000
     """Largest schedule that is improved: each step plays all transfers twice."""
     improvable: float = 1.25
