@@ -5,8 +5,8 @@
 Each of Table 2's networks by itself, three seeds, on trees by two readings: shortest paths with
 ties broken evenly, and grown. `gradweave learn --paper B3 --devices 1` is one of these trainings.
 The paper's Jellyfish graphs are unknown; these are the first of our 20 of each size.
-Trainings are recorded one by one, the smallest networks first; `--resume` goes on after the last
-one recorded, and from the last checkpoint of the one that was under way.
+Trainings are recorded as they end, the smallest networks first; `--resume` goes on after the last
+recorded training, and from the last checkpoint of the training that was under way.
 """
 
 import shutil
