@@ -51,14 +51,14 @@ def compared(case: Case, config: "Config", folder: Path) -> dict[str, Any]:
         config: the training's configuration.
         folder: the training's folder.
     """
-    from gradweave.learning.paper import DRAWN, EPISODES, LAST, outcome
+    from gradweave.learning.paper import DRAWN, EPISODES, LAST, others, outcome
 
-    found = outcome(config, folder)
+    found, known = outcome(folder), others(config)
     stages = 2 if case.stages == "all_reduce" else 1
     counts = PAPER_LEARNED.get(case.label)
     rounds = {
-        "bound": found.bound,
-        "constants": found.constants,
+        "bound": known.bound,
+        "constants": known.constants,
         "paper": None if counts is None else counts / stages,
     }
     flat = {"bound": "bound", "constants": "19 constants", "paper": "the paper"}

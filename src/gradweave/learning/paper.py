@@ -7,7 +7,7 @@ neither I, J and K nor the settings of its learners, so these are ours.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradweave.environment.instance import Instance, Trees
 from gradweave.environment.rewards import Rewards
@@ -55,12 +55,8 @@ def config(network: str, trees: Trees, seed: int = 0) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The rounds of one stage, in a training and by others on the same trees."""
+    """The rounds of one stage in a training."""
 
-    bound: int
-    """Lower bound on the rounds of any schedule on these trees."""
-    constants: float
-    """Mean over `DRAWN` episodes drawn by the rule of 19 constants, without repair."""
     rounds: Sequence[float]
     """[U] mean over the `EPISODES` drawn episodes of each update."""
     selected: Sequence[float]
@@ -77,16 +73,29 @@ class Outcome:
         return sum(self.rounds[-LAST:]) / len(self.rounds[-LAST:])
 
 
-def outcome(config: Config, folder: Path) -> Outcome:
+def outcome(folder: Path) -> Outcome:
     """The outcome of a training.
 
     Args:
-        config: the training's configuration, of one exercise.
-        folder: folder with its log of at least one update.
-
-    Raises:
-        FileError: the log cannot be read.
+        folder: folder of the log, of at least one update.
     """
+    figures = [figure for row in read_log(folder) for figure in row["problems"].values()]
+    return Outcome(
+        [figure["rounds"] for figure in figures], [figure["selected"] for figure in figures]
+    )
+
+
+class Others(NamedTuple):
+    """Rounds without any training, on the same trees."""
+
+    bound: int
+    """Lower bound on the rounds of any schedule."""
+    constants: float
+    """Mean over `DRAWN` episodes drawn by the rule of 19 constants, without repair."""
+
+
+def others(config: Config) -> Others:
+    """The bound, and the rounds of the constants, for the exercise of a training."""
     # Imported here: importing compiled modules takes seconds.
     from gradweave.learning.episodes.compiled_instance import CompiledInstance
     from gradweave.learning.episodes.episode import play
@@ -96,11 +105,4 @@ def outcome(config: Config, folder: Path) -> Outcome:
     instance = Instance(from_spec(exercise.topology), exercise.collective, exercise.trees)
     problem = CompiledInstance.of(instance)
     drawn = [play(problem, RULE, seed=(config.seed, number)).rounds for number in range(DRAWN)]
-    problems = [row["problems"] for row in read_log(folder)]
-    figures = [figure for row in problems for figure in row.values()]
-    return Outcome(
-        instance.bound,
-        sum(drawn) / len(drawn),
-        [figure["rounds"] for figure in figures],
-        [figure["selected"] for figure in figures],
-    )
+    return Others(instance.bound, sum(drawn) / len(drawn))
