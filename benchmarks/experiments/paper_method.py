@@ -5,8 +5,8 @@
 Each of Table 2's networks by itself, three seeds, on trees by two readings: shortest paths with
 ties broken evenly, and grown. `gradweave learn --paper B3 --devices 1` is one of these trainings.
 The paper's Jellyfish graphs are unknown; these are the first of our 20 of each size.
-Trainings are recorded as they end, the smallest networks first; `--resume` goes on after the last
-recorded training, and from the last checkpoint of the training that was under way.
+Trainings are recorded as they end, seed by seed, the smallest networks first; `--resume` trains
+those that are missing, from the last checkpoint of the training that was under way.
 """
 
 import shutil
@@ -34,7 +34,7 @@ from gradweave.report.comparison import Case
 from gradweave.report.paper import PAPER_LEARNED
 
 NAME = "paper_method"
-SEEDS = 3
+SEEDS, UPDATES = 3, config("", "even").updates
 NAMES: dict[Trees, str] = {"even": "even shortest paths", "grown": "grown trees"}
 READINGS = tuple(NAMES)
 FOLDER = RESULTS.parents[1] / "build" / NAME
@@ -44,10 +44,11 @@ Cell = tuple[str, Trees, int]
 
 
 def cells() -> Iterator[tuple[Cell, Case]]:
-    """All trainings; those of a network follow each other, since they share compiled programs."""
-    for case in sorted(TABLE_2, key=lambda case: case.network(0).num_servers):
+    """All trainings: each network once on even trees, each once on grown trees, other seeds."""
+    by_size = sorted(TABLE_2, key=lambda case: case.network(0).num_servers)
+    for seed in range(SEEDS):
         for trees in READINGS:
-            for seed in range(SEEDS):
+            for case in by_size:
                 yield (case.label, trees, seed), case
 
 
@@ -113,10 +114,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
         paper = PAPER_LEARNED[case.label] / known["stages"]
         panel.axhline(paper, color="0.35", lw=1)
         panel.set_title(NETWORKS[case.label], fontsize=10)
+        panel.set_xlim(0, UPDATES)
         panel.set_ylim(bottom=0)
         panel.tick_params(labelsize=8)
         if not any(row["label"] == case.label for row in result["rows"]):
-            panel.text(0.5, 0.5, "not yet trained", ha="center", transform=panel.transAxes)
+            panel.text(0.5, 0.2, "not yet trained", ha="center", transform=panel.transAxes)
     for panel in panels[:, 0]:
         panel.set_ylabel("rounds of one stage", fontsize=9)
     for panel in panels[-1]:

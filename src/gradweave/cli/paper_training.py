@@ -61,12 +61,14 @@ def compared(case: Case, config: "Config", folder: Path) -> dict[str, Any]:
         "constants": known.constants,
         "paper": None if counts is None else counts / stages,
     }
-    flat = {"bound": "bound", "constants": "19 constants", "paper": "the paper"}
+    flat: dict[float, list[str]] = {}  # names by value, since equal lines would hide each other
+    for name, value in zip(("bound", "19 constants", "the paper"), rounds.values(), strict=True):
+        if value is not None:
+            flat.setdefault(float(value), []).append(name)
     updates = np.arange(1, len(found.rounds) + 1, dtype=np.float64)
     curves = [Curve("trained", updates, np.array(found.rounds)[:, None])]
-    for name, value in rounds.items():
-        if value is not None:
-            curves.append(Curve(flat[name], updates, np.full((len(updates), 1), float(value))))
+    for value, names in flat.items():
+        curves.append(Curve(", ".join(names), updates, np.full((len(updates), 1), value)))
     chart: Path | None = folder / CURVE
     try:
         draw_curves(curves, f"rounds of one stage on {case.label}", chart, against="update")
