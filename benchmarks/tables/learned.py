@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Any
 
-from markdown_table import NETWORKS, duration, sourced_table
+from markdown_table import NETWORKS, duration, number, sourced_table
 from record import load
 from table_templates import filled, grouped
 
@@ -112,3 +112,31 @@ def training_speed() -> str:
     each = result["samples_per_second"]
     lines = [f"{name} | {n:,.0f} | {n / each['before']:.1f}" for name, n in each.items()]
     return sourced_table(result, "one core | samples a second | times before", lines)
+
+
+def paper_method() -> str:
+    """The paper's training of each network, and which trainings are still missing."""
+    result, lines = load("paper_method"), []
+    trained = {_key(rows[0]): rows for rows in grouped(result["rows"], ["label", "trees"])}
+    for known in result["networks"]:
+        rows = trained.get(_key(known), [])
+        head = f"{NETWORKS[known['label']]} | {known['trees']} | {known['bound']}"
+        head += f" | {known['constants']:.1f} | "
+        paper = f"{number(known['paper'] / known['stages'])} | {number(known['paper'])}"
+        cells = ["not yet trained", "", "", ""]
+        if rows:
+            last = [row["last"] for row in rows]
+            cells = [
+                f"{fmean(row['first'] for row in rows):.1f}",
+                f"{fmean(last):.1f} ({min(last):.1f} to {max(last):.1f})",
+                f"{fmean(last) / known['bound'] - 1:.0%}",
+                f"{len(rows)}",
+            ]
+        lines.append(f"{head}{' | '.join(cells)} | {paper}")
+    head = "a stage's rounds | trees | bound | 19 constants, drawn | first update"
+    head += " | last ten of 120 | over the bound | seeds | paper: RL, as settled"
+    return sourced_table(result, f"{head} | if one stage each", lines, result["rows"])
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["label"], row["trees"]
