@@ -6,10 +6,7 @@ A line ``<!-- help of gradweave solve -->`` becomes the help of that command, as
 import re
 from typing import Any
 
-import click
-
 from gradweave.cli.groups import deepest
-from gradweave.cli.learning import learn
 from gradweave.cli.main import cli
 
 PLACE = re.compile(r"^<!-- help of (.*) -->$", re.MULTILINE)
@@ -27,11 +24,8 @@ def help_of(name: str) -> str:
     Raises:
         ValueError: there is no such command.
     """
-    if name == "python -m gradweave.learning":
-        context = click.Context(learn, info_name=name)
-    else:
-        context, rest = deepest(cli, name.split()[1:])
-        if rest or context.command_path != name:
-            raise ValueError(f"there is no command {name!r}")
+    context, rest = deepest(cli, name.split()[1:])
+    if rest or context.command_path != name:
+        raise ValueError(f"there is no command {name!r}")
     context.terminal_width = WIDTH
     return context.get_help()

@@ -24,6 +24,7 @@ from record import record
 
 from gradweave.environment import Rewards
 from gradweave.learning.config import Config, Exercise, Group
+from gradweave.learning.paper import SETTINGS
 from gradweave.learning.ppo import PPO
 from gradweave.learning.training import Report, train
 
@@ -50,11 +51,7 @@ def config(**changes: Any) -> Config:
     return Config(**(defaults | changes))
 
 
-PAPER: dict[str, Any] = {
-    "rewards": Rewards(),
-    "workload": PPO(discount=0.0),  # its workload scheduling ends with the round
-    "tree": PPO(learning_rate=6e-3, minibatches=2, discount=0.99),
-}
+PAPER = dict(SETTINGS)
 VARIANTS = {
     "rounds as the reward, two agents, grown trees": config(),
     "the paper's rewards, two agents, grown trees": config(**PAPER),

@@ -12,7 +12,7 @@ figures count: beside the settled reading stands one stage for all.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,64 +22,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from command_line import parser_of
 from learned_decoding import uniform_policy
-from ortools.sat.python import cp_model
 from record import printed, record
 
 import gradweave as gw
 from gradweave.bounds import fixed_trees
+from gradweave.environment.even_trees import Choices, choices_of, even_trees, trees_of
 from gradweave.environment.instance import Instance
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
 from gradweave.learning.episodes.episode import play
 from gradweave.learning.policies.policy import PolicyWeights, read_weights
 from gradweave.report import TABLE_2
 from gradweave.report.paper import PAPER_LEARNED
-from gradweave.schedulers.exact.trees import Choice
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 
 SEEDS = 20
 PINNED, BALANCED = "lowest ids", "least load"
-Route = tuple[int, ...]
-Choices = Mapping[tuple[int, int], Sequence[Route]]
-"""By piece and child: the parts of shortest paths to the root that end at the next server."""
-
-
-def choices_of(network: gw.Topology) -> Choices:
-    """All shortest-path trees, as what each server may choose in each tree."""
-    servers = network.servers
-    allowed = Choice.of(network, servers, "shortest").allowed
-
-    def routes(away: Mapping[int, list[int]], node: int) -> Iterator[Route]:
-        for nearer in away.get(node, ()):
-            if network.is_server[nearer]:
-                yield node, nearer
-            else:
-                yield from ((node, *rest) for rest in routes(away, nearer))
-
-    found = {}
-    for piece, root in enumerate(servers.tolist()):
-        nearer: dict[int, list[int]] = {}
-        for link in np.flatnonzero(allowed[piece]):
-            nearer.setdefault(int(network.target[link]), []).append(int(network.source[link]))
-        for child in servers.tolist():
-            if child != root:
-                found[piece, child] = sorted(routes(nearer, child))
-    return found
-
-
-def trees_of(network: gw.Topology, chosen: Mapping[tuple[int, int], Route]) -> FlowTrees:
-    """The trees of a choice."""
-    keys = sorted(chosen)
-    routes = [chosen[key] for key in keys]
-    return FlowTrees(
-        topology=network,
-        root=network.servers,
-        piece=np.array([piece for piece, _ in keys], np.int32),
-        child=np.array([child for _, child in keys], np.int32),
-        parent=np.array([route[-1] for route in routes], np.int32),
-        route_nodes=np.concatenate(routes).astype(np.int32),
-        route_offsets=np.cumsum([0, *map(len, routes)]),
-    )
 
 
 def at_random(network: gw.Topology, choices: Choices, rng: np.random.Generator) -> FlowTrees:
@@ -100,26 +58,6 @@ def balanced_in_turn(network: gw.Topology, choices: Choices, rng: np.random.Gene
         )
         load[chosen[key][:-1], chosen[key][1:]] += 1
     return trees_of(network, chosen)
-
-
-def least_loaded(network: gw.Topology, choices: Choices) -> FlowTrees:
-    """The trees whose busiest link carries least, proved by CP-SAT."""
-    model = cp_model.CpModel()
-    most, loads = model.new_int_var(0, len(choices), "most"), {}
-    takes = {key: [model.new_bool_var("") for _ in each] for key, each in choices.items()}
-    for key, each in choices.items():
-        model.add_exactly_one(takes[key])
-        for route, taken in zip(each, takes[key], strict=True):
-            for link in pairwise(route):
-                loads.setdefault(link, []).append(taken)
-    for carried in loads.values():
-        model.add(sum(carried) <= most)
-    model.minimize(most)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers, solver.parameters.random_seed = 1, 0
-    assert solver.solve(model) == cp_model.OPTIMAL
-    picked = {key: [solver.value(taken) for taken in each] for key, each in takes.items()}
-    return trees_of(network, {key: choices[key][picked[key].index(1)] for key in choices})
 
 
 def on(trees: FlowTrees) -> CompiledInstance:
@@ -167,7 +105,7 @@ def rows() -> Iterator[dict[str, Any]]:
             generators = map(np.random.default_rng, range(SEEDS))
             return [make(own[at], of[at], rng) for at, rng in zip(places, generators, strict=True)]
 
-        least = [least_loaded(*each) for each in zip(networks, choices, strict=True)]
+        least = [even_trees(network) for network in networks]
         by_ties = {
             PINNED: drawn(lambda network, *_: FlowTrees.shortest_path(network)),
             "at random": drawn(at_random),

@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Any
 
-from markdown_table import NETWORKS, duration, sourced_table
+from markdown_table import NETWORKS, duration, number, sourced_table
 from record import load
 from table_templates import filled, grouped
 
@@ -112,3 +112,32 @@ def training_speed() -> str:
     each = result["samples_per_second"]
     lines = [f"{name} | {n:,.0f} | {n / each['before']:.1f}" for name, n in each.items()]
     return sourced_table(result, "one core | samples a second | times before", lines)
+
+
+def paper_method() -> str:
+    """The paper's training of each network, and which trainings are still missing."""
+    result, lines = load("paper_method"), []
+    trained = {_key(rows[0]): rows for rows in grouped(result["rows"], ["label", "trees"])}
+    for known in result["networks"]:
+        rows, paper = trained.get(_key(known), []), known["paper"] / known["stages"]
+        cells = [NETWORKS[known["label"]], known["trees"], known["bound"]]
+        cells += [f"{known['constants']:.1f}", "not yet trained", "", "", "", number(paper), ""]
+        if rows:
+            last = [row["last"] for row in rows]
+            between = f" ({min(last):.1f} to {max(last):.1f})" * (len(last) > 1)
+            cells[4:8] = [
+                f"{fmean(row['first'] for row in rows):.1f}",
+                f"{fmean(last):.1f}{between}",
+                f"{fmean(last) / known['bound'] - 1:.0%}",
+                len(rows),
+            ]
+            cells[9] = f"{fmean(last) / paper - 1:+.0%}"
+        lines.append(" | ".join(map(str, [*cells, number(known["paper"])])))
+    head = "a stage's rounds | trees | bound | 19 constants, drawn | first update"
+    head += " | last ten of 120 | over the bound | seeds | paper: RL, as settled"
+    head += " | ours from it | paper, if one stage each"
+    return sourced_table(result, head, lines, result["rows"])
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str]:
+    return row["label"], row["trees"]

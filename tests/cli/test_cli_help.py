@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from gradweave.cli.groups import Command
-from gradweave.cli.learning import learn
 from gradweave.cli.main import COMMANDS, cli
 
 DEFAULT = re.compile(r"  \[default: [^\]]*\]$")
@@ -75,17 +74,17 @@ SOURCES = Path(__file__).parents[2] / "src"
 LEAVES = [(name, one) for name, one in commands(cli) if not isinstance(one, click.Group)]
 
 
-def test_there_are_thirteen_commands_and_five_groups():
+def test_there_are_fourteen_commands_and_five_groups():
     with click.Context(cli) as context:
         found = {name: cli.get_command(context, name) for name in COMMANDS}
     groups = [name for name, one in found.items() if isinstance(one, click.Group)]
     assert sorted(groups) == ["job", "library", "machine", "plugins", "topology"]
-    assert len(COMMANDS) - len(groups) == 13
+    assert len(COMMANDS) - len(groups) == 14
 
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [*LEAVES, ("python -m gradweave.learning", learn)],
+    LEAVES,
     ids=lambda x: x if isinstance(x, str) else "",
 )
 def test_examples_parse_and_are_shown(name, command):
@@ -156,9 +155,7 @@ def test_the_page_has_the_help_of_each_command_once():
     spec.loader.exec_module(hook)
     page = (root / "docs" / "reference" / "command-line.md").read_text()
     named = hook.PLACE.findall(page)
-    assert sorted(named) == sorted(
-        ["gradweave", "python -m gradweave.learning", *(name for name, _ in LEAVES)]
-    )
+    assert sorted(named) == sorted(["gradweave", *(name for name, _ in LEAVES)])
     shown = hook.on_page_markdown("<!-- help of gradweave job plan -->")
     assert shown.startswith("```text\nUsage: gradweave job plan [OPTIONS] [NETWORK]\n")
     assert "--size" in shown and shown.endswith("\n```")

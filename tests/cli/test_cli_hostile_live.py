@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.cli.learning import learn
 from gradweave.execute.running.trial import RunReport, RunTimes
 from gradweave.lab.emulation import Emulation
 from gradweave.lab.measure import Experiment, Measurement
@@ -68,10 +67,10 @@ REFUSED = {
         ["train", "--gossip", "NAME"], ["train", "--config", "NAME"],
         ["train", "--render", "NAME"], ["train", "--devices", "NAME"],
     ],
-    "learning": [
-        ["learning", "--config", "NAME"], ["learning", "--aggregation", "NAME"],
-        ["learning", "--aggregation", "scheduled:NAME", "--devices", "2"],
-        ["learning", "--devices", "NAME"],
+    "learn": [
+        ["learn", "--config", "NAME"], ["learn", "--aggregation", "NAME"],
+        ["learn", "--aggregation", "scheduled:NAME", "--devices", "2"],
+        ["learn", "--devices", "NAME"], ["learn", "--paper", "NAME"],
     ],
     "evaluate": [
         ["evaluate", "NAME"], ["evaluate", ".", "--render", "NAME"],
@@ -86,7 +85,7 @@ FILES = [
     ["topology", "measure", "NAME", "--servers", "2"],
     ["train", "--config", "NAME.toml"], ["train", "--machine", "NAME.yaml"],
     ["train", "--output", "NAME.json"], ["train", "--aggregation", "scheduled:NAME.json"],
-    ["learning", "--config", "NAME.toml"], ["learning", "--output", "NAME.json"],
+    ["learn", "--config", "NAME.toml"], ["learn", "--output", "NAME.json"],
     ["evaluate", "NAME"],
 ]  # fmt: skip
 """Refused for what is in files of such names."""
@@ -106,13 +105,6 @@ def as_root(monkeypatch):
     monkeypatch.setattr("gradweave.cli.commands.lab.require_lab", lambda: None)
 
 
-def answered(gradweave, arguments: list[str]):
-    """The answer of a command, or of the developers' program that is named first."""
-    if arguments[0] == "learning":
-        return gradweave(*arguments[1:], command=learn)
-    return gradweave(*arguments)
-
-
 def check_refusal(answer) -> None:
     assert answer.status in (1, 2) and answer.stdout == "", answer
     assert answer.stderr.startswith("gradweave: ") and answer.stderr.endswith("\n")
@@ -128,7 +120,7 @@ def test_a_hostile_argument_is_refused_in_one_printable_line(gradweave, here, ve
     (here / "policy.safetensors").write_bytes(b"nothing")
     for arguments in REFUSED[verb]:
         given = [argument.replace("NAME", AS_ARGUMENTS[name]) for argument in arguments]
-        check_refusal(answered(gradweave, given))
+        check_refusal(gradweave(*given))
     assert len(list(here.iterdir())) == 3
 
 
@@ -140,9 +132,7 @@ def test_what_is_in_a_file_of_a_hostile_name_is_refused_so_too(gradweave, here, 
     (here / base).mkdir()
     (here / base / "policy.safetensors").write_bytes(b"nothing")
     for arguments in FILES:
-        check_refusal(
-            answered(gradweave, [argument.replace("NAME", base) for argument in arguments])
-        )
+        check_refusal(gradweave(*(argument.replace("NAME", base) for argument in arguments)))
 
 
 def as_toml(text: str) -> str:
@@ -152,11 +142,11 @@ def as_toml(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name != "half a pair"])
-@pytest.mark.parametrize("verb", ["train", "learning"])
+@pytest.mark.parametrize("verb", ["train", "learn"])
 def test_hostile_configurations_are_refused_in_one_printable_line(gradweave, here, verb, name):
     for text in KEYS:
         (here / "a.toml").write_text(text.format(as_toml(HOSTILE[name])))
-        check_refusal(answered(gradweave, [verb, "--config", "a.toml"]))
+        check_refusal(gradweave(verb, "--config", "a.toml"))
     assert len(list(here.iterdir())) == 1
 
 
@@ -221,7 +211,7 @@ def test_what_is_printed_around_processes_stays_text(gradweave, here, monkeypatc
         lambda _, output, *__: measure_answers(made.topology, output),
     )
     monkeypatch.setattr(
-        "gradweave.cli.learning._train",
+        "gradweave.cli.commands.learn._train",
         lambda *_: {
             "resumed_from": 0, "devices": 1, "weights": hostile, "scheduler": f"learned:{hostile}"
         },
@@ -238,11 +228,11 @@ def test_what_is_printed_around_processes_stays_text(gradweave, here, monkeypatc
         ["bench", f"{file}.json"],
         ["lab", "network.json", "--schedule", f"{file}.json", "--scheduler", "ring"],
         ["topology", "measure", f"{file} measured.json", "--servers", "2"],
-        ["learning"],
+        ["learn"],
         ["evaluate", file],
     ):  # fmt: skip
         for as_json in ([], ["--json"]):
-            answer = answered(gradweave, [*arguments, *as_json])
+            answer = gradweave(*arguments, *as_json)
             assert answer.status == 0, answer
             for line in (answer.stdout + answer.stderr).splitlines():
                 assert line.isprintable(), line

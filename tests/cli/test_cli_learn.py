@@ -1,7 +1,8 @@
-"""``python -m gradweave.learning``: what it says, what it refuses, how it goes on after Ctrl-C."""
+"""``gradweave learn``: what it says, what it refuses, how it goes on after Ctrl-C."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradweave.cli import learning
-from gradweave.cli.learning import learn
+from gradweave.cli.commands import learn as command
+from gradweave.cli.commands.learn import learn
 from tests.patience import PATIENCE_S
 
 MODULE = [sys.executable, "-m", "gradweave.learning"]
@@ -134,11 +135,11 @@ def test_it_goes_on_by_itself_and_says_so(gradweave, config, here, stands_still,
 def test_progress_tells_the_agent_and_the_time_left(gradweave, config, stands_still, monkeypatch):
     told = []
 
-    class Told(learning.Progress):
+    class Told(command.Progress):
         def __call__(self, doing: str) -> None:
             told.append(doing)
 
-    monkeypatch.setattr(learning, "Progress", Told)
+    monkeypatch.setattr(command, "Progress", Told)
     assert gradweave("--config", config, command=learn).status == 0
     assert told[:3] == ["reading the networks", "preparing mean", "compiling"]
     told = told[3:]
@@ -156,6 +157,57 @@ def test_durations_are_short(seconds, words):
     from gradweave.training.pace import duration
 
     assert duration(seconds) == words
+
+
+def test_the_papers_training_stands_next_to_what_else_is_known(gradweave, here, stands_still):
+    pytest.importorskip("matplotlib")
+    answer = gradweave("learn", "--paper", "B3", "--output", "B3")
+    assert (answer.status, said(answer.stderr)) == (0, [])
+    lines = answer.stdout.splitlines()
+    assert lines[0].startswith("120 updates, 120 of them now, in ")
+    each = "64 drawn episodes each"
+    assert lines[1:4] == [
+        "B3, shortest paths, ties broken evenly, seed 0: rounds of one stage",
+        f"  before training            0.5   the first update, {each}",
+        f"  trained by Algorithm 1     0.5   the last 10 of 120 updates, {each}",
+    ]
+    constants = re.fullmatch(
+        r"  19 constants  +(\S+)   64 drawn episodes, without repair", lines[4]
+    )
+    assert constants and 4 <= float(constants[1]) < 6
+    assert lines[5:8] == [
+        "  bound                        4   of any schedule on these trees",
+        "  the paper                  5.1   10.2 in Table 2, both stages; its trees are not known",
+        "curve: B3/curve.png",
+    ]
+    assert (here / "B3" / "curve.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_papers_training_on_any_network(gradweave, here, stands_still):
+    options = ("--paper", "ring:3", "--trees", "grown", "--seed", "7", "--output", "out")
+    answer = gradweave("learn", *options, "--json")
+    assert answer.status == 0, answer
+    made = answer.json["paper"]
+    assert (made["network"], made["trees"], made["seed"]) == ("ring:3", "grown", 7)
+    assert (made["bound"], made["constants"], made["paper"]) == (1, 1.0, None)
+    again = gradweave("learn", *options)
+    assert said(again.stderr) == ["resumes from out: 120 of 120 updates are done"]
+    assert "the paper " not in again.stdout and "seed 7: rounds of one stage" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--paper", "B7"], "--paper: expected B3, B4, B5, D4, D5, D6, J10, J15, J20, or a netw"),
+        (["--paper", "ring:1"], "ring: n must be at least 2, got 1"),
+        (["--paper", "B3", "--config", "train.toml"], "--config: expected no --paper with it"),
+        (["--seed", "1"], "--seed: expected --paper with it"),
+        (["--paper", "B3", "--trees", "pinned"], "--trees"),
+    ],
+)
+def test_what_the_papers_training_does_not_take(refused, arguments, reason):
+    pytest.importorskip("jax")
+    assert reason in refused("learn", *arguments)
 
 
 BAD = {
@@ -220,7 +272,7 @@ def run(
 def test_without_the_extra_it_says_what_to_install(tmp_path, module):
     done = run(cwd=tmp_path, before=f"import sys; sys.modules[{module!r}] = None")
     assert (done.returncode, done.stdout) == (2, "")
-    wanted = f"python -m gradweave.learning needs {module}: pip install 'gradweave[learn]'"
+    wanted = f"gradweave learn needs {module}: pip install 'gradweave[learn]'"
     assert done.stderr.splitlines() == [f"gradweave: {wanted}"]
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,7 @@ from tests.environment.networks import SETTINGS, SMALL_NETWORKS, instance, netwo
     ("options", "message"),
     [
         ({"collective": "broadcast"}, "collective: expected one of .*all_gather.*'broadcast'"),
-        ({"trees": "chosen"}, "trees: expected fixed or grown, got 'chosen'"),
+        ({"trees": "chosen"}, "trees: expected one of fixed, even, grown, got 'chosen'"),
         ({"overlap": True}, "overlap: only an all-reduce on fixed trees"),
         ({"overlap": True, "collective": "all_reduce"}, "overlap: only an all-reduce on fixed"),
         ({"overlap": True, "trees": "fixed"}, "overlap: only an all-reduce on fixed trees"),

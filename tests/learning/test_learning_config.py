@@ -1,4 +1,4 @@
-"""What `python -m gradweave.learning` reads: the shipped file, and what is wrong with others."""
+"""What `gradweave learn` reads: the shipped file, and what is wrong with others."""
 
 import dataclasses
 

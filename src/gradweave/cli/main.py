@@ -40,6 +40,7 @@ SECTIONS = {
         "evaluate": "evaluate",
         "plot": "plot",
         "machine": "machine",
+        "learn": "learn",
     },
     "Extend": {"plugins": "plugins"},
 }

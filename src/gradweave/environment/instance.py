@@ -7,12 +7,13 @@ converted back to a schedule.
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradweave.bounds import fixed_trees, free_trees
+from gradweave.environment.even_trees import even_trees
 from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
@@ -29,8 +30,10 @@ from gradweave.schedules.schedule import (
 )
 from gradweave.topology.topology import Topology
 
-Trees = Literal["fixed", "grown"]
-"""Whether trees are fixed shortest-path trees, or emerge from the schedule."""
+Trees = Literal["fixed", "even", "grown"]
+"""Whether trees are fixed shortest-path trees, with ties by lowest ids or broken evenly, or emerge
+from the schedule."""
+TREES: tuple[str, ...] = get_args(Trees)
 
 NEVER = -1
 """Marks transfers not yet sent in `sent_round` and `sent_hop`."""
@@ -72,9 +75,9 @@ class Size:
 class Instance:
     """A scheduling problem, as NumPy arrays.
 
-    Fixed trees follow the pinned shortest paths. (The paper's trees are also shortest paths, but it
-    does not state how it breaks ties.) Grown trees are free: they may use any hop from a server
-    that has a piece to a server that lacks it.
+    Fixed trees follow the pinned shortest paths, even trees those of `even_trees`. (The paper's
+    trees are also shortest paths, but it does not state how it breaks ties.) Grown trees are free:
+    they may use any hop from a server that has a piece to a server that lacks it.
     """
 
     topology: Topology
@@ -92,8 +95,8 @@ class Instance:
         if self.collective not in COLLECTIVES:
             known = ", ".join(COLLECTIVES)
             raise OptionError(f"collective: expected one of {known}, got {self.collective!r}")
-        if self.trees not in ("fixed", "grown"):
-            raise OptionError(f"trees: expected fixed or grown, got {self.trees!r}")
+        if self.trees not in TREES:
+            raise OptionError(f"trees: expected one of {', '.join(TREES)}, got {self.trees!r}")
         if self.overlap and (self.collective != "all_reduce" or self.trees == "grown"):
             raise OptionError(
                 "overlap: only an all-reduce on fixed trees can overlap its stages; the "
@@ -112,7 +115,7 @@ class Instance:
     @functools.cached_property
     def bounds(self) -> tuple[int, ...]:
         """Lower bound on the rounds of each stage."""
-        if self.trees == "fixed":
+        if self.trees != "grown":
             return tuple(fixed_trees(self.flow_trees, stage).rounds for stage in self.stages)
         return tuple(free_trees(self.topology, stage).rounds for stage in self.stages)
 
@@ -138,7 +141,9 @@ class Instance:
 
     @functools.cached_property
     def flow_trees(self) -> FlowTrees:
-        """With fixed trees, the trees: the pinned shortest-path trees."""
+        """With trees that do not grow, the trees."""
+        if self.trees == "even":
+            return even_trees(self.topology)
         return FlowTrees.shortest_path(self.topology)
 
     @functools.cached_property

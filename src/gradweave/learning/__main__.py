@@ -1,6 +1,6 @@
-"""``python -m gradweave.learning``: train the weights of the scheduler "learned"."""
+"""``python -m gradweave.learning``: the command ``gradweave learn``."""
 
-from gradweave.cli.learning import learn
+from gradweave.cli.commands.learn import learn
 from gradweave.cli.main import main
 
 if __name__ == "__main__":

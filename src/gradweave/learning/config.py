@@ -1,4 +1,4 @@
-"""The configuration of `python -m gradweave.learning`: a TOML file that determines a training."""
+"""The configuration of `gradweave learn`: a TOML file that determines a training."""
 
 import dataclasses
 import hashlib

@@ -54,7 +54,7 @@ class Learned(Scheduler):
     workers: int = 1
     """Threads that play in parallel; the result does not depend on their number."""
     weights: str | None = None
-    """File of trained policies' weights made by `python -m gradweave.learning`; by default the
+    """File of trained policies' weights made by `gradweave learn`; by default the
     shipped weights."""
     policy: Literal["rule", "trained"] | None = None
     """Who decides. ``rule``: a rule that selects all trees and weighs each feature of a workload

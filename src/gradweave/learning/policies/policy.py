@@ -322,7 +322,7 @@ def read_weights(path: str | None = None) -> PolicyWeights:
     """Reads weights; without a file, the shipped weights.
 
     Args:
-        path: a file that `python -m gradweave.learning` wrote.
+        path: a file that `gradweave learn` wrote.
 
     Raises:
         FileError: if the file does not contain trained policies.

@@ -1,4 +1,4 @@
-"""``python -m gradweave.learning``: train the policies of the learned scheduler."""
+"""``gradweave learn``: train the learned scheduler's policies, or the paper's of one network."""
 
 import os
 import shlex
@@ -10,9 +10,11 @@ import click
 
 from gradweave.cli.console import Progress, note, print_json, print_lines
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, writable_folder
+from gradweave.cli.options import json_option, refuse, writable_folder
+from gradweave.cli.paper_training import case_of, compared, lines_of
 from gradweave.common import lazy
 from gradweave.common.wording import counted
+from gradweave.environment.instance import TREES, Trees
 from gradweave.processes.jax_start import start_jax
 from gradweave.training.pace import duration
 
@@ -28,7 +30,12 @@ _AGENTS = {
 }
 
 
-@command(examples=["--devices 4 --aggregation scheduled:ring:4 --output learned"])
+@command(
+    examples=[
+        "--paper B3 --output B3",
+        "--devices 4 --aggregation scheduled:ring:4 --output learned",
+    ]
+)
 @click.option(
     "--config",
     "file",
@@ -36,6 +43,25 @@ _AGENTS = {
     metavar="FILE",
     help="Read the training's configuration from this TOML file.  [default: that of the shipped "
     "weights]",
+)
+@click.option(
+    "--paper",
+    metavar="NETWORK",
+    help="Train as the paper does, on this network: B3, B4, B5, D4, D5, D6, J10, J15 or J20 of its "
+    "Table 2, or any other.",
+)
+@click.option(
+    "--trees",
+    type=click.Choice(TREES),
+    default="even",
+    help="With --paper, the reading of its trees: shortest paths with ties broken evenly, or "
+    "(fixed) by lowest ids, or trees that grow with the schedule.  [default: even]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    help="With --paper, make every random choice from this seed.  [default: 0]",
 )
 @click.option(
     "--output",
@@ -62,23 +88,44 @@ _AGENTS = {
 )
 @json_option
 def learn(
-    file: Path | None, output: Path, devices: int | None, aggregation: str, as_json: bool
+    file: Path | None,
+    paper: str | None,
+    trees: Trees,
+    seed: int,
+    output: Path,
+    devices: int | None,
+    aggregation: str,
+    as_json: bool,
 ) -> None:
     """Train the policies of the scheduler "learned".
+
+    With --paper, train the paper's two policies on one network by its Algorithm 1, with its
+    rewards; show their rounds next to the paper's, to those of 19 constants and to the bound, and
+    draw the curve.
 
     A checkpoint is written every few minutes and on Ctrl-C; the same command then resumes from it
     and, on as many devices, ends in the same weights as it would have without the interruption.
     """
-    lazy.require("python -m gradweave.learning", *_NEEDED, extra="learn")
+    lazy.require("gradweave learn", *_NEEDED, extra="learn")
     writable_folder(output, "--output")
     begun = time.monotonic()
     from gradweave.learning.config import parse_aggregation, read_config
+    from gradweave.learning.paper import config as paper_config
 
-    config = read_config(file)
+    if paper is None:
+        refuse(("trees", "seed"), "--paper with it")
+        case, config = None, read_config(file)
+    else:
+        refuse(("file",), "no --paper with it")
+        case = case_of(paper)
+        config = paper_config(case.spec, trees, seed)
     parse_aggregation(aggregation, devices)
     _check_groups(config, devices)
     with Progress("starting JAX") as progress:
         result = _train(config, output, devices, aggregation, progress)
+        if case is not None:
+            progress("drawing episodes by 19 constants")
+            result["paper"] = compared(case, config, output)
     result["wall_s"] = round(time.monotonic() - begun, 2)
     if as_json:
         print_json(result)
@@ -88,6 +135,7 @@ def learn(
             f"{counted(config.updates, 'update')}, "
             f"{config.updates - result['resumed_from']} of them now, "
             f"in {duration(result['wall_s'])} on {number} device{'s' * (number > 1)}",
+            *([] if case is None else lines_of(result["paper"])),
             f"weights: {result['weights']}",
             f"use them: gradweave solve NET --scheduler {shlex.quote(result['scheduler'])}",
         )
