@@ -17,13 +17,13 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import (
-    COLLECTIVES,
     COPY,
     REDUCE,
     Collective,
     Provenance,
     Schedule,
     Stage,
+    check_collective,
     table_of_rows,
     take_rows,
 )
@@ -89,9 +89,7 @@ class Instance:
     given."""
 
     def __post_init__(self) -> None:
-        if self.collective not in COLLECTIVES:
-            known = ", ".join(COLLECTIVES)
-            raise OptionError(f"collective: expected one of {known}, got {self.collective!r}")
+        check_collective(self.collective)
         if self.trees not in ("fixed", "grown"):
             raise OptionError(f"trees: expected fixed or grown, got {self.trees!r}")
         if self.overlap and (self.collective != "all_reduce" or self.trees == "grown"):

@@ -10,7 +10,7 @@ from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.demand import Demand
-from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, Stage
+from gradweave.schedules.schedule import Collective, Provenance, Schedule, Stage, check_collective
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
@@ -124,10 +124,8 @@ class Strategy(abc.ABC):
         """
         if isinstance(asked, Demand):
             asked.check_servers(topology)
-        elif asked not in COLLECTIVES:
-            raise OptionError(
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got {asked!r}"
-            )
+        else:
+            check_collective(asked)
         given = topology, asked, seed, stop
         made = self.make(*given) if known is None else self.improve(known, *given)
         return self.verified(made, seed)

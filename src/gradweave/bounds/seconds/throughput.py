@@ -20,7 +20,7 @@ from gradweave.bounds.classes import (
 from gradweave.bounds.flows import MAX_INT64_FLOW, MaximumFlows, nodes_inside, worst_cut
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
-from gradweave.schedules.schedule import COLLECTIVES, Collective
+from gradweave.schedules.schedule import Collective, check_collective
 from gradweave.topology.groups import Groups, nested_groups
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
@@ -193,10 +193,7 @@ def throughput(
     pieces of the all-gather must enter server 0 at 200 Gbit/s
     """
     topology = as_topology(topology)
-    if collective not in COLLECTIVES:
-        raise OptionError(
-            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
-        )
+    check_collective(collective)
     return _throughput(topology, collective, overlap)
 
 
