@@ -11,6 +11,7 @@ from gradweave.schedulers.grid.exchange import Exchange, LineHops
 from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedules.schedule import take_rows
 
 if TYPE_CHECKING:
     from gradweave.schedulers.kernels.precedence import Dependencies
@@ -211,11 +212,10 @@ def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
     for stage, part in itertools.product((0, 1), range(parts)):
         root = int(one.root[part])
         hop = np.delete(one.hop[part, stage], root)
-        begin, many = wires.first[hop], lengths[hop]
-        place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
-        seconds = np.repeat(1 / wires.rate[hop], many)
+        links, first = take_rows(wires.links, wires.first, hop)
+        seconds = np.repeat(1 / wires.rate[hop], np.diff(first))
         held[root] += (
-            np.bincount(wires.links[place], seconds, len(wires.bandwidth))
+            np.bincount(links, seconds, len(wires.bandwidth))
             * (one.share[part] / whole[root])
             / at_once
         )
