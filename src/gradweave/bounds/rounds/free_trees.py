@@ -226,6 +226,8 @@ def _every_piece_leaves(topology: Topology, per_server: int) -> Bound:
     A piece leaves in its reduction if its root is outside the set, otherwise in its copies.
     """
     pieces = topology.num_servers * per_server
-    smallest, inside = MaximumFlows(topology, topology.capacity.astype(np.int64)).narrowest_cut()
+    flows = MaximumFlows(topology, topology.capacity.astype(np.int64))
+    inside = flows.narrowest_cut()
+    smallest = flows.leaving(inside)
     certificate = Cut(*nodes_inside(topology, inside), pieces, smallest, leaving=True)
     return Bound(-(-pieces // smallest), "cut", (certificate,))

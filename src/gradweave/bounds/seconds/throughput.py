@@ -295,8 +295,8 @@ def _overlapped(flows: MaximumFlows, unit: Fraction) -> Bottleneck:
     topology, count = flows.topology, flows.topology.num_servers
     levels = nested_groups(topology)
     many = bool(levels) and topology.num_nodes > MAX_FLOW_NODES
-    narrowest, inside = _narrowest_port(flows) if many else flows.narrowest_cut()
-    cut = _bottleneck(topology, "all_reduce", inside, True, count, narrowest * unit)
+    inside = min(_one_apart(flows), key=flows.leaving) if many else flows.narrowest_cut()
+    cut = _bottleneck(topology, "all_reduce", inside, True, count, flows.leaving(inside) * unit)
     leaving, entering = (
         int(flows.bandwidth[topology.is_server[ends]].sum())
         for ends in (topology.source, topology.target)
@@ -312,12 +312,6 @@ def _overlapped(flows: MaximumFlows, unit: Fraction) -> Bottleneck:
     )
     groups = [_all_groups(flows, level, unit) for level in levels]
     return max(ports, cut, *groups, key=lambda bottleneck: bottleneck.time_per_byte)
-
-
-def _narrowest_port(flows: MaximumFlows) -> tuple[int, NDArray[np.bool_]]:
-    """The minimum bandwidth out of or into one server, and the set [V] that it leaves."""
-    narrowest = _one_apart(flows)
-    return min(((flows.leaving(one), one) for one in narrowest), key=lambda cut: cut[0])
 
 
 def _all_groups(flows: MaximumFlows, level: Groups, unit: Fraction) -> Bottleneck:

@@ -59,8 +59,7 @@ def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
             f"start_from: expected {len(choice.root)} pieces, equally many per server, got "
             f"{counted(schedule.pieces, 'piece')} rooted elsewhere; set pieces_per_server to match"
         )
-    number = np.empty(len(by_root), np.int64)
-    number[by_root] = np.arange(len(by_root))
+    number = np.argsort(by_root)
     stages = []
     for op in (COPY, REDUCE):
         rows = np.flatnonzero(schedule.op == op)

@@ -11,6 +11,7 @@ from gradweave.schedulers.grid.exchange import Exchange, LineHops
 from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedulers.problem import number_within
 from gradweave.schedules.schedule import take_rows
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def composed(
         hop,
         key,
         share / share.sum(),
-        _turns(at_root),
+        number_within(at_root),
         keys,
     )
 
@@ -138,15 +139,6 @@ def _keys(
         before &= own
         keys *= size + 1
     return key, keys
-
-
-def _turns(root: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[parts] number of earlier parts with the same root."""
-    order = np.argsort(root, kind="stable")
-    of_root = root[order]
-    turn = np.empty(len(root), np.int64)
-    turn[order] = np.arange(len(root)) - np.searchsorted(of_root, of_root)
-    return turn
 
 
 def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Composed:
