@@ -53,8 +53,8 @@ def test_cuts_of_bandwidths_beyond_64_bits_are_counted_exactly():
     torus = from_spec("torus:3x4")
     wide = [int(each) << 70 | int(each) for each in rng.integers(1, 1 << 40, len(torus.source))]
     flows = MaximumFlows(torus, np.array(wide, object))
-    least, inside = flows.narrowest_cut()
+    inside = flows.narrowest_cut()
     first, *others = torus.servers.tolist()
     pairs = [ends for other in others for ends in ((first, other), (other, first))]
-    assert least == min(flows.cut(*ends, 1, 0)[0] for ends in pairs) == flows.leaving(inside)
+    assert flows.leaving(inside) == min(flows.cut(*ends, 1, 0)[0] for ends in pairs)
     assert 0 < inside.sum() < torus.num_nodes

@@ -189,6 +189,15 @@ def test_no_schedule_takes_less(network, ready, collective, gradient_bytes):
     assert timing.bound.seconds <= taken * (1 + 1e-9), str(timing.bound)
 
 
+@pytest.mark.parametrize(("late", "least_us"), [({}, 2), ({2: 5e-6}, 7), ({1: 3e-6}, 4)])
+def test_latency_counts_from_when_a_server_is_ready(late, least_us):
+    """A row of three, 1 us apart: contributions meet at a root, and the sum returns to all."""
+    link = gw.topology.Link(bandwidth_bytes_per_s=1e9, latency_s=1e-6, overhead_s=0.0)
+    row = Topology.from_links("row", servers=3, switches=0, links=[(0, 1), (1, 2)], link=link)
+    least = least_seconds(row, 1.0, ready_at_s=late_by(row, late))
+    assert least.latency_s == pytest.approx(least_us * 1e-6)
+
+
 def test_large_networks_have_the_bound_of_the_last_server(monkeypatch):
     network, ready = slow_star(8, []), [0.0] * 7 + [0.07]
     monkeypatch.setitem(least_seconds.__globals__, "MAX_NODES", 4)

@@ -25,6 +25,7 @@ from gradweave.schedulers import (
 )
 from gradweave.schedulers.solving.timing import timing_of
 from gradweave.schedules.schedule import COLLECTIVES
+from gradweave.topology import Topology
 from tests.simulator.random_networks import networks
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -170,3 +171,17 @@ def test_who_knows_doubles_without_latency():
 def test_many_servers_have_a_bound_too(servers):
     network = net(f"star:{servers},latency=0s")
     assert latency_bound(network).seconds >= 7e-6 * (1 - 1e-6)
+
+
+def test_sets_around_a_server_are_the_farthest_ones():
+    """A row of seven: all servers, and those at least four, five or six hops away."""
+    row = Topology.from_links(
+        "row", servers=7, switches=0, links=[(place, place + 1) for place in range(6)]
+    )
+    for gathering in (False, True):
+        sets = MessageTimes.of(row).sets_around(0, gathering)
+        assert [np.flatnonzero(one).tolist() for one in sets] == [
+            [*range(7)], [4, 5, 6], [5, 6], [6]
+        ]  # fmt: skip
+    near = MessageTimes.of(net("complete:4")).sets_around(0, False)
+    assert [one.tolist() for one in near] == [[True] * 4]

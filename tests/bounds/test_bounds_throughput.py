@@ -315,3 +315,19 @@ def test_what_is_refused():
     for size in (-1, math.inf, math.nan):
         with pytest.raises(OptionError, match="gradient_bytes: expected a finite number"):
             best.seconds(size)
+
+
+@pytest.mark.parametrize("slow", ["out", "in"])
+def test_on_very_large_networks_the_narrowest_port_takes_the_place_of_all_cuts(monkeypatch, slow):
+    """Two racks of three; the links of the last server carry half as much one way."""
+    racks = from_spec("leaf_spine:leaves=2,spines=3,servers_per_leaf=3")
+    ends = racks.source if slow == "out" else racks.target
+    bandwidth = np.where(ends == racks.servers[-1], 1.0, 2.0)
+    module, found = importlib.import_module("gradweave.bounds.seconds.throughput"), []
+    for most in (4096, 4):
+        monkeypatch.setattr(module, "MAX_FLOW_NODES", most)
+        network = dataclasses.replace(racks, name=f"{most}", bandwidth_bytes_per_s=bandwidth)
+        found.append(throughput(network, "all_reduce", overlap=True).bottlenecks[0])
+    every, port = found
+    assert every.bandwidth_bytes_per_s == port.bandwidth_bytes_per_s == 1
+    assert every.kind == port.kind == "cut" and every.time_per_byte == port.time_per_byte

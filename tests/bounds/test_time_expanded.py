@@ -1,6 +1,7 @@
 """Latency and bytes together: closed forms, schedules that never take less, prices recounted."""
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gradweave.bounds.classes import (
     UNEQUAL_PARTS,
 )
 from gradweave.bounds.of_schedule import liberties_of
+from gradweave.bounds.seconds.time_expanded import _Programs
 from gradweave.bounds.seconds.time_slots import arcs_of
 from gradweave.errors import OptionError
 from gradweave.topology import Link, Topology, from_spec
@@ -156,6 +158,14 @@ def test_latency_over_switches_is_the_route_s():
     arcs = arcs_of(network)
     arrives = network.is_server[network.target[arcs.link]]
     assert np.unique(arcs.delay_s[arrives].round(9)).tolist() == [2e-5, 1.02e-3]
+
+
+def test_symmetric_servers_share_their_variables():
+    """A ring of five has ten arcs: one orbit with each of five servers, or none alike."""
+    ring, unlike = from_spec("ring:5"), tuple(Fraction(part, 15) for part in range(1, 6))
+    for collective, stages in (("all_reduce", 2), ("all_gather", 1)):
+        assert _Programs(ring, collective, None, 1e6).flows == stages * 5
+        assert _Programs(ring, collective, unlike, 1e6).flows == stages * 50
 
 
 def test_what_is_given_must_make_sense():

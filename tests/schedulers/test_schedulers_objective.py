@@ -26,6 +26,7 @@ from gradweave.schedulers import (
     Timed,
     solve,
 )
+from gradweave.schedulers.solving import pieces
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 from gradweave.schedulers.solving.seconds import Seconds
 from gradweave.schedulers.solving.timing import timing_of
@@ -306,3 +307,16 @@ def test_what_is_far_behind_is_not_cut(monkeypatch):
     all_of_it = [one.value for one in objective.variants(schedule, ring, UNLIMITED, math.inf)]
     behind = [one.value for one in objective.variants(schedule, ring, UNLIMITED, all_of_it[0] / 20)]
     assert behind == all_of_it[:1] and len(all_of_it) > 1
+
+
+def test_pieces_suit_the_stage_that_takes_longest(monkeypatch):
+    """Whole pieces make an all-gather longer by a half, and by a fifth if there are several."""
+    excess = {"all_gather": lambda count: 0.5 if count == 1 else 0.2}
+
+    def longer(bandwidth, overhead, stage, count):
+        return excess.get(stage.stage, lambda _: 0.1)(count)
+
+    monkeypatch.setattr(pieces, "_excess", longer)
+    torus = net("torus:2x3")
+    assert pieces.piece_counts(torus, "all_reduce") == (1, 2, 16)
+    assert pieces.piece_counts(torus, "reduce_scatter") == (1, 16)

@@ -48,19 +48,16 @@ class MaximumFlows:
         """Servers in a set [V] of nodes per bandwidth that leaves it."""
         return Fraction(int(inside[self.topology.servers].sum()), self.leaving(inside))
 
-    def narrowest_cut(self) -> tuple[int, NDArray[np.bool_]]:
-        """The minimum bandwidth out of a set of servers that misses at least one, and the set [V].
+    def narrowest_cut(self) -> NDArray[np.bool_]:
+        """[V] the set of servers, at least one of them missing, with the minimum bandwidth out.
 
         If bandwidths do not fit into 64 bits, the sets are found with rounded bandwidths and what
         leaves them is counted exactly; the result is at most L rounding units above the minimum.
         """
         first, *others = self.topology.servers.tolist()
         pairs = [ends for other in others for ends in ((first, other), (other, first))]
-        if self.solver is not None:
-            return min((self.cut(*ends, 1, 0) for ends in pairs), key=lambda cut: cut[0])
-        rounded = MaximumFlows(self.topology, self._rounded())
-        sides = (rounded.cut(*ends, 1, 0)[1] for ends in pairs)
-        return min(((self.leaving(side), side) for side in sides), key=lambda cut: cut[0])
+        flows = self if self.solver else MaximumFlows(self.topology, self._rounded())
+        return min((flows.cut(*ends, 1, 0)[1] for ends in pairs), key=self.leaving)
 
     def _rounded(self) -> NDArray[np.int64]:
         """[L] bandwidths rounded down to a unit for which their sum fits into 64 bits."""

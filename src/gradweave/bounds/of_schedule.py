@@ -28,7 +28,7 @@ from gradweave.topology.units import as_size
 from gradweave_check import ADDED, PASSED
 
 
-def of_schedule(schedule: ScheduleLike, max_nodes: int = MAX_NODES) -> Bound | None:
+def of_schedule(schedule: ScheduleLike) -> Bound | None:
     """Minimum number of rounds of any schedule that takes the same liberties as the given one.
 
     Liberties are overlapping stages, routes through servers, switches that aggregate, and several
@@ -36,12 +36,11 @@ def of_schedule(schedule: ScheduleLike, max_nodes: int = MAX_NODES) -> Bound | N
 
     Args:
         schedule: a valid schedule.
-        max_nodes: larger networks get no bound.
 
     Returns:
         The bound, or None if none is known: the schedule has a demand (`demand_bound` bounds its
         seconds), some server roots no piece, pieces differ in size, roots pass on unfinished sums,
-        as in recursive doubling, or the network is larger.
+        as in recursive doubling, or the network has more than `MAX_NODES` nodes.
 
     >>> import gradweave as gw
     >>> ring = gw.schedulers.Ring().schedule(gw.topology.bcube(n=4, k=1))
@@ -51,7 +50,7 @@ def of_schedule(schedule: ScheduleLike, max_nodes: int = MAX_NODES) -> Bound | N
     schedule = as_schedule(schedule)
     topology = schedule.topology
     known = schedule.demand is None and schedule.shares is None
-    if topology.num_nodes > max_nodes or not known:
+    if topology.num_nodes > MAX_NODES or not known:
         return None
     rooted = _pieces_per_server(schedule)
     if not rooted or _exchanges_sums(schedule):

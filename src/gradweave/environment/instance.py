@@ -18,13 +18,13 @@ from gradweave.errors import OptionError, ScheduleError
 from gradweave.schedulers.hops import Hops
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import (
-    COLLECTIVES,
     COPY,
     REDUCE,
     Collective,
     Provenance,
     Schedule,
     Stage,
+    check_collective,
     table_of_rows,
     take_rows,
 )
@@ -92,9 +92,7 @@ class Instance:
     given."""
 
     def __post_init__(self) -> None:
-        if self.collective not in COLLECTIVES:
-            known = ", ".join(COLLECTIVES)
-            raise OptionError(f"collective: expected one of {known}, got {self.collective!r}")
+        check_collective(self.collective)
         if self.trees not in TREES:
             raise OptionError(f"trees: expected one of {', '.join(TREES)}, got {self.trees!r}")
         if self.overlap and (self.collective != "all_reduce" or self.trees == "grown"):

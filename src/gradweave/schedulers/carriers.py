@@ -135,20 +135,24 @@ class Relayed:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreePair:
-    """A tree to a root, a tree from it, or both, among some servers."""
+    """A tree to a root and a tree from it among some servers.
+
+    Leaves that do not contribute, or are no destinations, are pruned: nothing is left of the first
+    tree if only the root contributes.
+    """
 
     group: NDArray[np.int64]
     """[G] ranks of the servers, including those that relay."""
     root: int
     """Place in the group."""
-    towards: NDArray[np.int64] | None = None
+    towards: NDArray[np.int64]
     """[G] place of each server's successor towards the root; −1 at the root."""
-    given: NDArray[np.bool_] | None = None
-    """[G] whether it contributes; leaves of the tree to the root that do not are pruned."""
-    away: NDArray[np.int64] | None = None
+    given: NDArray[np.bool_]
+    """[G] whether it contributes."""
+    away: NDArray[np.int64]
     """[G] place of the server from which each receives its part; −1 at the root."""
-    wanted: NDArray[np.bool_] | None = None
-    """[G] whether it is a destination; other leaves of the tree from the root are pruned."""
+    wanted: NDArray[np.bool_]
+    """[G] whether it is a destination."""
 
     def carrier(self, topology: Topology, route: Route) -> Carrier:
         """The transfers: all contributions to the root, then the sum from it.
@@ -162,25 +166,22 @@ class TreePair:
         waits: list[tuple[int, ...]] = []
         ranks = self.group.tolist()
         into: dict[int, list[int]] = {}  # by place: the transfers whose data it adds
-        if self.towards is not None and self.given is not None:
-            for server in reversed(_from_root(self.towards, self.root, self.given)):
-                up = int(self.towards[server])
-                # A server that does not contribute keeps the first part it receives and adds the
-                # rest.
-                kept = self.given[up] or up in into
-                first = into[up][:1] if kept and not self.given[up] else []
-                waits.append((*into.get(server, ()), *first))
-                into.setdefault(up, []).append(len(routes))
-                routes.append(route(ranks[server], ranks[up]))
-                ops.append(REDUCE if kept else COPY)
-        if self.away is not None and self.wanted is not None:
-            got = {self.root: tuple(into.get(self.root, ()))}
-            for server in _from_root(self.away, self.root, self.wanted):
-                up = int(self.away[server])
-                waits.append(got[up])
-                got[server] = (len(routes),)
-                routes.append(route(ranks[up], ranks[server]))
-                ops.append(COPY)
+        for server in reversed(_from_root(self.towards, self.root, self.given)):
+            up = int(self.towards[server])
+            # A server that does not contribute keeps the first part it receives and adds the rest.
+            kept = self.given[up] or up in into
+            first = into[up][:1] if kept and not self.given[up] else []
+            waits.append((*into.get(server, ()), *first))
+            into.setdefault(up, []).append(len(routes))
+            routes.append(route(ranks[server], ranks[up]))
+            ops.append(REDUCE if kept else COPY)
+        got = {self.root: tuple(into.get(self.root, ()))}
+        for server in _from_root(self.away, self.root, self.wanted):
+            up = int(self.away[server])
+            waits.append(got[up])
+            got[server] = (len(routes),)
+            routes.append(route(ranks[up], ranks[server]))
+            ops.append(COPY)
         root = int(topology.servers[ranks[self.root]])
         return Carrier(root, tuple(routes), tuple(ops), tuple(waits))
 

@@ -91,6 +91,18 @@ def grouped(keys: NDArray, number: int) -> tuple[Integers, Integers]:
     return order, integers(np.searchsorted(keys[order], np.arange(number + 1)))
 
 
+def number_within(group: NDArray) -> NDArray[np.int64]:
+    """[M] how many earlier members of its group there are before each.
+
+    Args:
+        group: [M] number of each member's group.
+    """
+    order = np.argsort(group, kind="stable")
+    ordered, number = group[order], np.empty(len(group), np.int64)
+    number[order] = np.arange(len(group)) - np.searchsorted(ordered, ordered)
+    return number
+
+
 def integers(array: NDArray) -> Integers:
     """The array in the type for which loops are compiled."""
     return np.ascontiguousarray(array, np.int64)

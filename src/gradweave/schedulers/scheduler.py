@@ -10,7 +10,7 @@ from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.demand import Demand
-from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, Stage
+from gradweave.schedules.schedule import Collective, Provenance, Schedule, Stage, check_collective
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
@@ -77,19 +77,23 @@ class Strategy(abc.ABC):
     """One way to plan: a scheduler, or a strategy for demands.
 
     Options are fields, checked at construction. A subclass defines `name`, `make` and, if needed,
-    `traits`, `steps_fit_rounds`, `improve` and `bounded`; it overrides nothing else. Callers use
-    `schedule`, or in a search `schedule_until`, which verify the result.
+    `forwards`, `one_root`, `traits`, `steps_fit_rounds`, `improve` and `bounded`; it overrides
+    nothing else. Callers use `schedule`, or in a search `schedule_until`, which verify the result.
     """
 
     name: ClassVar[str]
     """The strategy's name on the command line and in files."""
     time_share: ClassVar[float] = 1.0
     """Its share of a search's time for jobs, relative to that of other strategies."""
+    forwards: ClassVar[bool] = False
+    """Whether its routes may pass through servers that only forward; for a demand, of the job."""
+    one_root: ClassVar[bool] = False
+    """Whether the gradient moves as one piece, with one root."""
 
     @property
     def traits(self) -> Traits:
         """The strategy's traits with these options."""
-        return Traits()
+        return Traits(forwards=self.forwards, one_root=self.one_root)
 
     def options(self) -> dict[str, Any]:
         """The strategy's fields, as written to schedule files."""
@@ -120,10 +124,8 @@ class Strategy(abc.ABC):
         """
         if isinstance(asked, Demand):
             asked.check_servers(topology)
-        elif asked not in COLLECTIVES:
-            raise OptionError(
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got {asked!r}"
-            )
+        else:
+            check_collective(asked)
         given = topology, asked, seed, stop
         made = self.make(*given) if known is None else self.improve(known, *given)
         return self.verified(made, seed)
@@ -225,14 +227,6 @@ class Scheduler(Strategy):
 @dataclasses.dataclass(frozen=True)
 class DemandStrategy(Strategy):
     """One strategy for demands: `make` is asked for a demand."""
-
-    forwards: ClassVar[bool] = False
-    """Whether its routes may pass through servers of the job."""
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits: whether it forwards."""
-        return Traits(forwards=self.forwards)
 
     def schedule(
         self,

@@ -47,11 +47,15 @@ MAX_ROUNDS = 1 << 26
 """Largest number of rounds accepted, to guard against malformed files; the code has no limit."""
 COLUMNS = ("root", "round", "piece", "source", "target", "op", "route_nodes", "route_offsets")
 """The fields of a schedule that are arrays."""
-
-
 OWN = "own"
 """Option of a schedule's provenance: the schedule has the messages of the runtime's own all-reduce,
 and executors on the runtime in option ``runtime`` call that instead."""
+
+
+def check_collective(name: object) -> None:
+    """Refuses what is not in `COLLECTIVES`."""
+    if name not in COLLECTIVES:
+        raise OptionError(f"collective: expected one of {', '.join(COLLECTIVES)}, got {name!r}")
 
 
 @dataclasses.dataclass(frozen=True)

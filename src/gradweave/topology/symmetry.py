@@ -8,7 +8,7 @@ the links.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,11 +81,44 @@ def is_automorphism(topology: Topology, permutation: NDArray) -> bool:
     """
     if not np.array_equal(topology.is_server[permutation], topology.is_server):
         return False
-    image = topology.find_links(permutation[topology.source], permutation[topology.target])
+    image = moved_links(topology, permutation)
     return bool((image >= 0).all()) and all(
         np.array_equal(column[image], column)
         for column in (getattr(topology, field) for field in LINK_PROPERTIES)
     )
+
+
+def moved_links(topology: Topology, permutation: NDArray) -> NDArray[np.int64]:
+    """[L] the image of each link direction under a relabelling; −1 if there is no such link.
+
+    Args:
+        topology: the network.
+        permutation: [V] where each node goes.
+    """
+    return topology.find_links(permutation[topology.source], permutation[topology.target])
+
+
+def orbits_of(images: Sequence[NDArray], count: int) -> NDArray[np.int64]:
+    """[n] the orbit of each of n things, numbered from 0 in the order of their first things.
+
+    Args:
+        images: [n] for each generator, the image of each thing.
+        count: n.
+
+    >>> orbits_of([np.array([2, 1, 0, 3]), np.array([0, 3, 2, 1])], 4).tolist()
+    [0, 1, 0, 1]
+    """
+    least = np.arange(count)
+    while True:  # invariant: each thing and its label are in one orbit; labels only fall
+        before = least
+        for image in images:
+            least = np.minimum(least, least[image])
+            moved = np.empty_like(least)
+            moved[image] = least
+            least = np.minimum(least, moved)
+        least = least[least]
+        if np.array_equal(least, before):
+            return np.unique(least, return_inverse=True)[1].reshape(-1)
 
 
 def _family_generators(topology: Topology) -> Iterator[list[NDArray]]:

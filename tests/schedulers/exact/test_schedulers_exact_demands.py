@@ -55,7 +55,8 @@ def test_the_fewest_rounds_of_an_all_to_all():
     proof = ExactDemand(unit="rounds").prove(RING, demand)
     plan = plan_unicast(RING, demand, "rounds")
     assert proof.decided and proof.schedule is not None
-    assert proof.time == proof.schedule.rounds == plan.time == plan.least == 2
+    assert proof.time == proof.least == proof.schedule.rounds == plan.time == plan.least == 2
+    assert ExactDemand(unit="rounds").prove(RING, demand, below=3).time == 2
     assert not ExactDemand(unit="rounds").prove(RING, demand, below=2).schedule
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from gradweave import topology
 from gradweave.schedulers.kernels import (
+    arborescence,
+    bitset,
     events,
     paths,
     rarest_piece,
@@ -18,7 +20,7 @@ from gradweave.schedulers.problem import grouped, hop_table, hops_over
 from gradweave.schedules.schedule import COPY, REDUCE
 from tests.interpreted import interpreted
 
-KERNELS = lower, events, paths, rarest_piece, slots, worklist
+KERNELS = lower, arborescence, bitset, events, paths, rarest_piece, slots, worklist
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +124,37 @@ def test_the_rarest_piece_that_may_be_sent():
     assert choose(everywhere, made, 2, 0, 2, 5) == 1
     limits[0, 1] = 1  # the piece has made one step, and may make no more
     assert choose(everywhere, made, 2, 0, 2, 5) == -1 and not rarest_piece.may_send(made, 2, 0, 1)
+
+
+def test_sets_of_more_members_than_a_word_has_bits():
+    table = np.zeros((2, 70), bool)
+    table[0, [0, 5, 63, 64]] = table[1, [1, 69]] = True
+    words = bitset.pack(table)
+    assert [[bitset.has(words, row, one) for one in range(70)] for row in (0, 1)] == table.tolist()
+    assert [int(bitset.count(one)) for one in words.ravel()] == [3, 1, 1, 1]
+    assert (
+        bitset.lowest(words[1, 1]) == 5 and bitset.without_lowest(words[0, 0]) == 1 << 5 | 1 << 63
+    )
+
+
+def test_the_cost_of_a_tree_is_that_of_its_arcs():
+    """From 0 over 1 to 2; the direct arc costs two more, but brings server 2 nearer."""
+    cost = np.array([[np.inf, 1.0, 4.0], [1.0, np.inf, 2.0], [1.0, 1.0, np.inf]])
+    for tolerance, total, parent in ((0.0, 3.0, [-1, 0, 1]), (2.0, 5.0, [-1, 0, 0])):
+        found = arborescence.minimum_arborescence(cost, tolerance, 0)
+        assert (found[0], found[1].tolist()) == (total, parent)
+
+
+def test_a_path_is_followed_back_by_its_last_links():
+    """Servers 0 and 1 next to switch 2; no link leads out of server 3."""
+    source, target = np.array([0, 1, 2, 2, 2]), np.array([2, 2, 0, 1, 3])
+    first = np.searchsorted(source, np.arange(5))
+    is_server = np.array([True, True, False, True])
+    cost, last = paths.cheapest_paths(
+        first, target, np.array([1.0, 2, 4, 8, 16]), np.array([0, 1, 3]), is_server
+    )
+    assert cost.tolist() == [[0, 9, 1, 17], [6, 0, 2, 18], [np.inf, np.inf, np.inf, 0]]
+    assert last.tolist() == [[-1, 3, 0, 4], [2, -1, 1, 4], [-1, -1, -1, -1]]
 
 
 def test_of_equal_paths_the_order_of_switches_decides():

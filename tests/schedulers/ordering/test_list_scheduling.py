@@ -118,6 +118,19 @@ def test_slower_transfers_share_a_link_and_what_does_not_fit_lets_others_pass():
     assert dispatched(trees, wires, [0], [1.0], [0, 1, 2, 3])[0] == pytest.approx([0, 0, 0, 3])
 
 
+def test_links_take_turns_by_their_first_transfers():
+    """Two circuits wait at different links and share one more: the first in order has it.
+
+    When the first link is full, the last one takes its place at the root of the heap and moves
+    down, past either child.
+    """
+    trees, wires = fan(((0,), 1), ((1, 2), 1), ((2,), 1), bandwidth=[1, 1, 1])
+    assert dispatched(trees, wires, [0], [1.0], [0, 1, 2])[0] == [0, 0, 1]
+    trees, wires = fan(((0,), 1), ((1, 4), 1), ((2, 4), 1), ((3,), 1), bandwidth=[1] * 5)
+    assert dispatched(trees, wires, [0], [1.0], [0, 1, 2, 3])[0] == [0, 0, 1, 0]
+    assert dispatched(trees, wires, [0], [1.0], [0, 2, 1, 3])[0] == [0, 1, 0, 0]
+
+
 def test_more_transfers_than_a_word_has_bits_go_in_order():
     count = 150
     trees, wires = fan(*[((0,), 1)] * count, ((1, 0), 1), bandwidth=[1, 1])

@@ -11,6 +11,7 @@ import pytest
 from gradweave.common import clock
 from gradweave.schedulers.carriers import even_plan, path_carrier
 from gradweave.schedulers.demand_tuning import TUNING
+from gradweave.schedulers.ordering import pieces as pieces_module
 from gradweave.schedulers.ordering.pieces import Pieces
 from gradweave.schedules import collective
 from gradweave.topology import Link, Topology
@@ -54,6 +55,11 @@ def test_a_search_begins_where_overheads_balance_the_first_piece(overhead_s, mos
     N pieces take N overheads, and 2 ms / N longer than the bytes. Pieces have two transfers each,
     of which `most` are allowed, and are eight at first.
     """
+    assert along_a_path(overhead_s)._balanced_halvings(most) == halvings
+
+
+def along_a_path(overhead_s: float = 0.0) -> Pieces:
+    """1 MB from server 0 over 1 to 2, at 1 GB/s; the second link has the overhead."""
     link = Link(bandwidth_bytes_per_s=1e9, latency_s=0.0, overhead_s=0.0)
     path = Topology.from_links("path", servers=3, switches=0, links=[(0, 1), (1, 2)], link=link)
     overhead = np.where((path.source == 1) & (path.target == 2), overhead_s, 0.0)
@@ -62,5 +68,14 @@ def test_a_search_begins_where_overheads_balance_the_first_piece(overhead_s, mos
     link_of = {pair: number for number, pair in enumerate(ends)}
     carrier = path_carrier(path, [0, 1, 2], lambda a, b: (link_of[a, b],))
     demand = collective("broadcast", [0, 1, 2], 1_000_000, root=0)
-    pieces = Pieces(even_plan(path, demand, [(0, carrier)]))
-    assert pieces._balanced_halvings(most) == halvings
+    return Pieces(even_plan(path, demand, [(0, carrier)]))
+
+
+def test_no_order_is_improved_with_more_transfers_than_are_allowed(monkeypatch):
+    """Four pieces with two transfers each, of which eight are allowed or seven."""
+    pieces = along_a_path()
+    known = dataclasses.replace(pieces._fastest_of(1.0, None), seconds=1.0)
+    for most, improved in ((8, True), (7, False)):
+        tuning = dataclasses.replace(TUNING, max_transfers=most)
+        monkeypatch.setattr(pieces_module, "TUNING", tuning)
+        assert (pieces._fastest_of(0.25, known) is not None) == improved

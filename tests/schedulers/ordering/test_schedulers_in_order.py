@@ -7,6 +7,7 @@ import pytest
 import gradweave as gw
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers import Apart, Chain, Direct, Joint, solve_demand
+from gradweave.schedulers.ordering import in_order_kernel
 from gradweave.schedulers.ordering.in_order import WAYS, InOrder, Way
 from gradweave.schedulers.ordering.job_orders import job_orders, last_first, neighbours
 from gradweave.schedulers.packing.stages import Stages
@@ -15,6 +16,7 @@ from gradweave.schedules.objective import objective_of
 from gradweave.simulator import event_seconds
 from gradweave.simulator.runtime import runtime_of
 from gradweave.verifier import verify
+from tests.interpreted import interpreted
 from tests.schedules.small_demands import by_hand
 
 STAR = gw.topology.from_spec("star:4,bandwidth=1GB/s,latency=0s,overhead=0s")
@@ -69,6 +71,19 @@ def test_plans_in_any_order_verify_and_end_as_they_are_played(strategy):
             made = transfers.made(order)
             verify(made, forwarding_servers=True).raise_if_invalid()
             assert (ends(made) <= order.job_seconds * (1 + 1e-9)).all()
+
+
+def test_a_sum_follows_a_copy_unless_the_target_has_a_part_of_its_own():
+    """A copy to node 1, a sum there, and its sum sent on: three rounds of one piece."""
+    for owns, pairs in ((False, [(0, 1), (0, 2), (1, 2)]), (True, [(0, 2), (1, 2)])):
+        with interpreted(in_order_kernel):
+            waits, following, first, sound = in_order_kernel.dependencies(
+                np.array([0, 3]), np.arange(3), np.array([0, 2, 1]), np.array([1, 1, 3]),
+                np.array([True, False, False]), np.array([False, owns, False]), 3,
+            )  # fmt: skip
+        found = [(a, b) for a in range(3) for b in following[first[0, a] : first[0, a + 1]]]
+        assert sound and found == pairs
+        assert waits[0].tolist() == [sum(b == m for _, b in pairs) for m in range(3)]
 
 
 def test_sums_that_are_exchanged_in_place_have_one_order():

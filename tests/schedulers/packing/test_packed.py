@@ -1,6 +1,7 @@
 """The strategy `packed`, which chooses shares, roots and pieces."""
 
 import dataclasses
+import types
 
 import networkx as nx
 import numpy as np
@@ -13,6 +14,7 @@ from gradweave.execute import play
 from gradweave.schedulers import Packed
 from gradweave.schedulers.ordering.cuts import cuts_of, parts_schedule, periodic_cut
 from gradweave.schedulers.ordering.periodic_schedule import periodic_slots
+from gradweave.schedulers.packing import packed
 from gradweave.schedulers.packing.packed import _Search
 from gradweave.schedulers.packing.parts import Parts, parts_of
 from gradweave.schedules import COLLECTIVES
@@ -31,6 +33,22 @@ def test_the_event_model_takes_no_longer_than_the_clock_that_it_was_simulated_on
     simulated = [search._simulated(parts, cut, np.inf)[1] for cut in cuts_of(parts, 40)]
     schedule = Packed(gradient_bytes=GIGABYTE, pieces=40).schedule(topology)
     assert seconds(schedule, GIGABYTE, "events") <= min(simulated) * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("in_time", "kept"), [(True, "ca"), (False, "b")])
+def test_packings_are_compared_while_there_is_time(monkeypatch, in_time, kept):
+    """b takes three seconds, c one, a two and another two; without time only b is tried."""
+    stop = types.SimpleNamespace(reached=lambda: not in_time)
+    search = _Search(gw.topology.ring(4), "all_reduce", GIGABYTE, stop, waiting=False)  # type: ignore[arg-type]
+    takes = {"b": 3.0, "c": 1.0, "a": 2.0, "d": 2.0}
+
+    def tried(parts, pieces, worst):
+        search._best = search._best or parts
+        return takes[parts]
+
+    monkeypatch.setattr(search, "_try", tried)
+    monkeypatch.setattr(packed, "TUNING", dataclasses.replace(packed.TUNING, max_packings=2))
+    assert "".join(search.best_of([*takes])) == kept  # type: ignore[arg-type]
 
 
 def test_a_slow_server_does_not_slow_the_others():

@@ -9,6 +9,10 @@ import gradweave as gw
 from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.schedulers import Apart, Joint, solve_demand
+from gradweave.schedulers.carriers import path_carrier
+from gradweave.schedulers.demand_tuning import TUNING
+from gradweave.schedulers.packing.joint_program import _Program
+from gradweave.schedulers.packing.stages import Stages
 from gradweave.schedules import REDUCE, Job, collective, demand_of
 from gradweave.schedules.file import to_bytes
 from gradweave.simulator.seconds import event_seconds
@@ -28,6 +32,18 @@ def test_random_jobs_are_planned_and_valid(spec: str, relays: bool):
         schedule, bound = Joint().bounded(topology, demand, Stop.after(0.1))
         assert verify(schedule).valid
         assert bound is not None and event_seconds(schedule)[1].max() >= bound.seconds
+
+
+def test_latency_counts_in_units_of_the_time_of_all_bytes():
+    """1 MB at 1 GB/s, over two hops that take 1 ms and 0.5 ms before it, in sequence."""
+    row = gw.topology.from_spec("mesh:1x3,bandwidth=1GB/s,latency=1ms,overhead=500us")
+    demand = collective("broadcast", range(3), 10**6, root=0)
+    program = _Program(row, demand, 0.0, (), Stages.one(1))
+    over = {
+        (int(a), int(b)): k for k, (a, b) in enumerate(zip(row.source, row.target, strict=True))
+    }
+    path = path_carrier(row, [0, 1, 2], lambda a, b: (over[a, b],))
+    assert program._latency(path) == pytest.approx(TUNING.latency_weight * 3.0)
 
 
 def test_the_plan_carries_each_block_whole_and_each_link_to_the_bound():

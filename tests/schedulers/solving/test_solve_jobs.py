@@ -1,12 +1,21 @@
 """`solve(jobs=…)`: results, strategies tried, and refusals."""
 
+import dataclasses
+import types
+from typing import Any
+
+import numpy as np
 import pytest
 
 import gradweave as gw
+from gradweave.common.stop import Stop
 from gradweave.errors import NoScheduleError, OptionError, SpecError
 from gradweave.schedulers import BinomialTree, Chain, Group, solve_demand
-from gradweave.schedules import Job, collective, sends
+from gradweave.schedulers.solving.group import collective_of
+from gradweave.schedulers.solving.job_goal import JobGoal
+from gradweave.schedules import Job, collective, demand_of, sends
 from gradweave.schedules.schedule import Collective
+from gradweave.simulator.runtime import IDEAL
 from gradweave.verifier import verify
 
 BROADCAST = Job("broadcast", 10**6, root=0)
@@ -121,3 +130,27 @@ def test_strategies_that_make_no_sense_are_refused_in_one_line(case: str):
     with pytest.raises(kind) as raised:
         gw.solve("star:4", jobs=jobs, schedulers=schedulers)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("apart", "equal"), [(0, True), (1, True), (2, False)])
+def test_parts_are_equal_if_division_leaves_a_byte_over(apart, equal):
+    for name in ("all_gather", "reduce_scatter"):
+        demand = collective(name, range(4), 40)
+        demand = dataclasses.replace(demand, bytes=demand.bytes + np.array([0, 0, apart, 0]))
+        found = collective_of(demand)
+        assert (found is not None) == equal
+        assert found is None or (found[0], found[1].tolist()) == (name, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("objective", "first", "last"), [("makespan", 2000, 8000), ("sum", 4000, 8000)]
+)
+def test_strategies_share_the_time_that_is_left(objective, first, last):
+    """Of 8,000 seconds, the first of four takes a share, and the last one all."""
+    star = gw.topology.from_spec("star:4")
+    demand = demand_of(star, [BROADCAST, BROADCAST])
+    stop = Stop.after(8000.0)
+    goal = JobGoal(star, demand, objective, IDEAL, stop)
+    shares: list[Any] = [types.SimpleNamespace(time_share=one) for one in (1.0, 0.5, 1.5, 1.0)]
+    for remaining, seconds in ((shares, first), (shares[3:], last)):
+        assert goal.part(stop, remaining, None).seconds_left == pytest.approx(seconds, rel=0.02)

@@ -1,7 +1,10 @@
 """Postal trees: textbook times in a star, near the bound if distances differ, any network."""
 
 import contextlib
+import dataclasses
+import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +18,11 @@ from gradweave.schedulers import Binomial, Postal, RecursiveDoubling, to_spec
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 from gradweave.schedulers.solving.timing import timing_of
 from gradweave.schedulers.spec import from_spec
-from gradweave.schedulers.textbook.postal import SHAPES
+from gradweave.schedulers.textbook import postal
+from gradweave.schedulers.textbook.postal import SHAPES, PostalClock, _Program
 from gradweave.schedules.schedule import COLLECTIVES
 from gradweave.simulator import seconds
+from gradweave.topology import Topology
 from tests.simulator.random_networks import networks
 
 net = gw.topology.from_spec
@@ -92,6 +97,51 @@ def test_options_are_checked():
 def test_where_there_are_no_groups_it_says_so():
     with pytest.raises(NoScheduleError, match="has no servers for this shape"):
         Postal("hubs").schedule(net("star:5"))
+
+
+def test_groups_of_two_have_hubs():
+    network = net("leaf_spine:leaves=3,spines=1,servers_per_leaf=2")
+    assert Postal("hubs").schedule(network).pieces == 1
+
+
+def test_each_piece_has_another_hub_and_all_others_of_the_group_receive(monkeypatch):
+    """Three pieces among two racks of three, first with one receiver in each, then with all."""
+    clock = PostalClock.of(net("leaf_spine:leaves=2,spines=1,servers_per_leaf=3"), 1e3)
+    program, seen = _Program(clock, 0, 0), list[tuple[int, list[list[int]]]]()
+
+    def record(groups, hubs, receivers, piece):
+        for group, hub, others in zip(groups, hubs, receivers, strict=True):
+            assert hub in group and hub not in others and set(others) < set(group)
+        seen.append((hubs[0], [one.tolist() for one in receivers]))
+        return [], [], [], []
+
+    monkeypatch.setattr(_Program, "_through_hubs", lambda _, *given: record(*given))
+    (roots, _), (again, _) = program.by_hubs(3)
+    assert roots == again == [hub for hub, _ in seen[:3]] and len(set(roots)) == 3
+    assert [len(one) for _, both in seen for one in both] == [1] * 6 + [2] * 6
+
+
+def test_of_several_hops_the_one_that_arrives_first_is_used():
+    """Servers with ports on two switches, of which the second is faster."""
+    links = [(server, switch) for switch in (3, 4) for server in range(3)]
+    both = Topology.from_links("two switches", servers=3, switches=2, links=links)
+    slow = (both.source == 3) | (both.target == 3)
+    clock = PostalClock.of(
+        dataclasses.replace(both, bandwidth_bytes_per_s=np.where(slow, 1e6, 1e9)), 1e3
+    )
+    arrives = clock.hold + clock.latency
+    assert len(arrives) == 12
+    for one, other in itertools.permutations(range(3), 2):
+        assert arrives[clock.fastest(one, other)] == clock.least[one, other]
+    assert clock.fastest(0, 0) == -1
+
+
+def test_paths_over_servers_are_hops_up_to_a_limit_of_servers(monkeypatch):
+    """A ring of six has hops to 12 neighbours, and paths to all 30 others."""
+    for most, hops in ((6, 30), (5, 12)):
+        tuning = dataclasses.replace(postal.TUNING, forwarded_servers=most)
+        monkeypatch.setattr(postal, "TUNING", tuning)
+        assert len(PostalClock.of(net("ring:6"), 1e3).hold) == hops
 
 
 @pytest.mark.parametrize("spec", ["star:12", "ring:7", "torus:3x3", "a100:boxes=2"])

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 import gradweave as gw
 from gradweave.bounds import free_trees
+from gradweave.common.stop import UNLIMITED
 from gradweave.errors import NoScheduleError, OptionError
 from gradweave.report import TABLE_2
 from gradweave.schedulers import Grown
 from gradweave.schedulers.problem import hop_table
 from gradweave.schedulers.spec import from_spec
-from gradweave.schedulers.trees import growing_kernel
+from gradweave.schedulers.trees import growing_kernel, grown
 from gradweave.schedulers.trees.steps import fewest_steps
 from gradweave.schedules import COLLECTIVES
 from gradweave.simulator import steps
@@ -118,6 +119,18 @@ def test_wide_links_carry_as_many_as_they_take():
             made = Grown().schedule(network, collective=collective)
             above = made.rounds - free_trees(network, collective).rounds
             assert above <= (network.name == "lopsided")  # its all-gather takes 4 rounds, not 3
+
+
+@pytest.mark.parametrize(("first", "second", "best"), [(5, 4, 4), (4, 5, 4), (4, 4, 4)])
+def test_the_faster_of_two_searches_counts(monkeypatch, first, second, best):
+    """With few slots for each hop, and then with all of them; of equals, the first."""
+    found = iter([np.array([[first, 9, 1]]), np.array([[second, 0, 2]])])
+    monkeypatch.setattr(grown, "search", lambda *_: next(found))
+    monkeypatch.setattr(grown, "schedule_from_slots", lambda _, __, transfers: transfers[0])
+    star = gw.topology.from_spec("star:24,capacity=20")
+    chosen = Grown(restarts=9)._all_gather(star, 0, UNLIMITED)
+    assert chosen.tolist() == ([second, 0, 2] if second < first else [first, 9, 1])
+    assert chosen[0] == best and next(found, None) is None
 
 
 def test_a_capacity_beyond_all_measure_costs_nothing():

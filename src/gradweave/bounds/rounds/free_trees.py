@@ -12,8 +12,7 @@ from gradweave.bounds.bound import Bound, Cut, Distance, Ports, best, reversed_c
 from gradweave.bounds.flows import MaximumFlows, nodes_inside, worst_cut
 from gradweave.bounds.rounds.closing_cut import closing_cut
 from gradweave.bounds.rounds.late_entry import late_entry
-from gradweave.errors import OptionError
-from gradweave.schedules.schedule import COLLECTIVES, Collective
+from gradweave.schedules.schedule import Collective, check_collective
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Integers, Topology
@@ -61,10 +60,7 @@ def free_trees(
     round, and the reverse in the other stage
     """
     topology = as_topology(topology)
-    if collective not in COLLECTIVES:
-        raise OptionError(
-            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
-        )
+    check_collective(collective)
     found = _found(
         *(topology, collective, overlap, aggregating_switches, forwarding_servers),
         pieces_per_server,
@@ -230,6 +226,8 @@ def _every_piece_leaves(topology: Topology, per_server: int) -> Bound:
     A piece leaves in its reduction if its root is outside the set, otherwise in its copies.
     """
     pieces = topology.num_servers * per_server
-    smallest, inside = MaximumFlows(topology, topology.capacity.astype(np.int64)).narrowest_cut()
+    flows = MaximumFlows(topology, topology.capacity.astype(np.int64))
+    inside = flows.narrowest_cut()
+    smallest = flows.leaving(inside)
     certificate = Cut(*nodes_inside(topology, inside), pieces, smallest, leaving=True)
     return Bound(-(-pieces // smallest), "cut", (certificate,))

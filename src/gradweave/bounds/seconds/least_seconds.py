@@ -22,7 +22,7 @@ from gradweave.bounds.seconds.cut_linear_program import (
 from gradweave.bounds.seconds.duals import Duals, duals_of_sets
 from gradweave.errors import OptionError
 from gradweave.schedules.ready import ReadyAt, ready_times
-from gradweave.schedules.schedule import COLLECTIVES, Collective
+from gradweave.schedules.schedule import Collective, check_collective
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import as_size, format_seconds
@@ -138,10 +138,7 @@ def least_seconds(
     """
     topology = as_topology(topology)
     gradient_bytes = as_size(gradient_bytes)
-    if collective not in COLLECTIVES:
-        raise OptionError(
-            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
-        )
+    check_collective(collective)
     if not 0 <= gradient_bytes < math.inf:
         raise OptionError(
             f"gradient_bytes: expected a finite number, zero or more, got {gradient_bytes}"

@@ -20,7 +20,7 @@ from gradweave.bounds.classes import (
 from gradweave.bounds.flows import MAX_INT64_FLOW, MaximumFlows, nodes_inside, worst_cut
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
-from gradweave.schedules.schedule import COLLECTIVES, Collective
+from gradweave.schedules.schedule import Collective, check_collective
 from gradweave.topology.groups import Groups, nested_groups
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
@@ -193,10 +193,7 @@ def throughput(
     pieces of the all-gather must enter server 0 at 200 Gbit/s
     """
     topology = as_topology(topology)
-    if collective not in COLLECTIVES:
-        raise OptionError(
-            f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
-        )
+    check_collective(collective)
     return _throughput(topology, collective, overlap)
 
 
@@ -298,8 +295,8 @@ def _overlapped(flows: MaximumFlows, unit: Fraction) -> Bottleneck:
     topology, count = flows.topology, flows.topology.num_servers
     levels = nested_groups(topology)
     many = bool(levels) and topology.num_nodes > MAX_FLOW_NODES
-    narrowest, inside = _narrowest_port(flows) if many else flows.narrowest_cut()
-    cut = _bottleneck(topology, "all_reduce", inside, True, count, narrowest * unit)
+    inside = min(_one_apart(flows), key=flows.leaving) if many else flows.narrowest_cut()
+    cut = _bottleneck(topology, "all_reduce", inside, True, count, flows.leaving(inside) * unit)
     leaving, entering = (
         int(flows.bandwidth[topology.is_server[ends]].sum())
         for ends in (topology.source, topology.target)
@@ -315,12 +312,6 @@ def _overlapped(flows: MaximumFlows, unit: Fraction) -> Bottleneck:
     )
     groups = [_all_groups(flows, level, unit) for level in levels]
     return max(ports, cut, *groups, key=lambda bottleneck: bottleneck.time_per_byte)
-
-
-def _narrowest_port(flows: MaximumFlows) -> tuple[int, NDArray[np.bool_]]:
-    """The minimum bandwidth out of or into one server, and the set [V] that it leaves."""
-    narrowest = _one_apart(flows)
-    return min(((flows.leaving(one), one) for one in narrowest), key=lambda cut: cut[0])
 
 
 def _all_groups(flows: MaximumFlows, level: Groups, unit: Fraction) -> Bottleneck:

@@ -12,6 +12,7 @@ from gradweave.bounds.distances import shortened
 from gradweave.bounds.seconds.time_slots import NEVER, Arcs, SlottedTime, cheapest
 from gradweave.common.stop import Stop
 from gradweave.schedules.schedule import Collective, take_rows
+from gradweave.topology.symmetry import moved_links, orbits_of
 from gradweave.topology.topology import Topology
 
 TOLERANCE = 1e-5
@@ -48,9 +49,6 @@ class StateOrbits:
         """
         moved = [arcs.moved(one, topology) for one in generators]
         ranks = [topology.rank[one[topology.servers]].astype(np.int64) for one in generators]
-        moved_links = [
-            topology.find_links(one[topology.source], one[topology.target]) for one in generators
-        ]
         count = topology.num_servers
         pairs = [
             [
@@ -61,28 +59,13 @@ class StateOrbits:
         ]
         states, each = len(arcs.node), len(arcs.link)
         return cls(
-            _orbits(ranks, count),
-            _orbits([one for one, _ in moved], states),
-            _orbits([one for _, one in moved], each),
-            _orbits(moved_links, len(topology.source)),
-            _orbits(pairs[0], each * count).reshape(each, count),
-            _orbits(pairs[1], states * count).reshape(states, count),
+            orbits_of(ranks, count),
+            orbits_of([one for one, _ in moved], states),
+            orbits_of([one for _, one in moved], each),
+            orbits_of([moved_links(topology, one) for one in generators], len(topology.source)),
+            orbits_of(pairs[0], each * count).reshape(each, count),
+            orbits_of(pairs[1], states * count).reshape(states, count),
         )
-
-
-def _orbits(images: list[NDArray], count: int) -> NDArray[np.int64]:
-    """[n] orbit numbers, from the images [n] of n things under each generator."""
-    least = np.arange(count)
-    while True:  # invariant: each thing and its label are in one orbit; labels only fall
-        before = least
-        for image in images:
-            least = np.minimum(least, least[image])
-            moved = np.empty_like(least)
-            moved[image] = least
-            least = np.minimum(least, moved)
-        least = least[least]
-        if np.array_equal(least, before):
-            return np.unique(least, return_inverse=True)[1].reshape(-1)
 
 
 def _examples(orbits: NDArray[np.int64]) -> NDArray[np.int64]:

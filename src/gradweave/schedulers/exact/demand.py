@@ -198,23 +198,19 @@ def _carrier(
     servers = np.union1d(demand.servers_of(int(demand.job[block])), demand.relays)
     group = rank[servers].astype(np.int64)
     place = {server: number for number, server in enumerate(servers.tolist())}
-    trees = TreePair(group, place[moved.root])
-    if moved.sums:
-        trees = dataclasses.replace(
-            trees,
-            towards=_parents(moved.sums, place, towards=True),
-            given=np.isin(servers, demand.contributors[block]),
-        )
-    if moved.copies:
-        trees = dataclasses.replace(
-            trees,
-            away=_parents(moved.copies, place, towards=False),
-            wanted=np.isin(servers, demand.destinations[block]),
-        )
+    trees = TreePair(
+        group,
+        place[moved.root],
+        _parents(moved.sums, place, towards=True),
+        np.isin(servers, demand.contributors[block]),
+        _parents(moved.copies, place, towards=False),
+        np.isin(servers, demand.destinations[block]),
+    )
     sent: list[Sent] = []
+    root = servers == moved.root
     for part, hops in (
-        (dataclasses.replace(trees, away=None), moved.sums),
-        (dataclasses.replace(trees, towards=None), moved.copies),
+        (dataclasses.replace(trees, wanted=root), moved.sums),
+        (dataclasses.replace(trees, given=root), moved.copies),
     ):
         known = {(int(rank[one.hop.source]), int(rank[one.hop.target])): one for one in hops}
         part.carrier(topology, _noting(known, sent))

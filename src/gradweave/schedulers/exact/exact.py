@@ -19,7 +19,13 @@ from gradweave.schedulers.exact.trees import TREES, Choice, Trees
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.compose import compose, reverse
 from gradweave.schedules.flow_tree import FlowTrees
-from gradweave.schedules.schedule import COLLECTIVES, Collective, Provenance, Schedule, StatedBound
+from gradweave.schedules.schedule import (
+    Collective,
+    Provenance,
+    Schedule,
+    StatedBound,
+    check_collective,
+)
 from gradweave.topology.topology import Topology
 
 LARGEST = {
@@ -131,10 +137,7 @@ class Exact(Scheduler):
         stop: Stop,
     ) -> Proof:
         """As `prove`, with a schedule that is not verified yet."""
-        if collective not in COLLECTIVES:
-            raise OptionError(
-                f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
-            )
+        check_collective(collective)
         if rounds is not None and rounds < 1:
             raise OptionError(f"exact: rounds: expected at least 1, got {rounds}")
         begun = clock.now()

@@ -10,7 +10,6 @@ from gradweave.schedules.compose import reverse
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import COPY, REDUCE, Provenance, Schedule
 from gradweave.simulator.rounds import schedule_from_rounds
-from gradweave.topology.topology import Topology
 from gradweave.verifier import verify
 
 
@@ -60,27 +59,22 @@ def gathers(schedule: Schedule, choice: Choice) -> list[Schedule]:
             f"start_from: expected {len(choice.root)} pieces, equally many per server, got "
             f"{counted(schedule.pieces, 'piece')} rooted elsewhere; set pieces_per_server to match"
         )
-    number = np.empty(len(by_root), np.int64)
-    number[by_root] = np.arange(len(by_root))
+    number = np.argsort(by_root)
     stages = []
     for op in (COPY, REDUCE):
         rows = np.flatnonzero(schedule.op == op)
         if rows.size:
-            stage = _rows(schedule, rows, choice.topology).replace(root=choice.root)
-            stages.append(stage.replace(piece=number[stage.piece]))
-    return [stage if stage.op[0] == COPY else reverse(stage) for stage in stages]
-
-
-def _rows(schedule: Schedule, rows: np.ndarray, topology: Topology) -> Schedule:
-    """The stage that consists of some of a schedule's transfers."""
-    copies = schedule.op[rows[0]] == COPY
-    return schedule.take(
-        rows,
-        topology=topology,
-        collective="all_gather" if copies else "reduce_scatter",
-        round=schedule.round[rows] - schedule.round[rows[0]],
-        shares=None,
-    )
+            stage = schedule.take(
+                rows,
+                topology=choice.topology,
+                collective="all_gather" if op == COPY else "reduce_scatter",
+                root=choice.root,
+                round=schedule.round[rows] - schedule.round[rows[0]],
+                piece=number[schedule.piece[rows]],
+                shares=None,
+            )
+            stages.append(stage if op == COPY else reverse(stage))
+    return stages
 
 
 def fits(gather: Schedule, choice: Choice) -> bool:

@@ -25,8 +25,7 @@ from gradweave.schedulers.flows.concurrent_flow_kernel import (
     paid,
 )
 from gradweave.schedulers.flows.messages import Messages
-from gradweave.topology.symmetry import FreeGroup, automorphism_generators
-from gradweave.topology.topology import Topology
+from gradweave.topology.symmetry import FreeGroup, automorphism_generators, moved_links, orbits_of
 
 FIRST_SHARPNESS, SHARPNESS, MAX_SHARPNESS = 5.0, 20.0, 300.0
 """Sharpness of prices in the first pass, from the second pass on, and at most. At sharpness s, a
@@ -151,8 +150,10 @@ class _Search:
         """Args: the messages, the unit, and automorphisms that leave messages unchanged."""
         self.messages = messages
         self.unit: Unit = unit
-        self.orbit = _orbits(len(messages.topology.source), _of_links(messages, generators))
-        self.sources = _sources(messages, _orbits(messages.topology.num_nodes, generators))
+        topology = messages.topology
+        links = [moved_links(topology, one) for one in generators]
+        self.orbit = orbits_of(links, len(topology.source))
+        self.sources = _sources(messages, orbits_of(generators, topology.num_nodes))
         self.size = np.bincount(self.orbit)
         self.capacity = np.zeros(len(self.size))
         self.capacity[self.orbit] = messages.capacity(unit)
@@ -304,27 +305,6 @@ def _table(messages: Messages, moved: NDArray) -> tuple[NDArray, NDArray]:
     pair = moved[messages.source].astype(np.int64) * len(moved) + moved[messages.target]
     pairs, place = np.unique(pair, return_inverse=True)
     return pairs, np.bincount(place, messages.amount)
-
-
-def _of_links(
-    messages: Messages, generators: Sequence[NDArray[np.int32]]
-) -> list[NDArray[np.int64]]:
-    topology: Topology = messages.topology
-    return [topology.find_links(one[topology.source], one[topology.target]) for one in generators]
-
-
-def _orbits(count: int, generators: Sequence[NDArray]) -> NDArray[np.int64]:
-    """[count] the orbit that each element is in, numbered from 0."""
-    orbit = np.arange(count)
-    while True:
-        least = orbit.copy()
-        for moved in generators:
-            np.minimum.at(least, moved, orbit)
-            np.minimum(least, least[moved], out=least)
-        least = least[least]
-        if np.array_equal(least, orbit):
-            return np.unique(orbit, return_inverse=True)[1].astype(np.int64)
-        orbit = least
 
 
 def _sources(messages: Messages, orbit: NDArray[np.int64]) -> Sources:

@@ -11,7 +11,7 @@ from gradweave.schedulers.flows.parts import MessageParts
 from gradweave.schedulers.flows.rounds_kernel import Transfers
 from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedules.schedule import take_rows
-from gradweave.topology.symmetry import FreeGroup
+from gradweave.topology.symmetry import FreeGroup, moved_links
 from gradweave.topology.topology import Topology
 
 
@@ -103,8 +103,6 @@ class Quotient:
         order = np.argsort(message, kind="stable")
         element, of = np.divmod(order, len(source))
         links, first = take_rows(parts.links, parts.first, of)
-        moved = np.stack(
-            [topology.find_links(m[topology.source], m[topology.target]) for m in moves]
-        )
+        moved = np.stack([moved_links(topology, one) for one in moves])
         links = moved[np.repeat(element, np.diff(first)), links]
         return MessageParts(message[order], parts.share[of], links, first), of

@@ -10,6 +10,7 @@ from gradweave.schedulers.flows.concurrent_flow import ConcurrentFlow
 from gradweave.schedulers.flows.concurrent_flow_kernel import OrbitGraph, no_work
 from gradweave.schedulers.flows.rounding_kernel import Routes, choose_paths, reroute
 from gradweave.schedulers.flows.rounds_kernel import Transfers
+from gradweave.schedules.schedule import distinct_rows, reverse_rows, take_rows
 from gradweave.topology.routes import switch_only_trees
 from gradweave.topology.topology import Integers, Topology
 
@@ -125,23 +126,13 @@ def divided(
     kept = np.flatnonzero(np.rint(fraction * UNITS))
     first_kept = np.searchsorted(pair[kept], np.arange(len(sources.amount) + 1))
     own, place = own_messages(flow)
-    of_message = np.diff(first_kept)[place]
-    message = np.repeat(own, of_message)
-    path = kept[_runs(first_kept[place], of_message)]
+    path, of_message = take_rows(kept, first_kept, place)
+    message = np.repeat(own, np.diff(of_message))
     cuts = np.maximum(np.ceil(messages.amount[message] * fraction[path] / limit[path] - 1e-9), 1)
     share = np.maximum(np.rint(fraction[path] * UNITS / cuts), 1).astype(np.int64)
     message, share, path = (np.repeat(one, cuts.astype(np.int64)) for one in (message, share, path))
-    lengths = np.diff(paths.first)[path]
-    backward = links[_runs(paths.first[path], lengths)]
-    first = np.append(0, np.cumsum(lengths))
-    mirror = np.repeat(first[:-1] + first[1:] - 1, lengths) - np.arange(first[-1])
-    return MessageParts(message, share, backward[mirror], first)
-
-
-def _runs(begin: Integers, lengths: Integers) -> NDArray[np.int64]:
-    """Concatenated runs of consecutive integers, each from its start."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1]) + np.repeat(begin - ends + lengths, lengths)
+    backward, first = take_rows(links, paths.first, path)
+    return MessageParts(message, share, reverse_rows(backward, first), first)
 
 
 def own_messages(flow: ConcurrentFlow) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -222,15 +213,13 @@ def transfers_of(
         orbit: [L] orbit of each link; no route except a planned route may pass an orbit twice.
     """
     ends = np.flatnonzero(topology.is_server[topology.target[parts.links]])
-    begins = np.append(0, ends[:-1] + 1)
     first = np.append(0, np.searchsorted(ends, parts.first[1:])).astype(np.int64)
     if not topology.switches.size:
         each = np.arange(len(topology.source) + 1)
         return Transfers(first, parts.links, parts.links, each, each[:-1], each)
-    number, example = _distinct(parts.links, begins, ends + 1 - begins, len(topology.source))
-    lengths = (ends + 1 - begins)[example]
-    links = parts.links[_runs(begins[example], lengths)]
-    first_link = np.append(0, np.cumsum(lengths))
+    begins = np.append(0, ends + 1)
+    example, number = distinct_rows(parts.links, begins)
+    links, first_link = take_rows(parts.links, begins, example)
     if length is None:
         own = np.arange(len(example) + 1)
         return Transfers(first, number, number, own, links, first_link)
@@ -239,29 +228,6 @@ def transfers_of(
     for one in planned:
         routes.add(one)
     return routes.transfers(first, planned, number)
-
-
-def _distinct(
-    links: Integers, begins: Integers, lengths: Integers, count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """[X] a number for each run of links, equal for equal runs; and the first run of each number.
-
-    Args:
-        links: the links of all runs.
-        begins: [X] where each run begins.
-        lengths: [X] length of each run, at least 1.
-        count: number of links in the network.
-    """
-    number, example = np.zeros(len(begins), np.int64), begins[:0]
-    for place in range(int(lengths.max())):
-        at = np.minimum(begins + place, len(links) - 1)
-        link = np.where(place < lengths, links[at] + 1, 0)
-        key = number * (count + 1) + link
-        _, example, number = np.unique(key, return_index=True, return_inverse=True)
-    in_order = np.argsort(example)
-    rank = np.empty(len(example), np.int64)
-    rank[in_order] = np.arange(len(example))
-    return rank[number], example[in_order].astype(np.int64)
 
 
 class _Alternatives:

@@ -109,9 +109,7 @@ def rounds_of(
         [X] rounds, [X] routes, and the number of rounds.
     """
     count, links = len(parts.first) - 1, len(capacity)
-    left, longest = np.zeros(links, np.int64), 0
-    for route in range(len(parts.first_link) - 1):
-        longest = max(longest, parts.first_link[route + 1] - parts.first_link[route])
+    left, longest = np.zeros(links, np.int64), np.diff(parts.first_link).max()
     for route in parts.route:
         begin, end = parts.first_link[route], parts.first_link[route + 1]
         for i in range(begin, end):

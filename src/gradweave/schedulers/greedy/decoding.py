@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.schedulers.greedy.tuning import EVEN_ORDER, TUNING
-from gradweave.schedulers.ordering.cuts import Cut, parts_schedule
+from gradweave.schedulers.ordering.cuts import Cut, in_turn, parts_schedule
 from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.paths import some_rates
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
@@ -354,9 +354,7 @@ def _roots(shares: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     exact = np.round(shares / shares.sum() * count, 9)
     number = np.floor(exact).astype(np.int64)
     number[np.argsort(number - exact, kind="stable")[: count - number.sum()]] += 1
-    root = np.repeat(np.arange(len(shares)), number)
-    place = np.arange(count) - np.repeat(np.cumsum(number) - number, number)
-    return root[np.argsort((place + 0.5) / number[root], kind="stable")].astype(np.int64)
+    return in_turn(shares, number).part
 
 
 def _parts(grove: Grove) -> Parts:

@@ -12,6 +12,7 @@ from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.routes_kernel import shared_routes
 from gradweave.schedulers.packing.tree_program import pack_trees
 from gradweave.schedulers.textbook.double_tree import mirrored, parents
+from gradweave.schedules.schedule import take_rows
 from gradweave.topology.topology import Topology
 
 
@@ -59,14 +60,8 @@ def hops_of(grid: Grid) -> LineHops:
         np.searchsorted(receiver[order], np.arange(servers + 1)),
         topology.servers.astype(np.int64),
     )
-    length = np.empty(len(sender), np.int64)
-    length[order] = lengths
-    first_link = np.concatenate([[0], np.cumsum(length)])
-    place = np.repeat(first_link[:-1][order], lengths)
-    place += np.arange(len(links)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    by_hop = np.empty(len(links), np.int64)
-    by_hop[place] = links
-    return LineHops(first, by_hop, first_link)
+    by_hop, first_link = take_rows(links, np.append(0, np.cumsum(lengths)), np.argsort(order))
+    return LineHops(first, by_hop.astype(np.int64), first_link)
 
 
 def exchanges_of(grid: Grid, hops: LineHops) -> list[Exchange]:

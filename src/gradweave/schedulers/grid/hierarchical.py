@@ -34,6 +34,7 @@ from gradweave.schedulers.kernels.wires import Wires, wires_over
 from gradweave.schedulers.ordering.cuts import integer_shares, while_it_pays
 from gradweave.schedulers.ordering.list_scheduling import order_of
 from gradweave.schedulers.ordering.list_scheduling_kernel import dispatch
+from gradweave.schedulers.problem import number_within
 from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
 from gradweave.topology.topology import Topology
@@ -257,8 +258,7 @@ class _Search:
     ) -> _Cut:
         """`count` pieces of each part, of some relative size; a part's pieces spread evenly."""
         part = np.repeat(np.arange(len(count)), count)
-        number = np.arange(len(part)) - np.repeat(np.cumsum(count) - count, count)
-        when = (number + 0.5) / count[part]
+        when = (number_within(part) + 0.5) / count[part]
         sequence = np.argsort(when, kind="stable")
         part, when = part[sequence], when[sequence]
         share = size[part] / size[part].sum()

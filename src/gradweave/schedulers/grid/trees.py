@@ -11,6 +11,8 @@ from gradweave.schedulers.grid.exchange import Exchange, LineHops
 from gradweave.schedulers.grid.grid import Grid
 from gradweave.schedulers.grid.tuning import TUNING
 from gradweave.schedulers.kernels.wires import Wires
+from gradweave.schedulers.problem import number_within
+from gradweave.schedules.schedule import take_rows
 
 if TYPE_CHECKING:
     from gradweave.schedulers.kernels.precedence import Dependencies
@@ -110,7 +112,7 @@ def composed(
         hop,
         key,
         share / share.sum(),
-        _turns(at_root),
+        number_within(at_root),
         keys,
     )
 
@@ -137,15 +139,6 @@ def _keys(
         before &= own
         keys *= size + 1
     return key, keys
-
-
-def _turns(root: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[parts] number of earlier parts with the same root."""
-    order = np.argsort(root, kind="stable")
-    of_root = root[order]
-    turn = np.empty(len(root), np.int64)
-    turn[order] = np.arange(len(root)) - np.searchsorted(of_root, of_root)
-    return turn
 
 
 def slow_first(one: Composed, grid: Grid, hops: LineHops, wires: Wires) -> Composed:
@@ -211,11 +204,10 @@ def link_seconds(one: Composed, wires: Wires) -> NDArray[np.float64]:
     for stage, part in itertools.product((0, 1), range(parts)):
         root = int(one.root[part])
         hop = np.delete(one.hop[part, stage], root)
-        begin, many = wires.first[hop], lengths[hop]
-        place = np.repeat(begin - np.cumsum(many) + many, many) + np.arange(many.sum())
-        seconds = np.repeat(1 / wires.rate[hop], many)
+        links, first = take_rows(wires.links, wires.first, hop)
+        seconds = np.repeat(1 / wires.rate[hop], np.diff(first))
         held[root] += (
-            np.bincount(wires.links[place], seconds, len(wires.bandwidth))
+            np.bincount(links, seconds, len(wires.bandwidth))
             * (one.share[part] / whole[root])
             / at_once
         )

@@ -190,10 +190,8 @@ class _Replay:
         start, free, end = self.times(size)
         by_end = np.argsort(end, kind="stable")
         links, transfer = self._schedule.route_links
-        place = np.empty(len(end), np.int64)
-        place[by_end] = np.arange(len(end))
         last = np.full(len(self._schedule.topology.source), -1)
-        np.maximum.at(last, links, place[transfer])
+        np.maximum.at(last, links, np.argsort(by_end)[transfer])
         ends = np.unique(by_end[last[last >= 0]])
         seconds = float(end.max())
         ends = ends[end[ends] >= TUNING.near_end * seconds]

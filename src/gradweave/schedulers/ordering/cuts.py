@@ -12,6 +12,7 @@ from gradweave.common.stop import UNLIMITED, Stop
 from gradweave.schedulers.ordering.transfers import CarrierTransfers
 from gradweave.schedulers.packing.parts import Parts
 from gradweave.schedulers.packing.tuning import TUNING
+from gradweave.schedulers.problem import number_within
 from gradweave.schedules.demand import Demand
 from gradweave.schedules.schedule import DEMAND, REDUCE, Collective, Schedule
 from gradweave.schedules.shares import apportion
@@ -143,7 +144,7 @@ def in_turn(share: NDArray[np.float64], count: NDArray[np.int64]) -> Cut:
         count: [parts] number of pieces of each part.
     """
     part = np.repeat(np.arange(len(share)), count)
-    number = np.arange(len(part)) - np.repeat(np.cumsum(count) - count, count)
+    number = number_within(part)
     order = np.argsort((number + 0.5) / count[part], kind="stable")
     part = part[order]
     return Cut(part, number[order], (share / np.maximum(count, 1))[part])
@@ -230,8 +231,7 @@ def schedule_of(
     topology, hops = transfers.topology, transfers.trees.hop
     of_piece = np.zeros(len(cut.part), np.int64) if block is None else block[cut.part]
     by_block = np.argsort(of_piece, kind="stable")
-    name = np.empty(len(by_block), np.int64)
-    name[by_block] = np.arange(len(by_block))
+    name = np.argsort(by_block)
     begun = np.flatnonzero(np.isfinite(start))
     order = begun[np.argsort(start[begun], kind="stable")]
     place, transfer = np.divmod(order, hops.shape[1])

@@ -113,6 +113,4 @@ def neighbours(place: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def _places(order: NDArray[np.integer]) -> tuple[int, ...]:
     """Each job's position in an order."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return tuple(place.tolist())
+    return tuple(np.argsort(order).tolist())

@@ -141,16 +141,12 @@ def _run(
     """[W] rounds of workloads with the given routes; see `list_schedule` and `first_fit`."""
     from gradweave.schedulers.ordering.list_scheduling_in_rounds_kernel import Problem, run
 
-    count = len(order)
     # No link needs more capacity than its uses by all routes; each unit of capacity has a slot.
     taken = np.bincount(routes[0], minlength=len(capacity))
     capacity = np.minimum(capacity, np.maximum(taken, 1))
-    tie = np.empty(count, np.int64)
-    tie[order] = np.arange(count)
+    tie = np.argsort(order)
     channel, items, first_item = _channels(*routes, capacity, chains.heights, tie)
     channel_links, channel_first_link = take_rows(*routes, items[first_item[:-1]])
-    place = np.empty(count, np.int64)
-    place[items] = np.arange(count)
     problem = Problem(
         links=integers(channel_links),
         first_link=integers(channel_first_link),
@@ -158,7 +154,7 @@ def _run(
         items=integers(items),
         first_item=integers(first_item),
         channel=channel,
-        place=place,
+        place=np.argsort(items),
         tie=tie,
         heights=chains.heights,
         waiters=chains.waiters,
@@ -200,8 +196,6 @@ def _channels(
     )
     earliest = np.full(int(channel.max(initial=-1)) + 1, count)
     np.minimum.at(earliest, channel, tie)
-    number = np.empty(len(earliest), np.int64)
-    number[np.argsort(earliest)] = np.arange(len(earliest))
-    channel = number[channel]
+    channel = np.argsort(np.argsort(earliest))[channel]
     items = np.lexsort((tie, -heights, channel))
     return channel, items, np.searchsorted(channel[items], np.arange(len(earliest) + 1))

@@ -230,13 +230,8 @@ class _Pricing:
         else:
             roots = self._roots()
         for root in roots.tolist():
-            trees = TreePair(group, root)
-            if len(given) > 1:
-                towards = self._trees[True][1][root]
-                trees = dataclasses.replace(trees, towards=towards, given=gives)
-            if len(wanted) > 1:
-                away = self._trees[False][1][root]
-                trees = dataclasses.replace(trees, away=away, wanted=wants)
+            towards, away = (self._trees[back][1][root] for back in (True, False))
+            trees = TreePair(group, root, towards, gives, away, wants)
             yield trees.carrier(self._topology, self._cheapest.route)
 
     @functools.cached_property

@@ -30,7 +30,6 @@ class Stages:
             weight: [jobs] weight of each job's end.
             most: maximum number of stages.
         """
-        order = np.argsort(place, kind="stable")
-        of_job = np.empty(len(order), np.int64)
-        of_job[order] = np.arange(len(order)) * min(most, len(order)) // len(order)
+        jobs, rank = len(place), np.argsort(np.argsort(place, kind="stable"))
+        of_job = rank * min(most, jobs) // jobs
         return Stages(of_job, np.bincount(of_job, weight).astype(np.float64))

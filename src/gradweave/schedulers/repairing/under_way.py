@@ -164,8 +164,7 @@ class _Pieces:
         copied = np.searchsorted(ends, cuts)
         gap = goes[np.searchsorted(room, cuts)]  # the old piece in whose place the copy ends
         order = np.argsort(np.concatenate([np.flatnonzero(stays), gap]), kind="stable")
-        number = np.empty(len(order), np.int64)
-        number[order] = np.arange(len(order))
+        number = np.argsort(order)
         of_old = np.full(old.pieces, -1, np.int64)
         of_old[stays] = number[: stays.sum()]
         return cls(

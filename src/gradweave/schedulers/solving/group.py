@@ -51,8 +51,7 @@ def lifted(
     """
     block = of_root[schedule.topology.rank[schedule.root]]
     order = np.argsort(block, kind="stable")
-    name = np.empty(len(order), np.int64)
-    name[order] = np.arange(len(order))
+    name = np.argsort(order)
     return Schedule(
         topology=topology,
         collective=DEMAND,

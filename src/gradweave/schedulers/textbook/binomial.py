@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.common.stop import Stop
-from gradweave.errors import OptionError
-from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
+from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.schedulers.textbook.places import (
     Order,
     Partners,
@@ -38,6 +37,8 @@ class Binomial(Scheduler):
     """
 
     name: ClassVar[str] = "binomial"
+    forwards: ClassVar[bool] = True
+    one_root: ClassVar[bool] = True
 
     order: Order = "id"
     """Which server is at which place: ascending ids; near servers as partners (greedy); or the node
@@ -49,17 +50,8 @@ class Binomial(Scheduler):
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
-        check_partners(self.partners, self.name)
+        check_partners(self.partners, self.radix, self.name)
         check_counts(self, "radix", least=2)
-        if self.radix > 2 and self.partners != "hypercube":
-            raise OptionError(
-                f"{self.name}: radix: expected 2 with partners=bine, got {self.radix}"
-            )
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits with these options."""
-        return Traits(forwards=True, one_root=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
-from gradweave.schedulers.scheduler import Scheduler, Traits
+from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.textbook.places import Order, Places, check_order
 from gradweave.schedulers.textbook.steps import Step, schedule_steps
 from gradweave.schedules.schedule import COPY, REDUCE, Collective, Schedule
@@ -33,6 +33,8 @@ class DoubleTree(Scheduler):
     """
 
     name: ClassVar[str] = "double_tree"
+    forwards: ClassVar[bool] = True
+    one_root: ClassVar[bool] = True
 
     order: Order = "id"
     """Which server is at which place: ascending ids, near servers side by side, or node ids."""
@@ -46,11 +48,6 @@ class DoubleTree(Scheduler):
         check_order(self.order, self.name)
         if self.chains and self.order != "id":
             raise OptionError(f"double_tree: chains: expected order=id with it, got {self.order}")
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits with these options."""
-        return Traits(forwards=True, one_root=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""

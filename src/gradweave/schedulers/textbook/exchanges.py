@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import check_counts
 from gradweave.schedulers.textbook.halving_doubling import MAX_RADIX
 from gradweave.schedulers.textbook.places import Partners, Places, check_partners
@@ -44,12 +43,8 @@ class Butterfly(Textbook):
     """Size of the groups that exchange. The last exchange may have smaller groups."""
 
     def __post_init__(self) -> None:
-        check_partners(self.partners, self.name)
+        check_partners(self.partners, self.radix, self.name)
         check_counts(self, "radix", least=2, most=MAX_RADIX)
-        if self.radix > 2 and self.partners != "hypercube":
-            raise OptionError(
-                f"{self.name}: radix: expected 2 with partners=bine, got {self.radix}"
-            )
 
     def _parents(
         self, topology: Topology, group: NDArray[np.int64], root: int

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.common.stop import Stop
-from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts
+from gradweave.schedulers.scheduler import Scheduler, check_counts
 from gradweave.schedulers.textbook.binomial import binomial_steps
 from gradweave.schedulers.textbook.places import (
     Order,
@@ -40,6 +40,7 @@ class HalvingDoubling(Scheduler):
     """
 
     name: ClassVar[str] = "halving_doubling"
+    forwards: ClassVar[bool] = True
 
     order: Order = "id"
     """Which server is at which place: ascending ids; near servers as partners, nearest in the
@@ -47,11 +48,6 @@ class HalvingDoubling(Scheduler):
 
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits with these options."""
-        return Traits(forwards=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
@@ -102,6 +98,8 @@ class RecursiveDoubling(Scheduler):
     """
 
     name: ClassVar[str] = "recursive_doubling"
+    forwards: ClassVar[bool] = True
+    one_root: ClassVar[bool] = True
 
     order: Order = "id"
     """See `HalvingDoubling.order`."""
@@ -111,11 +109,6 @@ class RecursiveDoubling(Scheduler):
     def __post_init__(self) -> None:
         check_order(self.order, self.name)
         check_counts(self, "radix", least=2, most=MAX_RADIX)
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits with these options."""
-        return Traits(forwards=True, one_root=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""

@@ -8,7 +8,7 @@ import numpy as np
 from gradweave.common.stop import Stop
 from gradweave.errors import OptionError
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import Rule, list_schedule
-from gradweave.schedulers.scheduler import Scheduler, Traits, from_stage
+from gradweave.schedulers.scheduler import Scheduler, from_stage
 from gradweave.schedules.flow_tree import FlowTrees, Workloads
 from gradweave.schedules.schedule import Collective, Provenance, Schedule
 from gradweave.simulator.rounds import schedule_from_rounds
@@ -27,11 +27,7 @@ class ParameterServer(Scheduler):
     """
 
     name: ClassVar[str] = "parameter_server"
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits with these options."""
-        return Traits(forwards=True)
+    forwards: ClassVar[bool] = True
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""
@@ -54,14 +50,10 @@ class CentralParameterServer(Scheduler):
     """
 
     name: ClassVar[str] = "central_parameter_server"
+    forwards: ClassVar[bool] = True
 
     server: int | None = None
     """Node id of the parameter server; the first server if not given."""
-
-    @property
-    def traits(self) -> Traits:
-        """The strategy's traits with these options."""
-        return Traits(forwards=True)
 
     def make(self, topology: Topology, collective: Collective, seed: int, stop: Stop) -> Schedule:
         """Makes the schedule; `schedule` verifies it."""

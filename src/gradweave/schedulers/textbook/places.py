@@ -132,10 +132,12 @@ def check_order(order: object, strategy: str) -> None:
         raise OptionError(f"{strategy}: order: expected id, near or node ids, got {order!r}")
 
 
-def check_partners(partners: object, strategy: str) -> None:
-    """Refuses unknown partners."""
+def check_partners(partners: object, radix: int, strategy: str) -> None:
+    """Refuses unknown partners, and a radix that they do not have."""
     if partners not in ("hypercube", "bine"):
         raise OptionError(f"{strategy}: partners: expected hypercube or bine, got {partners!r}")
+    if radix > 2 and partners == "bine":
+        raise OptionError(f"{strategy}: radix: expected 2 with partners=bine, got {radix}")
 
 
 def _over(servers: int) -> int:

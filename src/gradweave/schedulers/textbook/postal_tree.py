@@ -55,14 +55,7 @@ class PostalTree(DemandStrategy):
         def route(source: int, target: int) -> tuple[int, ...]:
             return tree[source if towards else target][1]
 
-        trees = TreePair(
-            group,
-            0,
-            towards=place if towards else None,
-            given=np.isin(group, given),
-            away=None if towards else place,
-            wanted=np.isin(group, wanted),
-        )
-        carrier = trees.carrier(topology, route)
+        gives, wants = np.isin(group, given), np.isin(group, wanted)
+        carrier = TreePair(group, 0, place, gives, place, wants).carrier(topology, route)
         pieces = Pieces(even_plan(topology, demand, [(0, carrier)]))
         return pieces.schedule(pieces.fastest(stop))

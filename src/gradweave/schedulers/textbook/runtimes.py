@@ -89,11 +89,7 @@ class Textbook(DemandStrategy):
             gives, wants = np.isin(group, given), np.isin(group, wanted)
             for root in self._roots(gives, wants):
                 for parent in self._parents(topology, group, root):
-                    trees = TreePair(group, root)
-                    if len(given) > 1:
-                        trees = dataclasses.replace(trees, towards=parent, given=gives)
-                    if len(wanted) > 1:
-                        trees = dataclasses.replace(trees, away=parent, wanted=wants)
+                    trees = TreePair(group, root, parent, gives, parent, wants)
                     yield number, trees.carrier(topology, route)
 
     def _roots(self, gives: NDArray[np.bool_], wants: NDArray[np.bool_]) -> list[int]:

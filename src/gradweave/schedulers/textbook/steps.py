@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers.ordering.list_scheduling_in_rounds import first_fit
+from gradweave.schedulers.problem import number_within
 from gradweave.schedules.schedule import Collective, Schedule, take_rows
 from gradweave.topology.routes import routes_between
 from gradweave.topology.topology import Topology
@@ -107,11 +108,8 @@ def _first_fit(
         taken = first_fit(links, offsets, topology.capacity, rng.permutation(count // together))
         return np.tile(taken, together).astype(np.int64)
     tie = rng.permutation(topology.num_nodes)[step.source]
-    by_source = np.argsort(step.source, kind="stable")
-    within = np.empty(count, np.int64)
-    ordered = step.source[by_source]
-    within[by_source] = np.arange(count) - np.searchsorted(ordered, ordered)
-    return first_fit(links, first, topology.capacity, np.lexsort((tie, within))).astype(np.int64)
+    order = np.lexsort((tie, number_within(step.source)))
+    return first_fit(links, first, topology.capacity, order).astype(np.int64)
 
 
 def _check_fits(topology: Topology, links: NDArray, offsets: NDArray) -> None:

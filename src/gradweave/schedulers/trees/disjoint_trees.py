@@ -122,14 +122,9 @@ class _Search:
 
     def _carrier(self, hops: OwnHops, parent: NDArray[np.int64]) -> Carrier:
         topology = self._topology
-        trees = TreePair(
-            np.arange(topology.num_servers),
-            int(topology.rank[self._root]),
-            towards=parent if self._towards else None,
-            given=np.isin(topology.servers, self._given),
-            away=None if self._towards else parent,
-            wanted=np.isin(topology.servers, self._wanted),
-        )
+        servers, root = topology.servers, int(topology.rank[self._root])
+        gives, wants = (np.isin(servers, ends) for ends in (self._given, self._wanted))
+        trees = TreePair(np.arange(len(servers)), root, parent, gives, parent, wants)
         return trees.carrier(topology, hops.take)
 
 

@@ -15,7 +15,7 @@ from gradweave.schedulers.scheduler import Scheduler, Traits, check_counts, from
 from gradweave.schedules.columns import narrowest
 from gradweave.schedules.implicit import images
 from gradweave.schedules.schedule import COPY, Collective, Schedule, take_rows
-from gradweave.topology.symmetry import FreeGroup, free_groups
+from gradweave.topology.symmetry import FreeGroup, free_groups, moved_links, orbits_of
 from gradweave.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -194,20 +194,9 @@ def _link_orbits(topology: Topology, group: FreeGroup) -> tuple[NDArray, NDArray
     Each group element that keeps a link in place brings a base hop over it once more, so a link
     only carries its capacity divided by the number of such elements.
     """
-    label = np.arange(len(topology.source))
-    images = [
-        topology.find_links(move[topology.source], move[topology.target])
-        for move in _generators(topology, group)
-    ]
-    while True:
-        lower = label
-        for image in images:
-            lower = np.minimum(lower, lower[image])
-            np.minimum.at(lower, image, lower)
-        if np.array_equal(lower, label):
-            break
-        label = lower
-    _, orbit, size = np.unique(label, return_inverse=True, return_counts=True)
+    images = [moved_links(topology, move) for move in _generators(topology, group)]
+    orbit = orbits_of(images, len(topology.source))
+    size = np.bincount(orbit)
     capacity = np.zeros(len(size), np.int64)
     capacity[orbit] = topology.capacity
     return orbit, capacity // (group.order // size)
