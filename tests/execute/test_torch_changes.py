@@ -112,9 +112,8 @@ NETWORKS = ["complete:5", "star:n=6", "torus:3x3", "fat_tree:k=4", "bcube:n=3,k=
 def test_a_slow_link_is_located(spec: str, factor: float):
     network = gw.topology.from_spec(spec)
     plan = Packed(gradient_bytes=1e7).schedule(network)
-    a, b = int(network.source[3]), int(network.target[3])
-    # By name, since a node's number is no name where nodes have labels.
-    truth = slowed(network, {(network.id_name(a), network.id_name(b)): factor}).topology
+    ends = int(network.source[3]), int(network.target[3])
+    truth = slowed(network, {ends: factor}).topology
     found = located(network, flows(plan, truth))
     assert found is not None
     ratio = found.bandwidth_bytes_per_s / truth.bandwidth_bytes_per_s
@@ -201,7 +200,7 @@ def follow(ranks: list[Followed], until: Stage, calls: int = 400) -> None:
     """Calls until all ranks are at that stage, after the same call."""
     for _ in range(calls):
         called(list(ranks))
-        (stage,) = {rank.choices.listed()[0].stage for rank in ranks}
+        (stage,) = {rank.choices._classes[KIB].stage for rank in ranks}
         if stage is until:
             return
     raise AssertionError(f"{stage} instead of {until}")
