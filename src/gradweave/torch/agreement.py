@@ -111,6 +111,8 @@ def agreement(options: Any, settings: Settings | None = None) -> Agreement:
         _say(error)
         default.plans = bool(ranks)
     follows = plans is not None and plans.network is not None and plans.settings.replan
+    if sources.settings.replan and not follows and not ranks:
+        _log.warning("GRADWEAVE_REPLAN: plans do not follow the network without GRADWEAVE_TOPOLOGY")
     agreed = _Agreed(plans is not None, default.order, default.network, follows)
     store.set("gradweave agreed", json.dumps(dataclasses.asdict(agreed)))
     return Agreement(plans is not None, None if plans is None else Planner(plans), follows)

@@ -252,7 +252,7 @@ class Plans:
             arguments += ["--time-limit", str(self.search_s)]
             if self.before is not None and (earlier := self.before.file(of)).is_file():
                 arguments += ["--start-from", str(earlier)]
-            run_command(arguments, said, given_up)
+            run_command(arguments, said, given_up, patient=True)
             plan = read_plan(found).replace(topology=self.network)  # restores its name
         self.keep(plan, of)
         return _to_run(plan)
