@@ -18,7 +18,7 @@ if not torch.distributed.is_available():
 from gradweave.execute.torch_distributed.sockets import Connection  # noqa: E402
 from gradweave.torch import changes, choice  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
-from gradweave.torch.changes import Changes, Counted  # noqa: E402
+from gradweave.torch.changes import Changes  # noqa: E402
 from gradweave.torch.choice import Stage  # noqa: E402
 from gradweave.torch.located import Flow, located, routes  # noqa: E402
 from gradweave.torch.planner import Planner, Running  # noqa: E402
@@ -164,15 +164,15 @@ class Followed(Rank):
     def __init__(self, votes: list[list[Any]], number: int) -> None:
         super().__init__(votes, number)
         self.changes = self
-        self.now = Counted(0, False)
+        self.now = 0, False
         self.used: list[list[Running]] = []
         self.channel = (object(), object())  # type: ignore[assignment]
         self.made = Made()
 
     def ballot(self) -> list[int]:
-        return [0, 0, 0]
+        return [0, 0]
 
-    def counted(self, votes: list[int], *, adapting: bool) -> Counted:
+    def counted(self, votes: list[int], *, adapting: bool) -> tuple[int, bool]:
         return self.now
 
     def use(self, running: list[Running]) -> None:
@@ -183,8 +183,9 @@ class Followed(Rank):
 
 
 @pytest.fixture
-def ranks() -> list[Followed]:
-    """Two ranks whose calls run by a plan."""
+def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Followed]:
+    """Two ranks whose calls run by a plan; they vote as often as if calls were slow."""
+    monkeypatch.setattr(choice, "VOTE_S", 0.0)
     votes: list[list[Any]] = []
     found = [Followed(votes, number) for number in range(2)]
     for rank in found:
@@ -210,7 +211,7 @@ def changed(ranks: list[Followed], number: int) -> list[Any]:
     """The new plans of all ranks for the network after a change, on trial."""
     old = [rank.made for rank in ranks]
     for rank in ranks:
-        rank.now = Counted(number, False)
+        rank.now = number, False
     follow(ranks, Stage.WAITING)
     for rank in ranks:
         assert called([rank]) or True
@@ -267,7 +268,7 @@ def test_a_recovery_is_tried_at_once(ranks: list[Followed]):
         decide(rank, KIB, rank.made)
     follow(ranks, Stage.PLAN)
     for rank in ranks:
-        rank.now = Counted(1, True)
+        rank.now = 1, True
     follow(ranks, Stage.TRIAL, choice.LOOK_AFTER // 2)
 
 
@@ -281,28 +282,6 @@ def test_calls_of_few_bytes_are_left_alone(ranks: list[Followed]):
     assert [one.stage for one in ranks[0].choices.listed()] == [Stage.OWN, Stage.PLAN]
     changed(ranks, 1)
     assert [one.stage for one in ranks[0].choices.listed()] == [Stage.OWN, Stage.TRIAL]
-
-
-def test_ranks_ask_for_rates_only_when_it_matters():
-    made = Changes(0, 2, None)
-    running = [Running(KIB, None, 0)]
-    made.use(running)
-    assert made.ballot() == [0, 0, 0]
-    slower, faster = [-1, 0, 0], [0, -1, -3]
-    for _ in range(changes.QUIET - 1):
-        made.counted(slower, adapting=False)
-    assert made._requested == 0
-    made.counted(slower, adapting=True)
-    assert made._requested == 0
-    made.counted(slower, adapting=False)
-    assert made._requested == 1
-    for _ in range(2 * changes.QUIET):
-        made.counted(slower, adapting=False)
-    assert made._requested == 2  # more and more rarely, while the plans stay the same
-    made.use([Running(KIB, None, 2)])
-    for _ in range(changes.QUIET):
-        found = made.counted(faster, adapting=False)
-    assert found == Counted(3, True) and made._requested == 2
 
 
 class Source:
@@ -343,22 +322,84 @@ class Store:
     def set(self, key: str, value: Any) -> None:
         self.values[key] = value.encode() if isinstance(value, str) else value
 
+    def add(self, key: str, number: int) -> int:
+        self.set(key, str(int(self.values.get(key, b"0")) + number))
+        return int(self.values[key])
+
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         return self.values.get(key, desired.encode())
 
 
-def test_rates_from_others_are_checked(monkeypatch: pytest.MonkeyPatch):
-    noted: list[Any] = []
-    planner: Any = types.SimpleNamespace(changes=0, note=lambda *given: noted.append(given))
-    made, store = Changes(0, 4, planner), Store()
-    made.use([Running(KIB, None, 0)])
-    store.set("ends 1 1", json.dumps(["b:2"]))
-    store.set("ends 1 2", "[1, 2")
-    store.set("rates 1 1", json.dumps([[0, 0.5]]))
-    store.set("rates 1 2", json.dumps([[-1, 0.5]]))
-    store.set("rates 1 3", json.dumps([[0, "x"]]))
-    made._requested = 1
-    made.tick(store)  # type: ignore[arg-type]
-    assert made._owner == {"b:2": 1} and made._heard == {1, 2}
-    assert "rates 1 0" in store.values and len(noted) == 1
-    assert noted[0][1] == {(1, 0): 0.5}
+class Rank0:
+    """Rank 0 of four, whose clock is set, and what its planner is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, change: int = 0) -> None:
+        self.noted: list[Any] = []
+        planner: Any = types.SimpleNamespace(
+            changes=0, note=lambda *given: self.noted.append(given)
+        )
+        self.changes, self.store, self.now_s = Changes(0, 4, planner), Store(), 100.0
+        monkeypatch.setattr(changes.time, "monotonic", lambda: self.now_s)
+        self.changes.use([Running(KIB, None, change)])
+        self.after(0.0)
+
+    def after(self, seconds: float) -> int:
+        """Lets time pass; returns how often the planner has been told of a change."""
+        self.now_s += seconds
+        self.changes.tick(self.store)  # type: ignore[arg-type]
+        return len(self.noted)
+
+    def reports(self, **ratios: float) -> None:
+        """Ranks report the rates of their messages to rank 0, such as ``r1=0.5``."""
+        for rank, ratio in ratios.items():
+            self.store.set(f"rates 1 {rank[1:]}", json.dumps([[0, ratio]]))
+        self.store.add("changed 1", 1)
+
+
+def test_rank_0_locates_a_change_soon_and_then_ever_more_rarely(monkeypatch: pytest.MonkeyPatch):
+    job = Rank0(monkeypatch)
+    assert job.after(10.0) == 0
+    job.reports(r1=0.5, r2=1.0)
+    assert job.after(0.1) == 0  # the rates of others come soon
+    assert job.after(changes.SETTLE_S) == 1 and job.noted[0][1] == {(1, 0): 0.5, (2, 0): 1.0}
+    assert job.after(changes.QUIET_S - 1) == 1 and job.after(1) == 2
+    assert job.after(changes.QUIET_S + 1) == 2 and job.after(changes.QUIET_S) == 3
+    job.changes.counted([-1, 0], adapting=True)
+    assert job.after(1000.0) == 3  # plans are searched for or on trial
+    job.changes.use([Running(KIB, None, 1)])
+    job.changes.counted([-1, 0], adapting=False)
+    assert job.after(1000.0) == 3  # what was written under other plans does not count
+
+
+def test_a_change_that_does_not_last_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    job = Rank0(monkeypatch)
+    job.reports(r1=0.5)
+    job.after(0.1)
+    job.store.set("rates 1 1", json.dumps([[0, 0.95]]))
+    assert job.after(changes.SETTLE_S) == 0 and job.after(1000.0) == 0
+    job.reports(r1=0.5)
+    assert job.after(0.1) == 0 and job.after(changes.SETTLE_S) == 1
+
+
+def test_faster_messages_after_a_change_are_a_recovery(monkeypatch: pytest.MonkeyPatch):
+    job = Rank0(monkeypatch, change=2)
+    job.reports(r1=3.0, r2=1.0)
+    job.after(0.1)
+    assert job.after(changes.SETTLE_S) == 0
+    assert job.changes.ballot() == [0, -1]
+    assert job.changes.counted([-2, -1], adapting=False) == (2, True)
+    assert job.changes.counted([-2, -1], adapting=False) == (2, False)
+    job.reports(r1=3.0, r2=0.5)  # some are slower: the network has changed again
+    assert job.after(changes.QUIET_S) == 1
+
+
+def test_what_other_ranks_write_is_checked(monkeypatch: pytest.MonkeyPatch):
+    job = Rank0(monkeypatch)
+    job.store.set("ends 1 1", json.dumps(["b:2"]))
+    job.store.set("ends 1 2", "[1, 2")
+    job.reports(r1=0.5)
+    job.store.set("rates 1 2", json.dumps([[-1, 0.5]]))
+    job.store.set("rates 1 3", json.dumps([[0, "x"]]))
+    job.after(0.1)
+    assert job.changes._owner == {"b:2": 1} and job.changes._heard == {1, 2}
+    assert job.after(changes.SETTLE_S) == 1 and job.noted[0][1] == {(1, 0): 0.5}

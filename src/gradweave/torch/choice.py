@@ -32,10 +32,11 @@ VOTE_EVERY, VOTE_FOR = 8, 4
 """Calls between votes, and from a vote to its count, so that no rank waits for the others."""
 HEAVY = 0.1
 """Fraction of all bytes from which on the calls of a class matter after a change of the network."""
-VOTE_MOST, VOTE_LEAST = 128, 4
-"""Upper limit on the calls between votes; each vote that changes nothing doubles the interval. If
-plans follow changes of the network, there is a vote at least once per second, or every `VOTE_LEAST`
-calls if they are slower than that."""
+VOTE_MOST = 128
+"""Upper limit on the calls between votes; each vote that changes nothing doubles the interval."""
+VOTE_S, VOTE_LEAST = 0.5, 2
+"""Seconds between votes if plans follow changes of the network, and least number of calls: calls
+may become slow at any time, and then a vote in so many calls is far away."""
 LOOK_AFTER, LOOK_MOST = 64, 1024
 """Calls by a plan for a changed network until what ran before the change is timed again, in case
 the network has recovered; doubled after each trial in which it is still slower, up to the limit."""
@@ -194,7 +195,7 @@ class Choices:
         self._parts = EqualParts(own)
         self._vote: tuple[int, list[_Class], torch.Tensor, dist.Work] | None = None
         self._vote_at, self._vote_every = 0, VOTE_EVERY
-        self._cast_at = 0, time.monotonic()
+        self._cast_at, self._interval = (0, time.monotonic()), VOTE_FOR
         self._change = 0
         self._lock = threading.Lock()
 
@@ -286,10 +287,11 @@ class Choices:
             states += [*changes.ballot(), self._calls_per_s()]
         ballot = torch.tensor(states)
         work = self._own.allreduce([ballot], all_reduce_options(dist.ReduceOp.MIN))
-        self._vote = self._calls + VOTE_FOR, classes, ballot, work
+        wait = VOTE_FOR if changes is None else min(VOTE_FOR, self._interval)
+        self._vote = self._calls + wait, classes, ballot, work
 
     def _calls_per_s(self) -> int:
-        """The rate of calls since the last vote, rounded up."""
+        """The rate of calls since the last vote in calls per second, rounded up."""
         before, at_s = self._cast_at
         self._cast_at = self._calls, time.monotonic()
         return math.ceil((self._calls - before) / max(self._cast_at[1] - at_s, 1e-3))
@@ -349,19 +351,19 @@ class Choices:
         running = [one.running(of) for of, one in heavy if one.decided]
         self._offers.changes.use(running if pure else [])
 
-    def _go_again(self, changed: bool, most: int = VOTE_MOST) -> None:
+    def _go_again(self, changed: bool, calls_per_s: int = 1) -> None:
         """Schedules the next vote.
 
         Args:
             changed: whether the last vote changed anything.
-            most: upper limit on the calls until then.
+            calls_per_s: rate of calls at the slowest rank.
         """
         self._open = any(one.open for one in self._classes.values())
         self._vote_every = VOTE_EVERY if changed else min(2 * self._vote_every, VOTE_MOST)
         every = self._vote_every
         if self._offers.changes is not None:
             self._open = True
-            every = min(every if changed else VOTE_MOST, max(VOTE_LEAST, most))
+            self._interval = every = max(VOTE_LEAST, min(VOTE_MOST, round(VOTE_S * calls_per_s)))
         self._vote_at = self._calls + every
 
     def _go_on(self, one: _Class) -> None:

@@ -192,6 +192,9 @@ class Planner:
         given = self._plans[0].network
         assert given is not None
         self._plans.append(self._plans[0].on(changed))
+        for one in noted.running:  # all ranks will want them after a vote
+            weight = functools.partial(Weight, True, one.of.size)
+            self.want(one.of._replace(change=self.changes), weight)
         _log.warning("%s", in_one_line(_described(given, changed)))
 
     def _flows(self, network: Topology, noted: "_Noted") -> list[Flow]:
