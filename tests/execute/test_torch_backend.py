@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: E402
 
 from gradweave.torch import agreement as agreements  # noqa: E402
-from gradweave.torch import calls, choice, measuring, register  # noqa: E402
+from gradweave.torch import calls, choice, measuring, register, trial  # noqa: E402
 from gradweave.torch.awaited import AwaitedWork  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.choice import Choices, Stage  # noqa: E402
@@ -39,6 +39,7 @@ from gradweave.torch.plans import Sources, planned  # noqa: E402
 from gradweave.torch.progress import PlannedWork, Progress, handover_s  # noqa: E402
 from gradweave.torch.recorded import RecordedGroup  # noqa: E402
 from gradweave.torch.settings import Settings  # noqa: E402
+from gradweave.torch.trial import Trial  # noqa: E402
 from gradweave.torch.wrapper import METHODS, GroupWrapper  # noqa: E402
 
 EXACT = (
@@ -308,7 +309,7 @@ def test_calls_that_plans_of_demands_run():
     options.rootRank = 1
     for given in ((four, 1), ([four.T], options), ([four[:, :1].expand(4, 2)], options)):
         call = calls.broadcast(*given)
-        assert call is not None and SizeClass.of(call) == ("broadcast", 32, 1)
+        assert call is not None and SizeClass.of(call) == SizeClass("broadcast", 32, 1)
     assert calls.reduce([four > 0], dist.ReduceOptions()) is None
     call = calls.reduce(four, 1, dist.ReduceOp.MAX)
     assert call is not None and (call.root, call.reduction) == (1, "max")
@@ -412,6 +413,7 @@ class Rank:
         self.weights: dict[SizeClass, Any] = {}
         self.made: Any = object()
         self.channel = (None, None)
+        self.changes: Any = None
         self.choices = Choices(self, self)  # type: ignore[arg-type]
 
     def allreduce(self, tensors: list[Any], options: Any) -> Any:
@@ -444,6 +446,14 @@ class Rank:
         return self._number
 
 
+def decide(rank: Rank, of: SizeClass, best: Any) -> None:
+    """Ends the trial of a class, as its last call does."""
+    made = rank.choices._classes[of].trial
+    assert made is not None
+    made.best, made.decided = best, True
+    made.seconds = {each: 1.0 if each is best else 2.0 for each in made._candidates}
+
+
 def called(ranks: list[Rank], call: Any = CALL) -> bool:
     """One call of all ranks; returns whether it went to a plan or its trial, as at all ranks."""
     (found,) = {rank.choices.of(call) is not None for rank in ranks}
@@ -462,7 +472,7 @@ def test_a_plan_is_taken_up_at_the_same_call():
         if number == 60:
             assert [rank.choices.listed()[0].stage for rank in ranks] == [Stage.TRIAL] * 3
             for rank in ranks:
-                rank.choices._classes[KIB].trial.decided = True  # type: ignore[union-attr]
+                decide(rank, KIB, rank.made)
     # Wanted at call 8; votes at 16 and, since that changed nothing, 16 calls after its count.
     first = by_plan.index(True) + 1
     assert first == 16 + choice.VOTE_FOR + 2 * choice.VOTE_EVERY + choice.VOTE_FOR
@@ -575,29 +585,60 @@ class Gloo:
         return 2
 
 
-@pytest.mark.parametrize("last", [choice.SHORT, choice.TRIAL])
-def test_a_trial_times_both_as_often_and_at_the_same_time_on_average(last: int):
-    """So that it is fair while a network becomes slower; the first four calls do not count."""
-    plan, own = ([n for n in range(4, last) if choice._by_plan(n) is by] for by in (True, False))
-    assert len(plan) == len(own) and sum(plan) == sum(own)
+@pytest.mark.parametrize("candidates", [2, 3])
+@pytest.mark.parametrize("cycles", [trial.SHORT_CYCLES, trial.CYCLES])
+def test_a_trial_times_all_as_often_and_at_the_same_time_on_average(candidates: int, cycles: int):
+    """So that it is fair while a network becomes slower; the first cycle does not count."""
+    made = Trial([Plan(1.0, []) for _ in range(candidates)], None)  # type: ignore[list-item]
+    length = 2 * candidates
+    assert made.lengths == (trial.SHORT_CYCLES * length, trial.CYCLES * length)
+    calls_of = [
+        [call for call in range(length, cycles * length) if made._turn(call) == place]
+        for place in range(candidates)
+    ]
+    (sums,) = {(len(each), sum(each)) for each in calls_of}
+    assert sums[0] == 2 * (cycles - 1)
 
 
 @pytest.mark.parametrize(
     ("plan_s", "taken", "timed"),
-    [(0.4e-3, True, 16), (0.47e-3, False, 16), (0.9e-3, False, 16), (2e-3, False, 8)],
+    [
+        (0.4e-3, True, 16),
+        (0.47e-3, False, 16),
+        (0.9e-3, False, 16),
+        (2e-3, False, 8),
+        (0.2e-3, True, 8),
+    ],
 )
 def test_the_slower_is_left(
     plan_s: float, taken: bool, timed: int, monkeypatch: pytest.MonkeyPatch
 ):
     clock = [0.0]
-    monkeypatch.setattr(choice.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(choice, "handover_s", lambda: 0.01e-3)
-    trial = choice.Trial(Plan(plan_s, clock), Gloo(clock))  # type: ignore[arg-type]
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(trial, "handover_s", lambda: 0.01e-3)
+    plan: Any = Plan(plan_s, clock)
+    made = Trial([plan, None], Gloo(clock))
     for _ in range(timed):
-        assert not trial.decided
-        trial.run(CALL)
-    assert trial.decided and trial.takes_plan is taken
-    assert trial.plan_s == pytest.approx(plan_s + 0.01e-3) and trial.own_s == pytest.approx(0.5e-3)
+        assert not made.decided
+        made.run(CALL)
+    assert made.decided and (made.best is plan) is taken
+    assert made.seconds == {plan: pytest.approx(plan_s + 0.01e-3), None: pytest.approx(0.5e-3)}
+    made.run(CALL)
+    assert made.seconds[None] == pytest.approx(0.5e-3)  # it is over
+
+
+@pytest.mark.parametrize(("new_s", "best"), [(0.5e-3, "new"), (0.96e-3, "old"), (3e-3, "old")])
+def test_a_plan_replaces_another_only_if_it_is_clearly_faster(
+    new_s: float, best: str, monkeypatch: pytest.MonkeyPatch
+):
+    clock = [0.0]
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(trial, "handover_s", lambda: 0.0)
+    plans: dict[str, Any] = {"new": Plan(new_s, clock), "old": Plan(1e-3, clock)}
+    made = Trial([plans["new"], plans["old"]], Gloo(clock))
+    while not made.decided:
+        made.run(CALL)
+    assert made.best is plans[best] and len(made.seconds) == 2
 
 
 def test_what_a_caller_waits_for():

@@ -340,7 +340,7 @@ def test_a_search_leaves_no_folder_where_the_process_is_killed(
     plans = plans_in(tmp_path / "cache")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
-    def never(arguments: list[str], said: Path, given_up: object) -> None:
+    def never(arguments: list[str], said: Path, given_up: object, *, patient: bool) -> None:
         (tmp_path / "searching").write_text(str(said.parent))
         time.sleep(60)
 

@@ -46,7 +46,8 @@ def all_by_plan() -> None:
     class Decided(choice.Trial):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            self.decided = True
+            self.lengths, self.decided, self.best = (0, 0), True, given[0][0]
+            self.seconds = dict.fromkeys(given[0], 1.0)
 
     state = offers.Offers.state
 
@@ -55,7 +56,7 @@ def all_by_plan() -> None:
             time.sleep(0.005)
         return state(self, of)
 
-    choice.RECURS, choice.SHORT, choice.VOTE_EVERY, choice.VOTE_FOR = 1, 0, 0, 0
+    choice.RECURS, choice.VOTE_EVERY, choice.VOTE_FOR = 1, 0, 0
     choice.Trial, offers.Offers.state = Decided, ready
     plans.Plans.hopeless = lambda self, plan, of: None
     equal_parts.VOTE_EVERY, equal_parts.VOTE_FOR = 1, 0

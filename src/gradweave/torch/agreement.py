@@ -30,6 +30,8 @@ class Agreement:
     """Whether the group runs plans."""
     planner: Planner | None = None
     """Finds the plans; only in the process of rank 0."""
+    follows: bool = False
+    """Whether the plans follow changes of the network."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,7 @@ class _Agreed:
     plans: bool
     order: list[Count] | None
     network: str | None
+    follows: bool
 
 
 @dataclasses.dataclass
@@ -107,9 +110,12 @@ def agreement(options: Any, settings: Settings | None = None) -> Agreement:
     except Exception as error:  # of any kind: the other ranks wait for the agreement
         _say(error)
         default.plans = bool(ranks)
-    agreed = _Agreed(plans is not None, default.order, default.network)
+    follows = plans is not None and plans.network is not None and plans.settings.replan
+    if sources.settings.replan and not follows and not ranks:
+        _log.warning("GRADWEAVE_REPLAN: plans do not follow the network without GRADWEAVE_TOPOLOGY")
+    agreed = _Agreed(plans is not None, default.order, default.network, follows)
     store.set("gradweave agreed", json.dumps(dataclasses.asdict(agreed)))
-    return Agreement(plans is not None, None if plans is None else Planner(plans))
+    return Agreement(plans is not None, None if plans is None else Planner(plans), follows)
 
 
 def _followed(store: Any, rank: int, size: int, default: DefaultGroup | None) -> Agreement:
@@ -123,7 +129,7 @@ def _followed(store: Any, rank: int, size: int, default: DefaultGroup | None) ->
     told: _Agreed = peer_value(store.get("gradweave agreed"), _Agreed, "the agreement of rank 0")
     if default is not None:
         default.plans, default.order, default.network = told.plans, told.order, told.network
-    return Agreement(told.plans)
+    return Agreement(told.plans, follows=told.follows)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,8 @@ class SizeClass(NamedTuple):
     parts of one rank). The whole has more than half of this."""
     root: int = NO_ROOT
     """Rank of the root in the group, for a broadcast or a reduce."""
+    change: int = 0
+    """The network that the plan is for: 0 as given, k after its k-th change, see `Changes`."""
 
     @classmethod
     def of_bytes(cls, collective: Planned, whole_bytes: int, root: int = NO_ROOT) -> "SizeClass":

@@ -1,5 +1,6 @@
 """Runs gradweave commands in a separate process, so that they do not delay the training."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from gradweave.errors import OptionError
 from gradweave.processes.children import Children, how_ended
 
+_NICE = 10
 _LOOK_S = 0.5
 """Time between two checks whether to stop the command."""
 
@@ -17,6 +19,8 @@ def run_command(
     log: Path,
     given_up: Callable[[], str | None],
     environment: Mapping[str, str] = os.environ,
+    *,
+    patient: bool = False,
 ) -> None:
     """Runs a command, and stops it once it is given up.
 
@@ -25,6 +29,7 @@ def run_command(
         log: file for its standard error.
         given_up: returns the reason to stop the command, or None to continue.
         environment: environment variables of the process.
+        patient: whether the command leaves the processor to the training.
 
     Raises:
         OptionError: the command was given up, or failed; the message is then its last line of
@@ -32,6 +37,9 @@ def run_command(
     """
     command = [sys.executable, "-m", "gradweave", *arguments, "--json"]
     with Children([(command, environment)], log) as child:
+        if patient:
+            with contextlib.suppress(OSError):  # it has ended already
+                os.setpriority(os.PRIO_PROCESS, child.processes[0].pid, _NICE)
         while (told := child.receive(_LOOK_S)) is None or told[1] is not None:
             if (why := given_up()) is not None:
                 raise OptionError(why)

@@ -2,8 +2,9 @@
 
 import dataclasses
 import enum
+import functools
 import logging
-import statistics
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +18,8 @@ from gradweave.topology.units import format_size
 from gradweave.torch.calls import AllToAll, Call, Planned, SizeClass, all_reduce_options
 from gradweave.torch.equal_parts import EqualParts
 from gradweave.torch.offers import Offers
-from gradweave.torch.planner import Weight
-from gradweave.torch.progress import handover_s
+from gradweave.torch.planner import Running, Weight
+from gradweave.torch.trial import CLEAR, Trial
 
 RECURS = 8
 """Calls of a class before a plan is requested for it: programs begin with calls that they do not
@@ -29,15 +30,16 @@ GIVEN_UP = 1024
 """Number of group calls without a call of a class, after which it is dropped until it recurs."""
 VOTE_EVERY, VOTE_FOR = 8, 4
 """Calls between votes, and from a vote to its count, so that no rank waits for the others."""
+HEAVY = 0.1
+"""Fraction of all bytes from which on the calls of a class matter after a change of the network."""
 VOTE_MOST = 128
 """Upper limit on the calls between votes; each vote that changes nothing doubles the interval."""
-TRIAL, SHORT = 16, 8
-"""Number of timed calls. They run by the plan, twice by the backend's own algorithm, by the plan,
-and so on, so that if buckets of two classes alternate, both classes are timed both ways. `SHORT`:
-the number of calls after which a plan `HOPELESS` times as slow as the backend is dropped."""
-HOPELESS = 2.0
-GAIN = 0.95
-"""A plan is used if it takes at most this fraction of the time of the backend's algorithm."""
+VOTE_S, VOTE_LEAST = 0.5, 2
+"""Seconds between votes if plans follow changes of the network, and least number of calls: calls
+may become slow at any time, and then a vote in so many calls is far away."""
+LOOK_AFTER, LOOK_MOST = 64, 1024
+"""Calls by a plan for a changed network until what ran before the change is timed again, in case
+the network has recovered; doubled after each trial in which it is still slower, up to the limit."""
 _log = logging.getLogger("gradweave")
 
 
@@ -63,85 +65,12 @@ class Choice:
     stage: Stage
     """The progress of the decision."""
     plan_s: float | None
-    """Median time of the plan in the trial, at the slowest rank, including the hand-over to another
-    thread, or None before the end of the trial."""
+    """Median time of the plan in its last trial, at the slowest rank, including the hand-over to
+    another thread, or None before the end of the first trial."""
     own_s: float | None
     """The same for the backend's own algorithm."""
-
-
-class Trial:
-    """The calls of one class once it has a plan; runs in the progress thread.
-
-    Args:
-        plan: the plan on trial.
-        group: a gloo group that only this thread uses, so that its calls match at all ranks.
-    """
-
-    def __init__(self, plan: Plan, group: Any) -> None:
-        self._plan, self._group = plan, group
-        self._seconds: list[float] = []
-        self._took_s = 0.0
-        self.decided = False
-        """Whether the trial is over."""
-        self.takes_plan = True
-        self.plan_s: float | None = None
-        self.own_s: float | None = None
-
-    def run(self, call: Call) -> None:
-        """Runs a call; all ranks must be at the same call.
-
-        Raises:
-            LostServerError: a server has gone away, or was silent for longer than the timeout.
-        """
-        if self.decided:
-            self._by(call, self.takes_plan)
-            return
-        if not self._seconds:  # the setup of the first call is not timed
-            call.prepare(self._plan, self._group)
-        self._summed(torch.zeros(1), dist.ReduceOp.SUM)  # a barrier: all ranks begin together
-        try:
-            self._by(call, _by_plan(len(self._seconds)))
-        finally:  # the error may be limited to this rank
-            self._seconds.append(self._took_s)
-        if len(self._seconds) in (SHORT, TRIAL):
-            self._decide()
-
-    def _by(self, call: Call, plan: bool) -> None:
-        if plan:
-            self._timed(lambda: call.by_plan(self._plan, self._group))
-        else:  # timed without the hand-over to the thread that runs the call
-            self._plan.attended(lambda: self._timed(lambda: call.by_own(self._group)))
-
-    def _timed(self, run: Callable[[], None]) -> None:
-        begin = time.perf_counter()
-        try:
-            run()
-        finally:
-            self._took_s = time.perf_counter() - begin
-
-    def _summed(self, tensor: torch.Tensor, operation: Any) -> None:
-        options = all_reduce_options(operation)
-        self._plan.attended(lambda: self._group.allreduce([tensor], options).wait())
-
-    def _decide(self) -> None:
-        slowest = torch.tensor([*self._seconds, handover_s()], dtype=torch.float64)
-        self._summed(slowest, dist.ReduceOp.MAX)
-        *seconds, handover = slowest.tolist()
-        times = list(enumerate(seconds))[4:]  # leaves out the first two calls of each kind
-        plan_s, own_s = (
-            statistics.median(seconds for call, seconds in times if _by_plan(call) is plan)
-            for plan in (True, False)
-        )
-        plan_s += handover  # gloo's own algorithm is started by the caller itself
-        if len(seconds) < TRIAL and plan_s < HOPELESS * own_s:
-            return
-        self.plan_s, self.own_s = plan_s, own_s
-        self.takes_plan = plan_s <= GAIN * own_s
-        self.decided = True
-
-
-def _by_plan(call: int) -> bool:
-    return call % 4 in (0, 3)
+    change: int = 0
+    """The change of the network that the plan follows; 0: the network as given."""
 
 
 class _Class:
@@ -149,20 +78,100 @@ class _Class:
 
     def __init__(self, of: SizeClass) -> None:
         self.of, self.stage = of, Stage.RARE
+        """`of.change` is that of the plan that is wanted or was tried last."""
         self.count, self.last = 0, 0
         """Calls since the class was last rare, and the group's call number at its latest call."""
         self.trial: Trial | None = None
+        """The trial in progress, if any."""
         self.tried = 0
         """Number of calls run by the trial."""
+        self.plan: Plan | None = None
+        """The plan that runs the calls outside trials; None: the backend's own algorithm."""
+        self.change = 0
+        """The change of the network that `plan` is for."""
+        self.plan_s: float | None = None
+        self.own_s: float | None = None
+        """As in `Choice`."""
+        self.usual: list[Plan | None] = []
+        """What ran the calls before the first change of the network, if something else does now."""
+        self.since, self.look_after = 0, LOOK_AFTER
+        """Calls since the last decision, and from when on the usual is timed again."""
 
     @property
     def open(self) -> bool:
         return self.stage in (Stage.WAITING, Stage.TRIAL)
 
     @property
+    def decided(self) -> bool:
+        return self.stage in (Stage.OWN, Stage.PLAN)
+
+    @property
     def may_go_on(self) -> bool:
         """Whether this rank may have news for the others."""
-        return self.stage is Stage.WAITING or (self.stage is Stage.TRIAL and self.tried >= SHORT)
+        if self.stage is Stage.TRIAL:
+            return self.trial is not None and self.tried >= self.trial.lengths[0]
+        return self.stage is Stage.WAITING
+
+    def stay(self) -> None:
+        """Ends a search or a trial without a change."""
+        self.trial, self.stage = None, Stage.OWN if self.plan is None else Stage.PLAN
+
+    def candidates(self, plan: Plan | None) -> list[Plan | None]:
+        """The candidates of a trial once there is a plan; the last one runs the calls now.
+
+        After a change of the network, the backend's own algorithm is one of them unless it was
+        far slower than the plan before.
+        """
+        new = [] if plan is None else [plan]
+        if self.plan is None:
+            return [*new, None]
+        far = self.own_s is None or self.plan_s is None or self.own_s > CLEAR * self.plan_s
+        return [*new, *([] if far else [None]), self.plan]
+
+    def start(self, candidates: list[Plan | None], group: Any) -> None:
+        """Starts a trial, if there is a choice."""
+        if len(candidates) == 1:
+            self.stay()
+        else:
+            self.stage, self.trial, self.tried = Stage.TRIAL, Trial(candidates, group), 0
+
+    def end(self) -> bool:
+        """Takes up the winner of the trial.
+
+        Returns:
+            Whether the calls run again as before the network changed.
+        """
+        assert self.trial is not None
+        best, seconds = self.trial.best, self.trial.seconds
+        if None in seconds:
+            self.own_s = seconds[None]
+        if plans := [each for each in (best, *seconds) if each is not None]:
+            self.plan_s = seconds[plans[0]]
+        self.since = 0
+        back = bool(self.usual) and best is self.usual[0]
+        if back:
+            self.usual, self.change = [], 0
+        elif self.change == self.of.change:
+            self.look_after = min(2 * self.look_after, LOOK_MOST)
+        else:
+            if best is not self.plan:
+                self.usual = self.usual or [self.plan]
+            self.change, self.look_after = self.of.change, LOOK_AFTER
+        self.plan = best
+        self.stay()
+        return back
+
+    def running(self, of: SizeClass) -> Running:
+        """How its calls run outside trials."""
+        return Running(of, None if self.plan is None else self.plan.schedule, self.change)
+
+    def named(self, plan: Plan | None) -> str:
+        """One of the candidates of its trial, for the log."""
+        if plan is None:
+            return "gloo's own"
+        if self.usual and plan is self.usual[0]:
+            return "the plan from before"
+        return "the present plan" if plan is self.plan else "the plan"
 
 
 class Choices:
@@ -186,6 +195,8 @@ class Choices:
         self._parts = EqualParts(own)
         self._vote: tuple[int, list[_Class], torch.Tensor, dist.Work] | None = None
         self._vote_at, self._vote_every = 0, VOTE_EVERY
+        self._cast_at, self._interval = (0, time.monotonic()), VOTE_FOR
+        self._change = 0
         self._lock = threading.Lock()
 
     def of(self, call: Call) -> Callable[[Call], None] | None:
@@ -198,41 +209,54 @@ class Choices:
             chosen = self._classes.get(of)
             if chosen is None:
                 chosen = self._classes[of] = _Class(of)
-            if chosen.stage not in (Stage.OWN, Stage.PLAN):
-                self._note(chosen)
+            self._note(chosen)
             if self._open:
                 self._advance()
-            if chosen.trial is None or chosen.stage not in (Stage.TRIAL, Stage.PLAN):
+            if chosen.stage is Stage.TRIAL and chosen.trial is not None:
+                chosen.tried += 1
+                if chosen.tried in chosen.trial.lengths:
+                    self._vote_soon()
+                return chosen.trial.run
+            if chosen.plan is None or self._offers.channel is None:
                 return None
-            chosen.tried += 1
-            if chosen.tried in (SHORT, TRIAL):
-                self._vote_soon()
-            return chosen.trial.run
+            return functools.partial(_by_plan, chosen.plan, self._offers.channel[1])
 
     def listed(self) -> list[Choice]:
         """All choices so far, sorted by collective and size."""
         return [
-            Choice(
-                *one.of,
-                one.stage,
-                one.trial.plan_s if one.trial else None,
-                one.trial.own_s if one.trial else None,
-            )
-            for _, one in sorted(self._classes.items())
+            Choice(of.collective, of.size, of.root, one.stage, one.plan_s, one.own_s, one.change)
+            for of, one in sorted(self._classes.items())
         ]
 
     def _note(self, one: _Class) -> None:
         """Counts a call, and requests a plan if such calls recur."""
-        if self._calls - one.last > GIVEN_UP:
+        if self._calls - one.last > GIVEN_UP and not one.decided:
             one.count = 0
         one.count, one.last = one.count + 1, self._calls
+        if one.decided:
+            self._look_back(one)
         if one.stage is not Stage.RARE or one.count < RECURS:
             return
         one.stage = Stage.WAITING if one.trial is None else Stage.TRIAL
         if one.trial is None:
-            self._offers.want(one.of, lambda: self._weight(one))
+            self._want(one)
         self._vote_soon()
         self._open = True
+
+    def _look_back(self, one: _Class) -> None:
+        """Times what ran before the network changed again, if that is due."""
+        one.since += 1
+        if one.usual and one.since > one.look_after and self._offers.channel is not None:
+            one.start([one.usual[0], one.plan], self._offers.channel[1])
+            self._mix()
+            self._open = True
+
+    def _look_back_soon(self) -> None:
+        for one in self._classes.values():
+            one.since = one.look_after
+
+    def _want(self, one: _Class) -> None:
+        self._offers.want(one.of, lambda: self._weight(one))
 
     def _weight(self, one: _Class) -> Weight:
         """The possible gain of a plan; called from another thread."""
@@ -254,12 +278,23 @@ class Choices:
                 one.stage, one.count = Stage.RARE, 0
                 self._offers.unwant(one.of)
         classes = [one for one in self._classes.values() if one.may_go_on]
-        if not classes:
+        changes = self._offers.changes
+        if not classes and changes is None:
             self._go_again(False)
             return
-        ballot = torch.tensor([self._known(one) for one in classes])
+        states = [self._known(one) for one in classes]
+        if changes is not None:
+            states += [*changes.ballot(), self._calls_per_s()]
+        ballot = torch.tensor(states)
         work = self._own.allreduce([ballot], all_reduce_options(dist.ReduceOp.MIN))
-        self._vote = self._calls + VOTE_FOR, classes, ballot, work
+        wait = VOTE_FOR if changes is None else min(VOTE_FOR, self._interval)
+        self._vote = self._calls + wait, classes, ballot, work
+
+    def _calls_per_s(self) -> int:
+        """The rate of calls since the last vote in calls per second, rounded up."""
+        before, at_s = self._cast_at
+        self._cast_at = self._calls, time.monotonic()
+        return math.ceil((self._calls - before) / max(self._cast_at[1] - at_s, 1e-3))
 
     def _known(self, one: _Class) -> int:
         return int(one.trial.decided) if one.trial else self._offers.state(one.of)
@@ -271,45 +306,93 @@ class Choices:
         try:
             work.wait()
         except RuntimeError:
-            if all(one.trial is None for one in classes):
+            if all(one.trial is None and one.plan is None for one in self._classes.values()):
                 raise
-            self._open = False  # a process is lost; the trial's calls find out which
+            self._open = False  # a process is lost; the calls of plans find out which
             return
-        for one, known in zip(classes, ballot.tolist(), strict=True):
+        states, others = ballot.tolist()[: len(classes)], ballot.tolist()[len(classes) :]
+        for one, known in zip(classes, states, strict=True):
             if known < 0:
-                one.stage = Stage.OWN
+                one.stay()
             elif known > 0:
                 self._go_on(one)
-        self._go_again(bool(ballot.any()))
+        if any(states):
+            self._mix()
+        if self._offers.changes is not None:
+            adapting = any(one.open and one.of.change for _, one in self._heavy())
+            self._change, recovers = self._offers.changes.counted(others[:-1], adapting=adapting)
+            if recovers:
+                self._look_back_soon()
+            self._follow()
+        self._go_again(any(states), *others[-1:])
 
-    def _go_again(self, changed: bool) -> None:
-        """Schedules the next vote."""
+    def _heavy(self) -> list[tuple[SizeClass, _Class]]:
+        """The classes that move most of the bytes; the same on all ranks."""
+        moved = {of: of.size * one.count for of, one in self._classes.items()}
+        least = HEAVY * sum(moved.values())
+        return [each for each in sorted(self._classes.items()) if moved[each[0]] >= least]
+
+    def _follow(self) -> None:
+        """Requests plans for the network as it is now."""
+        for _, one in self._heavy():
+            if one.of.change == self._change or not (one.decided or one.stage is Stage.WAITING):
+                continue
+            if one.open:
+                self._offers.unwant(one.of)
+            one.of, one.stage = one.of._replace(change=self._change), Stage.WAITING
+            self._want(one)
+
+    def _mix(self) -> None:
+        """Reports which plans run, so that rates of messages are compared under the same plans."""
+        if self._offers.changes is None:
+            return
+        heavy = self._heavy()
+        pure = all(one.stage is not Stage.TRIAL for _, one in heavy)
+        running = [one.running(of) for of, one in heavy if one.decided]
+        self._offers.changes.use(running if pure else [])
+
+    def _go_again(self, changed: bool, calls_per_s: int = 1) -> None:
+        """Schedules the next vote.
+
+        Args:
+            changed: whether the last vote changed anything.
+            calls_per_s: rate of calls at the slowest rank.
+        """
         self._open = any(one.open for one in self._classes.values())
         self._vote_every = VOTE_EVERY if changed else min(2 * self._vote_every, VOTE_MOST)
-        self._vote_at = self._calls + self._vote_every
+        every = self._vote_every
+        if self._offers.changes is not None:
+            self._open = True
+            self._interval = every = max(VOTE_LEAST, min(VOTE_MOST, round(VOTE_S * calls_per_s)))
+        self._vote_at = self._calls + every
 
     def _go_on(self, one: _Class) -> None:
         """Moves a class to its next stage; all ranks do so at the same call."""
         if one.trial is not None:
-            one.stage = Stage.PLAN if one.trial.takes_plan else Stage.OWN
             if self._own.rank() == 0:
                 _say(one)
+            if one.end():
+                self._look_back_soon()
             return
         plan, channel = self._offers.plan(one.of), self._offers.channel
-        if plan is None or channel is None:
-            one.stage = Stage.OWN
-        else:
-            # The plan uses the pair's other channel to find out which rank was lost.
-            one.stage, one.trial = Stage.TRIAL, Trial(plan, channel[1])
+        if channel is None:
+            one.stay()
+            return
+        # The plan uses the pair's other channel to find out which rank was lost.
+        one.start(one.candidates(plan), channel[1])
+
+
+def _by_plan(plan: Plan, group: Any, call: Call) -> None:
+    call.by_plan(plan, group)
 
 
 def _say(one: _Class) -> None:
-    if one.trial is not None and one.trial.plan_s and one.trial.own_s:
-        _log.info(
-            "%s of %s: %.3g ms by the plan, %.3g ms by gloo's own; %s is used",
-            one.of.collective.replace("_", "-"),
-            format_size(one.of.size),
-            one.trial.plan_s * 1e3,
-            one.trial.own_s * 1e3,
-            "the plan" if one.stage is Stage.PLAN else "gloo's own",
-        )
+    trial = one.trial
+    assert trial is not None
+    _log.info(
+        "%s of %s: %s; %s is used",
+        one.of.collective.replace("_", "-"),
+        format_size(one.of.size),
+        ", ".join(f"{s * 1e3:.3g} ms by {one.named(plan)}" for plan, s in trial.seconds.items()),
+        one.named(trial.best),
+    )

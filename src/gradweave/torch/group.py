@@ -8,10 +8,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradweave.torch import calls
-from gradweave.torch.agreement import agreement
+from gradweave.torch.agreement import Agreement, agreement
 from gradweave.torch.choice import Choice, Choices
 from gradweave.torch.offers import Offers
-from gradweave.torch.planner import Planner
 from gradweave.torch.progress import Progress
 from gradweave.torch.recorded import RecordedGroup, group_record
 from gradweave.torch.wrapper import GLOO, NCCL, Group, GroupWrapper, untraced
@@ -39,8 +38,8 @@ def create(options: Any) -> Group:
     if not agreed.plans:
         return own if record is None else RecordedGroup(record, own)
     if record is None:
-        return PlannedGroup(own, agreed.planner)
-    return RecordedPlannedGroup(record, own, agreed.planner)
+        return PlannedGroup(own, agreed)
+    return RecordedPlannedGroup(record, own, agreed)
 
 
 class PlannedGroup(GroupWrapper):
@@ -50,12 +49,12 @@ class PlannedGroup(GroupWrapper):
 
     Args:
         own: the group without plans.
-        planner: finds the plans in rank 0's process; None elsewhere.
+        agreed: what its ranks agreed on.
     """
 
-    def __init__(self, own: Group, planner: Planner | None) -> None:
+    def __init__(self, own: Group, agreed: Agreement) -> None:
         super().__init__(own)
-        self._offers = Offers(self, planner)
+        self._offers = Offers(self, agreed.planner, follows=agreed.follows)
         self.choices = Choices(own, self._offers)
         """How each collective and size runs."""
         self._progress = Progress()

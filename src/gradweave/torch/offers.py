@@ -19,6 +19,7 @@ from gradweave.printable import in_one_line
 from gradweave.schedules.file import from_bytes, to_bytes
 from gradweave.schedules.schedule import Schedule
 from gradweave.torch.calls import SizeClass
+from gradweave.torch.changes import Changes
 from gradweave.torch.planner import Planner, Weight
 
 MOST_BYTES = (1 << 23) - (1 << 12)
@@ -39,9 +40,12 @@ class Offers:
     Args:
         group: the process group.
         planner: finds the plans in rank 0's process; None elsewhere.
+        follows: whether plans follow changes of the network.
     """
 
-    def __init__(self, group: dist.ProcessGroup, planner: Planner | None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, planner: Planner | None, *, follows: bool = False
+    ) -> None:
         self._group, self._planner = weakref.ref(group), planner
         self._rank, self._size, self._timeout = group.rank(), group.size(), group_timeout(group)
         self._wanted: dict[SizeClass, None] = {}
@@ -50,14 +54,19 @@ class Offers:
         self._refused: set[SizeClass] = set()
         self.channel: Pair | None = None
         """The connections of all plans, or None before the first plan arrives."""
+        self.changes = Changes(self._rank, self._size, planner) if follows else None
+        """This rank's part in following changes of the network, if plans follow them."""
         this = weakref.ref(self)
 
         def tick(store: distributed_c10d.Store) -> float:
             offers = this()
-            if offers is None or not offers._wanted:
+            if offers is None:
                 return _IDLE_S
-            offers._look(store)
-            return _LOOK_S
+            due_s = _IDLE_S if offers.changes is None else offers.changes.tick(store)
+            if offers._wanted:
+                offers._look(store)
+                due_s = _LOOK_S
+            return due_s
 
         self._store = StoreThread(group, "gradweave plans", tick)
         if planner is not None:
@@ -143,4 +152,4 @@ def _named(of: SizeClass) -> str:
 
 
 def _key(of: SizeClass) -> str:
-    return f"plan {of.collective} {of.size} {of.root}"
+    return f"plan {of.collective} {of.size} {of.root} {of.change}"

@@ -39,8 +39,9 @@ from gradweave.torch.child import run_command
 from gradweave.torch.predicted import LOSES, own_seconds, plan_seconds
 from gradweave.torch.settings import Settings
 
-SEARCH_S = 60
-"""Timeout of the search for a plan, in seconds."""
+SEARCH_S, AGAIN_S = 60, 10
+"""Timeout of the search for a plan, in seconds; and for a network that has changed, for which the
+plan from before is repaired first."""
 MOST_BYTES = 1 << 26
 """Largest plan file that is read, in bytes after unpacking: 64 MiB."""
 _log = logging.getLogger("gradweave")
@@ -150,11 +151,17 @@ class Plans:
     """The network of the group's servers, for which further plans are searched."""
     search_s: float = SEARCH_S
     """Timeout of a search, in seconds."""
+    before: "Plans | None" = None
+    """The plans of the network before it changed, from which searches start."""
 
     @property
     def any(self) -> bool:
         """Whether the group has a source of plans."""
         return bool(self.given) or self.network is not None
+
+    def on(self, network: Topology) -> "Plans":
+        """The source of plans for the same group on a network with other bandwidths."""
+        return dataclasses.replace(self, given=(), network=network, search_s=AGAIN_S, before=self)
 
     def find(
         self, of: SizeClass, given_up: Callable[[], str | None] = lambda: None
@@ -243,7 +250,9 @@ class Plans:
             arguments = ["solve", str(network), "--output", str(found)]
             arguments += self._asked(of)
             arguments += ["--time-limit", str(self.search_s)]
-            run_command(arguments, said, given_up)
+            if self.before is not None and (earlier := self.before.file(of)).is_file():
+                arguments += ["--start-from", str(earlier)]
+            run_command(arguments, said, given_up, patient=True)
             plan = read_plan(found).replace(topology=self.network)  # restores its name
         self.keep(plan, of)
         return _to_run(plan)

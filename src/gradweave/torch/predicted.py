@@ -34,13 +34,18 @@ def own_seconds(topology: Topology, runtime: Runtime, of: SizeClass) -> float | 
     Gloo's reduction to one rank is not modelled.
     """
     try:
-        schedule = _own(topology, runtime, of)
+        schedule = own_messages(topology, runtime, of)
     except NoScheduleError:
         return None
     return schedule and runtime.own_seconds(schedule, _moved_bytes(of, topology))
 
 
-def _own(topology: Topology, runtime: Runtime, of: SizeClass) -> Schedule | None:
+def own_messages(topology: Topology, runtime: Runtime, of: SizeClass) -> Schedule | None:
+    """The messages of the runtime's own algorithm for a call, or None if it is unknown.
+
+    Raises:
+        NoScheduleError: the algorithm cannot run on that network.
+    """
     if of.collective in ("all_reduce", "reduce_scatter"):
         return own_schedule(topology, runtime, of.size)
     if of.collective == "reduce" or runtime.algorithm(of.size) is None:

@@ -27,6 +27,8 @@ class Settings:
     `gradweave.simulator`."""
     cache: Path
     """``GRADWEAVE_CACHE``: the folder in which plans are kept."""
+    replan: bool = False
+    """``GRADWEAVE_REPLAN``: whether plans follow changes of the network during the job."""
 
     @property
     def wanted(self) -> bool:
@@ -48,10 +50,21 @@ class Settings:
             topology=environment.get("GRADWEAVE_TOPOLOGY") or None,
             runtime=environment.get("GRADWEAVE_RUNTIME") or "gloo",
             cache=Path(environment.get("GRADWEAVE_CACHE") or Path(kept) / "gradweave" / "plans"),
+            replan=environment.get("GRADWEAVE_REPLAN", "") not in ("", "0"),
         )
 
 
-NAMES = ("CACHE", "DEFAULT", "PLAN", "RUNTIME", "SLOW_AFTER", "TOPOLOGY", "TRACE", "WATCH")
+NAMES = (
+    "CACHE",
+    "DEFAULT",
+    "PLAN",
+    "REPLAN",
+    "RUNTIME",
+    "SLOW_AFTER",
+    "TOPOLOGY",
+    "TRACE",
+    "WATCH",
+)
 """Names of the environment variables, without the prefix ``GRADWEAVE_``."""
 
 

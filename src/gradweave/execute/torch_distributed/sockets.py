@@ -7,9 +7,12 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_INFO = struct.Struct("=120xQQ8xI20xQ")
-"""Fields of ``struct tcp_info`` (include/uapi/linux/tcp.h): bytes acknowledged, bytes received,
-bytes not sent, and microseconds in which data was in flight."""
+_INFO = struct.Struct("=7xB112xQQ8xI12xQQQ")
+"""Fields of ``struct tcp_info`` (include/uapi/linux/tcp.h): flags, bytes acknowledged, bytes
+received, bytes not sent, rate of delivery, and microseconds in which data was in flight, and in
+which the receiver had no room."""
+_APP_LIMITED = 1
+"""Flag of a rate of delivery that was limited by a lack of bytes to send."""
 _INFO_BYTES = 232
 
 
@@ -26,6 +29,10 @@ class Connection(NamedTuple):
     """Bytes queued here for sending."""
     busy_s: float
     """Time in which bytes were being sent or were queued."""
+    blocked_s: float = 0.0
+    """The part of `busy_s` in which the other end had no room for more bytes."""
+    delivered_bytes_per_s: float = 0.0
+    """Rate of delivery over the last round trip; 0 if there were not enough bytes to send."""
 
 
 def connections() -> list[Connection]:
@@ -68,8 +75,10 @@ def _connection(file: int) -> Connection | None:
         return None
     if len(info) < _INFO.size:
         return None
-    sent, received, waiting, busy_us = _INFO.unpack_from(info)
-    return Connection(_name(local), _name(peer), sent, received, waiting, busy_us / 1e6)
+    flags, sent, received, waiting, rate, busy_us, blocked_us = _INFO.unpack_from(info)
+    known = 0.0 if flags & _APP_LIMITED else float(rate)
+    times = busy_us / 1e6, blocked_us / 1e6
+    return Connection(_name(local), _name(peer), sent, received, waiting, *times, known)
 
 
 def _name(address: tuple) -> str:

@@ -1,0 +1,269 @@
+"""Links that become slower during a job, with plans that follow (``GRADWEAVE_REPLAN``), in the lab.
+
+    python benchmarks/experiments/changing_network.py [--resume] [--only NAME ...]
+
+Needs root, as experiments/lab.py. One process per server all-reduces 1 MiB again and again under
+the backend ``gradweave``, whose plan was made before. Then links are slowed while it runs, later
+restored. Times are medians of calls at rank 0. *Nothing done* is the old plan on the slower
+network; *truth* is a plan that a search of 20 s makes from the true bandwidths, timed in turns with
+the plan that the job has adopted.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from command_line import parser_of
+from record import record
+from unequal_networks import network
+from unfinished import Unfinished
+
+import gradweave as gw
+from gradweave.lab.commands import server_commands
+from gradweave.lab.network import EmulatedNetwork
+from gradweave.processes.children import Children
+from gradweave.topology.faults import slowed
+
+NAME, LIBRARIES = "changing_network", ("torch",)
+SIZE = 1 << 20
+MBIT = 40.0
+PLAN_S, TRUTH_S = 10, 20
+REFERENCE_S, STEADY_S, PATIENCE_S, RECOVERY_S = 9.0, 4.0, 90.0, 60.0
+"""Seconds before the links change, after the new plan is adopted, until it must be, and until the
+job must have returned to the old plan."""
+Fault = dict[tuple[int, int], float]
+Row = dict[str, Any]
+
+TRAINING = """
+import json, logging, os, pathlib, statistics, sys, time
+import torch, torch.distributed as dist
+import gradweave as gw, gradweave.torch
+from gradweave.torch.calls import SizeClass
+from gradweave.torch.predicted import plan_seconds
+from gradweave.simulator.runtime import runtime_of
+folder, size, first = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"]) == 0
+def say(**told):
+    if first:
+        print(json.dumps({"at": time.time(), **told}), flush=True)
+class Told(logging.Handler):
+    def emit(self, record):
+        say(line=record.getMessage())
+log = logging.getLogger("gradweave")
+log.addHandler(Told())
+log.setLevel(logging.INFO)
+log.propagate = False
+torch.set_num_threads(1)
+dist.init_process_group("gradweave")
+gloo = dist.new_group(backend="gloo")
+group, tensor, asked = dist.group.WORLD, torch.ones(size // 4), torch.zeros(1)
+last, times, until = None, [], ("compare", "end")
+def timed(run):
+    begin = time.perf_counter()
+    run()
+    tensor.fill_(1)
+    times.append((time.time(), time.perf_counter() - begin))
+    return times[-1][1]
+def compared():
+    truth = gw.torch.Collective(gw.load(folder / "truth.json"), gloo)
+    runs = [lambda: dist.all_reduce(tensor), lambda: truth(tensor)]
+    took = [[timed(run) for run in runs] for _ in range(9)][1:]
+    plan = next(one.plan for of, one in group.choices._classes.items() if of.size == size)
+    of = SizeClass("all_reduce", size)
+    predicted = plan and plan_seconds(plan.schedule, runtime_of("gloo"), of)
+    say(compared=[statistics.median(each) for each in zip(*took)], predicted=predicted)
+for call in range(10**9):
+    timed(lambda: dist.all_reduce(tensor))
+    stage = [(x.stage.name, x.change) for x in group.choices.listed() if x.size == size]
+    if stage != last:
+        last = stage
+        say(stage=stage[0])
+    if call % 5:
+        continue
+    asked.fill_(float(first and (folder / until[0]).exists()))
+    dist.broadcast(asked, 0)
+    if asked.item():
+        done, *until = until
+        if done == "end":
+            break
+        compared()
+say(times=times)
+dist.barrier()
+os._exit(0)
+"""
+
+
+def of_family(spec: str) -> gw.Topology:
+    """A network of equal links."""
+    return gw.topology.from_spec(f"{spec},bandwidth={MBIT:g}Mbit/s,latency=0us")
+
+
+def racks() -> gw.Topology:
+    """Two racks of three hosts, named in turn, and a trunk twice as fast as a host."""
+    links = [(s, 6 + s % 2, 0.0, MBIT) for s in range(6)]
+    return network("two racks of 3, ranks in turn", 6, 2, [*links, (6, 7, 0.0, 2 * MBIT)])
+
+
+def mixed() -> gw.Topology:
+    """Five hosts with direct links of two rates."""
+    links = [(a, b, 0.0, MBIT * (1 + (a + b) % 2)) for a in range(5) for b in range(a)]
+    return network("five direct hosts, two rates", 5, 0, links)
+
+
+def nic(topology: gw.Topology, server: int, factor: float) -> Fault:
+    """All links of a server."""
+    neighbours = topology.target[topology.source == server].tolist()
+    return {(server, other): factor for other in neighbours}
+
+
+def cases() -> Iterator[tuple[str, gw.Topology, Fault]]:
+    """The faults of all networks."""
+    complete, torus, bcube = (
+        of_family("complete:4"),
+        of_family("torus:3x3"),
+        of_family("bcube:n=3,k=1"),
+    )
+    for each, link in ((complete, (0, 1)), (torus, (0, 1)), (bcube, (0, 9)), (mixed(), (1, 2))):
+        yield "a link at a half", each, {link: 0.5}
+        yield "a link at a quarter", each, {link: 0.25}
+        yield "a server's links at a quarter", each, nic(each, 2, 0.25)
+        yield "a link at a 50th", each, {link: 0.02}
+    yield "the trunk at a third", racks(), {(6, 7): 1 / 3}
+    yield "a host at a quarter", racks(), nic(racks(), 2, 0.25)
+    dcell = of_family("dcell:n=3,k=1")
+    yield "a link at a quarter", dcell, {(int(dcell.source[0]), int(dcell.target[0])): 0.25}
+    yield "a server's links at a quarter", dcell, nic(dcell, 2, 0.25)
+
+
+class Job:
+    """A running job, as its first process tells of it."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self.told: list[Row] = []
+
+    def until(
+        self,
+        key: str,
+        accept: Callable[[Any], bool] = lambda told: True,
+        patience_s: float = PATIENCE_S,
+    ) -> Row | None:
+        """The next thing of a kind that it says, or None if there is none in time."""
+        end = time.monotonic() + patience_s
+        while (left_s := end - time.monotonic()) > 0:
+            message = self._children.receive(left_s)
+            if message is None:
+                return None
+            if message[1] is None:
+                raise SystemExit("a process has ended")
+            self.told.append(message[1])
+            if key in message[1] and accept(message[1][key]):
+                return message[1]
+        return None
+
+
+def change(lab: EmulatedNetwork, bandwidth: Any) -> float:
+    """Gives all links their bandwidth; returns the time."""
+    for link, rate in enumerate(bandwidth.tolist()):
+        lab.limit(link, rate)
+    return time.time()
+
+
+def measured(topology: gw.Topology, fault: Fault, folder: Path) -> Row:
+    """One fault in one job."""
+    truth = slowed(topology, fault).topology
+    gw.topology.save(topology, folder / "network.json")
+    options = ["--size", "1MiB", "--cache", str(folder / "plans"), "--time-limit", str(PLAN_S)]
+    plan = [sys.executable, "-m", "gradweave", "job", "plan", str(folder / "network.json")]
+    subprocess.run([*plan, *options], check=True, stdout=subprocess.DEVNULL)
+    wanted: Any = {"objective": "seconds", "gradient_bytes": SIZE, "runtime": "gloo"}
+    gw.solve(truth, **wanted, time_limit=TRUTH_S).schedule.save(folder / "truth.json")
+    os.environ |= {
+        "GRADWEAVE_TOPOLOGY": str(folder / "network.json"),
+        "GRADWEAVE_CACHE": str(folder / "plans"),
+        "GRADWEAVE_REPLAN": "1",
+    }
+    command = [sys.executable, "-c", TRAINING, str(folder), str(SIZE)]
+    with (
+        EmulatedNetwork(topology) as lab,
+        Children(server_commands(lab, command), folder / "log") as children,
+    ):
+        job = Job(children)
+        if job.until("stage", lambda stage: stage[0] in ("PLAN", "OWN")) is None:
+            raise SystemExit((folder / "log").read_text()[-4000:])
+        job.until("nothing", patience_s=REFERENCE_S)
+        at = change(lab, truth.bandwidth_bytes_per_s)
+        noticed = job.until("line", lambda line: "the network has changed" in line)
+        decided = noticed and job.until(
+            "stage", lambda stage: stage[0] in ("PLAN", "OWN") and stage[1] > 0
+        )
+        job.until("nothing", patience_s=STEADY_S)
+        (folder / "compare").touch()
+        compared = job.until("compared")
+        back_at = change(lab, topology.bandwidth_bytes_per_s)
+        back = job.until("stage", lambda stage: stage == ["PLAN", 0], RECOVERY_S)
+        job.until("nothing", patience_s=STEADY_S)
+        (folder / "end").touch()
+        ended = job.until("times")
+    assert compared is not None and ended is not None
+    trial = next(
+        (told["at"] for told in job.told if told.get("stage") == ["TRIAL", 0] and told["at"] > at),
+        None,
+    )
+    calls = ended["times"]
+
+    def median(begin: float, end: float) -> float:
+        took = sorted(s for when, s in calls if begin + s <= when <= end)
+        return took[len(took) // 2] if took else float("nan")
+
+    adapted_s, truth_s = compared["compared"]
+    return {
+        "network": topology.name,
+        "servers": topology.num_servers,
+        "before_s": median(at - REFERENCE_S, at),
+        "nothing_s": median(at + 0.5, trial or (decided or compared)["at"] - STEADY_S),
+        "adapted_s": adapted_s,
+        "truth_s": truth_s,
+        "predicted_s": compared["predicted"],
+        "bound_s": float(gw.bounds.least_seconds(truth, SIZE).seconds),
+        "noticed_s": noticed and noticed["at"] - at,
+        "adopted_s": decided and decided["at"] - at,
+        "said": noticed and noticed["line"],
+        "back_s": back and back["at"] - back_at,
+        "changes": sum("the network has changed" in told.get("line", "") for told in job.told),
+    }
+
+
+def main() -> None:
+    """Measures what is not kept yet, and records when all is."""
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--only", nargs="+", help="networks whose name contains one of these")
+    asked = parser.parse_args()
+    kept = Unfinished(NAME, resume=asked.resume, libraries=LIBRARIES, from_record=True)
+    for fault, topology, links in cases():
+        known = any(
+            row["network"] == topology.name and row["fault"] == fault for row in kept.rows()
+        )
+        if known or (asked.only and not any(each in topology.name for each in asked.only)):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            row = {
+                "fault": fault,
+                "load": os.getloadavg()[0],
+                **measured(topology, links, Path(folder)),
+            }
+        print(json.dumps(row), flush=True)
+        kept.add(row)
+    record(NAME, libraries=LIBRARIES, bytes=SIZE, mbit_per_s=MBIT, rows=kept.rows())
+    kept.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Locates a change of rates on links: the network under which the messages would be so fast."""
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradweave.errors import InputWarning
+from gradweave.schedules.schedule import Schedule
+from gradweave.simulator.seconds import first_links
+from gradweave.simulator.traffic import piece_bytes
+from gradweave.topology.capacity import capacities_from_bandwidths
+from gradweave.topology.topology import Topology
+
+MOST_CHANGES = 4
+"""Largest number of links or servers that a change is explained by."""
+WORTH = 0.1
+"""A further link is part of the explanation if that lowers the mean error of the logarithms of the
+rates' ratios by this fraction of its initial value."""
+STEP = 1.05
+"""Factors are powers of this, so that a recurring change finds the plan that was kept for it."""
+LEAST_CHANGE = 0.12
+"""Smallest relative change of a link that counts."""
+
+
+class Flow(NamedTuple):
+    """The messages from one rank to another."""
+
+    links: NDArray[np.int64]
+    """The links of their route."""
+    ratio: float
+    """Their rate in proportion to what it was on the network as planned for."""
+
+
+def routes(schedule: Schedule) -> dict[tuple[int, int], NDArray[np.int64]]:
+    """The links from rank to rank, by the ends; of several routes, the one with the most bytes."""
+    links, _ = schedule.route_links
+    first, rank = first_links(schedule), schedule.topology.rank
+    moved = piece_bytes(schedule, 1.0)[schedule.piece]
+    load: dict[tuple[int, int], dict[tuple[int, ...], float]] = {}
+    for transfer in range(schedule.num_transfers):
+        ends = int(rank[schedule.source[transfer]]), int(rank[schedule.target[transfer]])
+        route = tuple(links[first[transfer] : first[transfer + 1]].tolist())
+        routes = load.setdefault(ends, {})
+        routes[route] = routes.get(route, 0.0) + float(moved[transfer])
+    return {
+        ends: np.array(max(routes, key=lambda route: routes[route]), np.int64)
+        for ends, routes in load.items()
+    }
+
+
+def located(network: Topology, flows: Sequence[Flow]) -> Topology | None:
+    """The network with the bandwidths that explain the rates, or None if it is unchanged.
+
+    A message is as fast as the narrowest link of its route; links are changed one after another,
+    each time the one, or the links of the server, that lowers the error most. If messages in one
+    direction cannot tell, both directions of a link are taken for changed.
+
+    Args:
+        network: the network under which the rates were the references.
+        flows: the messages, with their rates' ratios.
+    """
+    if not flows:
+        return None
+    fit = _Fit(network, flows)
+    factor = np.ones(len(network.source))
+    error = start = fit.error(factor)
+    for _ in range(MOST_CHANGES):
+        found = min(fit.changed(factor), key=lambda each: each[0], default=None)
+        if found is None or found[0] > error - WORTH * start:
+            break
+        error, factor = found
+    changed = np.abs(factor - 1) > LEAST_CHANGE
+    if not changed.any():
+        return None
+    bandwidth = np.asarray(network.bandwidth_bytes_per_s * np.where(changed, factor, 1), float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)  # of rounded capacities
+        capacity = capacities_from_bandwidths(bandwidth, network.name)
+    return dataclasses.replace(network, bandwidth_bytes_per_s=bandwidth, capacity=capacity)
+
+
+class _Fit:
+    """How well factors on links explain the ratios of rates."""
+
+    def __init__(self, network: Topology, flows: Sequence[Flow]) -> None:
+        self._network = network
+        self._links = np.concatenate([flow.links for flow in flows])
+        lengths = [len(flow.links) for flow in flows]
+        self._first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        self._flow = np.repeat(np.arange(len(flows)), lengths)
+        self._ratio = np.array([flow.ratio for flow in flows])
+        self._narrowest = self._rates(np.ones(len(network.source)))
+
+    def _rates(self, factor: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[F] the bandwidth of each flow's narrowest link."""
+        bandwidth = self._network.bandwidth_bytes_per_s * factor
+        return np.minimum.reduceat(bandwidth[self._links], self._first)
+
+    def error(self, factor: NDArray[np.float64]) -> float:
+        """The mean error of the logarithms of the ratios."""
+        ratio = self._rates(factor) / self._narrowest
+        return float(np.abs(np.log(ratio / self._ratio)).mean())
+
+    def changed(self, factor: NDArray[np.float64]) -> Iterator[tuple[float, NDArray[np.float64]]]:
+        """Further changes, with their errors; the first of equally good ones is to be preferred."""
+        bandwidth = self._network.bandwidth_bytes_per_s
+        off = np.abs(np.log(self._rates(factor) / self._narrowest / self._ratio)) > -np.log(0.88)
+        for links in self._groups(np.unique(self._links[off[self._flow]])):
+            through = np.unique(self._flow[np.isin(self._links, links)])
+            through = through[off[through]]
+            wanted = self._ratio[through] * self._narrowest[through]
+            for rate in np.unique(np.quantile(wanted, [0.25, 0.5, 0.75])):
+                changed = factor.copy()
+                steps = np.round(np.log(rate / bandwidth[links]) / np.log(STEP))
+                changed[links] = np.power(STEP, steps)
+                yield self.error(changed), changed
+
+    def _groups(self, links: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        network = self._network
+        for link in links.tolist():
+            both = np.array([link, network.opposite[link]], np.int64)
+            yield both
+            yield both[:1]
+        for node in np.unique(network.source[links]).tolist():
+            around = np.flatnonzero((network.source == node) | (network.target == node))
+            if network.is_server[node] and len(around) > 2:
+                yield around
