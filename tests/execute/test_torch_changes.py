@@ -16,10 +16,10 @@ if not torch.distributed.is_available():
     pytest.skip("needs torch.distributed", allow_module_level=True)
 
 from gradweave.execute.torch_distributed.sockets import Connection  # noqa: E402
-from gradweave.torch import changes, choice  # noqa: E402
+from gradweave.torch import call_class, changes, choice  # noqa: E402
+from gradweave.torch.call_class import Stage  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.changes import Changes  # noqa: E402
-from gradweave.torch.choice import Stage  # noqa: E402
 from gradweave.torch.located import Flow, located, routes  # noqa: E402
 from gradweave.torch.planner import Planner, Running  # noqa: E402
 from gradweave.torch.rates import SentRates  # noqa: E402
@@ -243,21 +243,23 @@ def test_what_ran_before_is_tried_again_and_more_rarely(ranks: list[Followed]):
     waits = []
     for _ in range(3):
         before = ranks[0].choices._calls
-        follow(ranks, Stage.TRIAL, 4 * choice.LOOK_MOST)
+        follow(ranks, Stage.TRIAL, 4 * call_class.LOOK_MOST)
         waits.append(ranks[0].choices._calls - before)
         for rank in ranks:
             assert rank.choices._classes[KIB].trial._candidates[1] is rank.made  # type: ignore[union-attr]
             decide(rank, KIB, rank.made)
         follow(ranks, Stage.PLAN)
-    assert choice.LOOK_AFTER < waits[0] < waits[1] < waits[2]
-    follow(ranks, Stage.TRIAL, 4 * choice.LOOK_MOST)
+    assert call_class.LOOK_AFTER < waits[0] < waits[1] < waits[2]
+    follow(ranks, Stage.TRIAL, 4 * call_class.LOOK_MOST)
     trials = [rank.choices._classes[KIB].trial for rank in ranks]
     for rank, trial in zip(ranks, trials, strict=True):
         decide(rank, KIB, trial._candidates[0])  # type: ignore[union-attr]
     assert trials[0]._candidates[0] is old  # type: ignore[union-attr]
     follow(ranks, Stage.PLAN)
     assert ranks[0].choices.listed()[0].change == 0
-    for _ in range(4 * choice.LOOK_MOST):  # it is not tried again, and the change is not followed
+    for _ in range(
+        4 * call_class.LOOK_MOST
+    ):  # it is not tried again, and the change is not followed
         called(list(ranks))
     assert ranks[0].choices.listed()[0].stage is Stage.PLAN
 
@@ -269,7 +271,7 @@ def test_a_recovery_is_tried_at_once(ranks: list[Followed]):
     follow(ranks, Stage.PLAN)
     for rank in ranks:
         rank.now = 1, True
-    follow(ranks, Stage.TRIAL, choice.LOOK_AFTER // 2)
+    follow(ranks, Stage.TRIAL, call_class.LOOK_AFTER // 2)
 
 
 def test_calls_of_few_bytes_are_left_alone(ranks: list[Followed]):

@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from gradweave.torch import choice, equal_parts, offers, plans
+from gradweave.torch import call_class, choice, equal_parts, offers, plans
 from gradweave.torch.calls import SizeClass
 
 WIDTH, STEPS = 32, 3
@@ -43,7 +43,7 @@ Example = Callable[[int, int], tuple[list[float], nn.Module]]
 def all_by_plan() -> None:
     """Has the plan taken from the first call on, and without a trial."""
 
-    class Decided(choice.Trial):
+    class Decided(call_class.Trial):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             self.lengths, self.decided, self.best = (0, 0), True, given[0][0]
@@ -57,7 +57,7 @@ def all_by_plan() -> None:
         return state(self, of)
 
     choice.RECURS, choice.VOTE_EVERY, choice.VOTE_FOR = 1, 0, 0
-    choice.Trial, offers.Offers.state = Decided, ready
+    call_class.Trial, offers.Offers.state = Decided, ready
     plans.Plans.hopeless = lambda self, plan, of: None
     equal_parts.VOTE_EVERY, equal_parts.VOTE_FOR = 1, 0
 

@@ -61,7 +61,7 @@ class Changes:
         self._running, self._uses = running, self._uses + 1
 
     def ballot(self) -> list[int]:
-        """What this rank contributes to a vote; the minimum over all ranks is counted."""
+        """This rank's part of a vote; the minimum over all ranks is counted."""
         changes = 0 if self._planner is None else self._planner.changes
         return [-changes, -self._recoveries]
 
@@ -74,7 +74,7 @@ class Changes:
 
         Returns:
             The number of changes of the network so far, and whether messages have become faster
-            since the last one, as if the network had recovered.
+            since the last change, as if the network had recovered.
         """
         changes, recoveries = (-vote for vote in votes)
         recovers, self._counted = recoveries > self._counted, recoveries

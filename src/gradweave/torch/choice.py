@@ -1,7 +1,5 @@
 """Decides which collectives of a group run by a plan: at all ranks from the same call on."""
 
-import dataclasses
-import enum
 import functools
 import logging
 import math
@@ -15,11 +13,11 @@ import torch.distributed as dist
 
 from gradweave.execute.torch_distributed.backend import Collective as Plan
 from gradweave.topology.units import format_size
-from gradweave.torch.calls import AllToAll, Call, Planned, SizeClass, all_reduce_options
+from gradweave.torch.call_class import CallClass, Choice, Stage
+from gradweave.torch.calls import AllToAll, Call, SizeClass, all_reduce_options
 from gradweave.torch.equal_parts import EqualParts
 from gradweave.torch.offers import Offers
-from gradweave.torch.planner import Running, Weight
-from gradweave.torch.trial import CLEAR, Trial
+from gradweave.torch.planner import Weight
 
 RECURS = 8
 """Calls of a class before a plan is requested for it: programs begin with calls that they do not
@@ -35,143 +33,9 @@ HEAVY = 0.1
 VOTE_MOST = 128
 """Upper limit on the calls between votes; each vote that changes nothing doubles the interval."""
 VOTE_S, VOTE_LEAST = 0.5, 2
-"""Seconds between votes if plans follow changes of the network, and least number of calls: calls
-may become slow at any time, and then a vote in so many calls is far away."""
-LOOK_AFTER, LOOK_MOST = 64, 1024
-"""Calls by a plan for a changed network until what ran before the change is timed again, in case
-the network has recovered; doubled after each trial in which it is still slower, up to the limit."""
+"""Seconds between votes if plans follow changes of the network, and minimum number of calls. Calls
+may become slow at any time, and a vote that was set for many calls later would then be late."""
 _log = logging.getLogger("gradweave")
-
-
-class Stage(enum.Enum):
-    """The progress of a decision."""
-
-    RARE = "too few calls for a plan"
-    WAITING = "waiting for a plan"
-    TRIAL = "both are timed"
-    OWN = "the backend's own"
-    PLAN = "by a plan"
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """How a group runs its calls of one collective and size."""
-
-    collective: Planned
-    size: int
-    """Upper limit on the bytes of all ranks' parts together; calls have more than half of this."""
-    root: int
-    """Rank of the root in the group, or −1 if the collective has no root."""
-    stage: Stage
-    """The progress of the decision."""
-    plan_s: float | None
-    """Median time of the plan in its last trial, at the slowest rank, including the hand-over to
-    another thread, or None before the end of the first trial."""
-    own_s: float | None
-    """The same for the backend's own algorithm."""
-    change: int = 0
-    """The change of the network that the plan follows; 0: the network as given."""
-
-
-class _Class:
-    """The calls of one collective and size class."""
-
-    def __init__(self, of: SizeClass) -> None:
-        self.of, self.stage = of, Stage.RARE
-        """`of.change` is that of the plan that is wanted or was tried last."""
-        self.count, self.last = 0, 0
-        """Calls since the class was last rare, and the group's call number at its latest call."""
-        self.trial: Trial | None = None
-        """The trial in progress, if any."""
-        self.tried = 0
-        """Number of calls run by the trial."""
-        self.plan: Plan | None = None
-        """The plan that runs the calls outside trials; None: the backend's own algorithm."""
-        self.change = 0
-        """The change of the network that `plan` is for."""
-        self.plan_s: float | None = None
-        self.own_s: float | None = None
-        """As in `Choice`."""
-        self.usual: list[Plan | None] = []
-        """What ran the calls before the first change of the network, if something else does now."""
-        self.since, self.look_after = 0, LOOK_AFTER
-        """Calls since the last decision, and from when on the usual is timed again."""
-
-    @property
-    def open(self) -> bool:
-        return self.stage in (Stage.WAITING, Stage.TRIAL)
-
-    @property
-    def decided(self) -> bool:
-        return self.stage in (Stage.OWN, Stage.PLAN)
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether this rank may have news for the others."""
-        if self.stage is Stage.TRIAL:
-            return self.trial is not None and self.tried >= self.trial.lengths[0]
-        return self.stage is Stage.WAITING
-
-    def stay(self) -> None:
-        """Ends a search or a trial without a change."""
-        self.trial, self.stage = None, Stage.OWN if self.plan is None else Stage.PLAN
-
-    def candidates(self, plan: Plan | None) -> list[Plan | None]:
-        """The candidates of a trial once there is a plan; the last one runs the calls now.
-
-        After a change of the network, the backend's own algorithm is one of them unless it was
-        far slower than the plan before.
-        """
-        new = [] if plan is None else [plan]
-        if self.plan is None:
-            return [*new, None]
-        far = self.own_s is None or self.plan_s is None or self.own_s > CLEAR * self.plan_s
-        return [*new, *([] if far else [None]), self.plan]
-
-    def start(self, candidates: list[Plan | None], group: Any) -> None:
-        """Starts a trial, if there is a choice."""
-        if len(candidates) == 1:
-            self.stay()
-        else:
-            self.stage, self.trial, self.tried = Stage.TRIAL, Trial(candidates, group), 0
-
-    def end(self) -> bool:
-        """Takes up the winner of the trial.
-
-        Returns:
-            Whether the calls run again as before the network changed.
-        """
-        assert self.trial is not None
-        best, seconds = self.trial.best, self.trial.seconds
-        if None in seconds:
-            self.own_s = seconds[None]
-        if plans := [each for each in (best, *seconds) if each is not None]:
-            self.plan_s = seconds[plans[0]]
-        self.since = 0
-        back = bool(self.usual) and best is self.usual[0]
-        if back:
-            self.usual, self.change = [], 0
-        elif self.change == self.of.change:
-            self.look_after = min(2 * self.look_after, LOOK_MOST)
-        else:
-            if best is not self.plan:
-                self.usual = self.usual or [self.plan]
-            self.change, self.look_after = self.of.change, LOOK_AFTER
-        self.plan = best
-        self.stay()
-        return back
-
-    def running(self, of: SizeClass) -> Running:
-        """How its calls run outside trials."""
-        return Running(of, None if self.plan is None else self.plan.schedule, self.change)
-
-    def named(self, plan: Plan | None) -> str:
-        """One of the candidates of its trial, for the log."""
-        if plan is None:
-            return "gloo's own"
-        if self.usual and plan is self.usual[0]:
-            return "the plan from before"
-        return "the present plan" if plan is self.plan else "the plan"
 
 
 class Choices:
@@ -189,11 +53,11 @@ class Choices:
 
     def __init__(self, own: dist.ProcessGroup, offers: Offers) -> None:
         self._own, self._offers = own, offers
-        self._classes: dict[SizeClass, _Class] = {}
+        self._classes: dict[SizeClass, CallClass] = {}
         self._calls = 0
         self._open = False
         self._parts = EqualParts(own)
-        self._vote: tuple[int, list[_Class], torch.Tensor, dist.Work] | None = None
+        self._vote: tuple[int, list[CallClass], torch.Tensor, dist.Work] | None = None
         self._vote_at, self._vote_every = 0, VOTE_EVERY
         self._cast_at, self._interval = (0, time.monotonic()), VOTE_FOR
         self._change = 0
@@ -208,7 +72,7 @@ class Choices:
             self._calls += 1
             chosen = self._classes.get(of)
             if chosen is None:
-                chosen = self._classes[of] = _Class(of)
+                chosen = self._classes[of] = CallClass(of)
             self._note(chosen)
             if self._open:
                 self._advance()
@@ -228,7 +92,7 @@ class Choices:
             for of, one in sorted(self._classes.items())
         ]
 
-    def _note(self, one: _Class) -> None:
+    def _note(self, one: CallClass) -> None:
         """Counts a call, and requests a plan if such calls recur."""
         if self._calls - one.last > GIVEN_UP and not one.decided:
             one.count = 0
@@ -243,7 +107,7 @@ class Choices:
         self._vote_soon()
         self._open = True
 
-    def _look_back(self, one: _Class) -> None:
+    def _look_back(self, one: CallClass) -> None:
         """Times what ran before the network changed again, if that is due."""
         one.since += 1
         if one.usual and one.since > one.look_after and self._offers.channel is not None:
@@ -255,10 +119,10 @@ class Choices:
         for one in self._classes.values():
             one.since = one.look_after
 
-    def _want(self, one: _Class) -> None:
+    def _want(self, one: CallClass) -> None:
         self._offers.want(one.of, lambda: self._weight(one))
 
-    def _weight(self, one: _Class) -> Weight:
+    def _weight(self, one: CallClass) -> Weight:
         """The possible gain of a plan; called from another thread."""
         return Weight(self._calls - one.last <= LATELY, one.of.size * one.count)
 
@@ -296,7 +160,7 @@ class Choices:
         self._cast_at = self._calls, time.monotonic()
         return math.ceil((self._calls - before) / max(self._cast_at[1] - at_s, 1e-3))
 
-    def _known(self, one: _Class) -> int:
+    def _known(self, one: CallClass) -> int:
         return int(one.trial.decided) if one.trial else self._offers.state(one.of)
 
     def _count(self) -> None:
@@ -326,7 +190,7 @@ class Choices:
             self._follow()
         self._go_again(any(states), *others[-1:])
 
-    def _heavy(self) -> list[tuple[SizeClass, _Class]]:
+    def _heavy(self) -> list[tuple[SizeClass, CallClass]]:
         """The classes that move most of the bytes; the same on all ranks."""
         moved = {of: of.size * one.count for of, one in self._classes.items()}
         least = HEAVY * sum(moved.values())
@@ -366,7 +230,7 @@ class Choices:
             self._interval = every = max(VOTE_LEAST, min(VOTE_MOST, round(VOTE_S * calls_per_s)))
         self._vote_at = self._calls + every
 
-    def _go_on(self, one: _Class) -> None:
+    def _go_on(self, one: CallClass) -> None:
         """Moves a class to its next stage; all ranks do so at the same call."""
         if one.trial is not None:
             if self._own.rank() == 0:
@@ -386,7 +250,7 @@ def _by_plan(plan: Plan, group: Any, call: Call) -> None:
     call.by_plan(plan, group)
 
 
-def _say(one: _Class) -> None:
+def _say(one: CallClass) -> None:
     trial = one.trial
     assert trial is not None
     _log.info(

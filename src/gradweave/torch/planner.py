@@ -43,7 +43,7 @@ class Running(NamedTuple):
     plan: Schedule | None
     """The plan; None: the backend's own algorithm."""
     change: int
-    """The change of the network that was the last one when this was decided."""
+    """Number of changes of the network when this was decided."""
 
 
 Ratios = Mapping[tuple[int, int], float]
@@ -126,7 +126,7 @@ class Planner:
             self._thread.join(_LEAVE_S)
 
     def _next(self) -> "SizeClass | _Noted | None":
-        """The class to plan next, or a change to work out; None once the planner is closed."""
+        """The class to plan next, or a change to work out, or None once the planner is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._wanted or self._noted or self._ended)
             noted, self._noted = self._noted, None
