@@ -155,7 +155,8 @@ def test_nothing_is_located_where_nothing_has_changed():
 class Made:
     """A plan, as far as choices need one."""
 
-    schedule = None
+    def __init__(self) -> None:
+        self.schedule = object()
 
 
 class Followed(Rank):
@@ -186,6 +187,7 @@ class Followed(Rank):
 def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Followed]:
     """Two ranks whose calls run by a plan; they vote as often as if calls were slow."""
     monkeypatch.setattr(choice, "VOTE_S", 0.0)
+    monkeypatch.setattr(call_class, "digest", id)
     votes: list[list[Any]] = []
     found = [Followed(votes, number) for number in range(2)]
     for rank in found:
@@ -233,6 +235,19 @@ def test_a_plan_for_the_changed_network_is_tried_at_the_same_call(ranks: list[Fo
     follow(ranks, Stage.PLAN)
     (listed,) = ranks[0].choices.listed()
     assert listed.change == 1 and [one.change for one in ranks[0].used[-1]] == [1]
+
+
+def test_the_same_plan_again_needs_no_trial(ranks: list[Followed]):
+    for rank in ranks:
+        rank.now = 1, False
+    follow(ranks, Stage.WAITING)
+    for rank in ranks:
+        rank.states[KIB._replace(change=1)] = 1
+    one = ranks[0].choices._classes[KIB]
+    one.plan_s, one.own_s = 1.0, 9.0  # gloo's own is far slower
+    ranks[1].choices._classes[KIB].plan_s, ranks[1].choices._classes[KIB].own_s = 1.0, 9.0
+    follow(ranks, Stage.PLAN)
+    assert one.trial is None and ranks[0].choices.listed()[0].change == 1
 
 
 def test_what_ran_before_is_tried_again_and_more_rarely(ranks: list[Followed]):
@@ -313,6 +328,11 @@ def test_the_planner_works_out_the_network(lines: list[str]):
     planner.note([Running(KIB, plan, 5)], ratios)  # there is no such change
     planner._follow(planner._next())  # type: ignore[arg-type]
     assert planner.changes == 1 and "seems to have changed" in lines[1]
+    back = dict.fromkeys(routes(plan), 1.0) | {(0, 1): 3.9, (1, 0): 4.1}
+    planner.note([Running(KIB, plan, 1)], back)
+    planner._follow(planner._next())  # type: ignore[arg-type]
+    assert planner.changes == 2 and lines[2] == "the network is again as given"
+    assert planner._plans[2].network is network
 
 
 class Store:
@@ -337,12 +357,11 @@ class Rank0:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, change: int = 0) -> None:
         self.noted: list[Any] = []
-        planner: Any = types.SimpleNamespace(
-            changes=0, note=lambda *given: self.noted.append(given)
-        )
-        self.changes, self.store, self.now_s = Changes(0, 4, planner), Store(), 100.0
+        self.planner: Any = types.SimpleNamespace(changes=0)
+        self.planner.note = lambda *given: self.noted.append(given)
+        self.changes, self.store, self.now_s = Changes(0, 4, self.planner), Store(), 100.0
         monkeypatch.setattr(changes.time, "monotonic", lambda: self.now_s)
-        self.changes.use([Running(KIB, None, change)])
+        self.changes.use([Running(KIB, None, change, change > 0)])
         self.after(0.0)
 
     def after(self, seconds: float) -> int:
@@ -366,6 +385,8 @@ def test_rank_0_locates_a_change_soon_and_then_ever_more_rarely(monkeypatch: pyt
     assert job.after(changes.SETTLE_S) == 1 and job.noted[0][1] == {(1, 0): 0.5, (2, 0): 1.0}
     assert job.after(changes.QUIET_S - 1) == 1 and job.after(1) == 2
     assert job.after(changes.QUIET_S + 1) == 2 and job.after(changes.QUIET_S) == 3
+    job.planner.changes = 1
+    assert job.after(1000.0) == 3  # a vote has yet to tell all ranks
     job.changes.counted([-1, 0], adapting=True)
     assert job.after(1000.0) == 3  # plans are searched for or on trial
     job.changes.use([Running(KIB, None, 1)])

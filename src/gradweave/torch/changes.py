@@ -49,7 +49,7 @@ class Changes:
         self._uses = self._used = 0
         self._written: dict[int, float] = {}
         self._reported = self._adapting = False
-        self._reports = self._recoveries = self._counted = 0
+        self._reports = self._recoveries = self._counted = self._followed = 0
         self._quiet_s, self._due_s = QUIET_S, 0.0
 
     def use(self, running: Sequence[Running]) -> None:
@@ -78,7 +78,7 @@ class Changes:
         """
         changes, recoveries = (-vote for vote in votes)
         recovers, self._counted = recoveries > self._counted, recoveries
-        self._adapting = adapting
+        self._followed, self._adapting = changes, adapting
         return changes, recovers
 
     def tick(self, store: distributed_c10d.Store) -> float:
@@ -122,7 +122,7 @@ class Changes:
         now_s: float,
     ) -> None:
         """Lets the planner locate a change, if a rank has reported one; in rank 0's process."""
-        if self._adapting:
+        if self._adapting or planner.changes > self._followed:
             return
         if not self._due_s:
             if store.add(f"changed {self._used}", 0) > self._reports:
@@ -137,7 +137,7 @@ class Changes:
             self._due_s = 0.0
             return
         self._due_s, self._quiet_s = now_s + self._quiet_s, min(2 * self._quiet_s, QUIET_MOST_S)
-        if not slower and any(one.change for one in running):
+        if not slower and any(one.returns for one in running):
             self._recoveries += 1
         else:
             planner.note(running, ratios)

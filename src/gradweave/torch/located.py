@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +76,21 @@ def located(network: Topology, flows: Sequence[Flow]) -> Topology | None:
     changed = np.abs(factor - 1) > LEAST_CHANGE
     if not changed.any():
         return None
-    bandwidth = np.asarray(network.bandwidth_bytes_per_s * np.where(changed, factor, 1), float)
+    return _with(network, network.bandwidth_bytes_per_s * np.where(changed, factor, 1.0))
+
+
+def nearly(given: Topology, now: Topology) -> Topology:
+    """The network as it is now, where links that have nearly recovered are as they were given."""
+    before, after = given.bandwidth_bytes_per_s, now.bandwidth_bytes_per_s
+    recovered = np.abs(after / before - 1) <= LEAST_CHANGE
+    return given if recovered.all() else _with(now, np.where(recovered, before, after))
+
+
+def _with(network: Topology, bandwidth: NDArray[Any]) -> Topology:
+    """The network with other bandwidths."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InputWarning)  # of rounded capacities
-        capacity = capacities_from_bandwidths(bandwidth, network.name)
+        capacity = capacities_from_bandwidths(bandwidth.astype(np.float64), network.name)
     return dataclasses.replace(network, bandwidth_bytes_per_s=bandwidth, capacity=capacity)
 
 

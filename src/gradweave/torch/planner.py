@@ -18,7 +18,7 @@ from gradweave.simulator.runtime import runtime_of
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_bandwidth
 from gradweave.torch.calls import SizeClass
-from gradweave.torch.located import Flow, located, routes
+from gradweave.torch.located import Flow, located, nearly, routes
 from gradweave.torch.plans import Plans
 from gradweave.torch.predicted import own_messages
 
@@ -44,6 +44,8 @@ class Running(NamedTuple):
     """The plan; None: the backend's own algorithm."""
     change: int
     """Number of changes of the network when this was decided."""
+    returns: bool = False
+    """Whether something else ran before the network changed, to which the calls may return."""
 
 
 Ratios = Mapping[tuple[int, int], float]
@@ -187,10 +189,10 @@ class Planner:
         except Exception as error:  # of any kind: the plans stay as they are
             _log.warning("%s", in_one_line(f"the network seems to have changed: {error}"))
             return
-        if changed is None:
-            return
         given = self._plans[0].network
-        assert given is not None
+        if changed is None or given is None:
+            return
+        changed = nearly(given, changed)
         self._plans.append(self._plans[0].on(changed))
         for one in noted.running:  # all ranks will want them after a vote
             weight = functools.partial(Weight, True, one.of.size)
