@@ -135,7 +135,7 @@ def cases() -> Iterator[tuple[str, gw.Topology, Fault]]:
         yield "a link at a quarter", each, {link: 0.25}
         yield "a server's links at a quarter", each, nic(each, 2, 0.25)
         yield "a link at a 50th", each, {link: 0.02}
-    yield "the trunk at a third", racks(), {(6, 7): 1 / 3}
+    yield "the trunk at 0.3", racks(), {(6, 7): 0.3}
     yield "a host at a quarter", racks(), nic(racks(), 2, 0.25)
     dcell = of_family("dcell:n=3,k=1")
     yield "a link at a quarter", dcell, {(int(dcell.source[0]), int(dcell.target[0])): 0.25}
