@@ -44,7 +44,8 @@ class Choices:
     Ranks learn of a plan, and of the end of its trial, at different times. So while a decision is
     pending, they vote by small all-reduces of the minimum, at every eighth call or less often. Each
     vote is counted four calls later; all ranks then act on its result at the same call. Everything
-    else here depends only on the calls, which are the same at all ranks.
+    else here depends only on the calls, which are the same at all ranks. If plans follow changes of
+    the network, the ranks go on voting, and `Changes` adds its news.
 
     Args:
         own: the group's own backend.
@@ -59,7 +60,7 @@ class Choices:
         self._parts = EqualParts(own)
         self._vote: tuple[int, list[CallClass], torch.Tensor, dist.Work] | None = None
         self._vote_at, self._vote_every = 0, VOTE_EVERY
-        self._cast_at, self._interval = (0, time.monotonic()), VOTE_FOR
+        self._cast_at, self._vote_for = (0, time.monotonic()), VOTE_FOR
         self._change = 0
         self._lock = threading.Lock()
 
@@ -151,8 +152,7 @@ class Choices:
             states += [*changes.ballot(), self._calls_per_s()]
         ballot = torch.tensor(states)
         work = self._own.allreduce([ballot], all_reduce_options(dist.ReduceOp.MIN))
-        wait = VOTE_FOR if changes is None else min(VOTE_FOR, self._interval)
-        self._vote = self._calls + wait, classes, ballot, work
+        self._vote = self._calls + self._vote_for, classes, ballot, work
 
     def _calls_per_s(self) -> int:
         """The rate of calls since the last vote in calls per second, rounded up."""
@@ -227,7 +227,9 @@ class Choices:
         every = self._vote_every
         if self._offers.changes is not None:
             self._open = True
-            self._interval = every = max(VOTE_LEAST, min(VOTE_MOST, round(VOTE_S * calls_per_s)))
+            every = max(VOTE_LEAST, min(VOTE_MOST, round(VOTE_S * calls_per_s)))
+            # Rare calls come one at a time, so that all ranks are near; buckets come in bursts.
+            self._vote_for = VOTE_LEAST if calls_per_s <= VOTE_LEAST else VOTE_FOR
         self._vote_at = self._calls + every
 
     def _go_on(self, one: CallClass) -> None:
