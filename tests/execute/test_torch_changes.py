@@ -1,7 +1,9 @@
 """Changes of the network during a job: noticed from rates, located on links, followed by plans."""
 
 import json
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from gradweave.torch.changes import Changes  # noqa: E402
 from gradweave.torch.located import Flow, located, routes  # noqa: E402
 from gradweave.torch.planner import Planner, Running  # noqa: E402
 from gradweave.torch.rates import SentRates  # noqa: E402
+from tests.execute.launch import run  # noqa: E402
 from tests.execute.test_torch_backend import KIB, Rank, called, decide  # noqa: E402
 
 MESSAGE = 1 << 20
@@ -426,3 +429,16 @@ def test_what_other_ranks_write_is_checked(monkeypatch: pytest.MonkeyPatch):
     job.after(0.1)
     assert job.changes._owner == {"b:2": 1} and job.changes._heard == {1, 2}
     assert job.after(changes.SETTLE_S) == 1 and job.noted[0][1] == {(1, 0): 0.5}
+
+
+def test_all_ranks_follow_at_the_same_call(tmp_path: Path):
+    """Real processes, searches and votes; the rates are those of `torch_changes_cases`."""
+    module = (sys.executable, "-m", "tests.execute.torch_changes_cases", str(tmp_path))
+    status, output = run(module, tmp_path)
+    assert status == 0, output
+    reports = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    stages = reports[0]["stages"]
+    assert all(report["stages"] == stages for report in reports), reports
+    assert [stage for _, stage, _ in stages].count("TRIAL") == 2 and stages[-1][2] == 1, stages
+    (line,) = [line for line in reports[0]["lines"] if "the network has changed" in line]
+    assert "0→1 255.1 Mbit/s instead of 1 Gbit/s, 1→0 255.1 Mbit/s" in line
