@@ -12,9 +12,9 @@ import json
 import os
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradweave.torch import call_class, choice, equal_parts, offers, plans
 from gradweave.torch.calls import SizeClass
+from tests.execute.forked import forked
 
 WIDTH, STEPS = 32, 3
 Example = Callable[[int, int], tuple[list[float], nn.Module]]
@@ -217,24 +218,16 @@ def process(folder: Path, example: str, backend: str, rank: int, size: int) -> d
 def main(folder: Path, size: int, examples: list[str]) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # PyTorch's of its own inner works
+
+    def run(example: str, backend: str, rank: int) -> None:
+        report = process(folder, example, backend, rank, size)
+        if rank == 0:
+            (folder / f"{example}-{backend}.json").write_text(json.dumps(report))
+
     status = 0
     for example in examples:
         for backend in ("gloo", "gradweave"):
-            children = []
-            for rank in range(size):
-                if child := os.fork():
-                    children.append(child)
-                    continue
-                try:
-                    report = process(folder, example, backend, rank, size)
-                    if rank == 0:
-                        (folder / f"{example}-{backend}.json").write_text(json.dumps(report))
-                    os._exit(0)
-                except BaseException:
-                    traceback.print_exc()
-                    sys.stderr.flush()
-                    os._exit(1)
-            status |= max(os.waitpid(child, 0)[1] for child in children)
+            status |= max(forked(size, partial(run, example, backend)))
     return int(bool(status))
 
 

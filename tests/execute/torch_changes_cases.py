@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from gradweave.torch import changes, choice, plans, rates
+from tests.execute.forked import forked
 
 SIZE, ELEMENTS = 3, 1 << 16
 SLOW_AFTER = 40
@@ -89,19 +90,7 @@ def process(rank: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> int:
-    children = []
-    for rank in range(SIZE):
-        if child := os.fork():
-            children.append(child)
-            continue
-        try:
-            process(rank, folder)
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
-    for child in children:
-        os.waitpid(child, 0)
-    return 0
+    return max(forked(SIZE, lambda rank: process(rank, folder)))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ FOLDER/found.json.
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import init_process_group
 from torch.distributed.device_mesh import init_device_mesh
+
+from tests.execute.forked import forked
 
 SIZE = 2
 
@@ -65,19 +67,7 @@ def main(folder: Path) -> int:
         store = made.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         (folder / "port").write_text(str(store.port))
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # so that rank 0 does not listen itself
-        children = []
-        for rank in range(SIZE):
-            if child := os.fork():
-                children.append(child)
-                continue
-            try:
-                process(folder, way, rank)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-        status |= max(os.waitpid(child, 0)[1] for child in children)
+        status |= max(forked(SIZE, partial(process, folder, way)))
     return int(bool(status))
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from gradweave.errors import LostServerError
+from tests.execute.forked import forked
 from tests.execute.torch_backend_cases import all_by_plan
 
 SIZE, LOST = 3, 1
@@ -48,18 +50,7 @@ def process(rank: int, folder: Path, hooked: bool) -> None:
 def main(folder: Path) -> int:
     status = 0
     for hooked in (False, True):
-        children = []
-        for rank in range(SIZE):
-            if child := os.fork():
-                children.append(child)
-                continue
-            try:
-                process(rank, folder, hooked)
-            except BaseException as error:
-                print(rank, hooked, type(error), error, flush=True)
-                os._exit(1)
-            os._exit(0)
-        ended = [os.waitpid(child, 0)[1] for child in children]
+        ended = forked(SIZE, partial(process, folder=folder, hooked=hooked))
         status |= max(ended[:LOST] + ended[LOST + 1 :])
     return status
 

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import sys
-import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.execute.forked import forked
 from tests.execute.torch_backend_cases import all_by_plan
 
 CALLS = 12
@@ -187,19 +187,7 @@ def process(folder: Path, rank: int, size: int, sequences: int, seed: int, how: 
 def main(folder: Path, size: int, *asked: Any) -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # names that PyTorch has changed
-    children = []
-    for rank in range(size):
-        if child := os.fork():
-            children.append(child)
-            continue
-        try:
-            process(folder, rank, size, *asked)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-    return int(any([os.waitpid(child, 0)[1] for child in children]))
+    return int(any(forked(size, lambda rank: process(folder, rank, size, *asked))))
 
 
 if __name__ == "__main__":

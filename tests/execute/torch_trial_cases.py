@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from gradweave.torch import choice, offers, plans
 from gradweave.torch.calls import SizeClass
+from tests.execute.forked import forked
 
 SIZE = 3
 BEFORE = 5
@@ -55,18 +56,7 @@ def process(rank: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> int:
-    children = []
-    for rank in range(SIZE):
-        if child := os.fork():
-            children.append(child)
-            continue
-        try:
-            process(rank, folder)
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
-    for child in children:
-        os.waitpid(child, 0)
+    forked(SIZE, lambda rank: process(rank, folder))  # the last is killed
     return 0
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.execute.forked import forked
 from tests.execute.torch_backend_cases import KEPT, all_by_plan
 
 SIZE = 2
@@ -72,19 +73,7 @@ def process(rank: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> int:
-    children = []
-    for rank in range(SIZE):
-        if child := os.fork():
-            children.append(child)
-            continue
-        status = 1
-        try:
-            process(rank, folder)
-            status = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-    return max([os.waitpid(child, 0)[1] for child in children])
+    return max(forked(SIZE, lambda rank: process(rank, folder)))
 
 
 if __name__ == "__main__":

@@ -65,10 +65,10 @@ class CallClass:
         self.own_s: float | None = None
         """As in `Choice`."""
         self.usual: list[Plan | None] = []
-        """What ran the calls before the network first changed: a plan, or None for the backend.
-        Empty if that still runs them."""
+        """The plan, or None for the backend's own algorithm, that ran the calls before the network
+        first changed; empty if it still runs them."""
         self.since, self.look_after = 0, LOOK_AFTER
-        """Calls since the last decision, and from when on the usual is timed again."""
+        """Calls since the last decision, and the number after which `usual` is timed again."""
 
     @property
     def open(self) -> bool:

@@ -113,7 +113,7 @@ class Choices:
         one.since += 1
         if one.usual and one.since > one.look_after and self._offers.channel is not None:
             one.start([one.usual[0], one.plan], self._offers.channel[1])
-            self._mix()
+            self._report_running()
             self._open = True
 
     def _look_back_soon(self) -> None:
@@ -181,7 +181,7 @@ class Choices:
             elif known > 0:
                 self._go_on(one)
         if any(states):
-            self._mix()
+            self._report_running()
         if self._offers.changes is not None:
             adapting = any(one.open and one.of.change for _, one in self._heavy())
             self._change, recovers = self._offers.changes.counted(others[:-1], adapting=adapting)
@@ -206,7 +206,7 @@ class Choices:
             one.of, one.stage = one.of._replace(change=self._change), Stage.WAITING
             self._want(one)
 
-    def _mix(self) -> None:
+    def _report_running(self) -> None:
         """Reports which plans run, so that rates of messages are compared under the same plans."""
         if self._offers.changes is None:
             return

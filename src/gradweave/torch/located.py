@@ -36,7 +36,7 @@ class Flow(NamedTuple):
 
 
 def routes(schedule: Schedule) -> dict[tuple[int, int], NDArray[np.int64]]:
-    """The links from rank to rank, by the ends; of several routes, the one with the most bytes."""
+    """The links of the route between each two ranks; of the heaviest route if there are several."""
     links, _ = schedule.route_links
     first, rank = first_links(schedule), schedule.topology.rank
     moved = piece_bytes(schedule, 1.0)[schedule.piece]
@@ -44,20 +44,20 @@ def routes(schedule: Schedule) -> dict[tuple[int, int], NDArray[np.int64]]:
     for transfer in range(schedule.num_transfers):
         ends = int(rank[schedule.source[transfer]]), int(rank[schedule.target[transfer]])
         route = tuple(links[first[transfer] : first[transfer + 1]].tolist())
-        routes = load.setdefault(ends, {})
-        routes[route] = routes.get(route, 0.0) + float(moved[transfer])
+        by_route = load.setdefault(ends, {})
+        by_route[route] = by_route.get(route, 0.0) + float(moved[transfer])
     return {
-        ends: np.array(max(routes, key=lambda route: routes[route]), np.int64)
-        for ends, routes in load.items()
+        ends: np.array(max(by_route, key=lambda route: by_route[route]), np.int64)
+        for ends, by_route in load.items()
     }
 
 
 def located(network: Topology, flows: Sequence[Flow]) -> Topology | None:
     """The network with the bandwidths that explain the rates, or None if it is unchanged.
 
-    A message is as fast as the narrowest link of its route; links are changed one after another,
-    each time the one, or the links of the server, that lowers the error most. If messages in one
-    direction cannot tell, both directions of a link are taken for changed.
+    A message is as fast as the narrowest link of its route. Each step changes the link, or all
+    links of the server, that lowers the error most. Without messages in one direction of a link,
+    both directions count as changed.
 
     Args:
         network: the network under which the rates were the references.
@@ -117,9 +117,10 @@ class _Fit:
         return float(np.abs(np.log(ratio / self._ratio)).mean())
 
     def changed(self, factor: NDArray[np.float64]) -> Iterator[tuple[float, NDArray[np.float64]]]:
-        """Further changes, with their errors; the first of equally good ones is to be preferred."""
+        """Possible further changes, with their errors; the first of equally good changes counts."""
         bandwidth = self._network.bandwidth_bytes_per_s
-        off = np.abs(np.log(self._rates(factor) / self._narrowest / self._ratio)) > -np.log(0.88)
+        error = np.abs(np.log(self._rates(factor) / self._narrowest / self._ratio))
+        off = error > -np.log1p(-LEAST_CHANGE)
         for links in self._groups(np.unique(self._links[off[self._flow]])):
             through = np.unique(self._flow[np.isin(self._links, links)])
             through = through[off[through]]

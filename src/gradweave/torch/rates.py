@@ -8,8 +8,8 @@ from gradweave.execute.torch_distributed.sockets import Connection
 
 WINDOW_S = 1.0
 LEAST_BYTES, LEAST_BUSY_S = 1 << 17, 0.01
-"""A window ends after `WINDOW_S` once so many bytes have left in so much time, since fewer may only
-have filled a queue on the way, or if the connection was always busy."""
+"""A window ends after `WINDOW_S` if the connection was always busy, or once at least `LEAST_BYTES`
+have left in at least `LEAST_BUSY_S`: fewer bytes may only have filled a queue on the way."""
 REFERENCES = 5
 """Windows whose median is the reference."""
 MOSTLY = 0.5
@@ -27,7 +27,7 @@ Rates = tuple[float, float | None]
 
 @dataclasses.dataclass
 class _Window:
-    """What has left for one rank since the window began."""
+    """The bytes sent to one rank since the window began."""
 
     begin_s: float
     bytes: int = 0
@@ -43,7 +43,7 @@ class _Window:
         self.busy_s += max(busy_s, 0.0)
 
     def ended(self, now_s: float) -> bool:
-        """Whether enough has left for a rate."""
+        """Whether the window has enough bytes for a rate."""
         if now_s - self.begin_s < WINDOW_S:
             return False
         enough = self.bytes >= LEAST_BYTES and self.busy_s >= LEAST_BUSY_S
@@ -77,12 +77,12 @@ class SentRates:
         """Starts new windows.
 
         Args:
-            key: what runs now; rates are compared under the same key only.
+            key: identifies the running plans; rates are compared under the same key only.
         """
         self._key, self._ends, self._windows, self._ratios = key, {}, {}, {}
 
     def sample(self, now_s: float, ends: Sequence[Connection], owner: Mapping[str, int]) -> None:
-        """Notes what has left so far.
+        """Adds the bytes sent since the last sample.
 
         Args:
             now_s: the time.
@@ -117,24 +117,21 @@ class SentRates:
     def ratios(self) -> dict[int, float]:
         """The last rates of messages to other ranks, in proportion to what they were; by rank."""
         # Only the last window: an earlier one may lie partly before the change.
-        return {
-            rank: ratios[-1]
-            for rank, ratios in list(self._ratios.items())
-            if len(ratios) == LASTING
-        }
+        return {rank: ratios[-1] for rank, ratios in self._lasting().items()}
 
     @property
     def slower(self) -> bool:
         """Whether messages to some rank have been slower than they were for some windows."""
-        return any(max(ratios) < LOW for ratios in self._lasting())
+        return any(max(ratios) < LOW for ratios in self._lasting().values())
 
     @property
     def faster(self) -> bool:
         """Whether messages to some rank have been faster than they were for some windows."""
-        return any(min(ratios) > HIGH for ratios in self._lasting())
+        return any(min(ratios) > HIGH for ratios in self._lasting().values())
 
-    def _lasting(self) -> list[list[float]]:
-        return [ratios for ratios in list(self._ratios.values()) if len(ratios) == LASTING]
+    def _lasting(self) -> dict[int, list[float]]:
+        """The ratios of the last `LASTING` windows, by rank."""
+        return {rank: each for rank, each in self._ratios.items() if len(each) == LASTING}
 
 
 def _ratio(rates: Rates, references: Sequence[Rates]) -> float:
@@ -144,11 +141,12 @@ def _ratio(rates: Rates, references: Sequence[Rates]) -> float:
     acknowledgement, which may be delayed by 40 ms, counts as busy. Rates of delivery leave that
     out, but single samples may be far too high.
     """
-    slow = rates[0] / statistics.median(each[0] for each in references)
+    by_busy_time = rates[0] / statistics.median(each[0] for each in references)
     delivered = [each[1] for each in references if each[1] is not None]
     if rates[1] is None or not delivered:
-        return slow
-    fast = rates[1] / statistics.median(delivered)
-    if (slow < 1) != (fast < 1):
+        return by_busy_time
+    by_delivery = rates[1] / statistics.median(delivered)
+    if (by_busy_time < 1) != (by_delivery < 1):
         return 1.0
-    return max(slow, fast) if slow < 1 else min(slow, fast)
+    nearer_to_1 = max if by_busy_time < 1 else min
+    return nearer_to_1(by_busy_time, by_delivery)
