@@ -30,6 +30,7 @@ from gradweave.aggregate.spec import (
     parse,
 )
 from gradweave.aggregate.validity import advised_consensus, check_validity
+from gradweave.common import lazy
 from gradweave.errors import OptionError
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.own import own_schedule
@@ -42,6 +43,7 @@ from gradweave.simulator.runtime import Runtime, runtime_of
 from gradweave.simulator.traffic import traffic
 from gradweave.topology.spec import TopologyLike, as_topology
 from gradweave.topology.topology import Topology
+from gradweave.topology.units import as_size
 
 CANDIDATES = (
     "mean",
@@ -101,7 +103,7 @@ class Advice:
     """Forecasts of several aggregations on a network."""
 
     topology: Topology
-    parameters: int
+    gradient_bytes: int
     compute_s: float
     runtime: str
     forecasts: tuple[Forecast, ...]
@@ -109,7 +111,7 @@ class Advice:
 
     @property
     def advised(self) -> Forecast:
-        """The one whose updates reach all workers soonest, of those with quick steps.
+        """Of the aggregations with quick steps, the one whose updates reach all workers soonest.
 
         A step is quick if it takes at most `SLOWER` times as long as the quickest one. Aggregations
         in doubt are advised only if all are.
@@ -121,7 +123,7 @@ class Advice:
 
     @property
     def conditions(self) -> str:
-        """When the predictions hold."""
+        """What the predictions assume, as the end of a sentence."""
         return (
             f"if every worker computes for the same time, links carry nothing else, messages cost "
             f"what the profile {self.runtime} says, and an exchange begins when a step has ended"
@@ -130,7 +132,7 @@ class Advice:
 
 def advise(
     topology: TopologyLike,
-    parameters: int,
+    gradient_bytes: float | str,
     compute_s: float,
     *,
     runtime: Runtime | str | Path = "gloo",
@@ -147,7 +149,7 @@ def advise(
 
     Args:
         topology: the network, whose servers are the workers.
-        parameters: number of parameters of the model, sent as float32.
+        gradient_bytes: size of all gradients, which are float32, such as ``"100MB"``.
         compute_s: seconds that a worker computes in each step.
         runtime: what sends the messages: a profile, its name or file.
         candidates: aggregations as for `aggregator`; networks of gossip may be left out, and
@@ -160,20 +162,21 @@ def advise(
         SpecError: a candidate cannot be parsed.
         OptionError: a value is out of its range, or a candidate is for another number of workers.
 
-    >>> advice = advise("ring:8", 10**6, 0.1, candidates=["mean", "d_psgd", "parameter_server"])
+    >>> advice = advise("ring:8", "4MB", 0.1, candidates=["mean", "d_psgd", "parameter_server"])
     >>> [one.aggregation for one in advice.forecasts]
     ['d_psgd', 'mean', 'parameter_server']
     """
     network = as_topology(topology)
-    if parameters < 1:
-        raise OptionError(f"parameters: expected at least 1, got {parameters}")
+    size = int(as_size(gradient_bytes))
+    if size < ELEMENT_BYTES:
+        raise OptionError(f"gradient_bytes: expected at least {ELEMENT_BYTES}, got {size}")
     if not 0 <= compute_s < math.inf:
         raise OptionError(f"compute_s: expected a finite time of at least 0, got {compute_s}")
     if network.num_servers < 2:
         raise OptionError(f"{network.name}: expected at least 2 servers, got {network.num_servers}")
     if not candidates:
         raise OptionError("candidates: expected at least one, got none")
-    model = _Model(network, parameters, compute_s, runtime_of(runtime), seed, time_limit)
+    model = _Model(network, size // ELEMENT_BYTES, compute_s, runtime_of(runtime), seed, time_limit)
     found = []
     for candidate in candidates:
         progress(candidate)
@@ -183,7 +186,7 @@ def advise(
         dataclasses.replace(one, on_front=not any(_better(other, one) for other in found))
         for one in found
     )
-    return Advice(network, parameters, compute_s, model.runtime.name, marked)
+    return Advice(network, size, compute_s, model.runtime.name, marked)
 
 
 def _better(one: Forecast, other: Forecast) -> bool:
@@ -373,6 +376,7 @@ class _Model:
         if compressor is None or isinstance(compressor, Uncompressed):
             return elements * ELEMENT_BYTES
         # Imported here, since it imports JAX, which only knows how long the arrays are.
+        lazy.require(f"a forecast for messages of {compressor.name}", "jax", extra="train")
         import jax
 
         from gradweave.aggregate.messages import message_bytes
@@ -390,7 +394,7 @@ def reached_after(mixing: MixingMatrix, most: int = 100_000) -> float:
         The number of steps, or infinity if `most` are too few.
 
     >>> reached_after(MixingMatrix.complete(8)), reached_after(MixingMatrix.ring(8))
-    (1.0, 7.0)
+    (1.0, 8.0)
     """
     apart = left = np.eye(mixing.workers) - 1 / mixing.workers
     for step in range(1, most + 1):
