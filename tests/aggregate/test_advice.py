@@ -141,7 +141,6 @@ def test_disagreement_falls_to_a_tenth():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((gw.Topology("one", [True], [], []), SIZE, 0.1), OptionError, "at least 2 servers"),
         ((RING, 3, 0.1), OptionError, "gradient_bytes: expected at least 4, got 3"),
         ((RING, SIZE, -1.0), OptionError, "compute_s"),
         ((RING, SIZE, math.nan), OptionError, "compute_s"),

@@ -172,8 +172,6 @@ def advise(
         raise OptionError(f"gradient_bytes: expected at least {ELEMENT_BYTES}, got {size}")
     if not 0 <= compute_s < math.inf:
         raise OptionError(f"compute_s: expected a finite time of at least 0, got {compute_s}")
-    if network.num_servers < 2:
-        raise OptionError(f"{network.name}: expected at least 2 servers, got {network.num_servers}")
     if not candidates:
         raise OptionError("candidates: expected at least one, got none")
     model = _Model(network, size // ELEMENT_BYTES, compute_s, runtime_of(runtime), seed, time_limit)
