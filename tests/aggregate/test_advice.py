@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 import gradweave as gw
-from gradweave.aggregate.advice import CANDIDATES, SLOWER, Forecast, advise, reached_after
+from gradweave.aggregate.advice import (
+    CANDIDATES,
+    PACKED_S,
+    SLOWER,
+    UNPACKED_S,
+    Forecast,
+    advise,
+    reached_after,
+)
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.errors import OptionError, SpecError
 
@@ -53,6 +61,8 @@ def test_packed_messages_have_their_real_size():
     one = forecast("choco_sgd:bits=4")
     elements, blocks = SIZE // 4, math.ceil(SIZE / 4 / 128)
     assert one.step_bytes == 2 * (elements * 4 // 8 + 4 * blocks)
+    on_links_s = one.step_bytes / 2 / RATE
+    assert one.exchange_s == pytest.approx(on_links_s + elements * (PACKED_S + 3 * UNPACKED_S))
     # A smaller share of the neighbours' average takes longer than the whole.
     assert one.reached_after > forecast("d_psgd").reached_after
 
