@@ -5,8 +5,8 @@ messages. `gossip` mixes parameters with those of neighbours by a rule: `d_psgd`
 `ecd_psgd` and `choco_sgd` are its forms, the last three with compression. With `local_updates`, as
 `diloco`, `streaming_diloco` and `noloco`, workers train separately for many steps between
 exchanges. All are `optax.GradientTransformation`s for use inside `jax.shard_map`, and need the
-extra ``train``. The asynchronous parameter server, `asynchronous`, is a separate engine, on Ray
-(extra ``ray``).
+extra ``train``. `advise` predicts what they cost on a network. The asynchronous parameter server,
+`asynchronous`, is a separate engine, on Ray (extra ``ray``).
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous
+    from gradweave.aggregate.advice import advise
     from gradweave.aggregate.aggregation import aggregator, resolve
     from gradweave.aggregate.chosen_matchings import exchange_seconds, fast_matchings
     from gradweave.aggregate.compressors import (
@@ -72,6 +73,7 @@ __all__ = [
     "Uncompressed",
     "ValidityWarning",
     "absent_workers",
+    "advise",
     "aggregator",
     "asynchronous",
     "best_contraction",
