@@ -112,12 +112,13 @@ class _Program(Master):
         return self._plan(self._bound)
 
     def _is_near(self, steps: int) -> bool:
+        # Not after the first solution, which has only the initial carriers: its duals prove little.
         if steps % TUNING.steps_a_bound == 1:
             proved = self._proved()
             if proved.seconds_of_parts > self._bound.seconds_of_parts or len(self._times) > 1:
                 self._bound = max(self._bound, proved, key=_of_parts)
                 self._best_duals = self._prices()
-        if len(self._times) > 1:
+        if len(self._times) > 1:  # the bound is on the last stage's time, not on the weighted sum
             return False
         seconds = self._lengths[-1] * self._whole_s
         return seconds <= self._bound.seconds_of_parts * (1 + TUNING.tolerance)
@@ -162,10 +163,10 @@ class _Program(Master):
             return False
         links = np.concatenate([np.array(route) for route in carrier.routes])
         factors = np.concatenate([self._paths.factors(route) for route in carrier.routes])
-        since, links_of = int(self._stages.of_job[self._demand.job[block]]), len(self._bandwidth)
+        since, num_links = int(self._stages.of_job[self._demand.job[block]]), len(self._bandwidth)
         if not self._add(
             block,
-            since * links_of + links,
+            since * num_links + links,
             factors,
             self._latency(carrier),
             windows=len(self._times) - since,
