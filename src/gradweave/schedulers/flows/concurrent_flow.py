@@ -238,6 +238,7 @@ class _Search:
     def judge(self) -> float:
         """The gap, updating the bound at current prices; if passes are many, not after each."""
         if self.passes >= self.judged:
+            # A bound costs about as much as a pass: paths from every source.
             self.judged = self.passes + 1 + self.passes // 8
             prices = self._prices(float(self.load.max()))
             proven = self._proven(prices)

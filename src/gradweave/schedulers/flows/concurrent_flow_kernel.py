@@ -108,7 +108,7 @@ def no_work(graph: OrbitGraph) -> Work:
         np.empty(links),
         np.empty(nodes),
         np.empty(nodes, np.int64),
-        no_events.py_func(links + 1),
+        no_events.py_func(links + 1),  # a search relaxes each link at most once
         np.zeros(len(graph.unit), np.int64),
         np.zeros(len(graph.unit), np.bool_),
         np.empty(2 * nodes, np.int64),
