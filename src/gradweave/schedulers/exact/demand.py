@@ -62,8 +62,8 @@ class ExactDemand(DemandStrategy):
     several transfers share a link in one round, as capacities above 1 allow, are excluded, and may
     be faster.
 
-    Times are counted in ticks, about a millionth of the duration of all transfers in sequence,
-    rounded down.
+    Times are counted in ticks and rounded down. A tick is at most a ten-millionth of the duration
+    of all transfers in sequence, or longer if it divides all times.
     """
 
     name: ClassVar[str] = "exact"
