@@ -175,6 +175,7 @@ def longest_valid(arcs: Arcs, delay: NDArray[np.int64], slots: int) -> Fraction 
     late = np.flatnonzero(delay)
     if not len(late):
         return None
+    # Floats find the few arcs that may decide, fractions the exact minimum among them.
     least = (arcs.delay_s[late] / delay[late]).argsort()[:8]
     return min(Fraction(float(arcs.delay_s[a])) * slots / int(delay[a]) for a in late[least])
 
