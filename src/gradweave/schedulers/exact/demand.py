@@ -206,6 +206,8 @@ def _carrier(
         _parents(moved.copies, place, towards=False),
         np.isin(servers, demand.destinations[block]),
     )
+    # Both trees may have a hop between the same two servers. So each tree is asked for its hops by
+    # itself, and their starts are noted in the order of the whole carrier.
     sent: list[Sent] = []
     root = servers == moved.root
     for part, hops in (

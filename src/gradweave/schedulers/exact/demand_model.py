@@ -116,6 +116,7 @@ class DemandModel:
         self._coarsen()
         self.model: Any = cp_model.CpModel()
         self.horizon = self._longest() + 1
+        # Strictly below the limit, in whole ticks.
         if most_s / self.tick_s < self.horizon:
             self.horizon = max(0, math.ceil(most_s / self.tick_s * (1 - 1e-9)) - 1)
         least = min(int(least_s / self.tick_s), self.horizon + 1)
@@ -125,6 +126,7 @@ class DemandModel:
         self.pieces_of = [
             [_Piece(self, block) for _ in range(pieces)] for block in range(len(demand))
         ]
+        # A block's pieces are interchangeable: one of their orders is enough.
         for alike in self.pieces_of:
             for one, other in itertools.pairwise(alike):
                 self.model.add(one.order <= other.order)

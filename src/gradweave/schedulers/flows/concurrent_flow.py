@@ -158,6 +158,7 @@ class _Search:
         self.capacity = np.zeros(len(self.size))
         self.capacity[self.orbit] = messages.capacity(unit)
         self.left_out = _left_out(messages, unit)
+        # The bound of equal lengths becomes the unit of load; it is found in any unit first.
         self.graph = self._graph(1.0)
         self.work: Work = no_work(self.graph)
         ones = np.ones(len(self.size))

@@ -164,6 +164,7 @@ def _improve(
         cheapest_paths(graph, sources.root[s], work)
         for k in range(sources.first[s], sources.first[s + 1]):
             begin = new.length[0]
+            # Space for all paths that are still to be copied, and for a new one.
             rest = old.first[old.length[0]] - old.first[known]
             if new.first[begin] + rest + longest > len(new.links):
                 return False
@@ -242,6 +243,8 @@ def _receiver(
         if cost < least:
             best, least = path, cost
     count = new.length[0]
+    # The new path is charged at current prices: since it was found, other messages of this source
+    # have moved.
     at, cost, node = new.first[count], 0.0, sources.target[k]
     while node != sources.root[s]:
         link = work.last[node]
@@ -283,16 +286,16 @@ def _shift(
 ) -> None:
     """Moves flow from one path to another until both cost the same (a Newton step)."""
     listed = _differences(graph, path, best, new, work)
-    dearer, curvature = 0.0, 0.0
+    saved, curvature = 0.0, 0.0
     for i in range(listed):
         orbit = work.listed[i]
         slope = work.net[orbit] * graph.unit[orbit]
-        dearer += slope * prices.price[orbit]
+        saved += slope * prices.price[orbit]
         curvature += slope * slope * prices.price[orbit]
     moved, flow = 0.0, new.flow[path]
-    if dearer > 0.0:
+    if saved > 0.0:
         curvature *= prices.setting[0] * weight
-        moved = flow if flow * curvature <= dearer else dearer / curvature
+        moved = flow if flow * curvature <= saved else saved / curvature
         if moved > flow - LEAST_MOVED * amount:
             moved = flow
     for i in range(listed):

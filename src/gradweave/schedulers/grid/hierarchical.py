@@ -284,6 +284,7 @@ class _Search:
         assert best is not None
         topology, trees, wires = self._topology, best.trees, self._wires
         servers, part, start = topology.num_servers, best.part, best.start
+        # Without the transfers of roots, over no link, whose start is infinite.
         order = np.argsort(start, kind="stable")[: int(np.isfinite(start).sum())]
         row, server = np.divmod(order, servers)
         piece, stage = np.divmod(row, len(self._stages))

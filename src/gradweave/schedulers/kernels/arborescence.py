@@ -225,12 +225,12 @@ def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> Non
         for v in range(servers):
             if v == root or depth[v] <= 1:
                 continue
-            near, dearest = parent[v], cost[parent[v], v] + tolerance
+            near, most = parent[v], cost[parent[v], v] + tolerance
             for u in range(servers):
                 # A server less deep than v's parent is not below v. That holds for depths of the
                 # pass's start, too old for servers that have moved since: every parent, former or
                 # new, is less deep by these, so that no cycle can close.
-                if depth[u] < depth[near] and cost[u, v] <= dearest:
+                if depth[u] < depth[near] and cost[u, v] <= most:
                     near = u
             if near != parent[v]:
                 parent[v] = near

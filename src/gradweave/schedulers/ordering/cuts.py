@@ -236,6 +236,7 @@ def schedule_of(
     topology, hops = transfers.topology, transfers.trees.hop
     of_piece = np.zeros(len(cut.part), np.int64) if block is None else block[cut.part]
     by_block = np.argsort(of_piece, kind="stable")
+    # A schedule's pieces are numbered block by block.
     name = np.argsort(by_block)
     begun = np.flatnonzero(np.isfinite(start))
     order = begun[np.argsort(start[begun], kind="stable")]
@@ -244,6 +245,7 @@ def schedule_of(
     adds = None
     if demand is not None:
         target = topology.servers[transfers.target[hop]]
+        # A server that does not contribute can only add to a copy, which must have arrived before.
         adds = (op == REDUCE) & ~demand.contributors.has(of_piece[place], target)
     return lower(
         topology,

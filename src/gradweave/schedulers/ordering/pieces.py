@@ -69,6 +69,7 @@ class Pieces:
         def seconds_of(number: int, _: float) -> float | None:
             nonlocal best, at, took
             begun = clock.now()
+            # The next number has twice the transfers of the last, and takes about twice as long.
             if 2 * took > stop.seconds_left and self._transfers(number) > most:
                 return None
             found = self._fastest_of(2.0**-number, best)

@@ -77,6 +77,8 @@ class _Program(Master):
         self._topology, self._demand, self._first = topology, demand, first
         self._paths = PathCosts(topology, residual=residual)
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        # Bytes count relative to the demand's total, bandwidths to the largest; so a unit of time
+        # is that of all bytes over the fastest link.
         self._bytes = demand.bytes / demand.total_bytes
         self._whole_s = demand.total_bytes / float(bandwidth.max())
         self._late = (topology.latency_s + topology.overhead_s) / self._whole_s
@@ -146,7 +148,7 @@ class _Program(Master):
                 links = np.concatenate([np.array(route) for route in carrier.routes])
                 np.add.at(taken, links, self._bytes[block])
             load = taken / self._bandwidth
-            prices = prices * np.exp(TUNING.dearer * load / load.max())
+            prices = prices * np.exp(TUNING.log_price_rise * load / load.max())
         return added > 0
 
     def _cheapest(self, prices: NDArray[np.float64]) -> Iterator[tuple[int, Carrier]]:

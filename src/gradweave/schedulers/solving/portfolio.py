@@ -267,6 +267,7 @@ class Apart(DemandStrategy):
         alone = [demand.of_job(job) for job in range(jobs)]
         among = [alone_on_group(topology, one) for one in alone]
         left = len({key for key, _ in among})
+        # Jobs that differ in their nodes only are planned once, and the plan is moved.
         first: dict[bytes, int] = {}
         found: list[Schedule] = []
         for job, (key, nodes) in enumerate(among):

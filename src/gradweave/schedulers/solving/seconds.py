@@ -375,6 +375,8 @@ class Seconds(Goal):
         options |= {"improved": True} if best.improved else {}
         options |= self._request()
         compare = traits.rounds_compare and not best.improved
+        # An improved schedule chooses its pieces itself, like `Packed`: bounds that count pieces do
+        # not hold for it.
         bound = bound_for(
             self.topology,
             self.collective,
