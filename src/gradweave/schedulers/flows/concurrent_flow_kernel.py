@@ -198,6 +198,7 @@ def cheapest_paths(graph: OrbitGraph, root: int, work: Work) -> None:
     while events.length[0]:
         least = events.when[0]
         node = pop_event(events, True)
+        # Outdated: a shorter path to this node was found after the entry was pushed.
         if least > distance[node]:
             continue
         for link in range(graph.first_link[node], graph.first_link[node + 1]):

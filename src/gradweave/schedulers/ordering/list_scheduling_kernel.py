@@ -224,6 +224,7 @@ def _first_fitting(state: Any, wires: Wires, over: int) -> tuple[int, int]:
     word = state.low[over]
     if not _may_fit(state, over):
         return found, tried
+    # The bits of this word's waiting transfers that were not tried yet.
     untried = state.waiting[word]
     while found < 0 and passed < MOST_PASSED and tried - passed < MOST_MOVED:
         while not untried and word < end:

@@ -43,6 +43,8 @@ from gradweave.topology.symmetry import has_family_symmetry
 from gradweave.topology.topology import Topology
 
 DEFAULT: tuple[Scheduler, ...] = (
+    # Before the others, because a few restarts cost little, and nothing else is tried if they meet
+    # the bound.
     Grown(restarts=4),
     Symmetric(),
     Ring(forwarding=False),
@@ -57,6 +59,8 @@ DEFAULT: tuple[Scheduler, ...] = (
     Learned(repair=False),
 )
 """The strategies that `solve` tries by default for the objective rounds; `in_order` sorts them."""
+# With half a second of drawn plans, schedules for 24 networks with unequal links were 6.0 % above
+# the bound after 2 s; without, 8.1 %.
 DRAWN_PLANS = Planned(effort=0.5)
 FOR_SECONDS: tuple[Scheduler, ...] = (
     Hierarchical(),  # on networks of groups: usually ends near the bound, so the rest is skipped
@@ -81,6 +85,8 @@ FOR_SECONDS: tuple[Scheduler, ...] = (
 
 Each leaves bitwise identical sums at all servers; otherwise replicas of a model would diverge.
 """
+# `Binomial`, `HalvingDoubling` and `Merged` are not among them: in 378 recorded searches the
+# first two never won, and `Merged` only where `Grown` was as fast.
 TEXTBOOK = (Direct(), Chain(), BinomialTree(), DoubleBinaryTree())
 """The runtimes' algorithms for jobs, simple ones first."""
 
