@@ -28,7 +28,7 @@ from pictures import Picture, figure_with
 from processes import printed_json
 from record import record, recorded
 
-from gradweave.marl.trained import begun
+from gradweave.marl.folder import begun
 from gradweave.report.curves import read_curve
 
 NAME = "marl_games"

@@ -22,7 +22,7 @@ from gradweave.errors import NotFiniteError, OptionError
 from gradweave.training.pace import duration
 
 if TYPE_CHECKING:
-    from gradweave.marl.trained import Trained
+    from gradweave.marl.results import Trained
 
 
 @command(examples=["--env MPE_simple_spread_v3 --algorithm ippo --output run"])
@@ -164,9 +164,8 @@ def train(
 
         check_installed()
     begun = time.monotonic()
-    from gradweave.marl.request import Request, read_request, read_sweep
-    from gradweave.marl.session import session, train_several
-    from gradweave.marl.session import train as train_in
+    from gradweave.marl.request import Request, read_request, read_sweep, session
+    from gradweave.marl.request import train as train_in
 
     sweep = read_sweep(sweeps)
 
@@ -187,16 +186,15 @@ def train(
     ):
         if not group.first:
             progress.hide()
+        several = train_in(
+            *(request, output, group),
+            sweep=sweep or None,
+            progress=progress,
+            checkpoint_minutes=checkpoint_minutes,
+            note=note,
+            wandb=wandb,
+        )
         if sweep:
-            several = train_several(
-                request,
-                sweep,
-                output,
-                progress=progress,
-                checkpoint_minutes=checkpoint_minutes,
-                note=note,
-                wandb=wandb,
-            )
             from gradweave.marl import results
 
             found = results.of_sweep(several, output, episodes, progress)
@@ -208,13 +206,7 @@ def train(
                 print_lines(*_lines_of_sweep(found))
             _check_finite(several)
             return
-        trained = train_in(
-            *(request, output, group),
-            progress=progress,
-            checkpoint_minutes=checkpoint_minutes,
-            note=note,
-            wandb=wandb,
-        )
+        (trained,) = several.values()
         group.leave()
         if not group.first:
             return
