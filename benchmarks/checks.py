@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from commands import unfit
-from pictures import stale
-from record import RESULTS, rows
+from benchmarks.commands import unfit
+from benchmarks.pictures import stale
+from benchmarks.record import RESULTS, rows
 
 OF_A_SOURCE = ("commit", "date", "hardware", "versions", "command")
 

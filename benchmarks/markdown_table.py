@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from record import ABOUT
+from benchmarks.record import ABOUT
 
 NETWORKS = {
     "B3": "BCube(3,1)", "B4": "BCube(4,1)", "B5": "BCube(5,1)",

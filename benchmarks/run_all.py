@@ -15,7 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from command_line import PARSE_ONLY
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.command_line import PARSE_ONLY
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "experiments"))
-
-import checks
-import commands
-import markdown_table
-import pictures
-import record
-import run_all
-import same_schedules
-import table_templates
-import unfinished
-
+from benchmarks import (
+    checks,
+    commands,
+    markdown_table,
+    pictures,
+    record,
+    run_all,
+    table_templates,
+    unfinished,
+)
 from benchmarks.claims import query
+from benchmarks.experiments import same_schedules
 from gradweave.schedulers.spec import DEMAND_STRATEGIES, STRATEGIES
 
 
@@ -208,7 +206,7 @@ def test_tables_as_data(results: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 SCRIPT = """
-from command_line import parser_of
+from benchmarks.command_line import parser_of
 def main():
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--kills", type=int, default=5)

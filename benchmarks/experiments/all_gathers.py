@@ -10,19 +10,14 @@ two-core machine.
 
 import collections
 import math
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record, show
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record, show
+from benchmarks.solutions import figures, solved
 
 SEED = 0
 MAX_SERVERS = 256

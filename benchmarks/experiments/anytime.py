@@ -14,20 +14,16 @@ import json
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from named_networks import NAMED
-from processes import printed_json
-from record import printed, record, show
-from solutions import figures, solved
-from unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.named_networks import NAMED
+from benchmarks.processes import printed_json
+from benchmarks.record import printed, record, show
+from benchmarks.solutions import figures, solved
+from benchmarks.unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
+from benchmarks.unfinished import Unfinished
 from gradweave.common import clock
 
 NAME = "anytime"

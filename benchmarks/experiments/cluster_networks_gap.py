@@ -9,18 +9,13 @@ graphs.
 time.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from cluster_networks import KINDS, cluster_network, named_networks
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved, spread
-
 import gradweave as gw
+from benchmarks.cluster_networks import KINDS, cluster_network, named_networks
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved, spread
 
 COUNT = 200
 SEED = 0

@@ -18,23 +18,19 @@ from ``smallest``, by the bootstrap over networks.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import mean_between
 from numpy.typing import NDArray
-from record import record, show
-from unequal_networks import unequal_network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import mean_between
+from benchmarks.record import record, show
+from benchmarks.unequal_networks import unequal_network
+from benchmarks.unfinished import Unfinished
 from gradweave.common.stop import Stop
 from gradweave.schedulers.improving.improve import Steps, improved
 from gradweave.simulator import seconds
@@ -82,7 +78,7 @@ class Rule:
 
 
 def networks() -> list[gw.Topology]:
-    from improvement import direct
+    from benchmarks.experiments.improvement import direct
 
     made = [direct(spec, FIRST + place) for place, spec in enumerate(DIRECT)]
     return made + [unequal_network(FIRST + place)[1] for place in range(6)]

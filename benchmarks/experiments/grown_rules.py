@@ -3,17 +3,13 @@
 python benchmarks/experiments/grown_rules.py
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave.report import TABLE_2
 from gradweave.schedulers.trees.growing_kernel import GrowingRule, grow
 from gradweave.schedulers.trees.grown import GrowthSlots, hops_for

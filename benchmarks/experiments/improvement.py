@@ -12,21 +12,17 @@ largest bound that any variant proved for the schedule that it found.
 import contextlib
 import dataclasses
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from unequal_networks import unequal_network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.unequal_networks import unequal_network
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers.improving.improve import Steps
 from gradweave.schedulers.solving.strategy_search import Search
 

@@ -25,23 +25,20 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import parser_of
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from processes import printed_json
-from record import record
-from timing import timed
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.processes import printed_json
+from benchmarks.record import record
+from benchmarks.timing import timed
 from gradweave import jax as jax_mesh
 from gradweave.execute import play
 from gradweave.execute.jax_mesh.permutations import steps

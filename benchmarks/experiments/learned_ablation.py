@@ -17,25 +17,22 @@ seeds. Weights are kept in build/learned_ablation while the experiment is under 
 import dataclasses
 import functools
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from evolution import EvolutionStrategy, Numbers
-from intervals import RESAMPLES, middle
-from learned_decoding import RULES, best_in, rule_player, silent
-from random_networks import unseen_network
-from record import record, show
-from timing import timed
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.evolution import EvolutionStrategy, Numbers
+from benchmarks.experiments.learned_decoding import RULES, best_in, rule_player, silent
+from benchmarks.intervals import RESAMPLES, middle
+from benchmarks.random_networks import unseen_network
+from benchmarks.record import record, show
+from benchmarks.timing import timed
+from benchmarks.unfinished import Unfinished
 from gradweave.environment.instance import Instance
 from gradweave.learning.config import Config, read_config
 from gradweave.learning.episodes.compiled_instance import CompiledInstance

@@ -7,21 +7,17 @@ was trained or tuned: one all-gather by best actions, with repair and without, m
 that break ties. Seconds are of a processor, after compilation.
 """
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from cluster_networks import cluster_network
-from command_line import parser_of
-from intervals import RESAMPLES, middle
-from record import printed, record
-from timing import timed
 
+from benchmarks.cluster_networks import cluster_network
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import RESAMPLES, middle
+from benchmarks.record import printed, record
+from benchmarks.timing import timed
 from gradweave.environment.instance import Instance
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
 from gradweave.learning.episodes.episode import play

@@ -7,16 +7,11 @@ did not backtrack; by these and by the rule, at several temperatures, and with b
 """
 
 import collections
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from random_networks import well_connected_network
-from record import record
-
+from benchmarks.command_line import parser_of
+from benchmarks.random_networks import well_connected_network
+from benchmarks.record import record
 from gradweave.environment.instance import Instance
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
 from gradweave.learning.episodes.episode import play

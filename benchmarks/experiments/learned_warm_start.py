@@ -6,17 +6,12 @@ On the twenty well-connected random networks: one all-gather each by the portfol
 `learned`, with it at its place, and with its best actions first. After compilation.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from random_networks import well_connected_network
-from record import printed, record
-from solutions import figures, solved
-
+from benchmarks.command_line import parser_of
+from benchmarks.random_networks import well_connected_network
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved
 from gradweave.schedulers import Learned, Scheduler
 from gradweave.schedulers.solving.portfolio import DEFAULT
 

@@ -9,16 +9,11 @@ Trained as `benchmarks/wider_exercises.toml` says, on one device; then decoded o
 learned_decoding.py, in the same way.
 """
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import learned_decoding
-import shipped_training
-from command_line import parser_of
-from record import record
-
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import learned_decoding, shipped_training
+from benchmarks.record import record
 from gradweave.learning.config import read_config
 from gradweave.learning.policies.policy import read_weights
 from gradweave.learning.training import WEIGHTS

@@ -8,20 +8,17 @@ Each variant trains two seeds in parallel, with the same networks, episodes and 
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave.environment import Rewards
 from gradweave.learning.config import Config, Exercise, Group
 from gradweave.learning.paper import SETTINGS

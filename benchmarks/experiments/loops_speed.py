@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from same_schedules import SEED, digest, networks
-from training_speed import HERE, checkout
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.same_schedules import SEED, digest, networks
+from benchmarks.experiments.training_speed import HERE, checkout
+from benchmarks.record import record, show
 
 BEFORE = "5f57ecf"
 """The last one whose inner loops counted references."""

@@ -6,18 +6,13 @@ The portfolio with five seeds; on Jellyfish each seed is another graph. The stag
 the paper counts. After compilation.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved
 from gradweave.report import TABLE_2
 from gradweave.report.comparison import Case
 

@@ -10,19 +10,14 @@ both bounds, which hold for both plans.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import anytime
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import anytime
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.errors import GradweaveError
 from gradweave.schedulers import Packed
 from gradweave.schedulers.packing.joint import Joint

@@ -10,21 +10,17 @@ graph; elsewhere it is another draw of what is random. The paper does not say ho
 figures count: beside the settled reading stands one stage for all.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from learned_decoding import uniform_policy
-from record import printed, record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.learned_decoding import uniform_policy
+from benchmarks.record import printed, record
 from gradweave.bounds import fixed_trees
 from gradweave.environment.even_trees import Choices, choices_of, even_trees, trees_of
 from gradweave.environment.instance import Instance

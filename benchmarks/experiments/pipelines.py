@@ -12,17 +12,12 @@ Event model, defaults of the families; time limits are of processor time, after 
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import load, record, show
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import load, record, show
 from gradweave.schedulers import ExactDemand
 from gradweave.schedules import Job, collective, demand_of
 

@@ -11,22 +11,18 @@ only past servers of other groups has no such plan: these would have to relay.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from timing import timed
-from unequal_networks import unequal_network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import unequal_network
+from benchmarks.unfinished import Unfinished
 from gradweave.errors import OptionError
 from gradweave.placement import Placement, Stage, Workload, group_schedules, step_time
 from gradweave.placement.timeline.groups import GroupSchedule

@@ -8,21 +8,17 @@ as well. Time limits are processor time, compilation left out.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import mean_between
-from record import record, show
-from unequal_networks import COUNT, unequal_network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import mean_between
+from benchmarks.record import record, show
+from benchmarks.unequal_networks import COUNT, unequal_network
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers import Planned
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS

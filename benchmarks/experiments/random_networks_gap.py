@@ -10,23 +10,19 @@ proved.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from random_networks import random_network, well_connected_network
-from record import printed, record
-from solutions import figures, solved
-from timing import timed
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.random_networks import random_network, well_connected_network
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved
+from benchmarks.timing import timed
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, to_spec
 

@@ -13,20 +13,16 @@ simulator plays again; ``proved_N_us`` is the bound that the program proves for 
 those of the model with events.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from improvement import direct
-from record import record, show
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.improvement import direct
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers.carriers import Carrier
 from gradweave.schedulers.ordering.cuts import Cut, integer_shares, schedule_of
 from gradweave.schedulers.ordering.transfers import CarrierTransfers

@@ -9,16 +9,11 @@ as few transfers in a row as can be, or one more, are tried too.
 """
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
 from gradweave.schedulers.solving import seconds as search
 
 NETWORKS = ("dgx1v", "jellyfish:reference=J20")

@@ -10,20 +10,15 @@ Limits are processor time of one process.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from solutions import figures, solved
-from unequal_networks import unequal_network, wide_areas
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.solutions import figures, solved
+from benchmarks.unequal_networks import unequal_network, wide_areas
+from benchmarks.unfinished import Unfinished
 
 NAME = "time_expanded"
 LIMIT_S, UNEQUAL_LIMIT_S = 2.0, 20.0

@@ -19,10 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
 
 HERE = Path(__file__).parents[2]
 SHIPPED, WIDER = Path("src/gradweave/learning/shipped.toml"), "benchmarks/wider_exercises.toml"

@@ -9,19 +9,15 @@ compilation. Seconds of the search are processor time.
 """
 
 import statistics
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved
 from gradweave.topology import Link, Topology
 
 GIB = 2.0**30

@@ -14,19 +14,15 @@ import argparse
 import json
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from processes import printed_json
-from record import printed, record, show
-from solutions import figures, solved, spread
-from unequal_networks import COUNT, GBIT, by_kind, network, unequal_network
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.processes import printed_json
+from benchmarks.record import printed, record, show
+from benchmarks.solutions import figures, solved, spread
+from benchmarks.unequal_networks import COUNT, GBIT, by_kind, network, unequal_network
+from benchmarks.unfinished import Unfinished
 
 SEED = 0
 SIZES = (256e6, 4e9)

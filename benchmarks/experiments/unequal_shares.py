@@ -10,19 +10,15 @@ can take. One core; seconds of the search are processor time, after compilation.
 
 import dataclasses
 import statistics
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved
 from gradweave.schedulers import Packed
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 from gradweave.topology import Topology
