@@ -19,7 +19,7 @@ def problems() -> Iterator[str]:
             yield f"{path.name}: {problem}"
         command = result.get("command")
         why = unfit(command) if command else "no command"
-        if why:
+        if why and "frozen" not in result:
             yield f"{path.name}: {command!r} does not measure again: {why}"
     for path in sorted(RESULTS.glob("*.png")):
         if why := stale(path):

@@ -59,7 +59,7 @@ def direct(spec: str, seed: int) -> gw.Topology:
 def without(variant: str) -> contextlib.ExitStack:
     """Leaves out what is not in the variant."""
     left_out = contextlib.ExitStack()
-    # fewer_pieces.py measures this step.
+    # results/fewer_pieces.json is about this step.
     left_out.enter_context(mock.patch.object(Steps, "with_fewer_pieces", lambda _, state: state))
     if variant == "none":
         left_out.enter_context(mock.patch.object(Search, "improve", lambda *_: None))
