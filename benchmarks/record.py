@@ -4,8 +4,8 @@ A result is a JSON file. Where its figures come from stands at its head, in `sou
 commit, the date, the hardware, the versions and the command. Each row, which is an object in a
 list, names its source by its place there; everything else is of the last one, `source`, except
 parts that `kept` names. `frozen` is the last commit with the script of a settled ablation, which
-was removed after it (CONTRIBUTING.md). Experiments need not care: `record` adds what is missing, and rows that are
-read by `recorded` keep the source that they had.
+was removed after it (CONTRIBUTING.md). Experiments need not care: `record` adds what is missing,
+and rows that are read by `recorded` keep the source that they had.
 """
 
 import json

@@ -10,16 +10,13 @@ can take. One core; seconds of the search are processor time, after compilation.
 
 import dataclasses
 import statistics
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 import gradweave as gw
-from benchmarks.command_line import parser_of
-from benchmarks.record import printed, record
+from benchmarks.experiment import Case, Rows, grid, run
 from benchmarks.solutions import figures, solved
-from gradweave.schedulers import Packed
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 from gradweave.topology import Topology
 
@@ -48,14 +45,16 @@ def uneven(spec: str, decades: float, seed: int) -> Topology:
     )
 
 
-def cases() -> Iterator[tuple[str, Topology, float]]:
-    for slow in ({0: 7 / 8}, {0: 0.5}, {0: 0.25}, {0: 0.5, 1: 0.5}):
-        yield "slow servers", slowed(16, slow), 1e9
-    for spec, decades in (("mesh:4x4", 1), ("torus:4x4", 2), ("mesh:6x6", 2), ("fat_tree:4", 1)):
-        for size in SIZES:
-            yield "links that differ", uneven(spec, decades, SEED), size
-    for size in SIZES:
-        yield "boxes", gw.topology.from_spec("a100:boxes=2"), size
+def cases() -> list[Case]:
+    slow = [slowed(16, one) for one in ({0: 7 / 8}, {0: 0.5}, {0: 0.25}, {0: 0.5, 1: 0.5})]
+    spread = (("mesh:4x4", 1), ("torus:4x4", 2), ("mesh:6x6", 2), ("fat_tree:4", 1))
+    differ = [uneven(spec, decades, SEED) for spec, decades in spread]
+    boxes = gw.topology.from_spec("a100:boxes=2")
+    return [
+        *grid(kind=["slow servers"], network=slow, gradient_bytes=[1e9]),
+        *grid(kind=["links that differ"], network=differ, gradient_bytes=SIZES),
+        *grid(kind=["boxes"], network=[boxes], gradient_bytes=SIZES),
+    ]
 
 
 def found(network: Topology, size: float, **options: Any) -> dict[str, Any]:
@@ -66,13 +65,12 @@ def found(network: Topology, size: float, **options: Any) -> dict[str, Any]:
     return figures(solution, "ms", "pieces") | winner
 
 
-def measure(network: Topology, size: float) -> dict[str, Any]:
+def measure(network: Topology, gradient_bytes: float, **_: Any) -> dict[str, Any]:
+    size = gradient_bytes
     least = gw.bounds.least_seconds(network, size)
     alike = [one for one in FOR_SECONDS if not one.traits.own_pieces]
     best, before = found(network, size), found(network, size, schedulers=alike)
     return {
-        "network": network.name,
-        "gradient_bytes": size,
         "least_ms": 1e3 * least.seconds,
         "kind_of_bound": least.kind,
         "gap": best["ms"] / (1e3 * least.seconds) - 1,
@@ -82,19 +80,14 @@ def measure(network: Topology, size: float) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    Packed(gradient_bytes=1e6).schedule(slowed(4, {0: 0.5}))  # compiles
-    found(slowed(4, {0: 0.5}), 1e6)
-    rows = printed({"kind": kind} | measure(network, size) for kind, network, size in cases())
-    record(
-        "unequal_shares",
-        seeds=[SEED],
-        mean_gap=statistics.mean(row["gap"] for row in rows),
-        mean_gap_before=statistics.mean(row["gap_before"] for row in rows),
-        rows=rows,
-    )
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(cases, measure),
+        warm=lambda: found(slowed(4, {0: 0.5}), 1e6),
+        finish=lambda rows: {
+            "mean_gap": statistics.mean(row["gap"] for row in rows),
+            "mean_gap_before": statistics.mean(row["gap_before"] for row in rows),
+        },
+        seeds=[SEED],
+    )
