@@ -41,6 +41,7 @@ from benchmarks.record import record
 from benchmarks.timing import timed
 from gradweave import jax as jax_mesh
 from gradweave.execute import play
+from gradweave.execute.axis import AXIS
 from gradweave.execute.jax_mesh.permutations import steps
 from gradweave.schedulers.spec import from_spec
 from gradweave.schedules import Schedule
@@ -59,7 +60,6 @@ LARGE_SCHEDULERS = (
     "parameter_server",
     "central_parameter_server",
 )
-AXIS = jax_mesh.AXIS
 FORWARD = [(i, (i + 1) % SERVERS) for i in range(SERVERS)]
 
 
