@@ -17,13 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
+from benchmarks.unfinished import Unfinished
 from gradweave.aggregate.advice import advise
 from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork

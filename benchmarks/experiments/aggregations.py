@@ -36,19 +36,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
-from pictures import Picture
-from record import record, show
 from scipy import stats
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.aggregate import NoLoCo, exchange_seconds, outer_settings
 from gradweave.aggregate.aggregation import resolve
 from gradweave.aggregate.asynchronous import UpdateReport, simulate_training
