@@ -292,6 +292,26 @@ def test_a_recovery_is_tried_at_once(ranks: list[Followed]):
     follow(ranks, Stage.TRIAL, call_class.LOOK_AFTER // 2)
 
 
+def test_a_recovery_in_part_ends_with_what_ran_before(ranks: list[Followed]):
+    """The network changes again, and a plan for that is tried: the old plan is tried with it."""
+    (old, _) = changed(ranks, 1)
+    for rank in ranks:
+        decide(rank, KIB, rank.made)
+    follow(ranks, Stage.PLAN)
+    (found, _) = [rank.made for rank in ranks]
+    for rank in ranks:
+        rank.now, rank.made = (2, False), Made()
+        rank.states[KIB._replace(change=2)] = 1
+    follow(ranks, Stage.TRIAL)
+    trials = [rank.choices._classes[KIB].trial for rank in ranks]
+    assert trials[0]._candidates == (ranks[0].made, old, None, found)  # type: ignore[union-attr]
+    for rank, trial in zip(ranks, trials, strict=True):
+        decide(rank, KIB, trial._candidates[1])  # type: ignore[union-attr]
+    follow(ranks, Stage.PLAN)
+    one = ranks[0].choices._classes[KIB]
+    assert one.plan is old and not one.usual and one.change == 2
+
+
 def test_calls_of_few_bytes_are_left_alone(ranks: list[Followed]):
     few = AllReduce(torch.ones(2), "sum")
     for rank in ranks:
