@@ -85,6 +85,19 @@ def test_what_is_no_change_of_the_network():
         assert not line.rates.slower and not line.rates.faster
 
 
+def test_rates_that_vary_by_themselves():
+    """As small messages on busy processors; then the link becomes far slower."""
+    line, random = Line(), np.random.default_rng(1)
+    line.send(1e7, 1.25)
+    for rate in (0.5e7, 2e7, 1.2e7, 0.8e7):
+        line.send(rate, 1.0)
+    for _ in range(50):
+        line.send(1e7 * random.uniform(0.5, 2.0), 1.0)
+        assert not line.rates.slower and not line.rates.faster
+    line.send(0.2e7, 3.0)
+    assert line.rates.slower and line.rates.ratios()[1] == pytest.approx(0.2, rel=0.2)
+
+
 def test_time_in_which_the_receiver_has_no_room_does_not_count():
     found, at = SentRates(), {"b:2": 1}
     found.use("as planned")
@@ -168,15 +181,15 @@ class Followed(Rank):
     def __init__(self, votes: list[list[Any]], number: int) -> None:
         super().__init__(votes, number)
         self.changes = self
-        self.now = 0, False
+        self.now = 0
         self.used: list[list[Running]] = []
         self.channel = (object(), object())  # type: ignore[assignment]
         self.made = Made()
 
-    def ballot(self) -> list[int]:
-        return [0, 0]
+    def ballot(self) -> int:
+        return 0
 
-    def counted(self, votes: list[int], *, adapting: bool) -> tuple[int, bool]:
+    def counted(self, vote: int, *, adapting: bool) -> int:
         return self.now
 
     def use(self, running: list[Running]) -> None:
@@ -216,7 +229,7 @@ def changed(ranks: list[Followed], number: int) -> list[Any]:
     """The new plans of all ranks for the network after a change, on trial."""
     old = [rank.made for rank in ranks]
     for rank in ranks:
-        rank.now = number, False
+        rank.now = number
     follow(ranks, Stage.WAITING)
     for rank in ranks:
         assert called([rank]) or True
@@ -242,7 +255,7 @@ def test_a_plan_for_the_changed_network_is_tried_at_the_same_call(ranks: list[Fo
 
 def test_the_same_plan_again_needs_no_trial(ranks: list[Followed]):
     for rank in ranks:
-        rank.now = 1, False
+        rank.now = 1
     follow(ranks, Stage.WAITING)
     for rank in ranks:
         rank.states[KIB._replace(change=1)] = 1
@@ -282,16 +295,6 @@ def test_what_ran_before_is_tried_again_and_more_rarely(ranks: list[Followed]):
     assert ranks[0].choices.listed()[0].stage is Stage.PLAN
 
 
-def test_a_recovery_is_tried_at_once(ranks: list[Followed]):
-    changed(ranks, 1)
-    for rank in ranks:
-        decide(rank, KIB, rank.made)
-    follow(ranks, Stage.PLAN)
-    for rank in ranks:
-        rank.now = 1, True
-    follow(ranks, Stage.TRIAL, call_class.LOOK_AFTER // 2)
-
-
 def test_a_recovery_in_part_ends_with_what_ran_before(ranks: list[Followed]):
     """The network changes again, and a plan for that is tried: the old plan is tried with it."""
     (old, _) = changed(ranks, 1)
@@ -300,7 +303,7 @@ def test_a_recovery_in_part_ends_with_what_ran_before(ranks: list[Followed]):
     follow(ranks, Stage.PLAN)
     (found, _) = [rank.made for rank in ranks]
     for rank in ranks:
-        rank.now, rank.made = (2, False), Made()
+        rank.now, rank.made = 2, Made()
         rank.states[KIB._replace(change=2)] = 1
     follow(ranks, Stage.TRIAL)
     trials = [rank.choices._classes[KIB].trial for rank in ranks]
@@ -351,11 +354,12 @@ def test_the_planner_works_out_the_network(lines: list[str]):
     planner.note([Running(KIB, plan, 5)], ratios)  # there is no such change
     planner._follow(planner._next())  # type: ignore[arg-type]
     assert planner.changes == 1 and "seems to have changed" in lines[1]
-    back = dict.fromkeys(routes(plan), 1.0) | {(0, 1): 3.9, (1, 0): 4.1}
+    # From the network as given, 20 % more or less would not be reported.
+    back = dict.fromkeys(routes(plan), 1.0) | {(0, 1): 3.2, (1, 0): 4.8}
     planner.note([Running(KIB, plan, 1)], back)
     planner._follow(planner._next())  # type: ignore[arg-type]
     assert planner.changes == 2 and lines[2] == "the network is again as given"
-    assert planner._plans[2].network is network
+    assert planner._plans[2] is planner._plans[0]  # plans from files apply again
 
 
 class Store:
@@ -384,7 +388,7 @@ class Rank0:
         self.planner.note = lambda *given: self.noted.append(given)
         self.changes, self.store, self.now_s = Changes(0, 4, self.planner), Store(), 100.0
         monkeypatch.setattr(changes.time, "monotonic", lambda: self.now_s)
-        self.changes.use([Running(KIB, None, change, change > 0)])
+        self.changes.use([Running(KIB, None, change)])
         self.after(0.0)
 
     def after(self, seconds: float) -> int:
@@ -410,10 +414,12 @@ def test_rank_0_locates_a_change_soon_and_then_ever_more_rarely(monkeypatch: pyt
     assert job.after(changes.QUIET_S + 1) == 2 and job.after(changes.QUIET_S) == 3
     job.planner.changes = 1
     assert job.after(1000.0) == 3  # a vote has yet to tell all ranks
-    job.changes.counted([-1, 0], adapting=True)
+    assert job.changes.counted(-1, adapting=False) == 1
+    assert job.after(1000.0) == 3  # plans are about to be requested
+    assert job.changes.counted(-1, adapting=True) == 1
     assert job.after(1000.0) == 3  # plans are searched for or on trial
     job.changes.use([Running(KIB, None, 1)])
-    job.changes.counted([-1, 0], adapting=False)
+    job.changes.counted(-1, adapting=False)
     assert job.after(1000.0) == 3  # what was written under other plans does not count
 
 
@@ -427,16 +433,11 @@ def test_a_change_that_does_not_last_is_forgotten(monkeypatch: pytest.MonkeyPatc
     assert job.after(0.1) == 0 and job.after(changes.SETTLE_S) == 1
 
 
-def test_faster_messages_after_a_change_are_a_recovery(monkeypatch: pytest.MonkeyPatch):
+def test_faster_messages_are_located_too(monkeypatch: pytest.MonkeyPatch):
     job = Rank0(monkeypatch, change=2)
     job.reports(r1=3.0, r2=1.0)
     job.after(0.1)
-    assert job.after(changes.SETTLE_S) == 0
-    assert job.changes.ballot() == [0, -1]
-    assert job.changes.counted([-2, -1], adapting=False) == (2, True)
-    assert job.changes.counted([-2, -1], adapting=False) == (2, False)
-    job.reports(r1=3.0, r2=0.5)  # some are slower: the network has changed again
-    assert job.after(changes.QUIET_S) == 1
+    assert job.after(changes.SETTLE_S) == 1 and job.noted[0][1] == {(1, 0): 3.0, (2, 0): 1.0}
 
 
 def test_what_other_ranks_write_is_checked(monkeypatch: pytest.MonkeyPatch):

@@ -145,7 +145,7 @@ class CallClass:
     def running(self, of: SizeClass) -> Running:
         """How its calls run outside trials."""
         plan = None if self.plan is None else self.plan.schedule
-        return Running(of, plan, self.change, bool(self.usual))
+        return Running(of, plan, self.change)
 
     def named(self, plan: Plan | None) -> str:
         """One of the candidates of its trial, for the log."""

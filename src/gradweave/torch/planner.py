@@ -44,8 +44,6 @@ class Running(NamedTuple):
     """The plan; None: the backend's own algorithm."""
     change: int
     """Number of changes of the network when this was decided."""
-    returns: bool = False
-    """Whether something else ran before the network changed, to which the calls may return."""
 
 
 Ratios = Mapping[tuple[int, int], float]
@@ -193,7 +191,8 @@ class Planner:
         if changed is None or given is None:
             return
         changed = nearly(given, changed)
-        self._plans.append(self._plans[0].on(changed))
+        plans = self._plans[0]
+        self._plans.append(plans if changed is given else plans.on(changed))
         for one in noted.running:  # all ranks will want them after a vote
             weight = functools.partial(Weight, True, one.of.size)
             self.want(one.of._replace(change=self.changes), weight)
