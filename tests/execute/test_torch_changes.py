@@ -11,6 +11,8 @@ import pytest
 
 import gradweave as gw
 from gradweave.schedulers import Packed
+from gradweave.schedulers.solving.variants import split
+from gradweave.simulator.runtime import runtime_of
 from gradweave.topology.faults import slowed
 
 torch = pytest.importorskip("torch")
@@ -18,13 +20,16 @@ if not torch.distributed.is_available():
     pytest.skip("needs torch.distributed", allow_module_level=True)
 
 from gradweave.execute.torch_distributed.sockets import Connection  # noqa: E402
-from gradweave.torch import call_class, changes, choice  # noqa: E402
+from gradweave.torch import call_class, changes, choice, plans  # noqa: E402
 from gradweave.torch.call_class import Stage  # noqa: E402
 from gradweave.torch.calls import AllReduce, SizeClass  # noqa: E402
 from gradweave.torch.changes import Changes  # noqa: E402
 from gradweave.torch.located import Flow, located, routes  # noqa: E402
 from gradweave.torch.planner import Planner, Running  # noqa: E402
+from gradweave.torch.plans import Plans  # noqa: E402
+from gradweave.torch.predicted import COSTS, costlier, message_cost, plan_seconds  # noqa: E402
 from gradweave.torch.rates import SentRates  # noqa: E402
+from gradweave.torch.settings import Settings  # noqa: E402
 from tests.execute.launch import run  # noqa: E402
 from tests.execute.test_torch_backend import KIB, Rank, called, decide  # noqa: E402
 
@@ -334,8 +339,18 @@ class Source:
         self.network = network
         self.settings = types.SimpleNamespace(runtime="ideal")
 
-    def on(self, network: gw.Topology) -> "Source":
+        self.cost = 1
+
+    def on(self, network: gw.Topology, *, cost: int) -> "Source":
         return Source(network)
+
+    def costing(self, cost: int) -> "Source":
+        found = Source(self.network)
+        found.cost = cost
+        return found
+
+    def measured_cost(self, plan: Any, of: SizeClass, timed: tuple[float, int]) -> int:
+        return 1 if timed is None else round(timed[0])
 
 
 def test_the_planner_works_out_the_network(lines: list[str]):
@@ -362,6 +377,67 @@ def test_the_planner_works_out_the_network(lines: list[str]):
     assert planner._plans[2] is planner._plans[0]  # plans from files apply again
 
 
+def test_messages_that_cost_more_than_stated_lead_to_other_plans(lines: list[str]):
+    network = gw.topology.complete(4)
+    planner = Planner(Source(network))  # type: ignore[arg-type]
+    plan = Packed(gradient_bytes=1e7).schedule(network)
+    planner.timed([])
+    planner.timed([Running(KIB, plan, 0)])
+    planner.timed([Running(KIB, plan, 0, (1.0, 1024))])
+    assert planner.changes == 0
+    planner.timed([Running(KIB, plan, 0, (2.0, 1024))])
+    assert planner.changes == 1 and planner._plans[1].cost == 2
+    assert planner._next() == KIB._replace(change=1)
+    planner.timed([Running(KIB, plan, 1, (2.0, 1024))])
+    assert planner.changes == 1
+    slow = dict.fromkeys(routes(plan), 1.0) | {(0, 1): 0.25, (1, 0): 0.25}
+    planner.note([Running(KIB, plan, 1)], slow)
+    planner._follow(planner._next())  # type: ignore[arg-type]
+    back = dict.fromkeys(routes(plan), 1.0) | {(0, 1): 4.0, (1, 0): 4.0}
+    planner.note([Running(KIB, plan, 2)], back)
+    planner._follow(planner._next())  # type: ignore[arg-type]
+    assert planner.changes == 3 and planner._plans[3] is planner._plans[1]
+
+
+def test_the_cost_of_messages_from_a_plans_time():
+    """Many messages show their cost; few do not, since a slower network looks the same."""
+    network, runtime = gw.topology.from_spec("complete:4,bandwidth=40Mbit/s"), runtime_of("gloo")
+    of = SizeClass("all_reduce", 1 << 20)
+    few = Packed(gradient_bytes=of.size).schedule(network)
+    many = split(few, 32)
+    for cost in COSTS:
+        seconds = plan_seconds(many, costlier(runtime, cost), of)
+        assert message_cost(many, runtime, of, 1.03 * seconds) == cost
+        assert message_cost(many, runtime_of("ideal"), of, seconds) == 1
+    assert message_cost(few, runtime, of, 1.15 * plan_seconds(few, runtime, of)) == 1
+
+
+def test_a_search_with_measured_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It has its own file, and its plan has fewer messages."""
+    settings = Settings(plans=(), topology="complete:4", runtime="gloo", cache=tmp_path)
+    network = gw.topology.from_spec("complete:4,bandwidth=40Mbit/s")
+    source = Plans(settings, (), network, search_s=2.0)
+    of = SizeClass("all_reduce", 1 << 20)
+    asked: list[list[str]] = []
+
+    def run_command(arguments: list[str], *_: Any, **__: Any) -> None:
+        asked.append(arguments)
+        stated = runtime_of(arguments[arguments.index("--runtime") + 1])
+        assert stated.executor.seconds == pytest.approx(costly.runtime.executor.seconds, rel=1e-4)
+        found = Packed(gradient_bytes=of.size).schedule(network)
+        found.save(arguments[arguments.index("--output") + 1])
+
+    monkeypatch.setattr(plans, "run_command", run_command)
+    costly = source.costing(4)
+    costly.searched(of)
+    assert len(asked) == 1 and costly.file(of).is_file() and not source.file(of).is_file()
+    many = split(Packed(gradient_bytes=of.size).schedule(network), 32)
+    timed = costly.seconds(many, of), of.size
+    assert source.measured_cost(many, of, timed) == 4
+    assert source.measured_cost(None, of, timed) == 1
+    assert source.measured_cost(many, of, None) == 1
+
+
 class Store:
     """A store with what ranks have written."""
 
@@ -384,7 +460,7 @@ class Rank0:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, change: int = 0) -> None:
         self.noted: list[Any] = []
-        self.planner: Any = types.SimpleNamespace(changes=0)
+        self.planner: Any = types.SimpleNamespace(changes=0, timed=lambda running: None)
         self.planner.note = lambda *given: self.noted.append(given)
         self.changes, self.store, self.now_s = Changes(0, 4, self.planner), Store(), 100.0
         monkeypatch.setattr(changes.time, "monotonic", lambda: self.now_s)

@@ -42,7 +42,7 @@ class Choice:
     own_s: float | None
     """The same for the backend's own algorithm."""
     change: int = 0
-    """The change of the network that the plan follows; 0: the network as given."""
+    """The change of the network, or of the cost of messages, that the plan follows; 0: none."""
 
 
 class CallClass:
@@ -64,6 +64,8 @@ class CallClass:
         self.plan_s: float | None = None
         self.own_s: float | None = None
         """As in `Choice`."""
+        self.timed: tuple[float, int] | None = None
+        """`plan_s` and the size of the calls, if the plan was timed on the network as it is."""
         self.usual: list[Plan | None] = []
         """The plan, or None for the backend's own algorithm, that ran the calls before the network
         first changed; empty if it still runs them."""
@@ -109,7 +111,7 @@ class CallClass:
     def start(self, candidates: list[Plan | None], group: Any) -> None:
         """Starts a trial, if there is a choice."""
         if len(candidates) == 1:
-            self.change = self.of.change
+            self.change, self.timed = self.of.change, None
             self.stay()
         else:
             self.stage, self.trial, self.tried = Stage.TRIAL, Trial(candidates, group), 0
@@ -126,6 +128,7 @@ class CallClass:
             self.own_s = seconds[None]
         if plans := [each for each in (best, *seconds) if each is not None]:
             self.plan_s = seconds[plans[0]]
+        self.timed = None if best is None else (seconds[best], self.trial.bytes)
         self.since = 0
         # `usual` was timed again without another change of the network
         again = self.change == self.of.change
@@ -145,7 +148,7 @@ class CallClass:
     def running(self, of: SizeClass) -> Running:
         """How its calls run outside trials."""
         plan = None if self.plan is None else self.plan.schedule
-        return Running(of, plan, self.change)
+        return Running(of, plan, self.change, self.timed)
 
     def named(self, plan: Plan | None) -> str:
         """One of the candidates of its trial, for the log."""

@@ -92,6 +92,8 @@ class Changes:
             self._heard.clear()
             self._written, self._reported = {}, False
             self._reports, self._quiet_s, self._due_s = 0, QUIET_S, 0.0
+            if self._planner is not None:
+                self._planner.timed(running)
         if running:
             self._hear(store)
             self._rates.sample(now_s, ends, self._owner)
