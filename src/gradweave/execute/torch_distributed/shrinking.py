@@ -173,10 +173,10 @@ class _Circle:
         if host is not tensor:
             tensor.copy_(host)
 
-    def lost(self) -> list[int]:
-        """Ranks of the lost servers, if known."""
-        verdict = self.detector.shared.known
-        return [] if verdict is None else [self.ranks[place] for place in verdict.lost]
+    def lost(self) -> dict[int, str]:
+        """How servers were lost, if known, by rank."""
+        verdict = self.detector.shared.known or Verdict((), ())
+        return {self.ranks[at]: how for at, how in zip(verdict.lost, verdict.how, strict=False)}
 
     def close(self) -> None:
         """Ends the connections."""
@@ -387,36 +387,43 @@ class Shrinking:
             RunError: the error itself, if no server is lost.
         """
         begin = time.monotonic()
-        report = _Report(self.steps, self._complete_in)
-        self._lose(error)
+        report, before = _Report(self.steps, self._complete_in), self._there
+        how = self._lose(error)
         stands = self._stands(self._regroup(report))
         if self._rank == self._there[0]:
+            lost = [rank for rank in before if rank not in self._there]
+            texts = [
+                f"server {self._names[r]} (rank {r}): {how.get(r, 'lost with it')}" for r in lost
+            ]
             what = "stands" if stands else "is repeated"
             count, seconds = counted(len(self._there), "server"), time.monotonic() - begin
-            text = f"{error}".partition("; the all-reduce cannot")[0]
-            line = f"{text}; {count} continue after {seconds:.2f} s, and step {self.steps} {what}"
-            _log.warning("%s", in_one_line(line))
+            line = f"lost {', '.join(texts)}; {count} continue after {seconds:.2f} s"
+            _log.warning("%s", in_one_line(f"{line}, and step {self.steps} {what}"))
         if not stands:
             self._done, self._complete_in = 0, -1
             for part in self._parts:  # a thread of the failed attempt may still write there
                 part.result = torch.empty_like(part.source)
         return stands
 
-    def _lose(self, error: RunError) -> None:
-        """Goes on to a list of members without those whose loss has caused an error."""
-        until = time.monotonic() + _EXPLAINED_S
-        circles = {self._all, self._peers} - {None}
-        lost = [rank for circle in circles if circle is not None for rank in circle.lost()]
+    def _lose(self, error: RunError) -> dict[int, str]:
+        """Goes on to a list of members without those whose loss has caused an error.
+
+        Returns:
+            How servers were lost, as far as is known here, by rank.
+        """
+        until, lost = time.monotonic() + _EXPLAINED_S, dict[int, str]()
+        for circle in (self._all, self._peers):
+            lost |= circle.lost() if circle is not None else {}
         try:  # others that find these connections closed must find the new list as well
             if lost:
                 self.members.lose(lost)
-                return
-            while not self.members.advance():
+            while not lost and not self.members.advance():
                 if time.monotonic() > until:
                     raise error
                 time.sleep(_POLL_S)
         finally:
             self._close()
+        return lost
 
     def _stands(self, reports: dict[int, _Report]) -> bool:
         """Whether the present step stands, by how far all members have come."""
