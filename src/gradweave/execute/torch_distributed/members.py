@@ -19,6 +19,8 @@ from gradweave.errors import RunError
 from gradweave.execute.torch_distributed.store import StoreThread, root_store, value_of
 from gradweave.processes.peers import Count, peer_value
 
+FIRST = "report"
+"""Name of the first meeting of each list, to which a server brings how far it has come."""
 _BEAT_S = 0.25
 """Time between two signs of life of a server."""
 DEAD_S = 4.0
@@ -83,8 +85,9 @@ class Members:
         self.number, self.roll = 0, Roll(tuple(range(size)))
         self.asking: frozenset[int] = frozenset()
         """Servers that are no members and ask to be admitted."""
-        self.notice: Callable[[], None] = _nothing
-        """Called in the thread while the store has a newer list than `roll`."""
+        self.notice: Callable[[Callable[[str], None]], None] = lambda bring: None
+        """Called in the thread while the store has a newer list than `roll`, with a function that
+        brings something to its first meeting (`FIRST`)."""
         self._alive = True
         """Whether to write signs of life."""
         this, beats = weakref.ref(self), 0
@@ -260,17 +263,16 @@ class Members:
         if not self._alive:
             return
         store.set(_beat(self.rank), str(beats))
-        if store.check([_roll(self.number + 1)]):
-            self.notice()
+        newest = self.number
+        while store.check([_roll(newest + 1)]):
+            newest += 1
+        if newest > self.number:
+            self.notice(lambda mine: store.set(f"{FIRST} {newest} {self.rank}", mine))
         others = set(range(self.size)) - set(self.roll.ranks)
         asks = {rank: value_of(store, _request(rank)) for rank in others}
         # A request that does not change any more is that of a process that has ended.
         self.asking = frozenset(r for r in asks if r in self._asks and asks[r] != self._asks[r])
         self._asks = asks
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Beats:

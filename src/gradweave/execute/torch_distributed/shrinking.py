@@ -17,6 +17,7 @@ import io
 import itertools
 import json
 import logging
+import threading
 import time
 import weakref
 import zlib
@@ -35,7 +36,7 @@ from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.execute.torch_distributed.gloo_messages import Messages, connected
 from gradweave.execute.torch_distributed.groups import Group, gloo_group, member_of
 from gradweave.execute.torch_distributed.lost import LossDetector
-from gradweave.execute.torch_distributed.members import LeftOutError, Members, Roll
+from gradweave.execute.torch_distributed.members import FIRST, LeftOutError, Members, Roll
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
 from gradweave.execute.torch_distributed.verdict import Verdict
 from gradweave.printable import in_one_line
@@ -133,7 +134,8 @@ class _Circle:
         for backend in (self.up._get_backend(torch.device("cpu")), self._down):
             backend._set_default_timeout(timeout)  # pyright: ignore[reportAttributeAccessIssue]
         named = dataclasses.replace(complete(size), labels=tuple(labels))
-        self.detector, channels = LossDetector.of(self.up, named), ([(self.up, self._down)], None)
+        self.detector = LossDetector.of(self.up, named, stays=True)
+        channels = ([(self.up, self._down)], None)
         # Runs gloo's own collectives only, for which it needs no schedule of so many servers.
         self._messages = Messages(given, channels, self.up, self.detector)
         self.collective: Collective | None = None
@@ -255,10 +257,16 @@ class Shrinking:
         """The connections among all members; None if no other is left."""
         self._peers: _Circle | None = None
         """Those among the members that hold the same shard; None if no other is left."""
+        self._number, self._attempts = -1, 0
+        """The number of the list of members that are connected, and attempts to connect others."""
+        self._busy = threading.Lock()
+        """Held while this server works for a step."""
+        self._reported = False
+        """Whether this server has reported for a newer list while it was not busy."""
         this = weakref.ref(self)
-        self.members.notice = lambda: _end(this())
+        self.members.notice = lambda bring: _notice(this(), bring)
         if returning is None:
-            self._regroup(_Report(0, -1))
+            self._ready()
         else:
             self._welcome()
 
@@ -300,6 +308,10 @@ class Shrinking:
         return self._add(source, False)
 
     def _add(self, source: torch.Tensor, mean: bool) -> torch.Tensor:
+        with self._busy:
+            return self._added(source, mean)
+
+    def _added(self, source: torch.Tensor, mean: bool) -> torch.Tensor:
         number = len(self._parts)
         kept = self._results[number] if number < len(self._results) else None
         if kept is None or (kept.dtype, kept.shape) != (source.dtype, source.shape):
@@ -322,6 +334,10 @@ class Shrinking:
             LeftOutError: this server was taken for lost.
             RunError: the members could not agree, for example because the store has ended.
         """
+        with self._busy:
+            return self._committed(layout)
+
+    def _committed(self, layout: int) -> list[torch.Tensor]:
         while True:
             self._advance()
             self._complete_in, self.averaged = self.members.number, self._there
@@ -340,6 +356,11 @@ class Shrinking:
 
     def _advance(self) -> None:
         """Averages all tensors of the step that there are."""
+        if self._reported:
+            self.members.advance()
+            self._close()
+            self._begin_again()
+        self._ready()
         while self._done < len(self._parts):
             part = self._parts[self._done]
             part.result.copy_(part.source)
@@ -389,7 +410,8 @@ class Shrinking:
         begin = time.monotonic()
         report, before = _Report(self.steps, self._complete_in), self._there
         how = self._lose(error)
-        stands = self._stands(self._regroup(report))
+        while not (stands := self._stands(self._gather(report))) and not self._connect():
+            pass
         if self._rank == self._there[0]:
             lost = [rank for rank in before if rank not in self._there]
             texts = [
@@ -400,10 +422,14 @@ class Shrinking:
             line = f"lost {', '.join(texts)}; {count} continue after {seconds:.2f} s"
             _log.warning("%s", in_one_line(f"{line}, and step {self.steps} {what}"))
         if not stands:
-            self._done, self._complete_in = 0, -1
-            for part in self._parts:  # a thread of the failed attempt may still write there
-                part.result = torch.empty_like(part.source)
+            self._begin_again()
         return stands
+
+    def _begin_again(self) -> None:
+        """Has all tensors of the step averaged again."""
+        self._done, self._complete_in, self._reported = 0, -1, False
+        for part in self._parts:  # a thread of a failed attempt may still write there
+            part.result = torch.empty_like(part.source)
 
     def _lose(self, error: RunError) -> dict[int, str]:
         """Goes on to a list of members without those whose loss has caused an error.
@@ -433,11 +459,14 @@ class Shrinking:
         complete = {report.complete_in for report in reports.values()}
         return min(steps) == max(steps) and len(complete) == 1 and complete != {-1}
 
-    def _regroup(self, report: _Report) -> dict[int, _Report]:
-        """Connects the members, without those that are lost meanwhile; returns their reports."""
-        attempts = 0
+    def _gather(self, report: _Report) -> dict[int, _Report]:
+        """How far all members have come, without those that are lost meanwhile.
+
+        A server that is not busy reports as well, by its thread, so that nobody waits for a server
+        that is itself waiting for another, such as the next server of its replica.
+        """
         while True:
-            came = self.members.meet("report", json.dumps(dataclasses.asdict(report)))
+            came = self.members.meet(FIRST, json.dumps(dataclasses.asdict(report)))
             if came is None:
                 continue
             reports = {
@@ -445,21 +474,33 @@ class Shrinking:
                 for rank, written in came.items()
             }
             fresh = [rank for rank in reports if reports[rank].steps is None]
-            if fresh and report.settled:
-                self.members.lose(fresh)
-                continue
-            made = self._connected()
-            answers = self.members.meet("connected", "no" if made is None else "yes")
-            if answers is not None and set(answers.values()) == {b"yes"} and made is not None:
-                self._close()
-                self._all, self._peers = made
+            if not fresh or not report.settled:
                 return reports
-            _close(*made or ())
-            if answers is not None:
-                attempts += 1
-                if attempts == _ATTEMPTS:
-                    raise RunError("the servers that are left could not connect")
-                self.members.propose(self.members.roll)
+            self.members.lose(fresh)
+
+    def _connect(self) -> bool:
+        """Connects the members; returns whether they still are the members, and are connected."""
+        if self.members.meet("here", "") is None:
+            return False
+        made = self._connected()
+        answers = self.members.meet("connected", "no" if made is None else "yes")
+        if made is not None and answers is not None and set(answers.values()) == {b"yes"}:
+            self._close()
+            (self._all, self._peers), self._number, self._attempts = made, self.members.number, 0
+            return True
+        _close(*made or ())
+        if answers is not None:
+            self._attempts += 1
+            if self._attempts == _ATTEMPTS:
+                raise RunError("the servers that are left could not connect")
+            self.members.propose(self.members.roll)
+        return False
+
+    def _ready(self) -> None:
+        """Connects the members, if they are not yet, at the start of a step."""
+        while self._number != self.members.number:
+            self._gather(_Report(self.steps, -1))
+            self._connect()
 
     def _connected(self) -> tuple[_Circle | None, _Circle | None] | None:
         """Connections of all members and of those with the same shard; None if they failed."""
@@ -499,21 +540,27 @@ class Shrinking:
         self._pending = ()
         if not joined:
             return False
+        with self._busy:
+            self._admit(joined)
+        return not set(joined).isdisjoint(self._there)
+
+    def _admit(self, joined: tuple[int, ...]) -> None:
         self.members.propose(Roll(tuple(sorted((*self._there, *joined))), joined))
         self._welcome()
         if self._rank == self._there[0]:
             names = ", ".join(self._names[rank] for rank in joined if rank in self._there)
             _log.info("%s", in_one_line(f"server {names} takes part from step {self.steps}"))
-        return not set(joined).isdisjoint(self._there)
 
     def _welcome(self) -> None:
         """Gives servers that were just admitted the others' state."""
         while True:
             steps = None if self._fresh else self.steps
             try:
-                reports = self._regroup(_Report(steps, -1, settled=False))
+                reports = self._gather(_Report(steps, -1, settled=False))
                 if any(report.settled for report in reports.values()):
                     break  # they have seen that all are admitted, or have left those out
+                if not self._connect():
+                    continue
                 if fresh := [rank for rank in reports if reports[rank].steps is None]:
                     self._transfer(fresh)
                 self._vote(0)
@@ -562,12 +609,20 @@ def _close(*circles: _Circle | None) -> None:
         circle.close()
 
 
-def _end(shrinking: Shrinking | None) -> None:
-    """Has the collectives of a server end, since the list of members has changed."""
-    if shrinking is not None:
-        for circle in {shrinking._all, shrinking._peers} - {None}:
-            assert circle is not None
-            circle.end()
+def _notice(shrinking: Shrinking | None, bring: Callable[[str], None]) -> None:
+    """Reports for a server that is not busy; otherwise ends what it is busy with."""
+    if shrinking is None:
+        return
+    if not shrinking._busy.acquire(blocking=False):
+        for circle in {shrinking._all, shrinking._peers}:
+            if circle is not None:
+                circle.end()
+        return
+    try:
+        bring(json.dumps(dataclasses.asdict(_Report(shrinking.steps, -1))))
+        shrinking._reported = True
+    finally:
+        shrinking._busy.release()
 
 
 _numbers = itertools.count()
