@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RandomK,
         RandomKUnscaled,
         TopK,
+        TopKChunks,
         Uncompressed,
     )
     from gradweave.aggregate.decentralized import (
@@ -34,8 +35,21 @@ if TYPE_CHECKING:
         gossip,
     )
     from gradweave.aggregate.exact_mean import mean, parameter_server, ring_mean, scheduled
-    from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, outer_settings
-    from gradweave.aggregate.local.updates import diloco, noloco, streaming_diloco
+    from gradweave.aggregate.local.methods import (
+        DiLoCo,
+        GASLoC,
+        NoLoCo,
+        SparseAveraging,
+        SparseLoCo,
+        StreamingDiLoCo,
+        outer_settings,
+    )
+    from gradweave.aggregate.local.updates import (
+        diloco,
+        local_updates,
+        noloco,
+        streaming_diloco,
+    )
     from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
@@ -61,6 +75,7 @@ __all__ = [
     "ChocoSGD",
     "Compressor",
     "DiLoCo",
+    "GASLoC",
     "GossipRule",
     "Grid",
     "MaxNorm",
@@ -68,7 +83,11 @@ __all__ = [
     "NoLoCo",
     "RandomK",
     "RandomKUnscaled",
+    "SparseAveraging",
+    "SparseLoCo",
+    "StreamingDiLoCo",
     "TopK",
+    "TopKChunks",
     "Uncompressed",
     "ValidityWarning",
     "absent_workers",
@@ -90,6 +109,7 @@ __all__ = [
     "failing_links",
     "fast_matchings",
     "gossip",
+    "local_updates",
     "mean",
     "noloco",
     "not_finite",
