@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RandomK,
         RandomKUnscaled,
         TopK,
+        TopKChunks,
         Uncompressed,
     )
     from gradweave.aggregate.decentralized import (
@@ -35,8 +36,21 @@ if TYPE_CHECKING:
         gossip,
     )
     from gradweave.aggregate.exact_mean import mean, parameter_server, ring_mean, scheduled
-    from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, outer_settings
-    from gradweave.aggregate.local.updates import diloco, noloco, streaming_diloco
+    from gradweave.aggregate.local.methods import (
+        DiLoCo,
+        GASLoC,
+        NoLoCo,
+        SparseAveraging,
+        SparseLoCo,
+        StreamingDiLoCo,
+        outer_settings,
+    )
+    from gradweave.aggregate.local.updates import (
+        diloco,
+        local_updates,
+        noloco,
+        streaming_diloco,
+    )
     from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
@@ -62,6 +76,7 @@ __all__ = [
     "ChocoSGD",
     "Compressor",
     "DiLoCo",
+    "GASLoC",
     "GossipRule",
     "Grid",
     "MaxNorm",
@@ -69,7 +84,11 @@ __all__ = [
     "NoLoCo",
     "RandomK",
     "RandomKUnscaled",
+    "SparseAveraging",
+    "SparseLoCo",
+    "StreamingDiLoCo",
     "TopK",
+    "TopKChunks",
     "Uncompressed",
     "ValidityWarning",
     "absent_workers",
@@ -92,6 +111,7 @@ __all__ = [
     "failing_links",
     "fast_matchings",
     "gossip",
+    "local_updates",
     "mean",
     "noloco",
     "not_finite",

@@ -14,7 +14,13 @@ from gradweave.torch.registration import register
 
 if TYPE_CHECKING:
     from gradweave.aggregate.local.quorum import QuorumMember
-    from gradweave.aggregate.local.torch_hook import BySchedule, Compressed, LocalUpdates
+    from gradweave.aggregate.local.torch_exchanges import (
+        ByMixing,
+        BySchedule,
+        Compressed,
+        Gathered,
+    )
+    from gradweave.aggregate.local.torch_hook import LocalUpdates
     from gradweave.aggregate.torch_gossip import Gossip
     from gradweave.execute.torch_distributed.backend import Collective, all_reduce
     from gradweave.execute.torch_distributed.ddp import ddp_hook
@@ -27,9 +33,11 @@ if TYPE_CHECKING:
 register()
 
 __all__ = [
+    "ByMixing",
     "BySchedule",
     "Collective",
     "Compressed",
+    "Gathered",
     "Gossip",
     "LocalUpdates",
     "QuorumMember",
