@@ -67,6 +67,12 @@ def test_packed_messages_have_their_real_size():
     assert one.reached_after > forecast("d_psgd").reached_after
 
 
+def test_sparse_messages_go_whole_to_all():
+    pytest.importorskip("jax")
+    one = forecast("sparseloco:local_steps=10", STAR)
+    assert one.reached_after == 10 and one.step_bytes < 0.1 * 3 * SIZE / 10
+
+
 def test_a_delay_hides_an_exchange():
     plain = forecast("diloco:local_steps=10,fragments=5")
     behind = forecast("diloco:local_steps=10,fragments=5,delay=1")
@@ -77,7 +83,7 @@ def test_a_delay_hides_an_exchange():
 def test_pairs_meet_anywhere_on_the_network():
     near, far = (forecast("noloco:local_steps=10", f"complete:{n}") for n in (8, 16))
     assert near.reached_after <= far.reached_after < math.inf
-    assert near.step_bytes == 2 * SIZE / 10  # progress and parameters
+    assert near.step_bytes == SIZE / 10
 
 
 def test_all_share_the_links_of_an_asynchronous_server():

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from gradweave.aggregate.advice import CANDIDATES
-from gradweave.aggregate.spec import parse
+from gradweave.aggregate.spec import GossipSpec, parse
 from gradweave.marl.request import read_request
 
 RING = ("advise", "ring:4,bandwidth=1Gbit/s", "--size", "4MB", "--compute-time", "100ms")
@@ -45,6 +45,15 @@ def test_what_is_written_trains(gradweave, here):
     parse(settings["aggregation"]).check_workers(4)
     request = read_request(here / "t.toml", {"env": "coin_game"}, [])
     assert request.config.aggregation == settings["aggregation"]
+
+
+def test_gossip_is_written_with_its_network(gradweave, here):
+    lost = ("--without-link", "0-1", "--aggregation", "d_psgd", "--output", "g.toml")
+    assert gradweave(*RING, *lost).status == 0
+    spec = parse(tomllib.loads((here / "g.toml").read_text())["aggregation"])
+    assert isinstance(spec, GossipSpec)
+    weights = spec.mixing_matrix(4).weights[0]
+    assert weights[0, 1] == 0 < weights[1, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from gradweave.aggregate.chosen_matchings import messages_seconds
 from gradweave.aggregate.compressors import Compressor, Uncompressed
-from gradweave.aggregate.local.methods import NoLoCo
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import ChocoSGD
-from gradweave.aggregate.sequences import changing_matchings
 from gradweave.aggregate.spec import (
     AggregationSpec,
     AsynchronousSpec,
@@ -292,30 +289,29 @@ class _Model:
         )
 
     def _local(self, spec: LocalSpec) -> Forecast:
-        method, compressor = spec.method, spec.compressor
-        if isinstance(method, NoLoCo):
-            pairs = changing_matchings(nx.complete_graph(self.workers), seed=self.seed)
-            message = self.model_bytes + self._payload_bytes(compressor, self.parameters)
-            steps = method.local_steps * reached_after(pairs)
-            seconds = self._messages_s(pairs, message)
-            if not isinstance(compressor, Uncompressed):
-                seconds += self._packing_s(self.parameters, 2)
-            return self._mixed(spec.text, seconds, method.local_steps, message, steps)
+        method, compressor, workers = spec.method, spec.compressor, self.workers
         size = -(-self.parameters // method.fragments)
-        if isinstance(compressor, Uncompressed):
+        reached: float = method.local_steps
+        if method.mixes:
+            mixing = spec.mixing_matrix(workers)
+            seconds = self._messages_s(mixing, size * ELEMENT_BYTES)
+            sent = _most_sent(mixing) * size * ELEMENT_BYTES
+            reached *= reached_after(mixing)
+        elif isinstance(compressor, Uncompressed):
             schedule = own_schedule(self.network, self.runtime, size * ELEMENT_BYTES)
             schedule = schedule or Ring().schedule(self.network)
             seconds = self.runtime.own_seconds(schedule, size * ELEMENT_BYTES)
             sent = float(traffic(schedule, size * ELEMENT_BYTES).sent_bytes.max())
-        else:  # each worker sums a part and returns it: two all-to-alls of compressed parts
-            part = self._payload_bytes(compressor, -(-size // self.workers))
-            seconds = 2 * self._messages_s(MixingMatrix.complete(self.workers), part)
-            seconds += self._packing_s(size * (1 + 1 / self.workers), 2)
-            sent = 2.0 * (self.workers - 1) * part
+        else:
+            # Whole messages to all others; or compressed parts, which a worker adds up and returns.
+            whole = method.feeds_back
+            part = self._payload_bytes(compressor, size if whole else -(-size // workers))
+            turns = 1 if whole else 2
+            seconds = turns * self._messages_s(MixingMatrix.complete(workers), part)
+            seconds += self._packing_s(size, workers if whole else 2)
+            sent = float(turns * (workers - 1) * part)
         hidden_s = method.delay * self.compute_s
-        return self._mixed(
-            spec.text, seconds, method.interval, sent, method.local_steps, (), hidden_s
-        )
+        return self._mixed(spec.text, seconds, method.interval, sent, reached, (), hidden_s)
 
     def _asynchronous(self, spec: AsynchronousSpec) -> Forecast:
         """Each worker pushes its update and pulls parameters; nobody waits for other workers.

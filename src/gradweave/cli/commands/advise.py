@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import click
 
 from gradweave.aggregate.advice import CANDIDATES, SLOWER, Advice, Forecast, advise
+from gradweave.aggregate.spec import GossipSpec, parse
 from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
@@ -23,6 +24,7 @@ from gradweave.common.atomic import atomic_write
 from gradweave.errors import SpecError
 from gradweave.printable import in_one_line
 from gradweave.simulator.runtime import NAMES
+from gradweave.topology.formats.files import save
 from gradweave.topology.spec import from_spec
 from gradweave.topology.units import format_seconds, format_size, parse_seconds
 
@@ -78,8 +80,8 @@ class _Seconds(click.ParamType):
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
-    help="Write the advised aggregation to this file, for gradweave train --config; a schedule is "
-    "saved beside it.",
+    help="Write the advised aggregation to this file, for gradweave train --config; a schedule or "
+    "network that it needs is saved beside it.",
 )
 @json_option
 def advise_aggregation(
@@ -176,6 +178,10 @@ def _write(advice: Advice, output: Path) -> None:
         plan = output.with_suffix(".schedule.json.gz")
         advised.schedule.save(plan)
         aggregation = f"scheduled:{plan}"
+    elif isinstance(spec := parse(aggregation), GossipSpec) and spec.network is None:
+        saved = output.with_suffix(".network.json")
+        save(advice.topology, saved)
+        aggregation += f"{',' if ':' in aggregation else ':'}network={saved}"
     step = f"{format_seconds(advised.step_s)} per step predicted on {advice.topology.name}"
     text = (
         f"# {in_one_line(f'{step}, {advice.conditions}')}\n"
