@@ -4,7 +4,7 @@
 
 Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
 code is cached, the first run includes compilation: run it twice and keep the second. 16,384 servers
-need 12 GB of free memory; with arguments (``torus:32x32``), only those networks are measured.
+need 12 GB of free memory; with `--only torus:32x32`, only those networks are measured.
 """
 
 import resource
@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gradweave as gw
-from benchmarks.command_line import each_alone, parser_of
-from benchmarks.record import record
+from benchmarks.experiment import Rows, grid, run
 from benchmarks.solutions import figures, solved
 from gradweave.schedulers import scheduler as scheduler_module
 from gradweave.schedulers.solving import solution as solution_module
@@ -70,11 +69,11 @@ def measure(spec: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    rows = each_alone(parser_of(__doc__), __file__, measure, NETWORKS)
-    if rows is not None:
-        record("large_networks", seeds=[SEED], collective="all_reduce", rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(spec=NETWORKS), measure),
+        alone=True,
+        seeds=[SEED],
+        collective="all_reduce",
+    )

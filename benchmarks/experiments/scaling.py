@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import gradweave as gw
-from benchmarks.command_line import parser_of
+from benchmarks.experiment import Rows, grid, run
 from benchmarks.pictures import Picture, figure_with
-from benchmarks.record import printed, record
 from benchmarks.timing import median_time
 from gradweave.schedulers import Merged
 
@@ -69,19 +68,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    picture = Picture("scaling", draw)
-    parser_of(__doc__, picture).parse_args()
-    row(2)  # compiles
-    rows = printed(map(row, SIZES))
-    record(
-        "scaling",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(n=SIZES), row),
+        warm=lambda: row(2),
+        picture=Picture("scaling", draw),
         seeds=[SEED],
         scheduler=gw.schedulers.to_spec(STRATEGY),
-        rows=rows,
     )
-    picture.redraw()
-
-
-if __name__ == "__main__":
-    main()
