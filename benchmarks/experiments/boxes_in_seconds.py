@@ -1,13 +1,12 @@
 """Boxes of GPUs on rails and on leaf–spine: seconds of an all-reduce beside the certified bound.
 
-    python benchmarks/experiments/boxes_in_seconds.py [--minutes M] [--resume] [--kinds K …]
+    python benchmarks/experiments/boxes_in_seconds.py
 
 `gradweave.solve` with ``objective="seconds"``, its defaults and a time limit of 60 s, beside the
 ring of all servers in order of id and `hierarchical` in one chunk and one order, which overlaps
 least. A100, H100 and MI250 kinds (`box_networks.py`), 2 to 128 boxes, 16 MB to 10 GB; 16 boxes with
 one card at half speed; and 1,024 boxes by `hierarchical` alone. Seconds of the search are processor
-time. Each row is kept as soon as it is measured; `--resume` measures those that are not there, and
-`--minutes` ends before all are, with those that there are recorded.
+time.
 """
 
 import itertools

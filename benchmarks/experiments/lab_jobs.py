@@ -9,9 +9,6 @@ MPI take routes of fewest links, others of those that are as short in each repet
 multipath has them. All-to-alls are also run by Open MPI, by mpirun once a repetition, of which the
 second call counts. Intervals, of 95%, of medians and of ratios of medians are those of a bootstrap
 that draws repetitions.
-
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it, or
-measures what the results lack.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Final returns of five seeds per task, beside random play and targets.
 
-    python benchmarks/experiments/marl_learning.py [--only NAME ...]
+    python benchmarks/experiments/marl_learning.py
 
 Each case is one `gradweave train` with the settings below. Each seed's policy is then evaluated on
 4,096 unseen episodes of its own. `marl_lines.py` has the returns of simple policies and the optima.
@@ -8,8 +8,7 @@ The learned policy counts, which samples actions under PPO and is greedy under Q
 seed's return must exceed the target. Targets were set after trial runs of one to three seeds. The
 other kind of actions is reported too; in overcooked two greedy agents can wait for each other for
 ever. The riddle counts as learned only if the light carries information: with the light hidden,
-each policy must earn less. With `--only`, recorded rows of
-other cases are kept.
+each policy must earn less.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Trainings of the guide's own game, machine and networks, and of a game of PettingZoo's.
 
-    python benchmarks/experiments/own_games.py --cases ippo qmix
+    python benchmarks/experiments/own_games.py --only ippo qmix
 
 Files are those of docs/guides/own-games.md. Each case is one `gradweave train`, seeds side by side;
 returns are means over agents, of 128 episodes a seed, beside agents that play at random. `speed`

@@ -9,8 +9,6 @@ would have it: torch.distributed's own gloo with ranks given, and mpirun of Open
 that `gradweave ranks` writes. The libraries choose algorithms themselves. Open MPI is told to yield
 when it waits, as it does where processes share cores, and links are slow, since eight processes
 that poll share a core here.
-
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
 """
 
 import dataclasses

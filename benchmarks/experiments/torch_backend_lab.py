@@ -1,6 +1,6 @@
 """Steps of DDP and FSDP2 on emulated networks: the backend ``gradweave`` beside gloo.
 
-    python benchmarks/experiments/torch_backend_lab.py [--resume] [--only NAME]
+    python benchmarks/experiments/torch_backend_lab.py
 
 Needs root, as experiments/lab.py; the load of the last minute is recorded with each network. A
 transformer of ten million parameters is trained by one process per server, 16 tokens each: by DDP,
