@@ -112,8 +112,9 @@ def run(
     kept = None if asked.dry else Unfinished(script.stem, resume=asked.resume, libraries=libraries)
     wanted = {part.name: _Wanted(part, asked.only) for part in parts}
     if asked.only:
-        for name, rows in recorded(script.stem, list(wanted))[0].items():
-            wanted[name].keep(rows)
+        there, sources = recorded(script.stem, list(wanted))
+        for name, rows in there.items():  # a part that is one row is not in a list
+            wanted[name].keep([rows | {"source": sources[name]}] if name in sources else rows)
     for row in kept.rows() if kept else ():
         wanted[row.pop(PART, parts[0].name)].rows.append(row)
     left = [(one, *case) for one in wanted.values() for case in one.left()]

@@ -3,8 +3,8 @@
     python benchmarks/experiments/implicit_plans.py
 
 Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
-code is cached, the first run includes compilation: run it twice and keep the second. With `--only torus:32x32`,
-only that network is measured.
+code is cached, the first run includes compilation: run it twice and keep the second. With
+`--only torus:32x32`, only that network is measured.
 """
 
 import resource
