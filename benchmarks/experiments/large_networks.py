@@ -48,16 +48,16 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def measure(spec: str) -> dict[str, Any]:
+def measure(network: str) -> dict[str, Any]:
     """Measures one network in this process."""
-    network = gw.topology.from_spec(spec)
+    topology = gw.topology.from_spec(network)
     verifying, bounding = Clock(), Clock()
     scheduler_module.verify = verifying.wrap(scheduler_module.verify)
     for module in (symmetric, solution_module):
         module.free_trees = bounding.wrap(module.free_trees)
     spent = time.process_time()
-    total_s, solution = solved(network, time.perf_counter, seed=SEED)
-    names = ("network", "servers", "transfers", "rounds", "bound", "gap", "optimal", "scheduler")
+    total_s, solution = solved(topology, time.perf_counter, seed=SEED)
+    names = ("servers", "transfers", "rounds", "bound", "gap", "optimal", "scheduler")
     return {
         **figures(solution, *names),
         "schedule_s": total_s - verifying.seconds - bounding.seconds,
@@ -72,7 +72,7 @@ def measure(spec: str) -> dict[str, Any]:
 if __name__ == "__main__":
     run(
         __doc__,
-        Rows(grid(spec=NETWORKS), measure),
+        Rows(grid(network=NETWORKS), measure),
         alone=True,
         seeds=[SEED],
         collective="all_reduce",
