@@ -20,21 +20,18 @@ losses of different days are not compared: with ``--add`` recorded runs of other
 
 import functools
 import hashlib
-import sys
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
-from record import RESULTS, record, recorded, show
-from unfinished import Unfinished
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import RESULTS, record, recorded, show
+from benchmarks.unfinished import Unfinished
 from gradweave import aggregate
 from gradweave.aggregate.decentralized import GossipState
 from gradweave.aggregate.local.updates import LocalState

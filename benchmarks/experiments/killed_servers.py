@@ -29,16 +29,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
-from processes import with_compilation_cache
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.processes import with_compilation_cache
+from benchmarks.record import record
 from gradweave.aggregate.asynchronous import Task, checkpoint, train_on_ray
 from gradweave.aggregate.asynchronous.shard import initial_shard
 from gradweave.common.atomic import unfinished

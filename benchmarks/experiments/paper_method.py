@@ -10,21 +10,18 @@ those that are missing, from the last checkpoint of the training that was under 
 """
 
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from markdown_table import NETWORKS
-from pictures import Picture, figure_with
-from record import RESULTS, record, recorded, show
 
+from benchmarks.command_line import parser_of
+from benchmarks.markdown_table import NETWORKS
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import RESULTS, record, recorded, show
 from gradweave.environment.instance import Trees
 from gradweave.learning.paper import config, others, outcome
 from gradweave.learning.training import train, updates_done

@@ -15,23 +15,19 @@ exceeds the computing of the steps in its delay. The workers compute side by sid
 """
 
 import pydoc_data.topics
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import diloco
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import diloco
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.aggregate import MixingMatrix, exchange_seconds
 from gradweave.aggregate.messages import messages_sent
 from gradweave.aggregate.spec import GossipSpec, LocalSpec, parse
