@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -78,7 +78,7 @@ class Returning:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Report:
+class Report:
     """How far a server has come."""
 
     steps: Count | None
@@ -408,22 +408,22 @@ class Shrinking:
             RunError: the error itself, if no server is lost.
         """
         begin = time.monotonic()
-        report, before = _Report(self.steps, self._complete_in), self._there
+        report, before = Report(self.steps, self._complete_in), self._there
         how = self._lose(error)
-        while not (stands := self._stands(self._gather(report))) and not self._connect():
+        while not (stand := stands(report, self._gather(report))) and not self._connect():
             pass
         if self._rank == self._there[0]:
             lost = [rank for rank in before if rank not in self._there]
             texts = [
                 f"server {self._names[r]} (rank {r}): {how.get(r, 'lost with it')}" for r in lost
             ]
-            what = "stands" if stands else "is repeated"
+            what = "stands" if stand else "is repeated"
             count, seconds = counted(len(self._there), "server"), time.monotonic() - begin
             line = f"lost {', '.join(texts)}; {count} continue after {seconds:.2f} s"
             _log.warning("%s", in_one_line(f"{line}, and step {self.steps} {what}"))
-        if not stands:
+        if not stand:
             self._begin_again()
-        return stands
+        return stand
 
     def _begin_again(self) -> None:
         """Has all tensors of the step averaged again."""
@@ -451,15 +451,7 @@ class Shrinking:
             self._close()
         return lost
 
-    def _stands(self, reports: dict[int, _Report]) -> bool:
-        """Whether the present step stands, by how far all members have come."""
-        steps = [report.steps or 0 for report in reports.values()]
-        if self.steps < max(steps):
-            return True
-        complete = {report.complete_in for report in reports.values()}
-        return min(steps) == max(steps) and len(complete) == 1 and complete != {-1}
-
-    def _gather(self, report: _Report) -> dict[int, _Report]:
+    def _gather(self, report: Report) -> dict[int, Report]:
         """How far all members have come, without those that are lost meanwhile.
 
         A server that is not busy reports as well, by its thread, so that nobody waits for a server
@@ -470,7 +462,7 @@ class Shrinking:
             if came is None:
                 continue
             reports = {
-                rank: peer_value(written, _Report, "a server's report in the job's store")
+                rank: peer_value(written, Report, "a server's report in the job's store")
                 for rank, written in came.items()
             }
             fresh = [rank for rank in reports if reports[rank].steps is None]
@@ -499,7 +491,7 @@ class Shrinking:
     def _ready(self) -> None:
         """Connects the members, if they are not yet, at the start of a step."""
         while self._number != self.members.number:
-            self._gather(_Report(self.steps, -1))
+            self._gather(Report(self.steps, -1))
             self._connect()
 
     def _connected(self) -> tuple[_Circle | None, _Circle | None] | None:
@@ -556,7 +548,7 @@ class Shrinking:
         while True:
             steps = None if self._fresh else self.steps
             try:
-                reports = self._gather(_Report(steps, -1, settled=False))
+                reports = self._gather(Report(steps, -1, settled=False))
                 if any(report.settled for report in reports.values()):
                     break  # they have seen that all are admitted, or have left those out
                 if not self._connect():
@@ -599,6 +591,16 @@ class Shrinking:
         self.members.close()
 
 
+def stands(mine: Report, all_reports: Mapping[int, Report]) -> bool:
+    """Whether the present step stands, by how far this server and all members have come."""
+    assert mine.steps is not None
+    steps = [report.steps or 0 for report in all_reports.values()]
+    if mine.steps < max(steps):  # a member has passed the vote
+        return True
+    complete = {report.complete_in for report in all_reports.values()}
+    return min(steps) == max(steps) and len(complete) == 1 and complete != {-1}
+
+
 def _only(schedule: Schedule) -> Planner:
     """The planner that has a schedule for all servers only."""
     return lambda ranks: schedule if len(ranks) == schedule.topology.num_servers else None
@@ -619,7 +621,7 @@ def _notice(shrinking: Shrinking | None, bring: Callable[[str], None]) -> None:
                 circle.end()
         return
     try:
-        bring(json.dumps(dataclasses.asdict(_Report(shrinking.steps, -1))))
+        bring(json.dumps(dataclasses.asdict(Report(shrinking.steps, -1))))
         shrinking._reported = True
     finally:
         shrinking._busy.release()
