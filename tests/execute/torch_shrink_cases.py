@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -141,6 +140,11 @@ def hsdp(rank: int, size: int, store: Any, returns: int) -> Made:
     return made, made, optimizer, between.means
 
 
+def resources() -> list[int]:
+    """The numbers of threads and of open files of this process."""
+    return [len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd")]
+
+
 def die_at(means: Any, dies: Moment) -> Callable[[torch.Tensor], torch.Tensor]:
     """`Shrinking.mean`, in which the process is killed at some moment."""
     original = means.mean
@@ -161,6 +165,7 @@ def train(
     connect: Any = dist
     store = connect.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
     made, module, optimizer, means = {"ddp": ddp, "hsdp": hsdp}[kind](rank, size, store, start)
+    begun = resources()
     if dies is not None:
         means.mean = die_at(means, dies)
     with (folder / f"{rank}-{start}.jsonl").open("w") as file:
@@ -175,10 +180,7 @@ def train(
             if (folder / "stop").exists() and step >= int((folder / "stop").read_text()):
                 break
     torch.save(vector(module), folder / f"{rank}-{start}.pt")
-    left = [thread.name for thread in threading.enumerate()]
-    (folder / f"{rank}-{start}.left").write_text(
-        json.dumps({"threads": len(left), "files": len(os.listdir("/proc/self/fd"))})
-    )
+    (folder / f"{rank}-{start}.left").write_text(json.dumps([begun, resources()]))
     means.close()
 
 
@@ -249,6 +251,23 @@ class Job:
                 raise TimeoutError(f"rank {rank} made no step in {within_s:g} s")
             time.sleep(0.002)
         return time.time() - begin
+
+    def completed_without(self, lost: set[int], since: float, within_s: float = 30.0) -> float:
+        """Seconds from a time until the last of the others has completed a step without some."""
+        until = time.time() + within_s
+        while time.time() < until:
+            ends = [
+                [
+                    at
+                    for _, ranks, _, at in self.lines(rank)
+                    if at > since and lost.isdisjoint(ranks)
+                ]
+                for rank in self.children
+            ]
+            if all(ends):
+                return max(end[0] for end in ends) - since
+            time.sleep(0.01)
+        raise TimeoutError(f"no step without {lost} in {within_s:g} s")
 
     def end(self) -> list[int]:
         """Lets all end after the same step; returns their exit statuses."""
