@@ -30,6 +30,9 @@ def test_the_others_complete_the_step_and_admit_who_returns(
     back = averaged.index(every, 3)
     assert averaged[back - 1] == every[:-block] and averaged[-1] == every[block:]
     assert found["statuses"] == [0] * (size - block)
+    assert len(found["left"]) == size - block
+    for begun, end in found["left"]:  # threads and files; there are fewer servers now
+        assert end[0] <= begun[0] and end[1] <= begun[1], found["left"]
 
 
 def test_a_step_stands_if_all_are_complete_or_one_has_passed_the_vote():

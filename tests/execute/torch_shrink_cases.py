@@ -8,6 +8,7 @@ averaged, a digest of its parameters, and the time. `Job` kills and starts proce
 """
 
 import contextlib
+import gc
 import hashlib
 import json
 import logging
@@ -142,6 +143,7 @@ def hsdp(rank: int, size: int, store: Any, returns: int) -> Made:
 
 def resources() -> list[int]:
     """The numbers of threads and of open files of this process."""
+    gc.collect()  # errors refer to what failed, and that to the errors
     return [len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd")]
 
 
@@ -165,7 +167,7 @@ def train(
     connect: Any = dist
     store = connect.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
     made, module, optimizer, means = {"ddp": ddp, "hsdp": hsdp}[kind](rank, size, store, start)
-    begun = resources()
+    begun: list[int] = []
     if dies is not None:
         means.mean = die_at(means, dies)
     with (folder / f"{rank}-{start}.jsonl").open("w") as file:
@@ -177,6 +179,7 @@ def train(
             optimizer.step()
             file.write(json.dumps([step, list(averaged), digest(module), at]) + "\n")
             file.flush()
+            begun = begun or resources()
             if (folder / "stop").exists() and step >= int((folder / "stop").read_text()):
                 break
     torch.save(vector(module), folder / f"{rank}-{start}.pt")

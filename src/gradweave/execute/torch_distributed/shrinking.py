@@ -19,6 +19,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -448,6 +449,7 @@ class Shrinking:
                     raise error
                 time.sleep(_POLL_S)
         finally:
+            _release(error)
             self._close()
         return lost
 
@@ -599,6 +601,13 @@ def stands(mine: Report, all_reports: Mapping[int, Report]) -> bool:
         return True
     complete = {report.complete_in for report in all_reports.values()}
     return min(steps) == max(steps) and len(complete) == 1 and complete != {-1}
+
+
+def _release(error: BaseException | None) -> None:
+    """Releases what the tracebacks of a handled error hold, such as threads and connections."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _only(schedule: Schedule) -> Planner:
