@@ -69,7 +69,7 @@ def member() -> Iterator[Maker]:
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """What calls in threads of their own return."""
+    """Makes calls in separate threads; returns their results."""
     found: list[Any] = [None] * len(calls)
 
     def call(place: int) -> None:

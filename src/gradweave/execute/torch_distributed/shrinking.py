@@ -47,7 +47,7 @@ from gradweave.schedules.schedule import Schedule
 from gradweave.topology.families.complete import complete
 
 OnLoss = Literal["raise", "shrink"]
-"""What the other servers do if one is lost: raise an error, or continue without it."""
+"""The reaction of the other servers to a loss: an error, or continuing without the server."""
 Planner = Callable[[Sequence[int]], ScheduleLike | None]
 """From the ranks of the servers that are left to the all-reduce between them; the i-th of them is
 the i-th server in order of id. None: gloo's own. All servers must return the same."""
@@ -83,7 +83,7 @@ class Report:
     """How far a server has come."""
 
     steps: Count | None
-    """Number of steps completed; None if it has to receive the others' state."""
+    """Number of steps completed; None for a server that needs the others' state."""
     complete_in: int
     """Number of the list of members by which it has all averages of the next step, or -1."""
     settled: bool = True
@@ -95,7 +95,7 @@ class _Part:
     """A tensor of a step."""
 
     source: torch.Tensor
-    """What this server contributes."""
+    """This server's contribution."""
     result: torch.Tensor
     mean: bool
     """Whether all contributions are averaged; if not, the first member's is copied."""
@@ -137,7 +137,7 @@ class _Circle:
         named = dataclasses.replace(complete(size), labels=tuple(labels))
         self.detector = LossDetector.of(self.up, named, stays=True)
         channels = ([(self.up, self._down)], None)
-        # Runs gloo's own collectives only, for which it needs no schedule of so many servers.
+        # Runs gloo's own collectives only, so that any schedule will do.
         self._messages = Messages(given, channels, self.up, self.detector)
         self.collective: Collective | None = None
         """The collective by the schedule."""
@@ -203,7 +203,7 @@ class Shrinking:
 
     Raises:
         ScheduleError: the schedule is for another number of servers, or another collective.
-        RunError: the servers could not connect, or this one was not admitted.
+        RunError: the servers could not connect, or this server was not admitted.
     """
 
     def __init__(
@@ -255,9 +255,9 @@ class Shrinking:
         self._done, self._complete_in = 0, -1
         self._pending: tuple[int, ...] = ()
         self._all: _Circle | None = None
-        """The connections among all members; None if no other is left."""
+        """The connections among all members; None if this is the only member."""
         self._peers: _Circle | None = None
-        """Those among the members that hold the same shard; None if no other is left."""
+        """The connections among the members with this shard; None if this is the only one."""
         self._number, self._attempts = -1, 0
         """The number of the list of members that are connected, and attempts to connect others."""
         self._busy = threading.Lock()
@@ -374,11 +374,11 @@ class Shrinking:
             except RunError as error:
                 if self._recover(error):
                     raise RunError(
-                        "the other servers have completed a step without this one"
+                        "the other servers have completed a step without this server"
                     ) from error
 
     def _vote(self, layout: int) -> tuple[int, ...]:
-        """Confirms that all members have completed the step; returns who is to be admitted."""
+        """Confirms that all members have completed the step; returns the ranks to admit."""
         asking = self.members.asking if self._state else ()
         asked = [int(rank in asking) for rank in range(self.members.size)]
         ballot = torch.tensor([*asked, layout, -layout])
@@ -497,7 +497,7 @@ class Shrinking:
             self._connect()
 
     def _connected(self) -> tuple[_Circle | None, _Circle | None] | None:
-        """Connections of all members and of those with the same shard; None if they failed."""
+        """Connections of all members and of those with the same shard; None after a failure."""
         all_made = None
         shard = self._rank % self._block
         peers = [rank for rank in self._there if rank % self._block == shard]
