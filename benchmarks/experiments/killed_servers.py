@@ -235,17 +235,16 @@ def ray_killed(part: str, folder: Path) -> float:
     return seconds
 
 
-def members_killed(kind: str, jobs: int, rng: random.Random, folder: Path) -> list[dict[str, Any]]:
+def members_killed(kind: str, jobs: int, seed: int, folder: Path) -> list[dict[str, Any]]:
     """Jobs of PyTorch each of which loses `KILLS_A_JOB` servers."""
-    import torch
-
+    from tests.execute.forked import forked
     from tests.execute.torch_shrink_cases import SHARDS, Job, compared
 
-    torch.set_num_threads(1)  # before the fork
-    rows = []
-    for number in range(jobs):
-        place = folder / f"{kind}-{number}"
-        place.mkdir()
+    def whole(number: int, place: Path) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        rng = random.Random(f"{seed} {kind} {number}")
         job = Job(place, kind, PLACES * (SHARDS if kind == "hsdp" else 1))
         for rank in job.children:
             job.wait_for(rank, 3)
@@ -254,8 +253,17 @@ def members_killed(kind: str, jobs: int, rng: random.Random, folder: Path) -> li
         more = [max(end[i] - begun[i] for begun, end in found["left"]) for i in range(2)]
         row = {"kind": kind, "kills": kills, "alike": found["alike"], "apart": found["apart"]}
         row |= {"statuses": found["statuses"], "more_threads": more[0], "more_files": more[1]}
-        rows.append(row)
-        print(f"{kind}, job {number}: {row}", flush=True)
+        (place / "row.json").write_text(json.dumps(row))
+
+    rows = []
+    for number in range(jobs):
+        place = folder / f"{kind}-{number}"
+        place.mkdir()
+        # Servers are forked from a process that has not computed, which would leave it threads.
+        if forked(1, lambda _, number=number, place=place: whole(number, place)) != [0]:
+            sys.exit(f"{kind}, job {number} failed")
+        rows.append(json.loads((place / "row.json").read_text()))
+        print(f"{kind}, job {number}: {rows[-1]}", flush=True)
     return rows
 
 
@@ -294,12 +302,12 @@ def main() -> None:
     program = "python benchmarks/experiments/killed_servers.py"
     with tempfile.TemporaryDirectory() as name:
         if arguments.shrink:
-            rng, jobs = random.Random(arguments.seed), arguments.kills // KILLS_A_JOB
+            jobs = arguments.kills // KILLS_A_JOB
             kinds = {"ddp": (jobs + 1) // 2, "hsdp": jobs // 2}
             rows = [
                 row
                 for kind, count in kinds.items()
-                for row in members_killed(kind, count, rng, Path(name))
+                for row in members_killed(kind, count, arguments.seed, Path(name))
             ]
             common["libraries"] = ("torch",)
             command = f"{program} --shrink --kills {arguments.kills}"
