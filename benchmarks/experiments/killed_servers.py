@@ -2,6 +2,7 @@
 
     python benchmarks/experiments/killed_servers.py [--kills 50] [--seed 0]
     python benchmarks/experiments/killed_servers.py --ray 5
+    python benchmarks/experiments/killed_servers.py --shrink [--kills 50] [--seed 0]
 
 Servers: two of them and a worker under `sync`, a checkpoint after each update. A random server is
 killed at a random moment of a random update; the command is then paused, and the checkpoint is
@@ -11,6 +12,12 @@ the checkpoint exist, and as inside a file where the killed server left one half
 processes share JAX's compilation cache.
 
 Ray: the raylet or the GCS is killed, in a new run each time; the seconds until the command ended.
+
+Shrink: DDP on four servers, and HSDP on four replicas of two, with ``on_loss="shrink"``. Of each
+job, servers are killed until one server or replica is left; two of five are started again. The
+seconds are those from a kill until all others have completed the step in progress, or the next.
+All parameters are compared with each other, and at the end with a training in one process that
+leaves the same gradients out.
 """
 
 import argparse
@@ -49,6 +56,12 @@ UPDATES_APART = 4
 """Most updates between a recovery and the next kill."""
 SETTLED_S = 0.05
 """Time for the surviving server to finish writing while the command is paused."""
+PLACES = 4
+"""Servers, or replicas, of a job whose members are killed."""
+KILLS_A_JOB, RETURNS_AT = 5, (0, 2)
+"""Kills in each of these jobs, and after which of them the server is started again."""
+MOMENTS_S = 0.5
+"""Longest time from a recovery to the next kill: several steps."""
 AT_UPDATE = 10
 """Update after which Ray is killed."""
 
@@ -220,10 +233,60 @@ def ray_killed(part: str, folder: Path) -> float:
     return seconds
 
 
+def members_killed(kind: str, jobs: int, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """Jobs of PyTorch each of which loses `KILLS_A_JOB` servers."""
+    from tests.execute.forked import forked
+    from tests.execute.torch_shrink_cases import SHARDS, Job, compared
+
+    def whole(number: int, place: Path) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        rng = random.Random(f"{seed} {kind} {number}")
+        job = Job(place, kind, PLACES * (SHARDS if kind == "hsdp" else 1))
+        for rank in job.children:
+            job.wait_for(rank, 3)
+        kills = [member_killed(job, rng, turn in RETURNS_AT) for turn in range(KILLS_A_JOB)]
+        found = compared(kind, place, job.end())
+        more = [max(end[i] - begun[i] for begun, end in found["left"]) for i in range(2)]
+        row = {"kind": kind, "kills": kills, "alike": found["alike"], "apart": found["apart"]}
+        row |= {"statuses": found["statuses"], "more_threads": more[0], "more_files": more[1]}
+        (place / "row.json").write_text(json.dumps(row))
+
+    rows = []
+    for number in range(jobs):
+        place = folder / f"{kind}-{number}"
+        place.mkdir()
+        # Servers are forked from a process that has not computed, which would leave it threads.
+        if forked(1, lambda _, number=number, place=place: whole(number, place)) != [0]:
+            sys.exit(f"{kind}, job {number} failed")
+        rows.append(json.loads((place / "row.json").read_text()))
+        print(f"{kind}, job {number}: {rows[-1]}", flush=True)
+    return rows
+
+
+def member_killed(job: Any, rng: random.Random, returns: bool) -> dict[str, Any]:
+    """Kills a server at a random moment; waits for the others, and for the one that returns."""
+    rank = rng.choice(sorted(job.children))
+    time.sleep(rng.uniform(0, MOMENTS_S))
+    at = time.time()
+    lost = set(job.kill(rank))
+    row: dict[str, Any] = {"rank": rank, "seconds": job.completed_without(lost, at)}
+    if returns:
+        begin = time.time()
+        for other in lost:
+            job.start(other)
+        for other in lost:
+            job.wait_for(other, 1)
+        row["back_s"] = time.time() - begin
+    return row
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--ray", type=int, default=0)
+    parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--keep", action="store_true", help=argparse.SUPPRESS)
@@ -236,6 +299,18 @@ def main() -> None:
     }
     program = "python benchmarks/experiments/killed_servers.py"
     with tempfile.TemporaryDirectory() as name:
+        if arguments.shrink:
+            jobs = arguments.kills // KILLS_A_JOB
+            kinds = {"ddp": (jobs + 1) // 2, "hsdp": jobs // 2}
+            rows = [
+                row
+                for kind, count in kinds.items()
+                for row in members_killed(kind, count, arguments.seed, Path(name))
+            ]
+            common["libraries"] = ("torch",)
+            command = f"{program} --shrink --kills {arguments.kills}"
+            record("killed_members", command, **common, seed=arguments.seed, rows=rows)
+            return
         if arguments.ray:
             rows = {
                 part: [

@@ -295,6 +295,27 @@ def killed_ray() -> str:
     return f"{text}\n\n{source(result)} Load average at the start: {result['load_at_start']:.1f}."
 
 
+def killed_members() -> str:
+    """Trainings of PyTorch that continue without the servers that are killed."""
+    result, lines = load("killed_members"), []
+    for rows in grouped(result["rows"], ["kind"]):
+        kills = [kill for row in rows for kill in row["kills"]]
+        seconds = [kill["seconds"] for kill in kills]
+        back_s = [kill["back_s"] for kill in kills if "back_s" in kill]
+        apart = max(row["apart"] for row in rows)
+        left = sum(row["more_threads"] > 0 or row["more_files"] > 0 for row in rows)
+        failed = sum(not row["alike"] or any(row["statuses"]) for row in rows)
+        lines.append(
+            f"{rows[0]['kind'].upper()} | {len(kills)} | {statistics.median(seconds):.2f} s | "
+            f"{max(seconds):.2f} s | {len(back_s)} | {max(back_s):.1f} s | {failed} | "
+            f"{apart:.0e} | {left}"
+        )
+    head = "training | kills | step completed: median | longest | returned | within | jobs whose "
+    head += "servers differ | apart from the reference | jobs with something left"
+    text = table(head, lines)
+    return f"{text}\n\n{source(result)} Load average at the start: {result['load_at_start']:.1f}."
+
+
 def mutants_by_room() -> str:
     """How many injected faults the tests of each room notice."""
     result, lines, total = load("mutants"), [], [0, 0, 0]

@@ -259,7 +259,10 @@ class ShrinkingAllReduce:
         """The averages, and the servers that take part in them."""
         self._queued = False
         if optimizer is not None:
-            optimizer.register_step_post_hook(lambda *_: self.means.boundary() and None)
+            optimizer.register_step_post_hook(self._boundary)
+
+    def _boundary(self, *_: object) -> None:
+        self.means.boundary()
 
     def __call__(self, reduce_output: torch.Tensor) -> None:
         """Averages all gradients at the end of the backward pass.
@@ -318,7 +321,7 @@ class _ShardedState:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def _copied(value: Any) -> Any:

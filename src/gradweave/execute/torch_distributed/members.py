@@ -39,7 +39,7 @@ class Roll:
     ranks: tuple[Count, ...]
     """The members' ranks, ascending."""
     joined: tuple[Count, ...] = ()
-    """Those that still have to receive the others' state."""
+    """The ranks of members that still need the others' state."""
 
     def without(self, lost: Collection[int]) -> "Roll":
         """The list without some members."""
@@ -52,7 +52,7 @@ class Roll:
 
 
 class LeftOutError(RunError):
-    """The other servers continue without this one."""
+    """The other servers continue without this server."""
 
 
 class Members:
@@ -164,7 +164,7 @@ class Members:
         return roll
 
     def propose(self, roll: Roll) -> None:
-        """Goes on to the next list: this one, or the one that another server proposed first.
+        """Goes on to the next list, which is the first that any server has proposed.
 
         Raises:
             LeftOutError: it does not have this server.
@@ -226,7 +226,7 @@ class Members:
             mine: what this server brings.
 
         Returns:
-            None if the list has changed meanwhile, because another member is lost.
+            Their contributions, or None if the list has changed because another member is lost.
 
         Raises:
             LeftOutError: the new list does not have this server.

@@ -19,9 +19,10 @@ import json
 import logging
 import threading
 import time
+import traceback
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -46,7 +47,7 @@ from gradweave.schedules.schedule import Schedule
 from gradweave.topology.families.complete import complete
 
 OnLoss = Literal["raise", "shrink"]
-"""What the other servers do if one is lost: raise an error, or continue without it."""
+"""The reaction of the other servers to a loss: an error, or continuing without the server."""
 Planner = Callable[[Sequence[int]], ScheduleLike | None]
 """From the ranks of the servers that are left to the all-reduce between them; the i-th of them is
 the i-th server in order of id. None: gloo's own. All servers must return the same."""
@@ -78,11 +79,11 @@ class Returning:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Report:
+class Report:
     """How far a server has come."""
 
     steps: Count | None
-    """Number of steps completed; None if it has to receive the others' state."""
+    """Number of steps completed; None for a server that needs the others' state."""
     complete_in: int
     """Number of the list of members by which it has all averages of the next step, or -1."""
     settled: bool = True
@@ -94,7 +95,7 @@ class _Part:
     """A tensor of a step."""
 
     source: torch.Tensor
-    """What this server contributes."""
+    """This server's contribution."""
     result: torch.Tensor
     mean: bool
     """Whether all contributions are averaged; if not, the first member's is copied."""
@@ -136,7 +137,7 @@ class _Circle:
         named = dataclasses.replace(complete(size), labels=tuple(labels))
         self.detector = LossDetector.of(self.up, named, stays=True)
         channels = ([(self.up, self._down)], None)
-        # Runs gloo's own collectives only, for which it needs no schedule of so many servers.
+        # Runs gloo's own collectives only, so that any schedule will do.
         self._messages = Messages(given, channels, self.up, self.detector)
         self.collective: Collective | None = None
         """The collective by the schedule."""
@@ -202,7 +203,7 @@ class Shrinking:
 
     Raises:
         ScheduleError: the schedule is for another number of servers, or another collective.
-        RunError: the servers could not connect, or this one was not admitted.
+        RunError: the servers could not connect, or this server was not admitted.
     """
 
     def __init__(
@@ -254,9 +255,9 @@ class Shrinking:
         self._done, self._complete_in = 0, -1
         self._pending: tuple[int, ...] = ()
         self._all: _Circle | None = None
-        """The connections among all members; None if no other is left."""
+        """The connections among all members; None if this is the only member."""
         self._peers: _Circle | None = None
-        """Those among the members that hold the same shard; None if no other is left."""
+        """The connections among the members with this shard; None if this is the only one."""
         self._number, self._attempts = -1, 0
         """The number of the list of members that are connected, and attempts to connect others."""
         self._busy = threading.Lock()
@@ -373,11 +374,11 @@ class Shrinking:
             except RunError as error:
                 if self._recover(error):
                     raise RunError(
-                        "the other servers have completed a step without this one"
+                        "the other servers have completed a step without this server"
                     ) from error
 
     def _vote(self, layout: int) -> tuple[int, ...]:
-        """Confirms that all members have completed the step; returns who is to be admitted."""
+        """Confirms that all members have completed the step; returns the ranks to admit."""
         asking = self.members.asking if self._state else ()
         asked = [int(rank in asking) for rank in range(self.members.size)]
         ballot = torch.tensor([*asked, layout, -layout])
@@ -408,22 +409,22 @@ class Shrinking:
             RunError: the error itself, if no server is lost.
         """
         begin = time.monotonic()
-        report, before = _Report(self.steps, self._complete_in), self._there
+        report, before = Report(self.steps, self._complete_in), self._there
         how = self._lose(error)
-        while not (stands := self._stands(self._gather(report))) and not self._connect():
+        while not (stand := stands(report, self._gather(report))) and not self._connect():
             pass
         if self._rank == self._there[0]:
             lost = [rank for rank in before if rank not in self._there]
             texts = [
                 f"server {self._names[r]} (rank {r}): {how.get(r, 'lost with it')}" for r in lost
             ]
-            what = "stands" if stands else "is repeated"
+            what = "stands" if stand else "is repeated"
             count, seconds = counted(len(self._there), "server"), time.monotonic() - begin
             line = f"lost {', '.join(texts)}; {count} continue after {seconds:.2f} s"
             _log.warning("%s", in_one_line(f"{line}, and step {self.steps} {what}"))
-        if not stands:
+        if not stand:
             self._begin_again()
-        return stands
+        return stand
 
     def _begin_again(self) -> None:
         """Has all tensors of the step averaged again."""
@@ -448,18 +449,11 @@ class Shrinking:
                     raise error
                 time.sleep(_POLL_S)
         finally:
+            _release(error)
             self._close()
         return lost
 
-    def _stands(self, reports: dict[int, _Report]) -> bool:
-        """Whether the present step stands, by how far all members have come."""
-        steps = [report.steps or 0 for report in reports.values()]
-        if self.steps < max(steps):
-            return True
-        complete = {report.complete_in for report in reports.values()}
-        return min(steps) == max(steps) and len(complete) == 1 and complete != {-1}
-
-    def _gather(self, report: _Report) -> dict[int, _Report]:
+    def _gather(self, report: Report) -> dict[int, Report]:
         """How far all members have come, without those that are lost meanwhile.
 
         A server that is not busy reports as well, by its thread, so that nobody waits for a server
@@ -470,7 +464,7 @@ class Shrinking:
             if came is None:
                 continue
             reports = {
-                rank: peer_value(written, _Report, "a server's report in the job's store")
+                rank: peer_value(written, Report, "a server's report in the job's store")
                 for rank, written in came.items()
             }
             fresh = [rank for rank in reports if reports[rank].steps is None]
@@ -499,11 +493,11 @@ class Shrinking:
     def _ready(self) -> None:
         """Connects the members, if they are not yet, at the start of a step."""
         while self._number != self.members.number:
-            self._gather(_Report(self.steps, -1))
+            self._gather(Report(self.steps, -1))
             self._connect()
 
     def _connected(self) -> tuple[_Circle | None, _Circle | None] | None:
-        """Connections of all members and of those with the same shard; None if they failed."""
+        """Connections of all members and of those with the same shard; None after a failure."""
         all_made = None
         shard = self._rank % self._block
         peers = [rank for rank in self._there if rank % self._block == shard]
@@ -556,7 +550,7 @@ class Shrinking:
         while True:
             steps = None if self._fresh else self.steps
             try:
-                reports = self._gather(_Report(steps, -1, settled=False))
+                reports = self._gather(Report(steps, -1, settled=False))
                 if any(report.settled for report in reports.values()):
                     break  # they have seen that all are admitted, or have left those out
                 if not self._connect():
@@ -599,6 +593,23 @@ class Shrinking:
         self.members.close()
 
 
+def stands(mine: Report, all_reports: Mapping[int, Report]) -> bool:
+    """Whether the present step stands, by how far this server and all members have come."""
+    assert mine.steps is not None
+    steps = [report.steps or 0 for report in all_reports.values()]
+    if mine.steps < max(steps):  # a member has passed the vote
+        return True
+    complete = {report.complete_in for report in all_reports.values()}
+    return min(steps) == max(steps) and len(complete) == 1 and complete != {-1}
+
+
+def _release(error: BaseException | None) -> None:
+    """Releases what the tracebacks of a handled error hold, such as threads and connections."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 def _only(schedule: Schedule) -> Planner:
     """The planner that has a schedule for all servers only."""
     return lambda ranks: schedule if len(ranks) == schedule.topology.num_servers else None
@@ -619,7 +630,7 @@ def _notice(shrinking: Shrinking | None, bring: Callable[[str], None]) -> None:
                 circle.end()
         return
     try:
-        bring(json.dumps(dataclasses.asdict(_Report(shrinking.steps, -1))))
+        bring(json.dumps(dataclasses.asdict(Report(shrinking.steps, -1))))
         shrinking._reported = True
     finally:
         shrinking._busy.release()
