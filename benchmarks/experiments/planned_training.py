@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from command_line import parser_of
+from plan_training import PlanConfig, train_plan
 from record import record, recorded, show
 from unequal_networks import boxes, racks, random_graph, slowed
 
-from gradweave.learning.plans import CHECKPOINT, PlanConfig, train_plan
 from gradweave.schedulers.greedy.decoding import Wiring
+from gradweave.training.checkpoint import CHECKPOINT
 from gradweave.training.log import read_log
 
 MAKERS = (racks, slowed, random_graph, boxes)
