@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pictures import Picture
-from processes import printed_json
-from record import commit, printed
+from benchmarks.pictures import Picture
+from benchmarks.processes import printed_json
+from benchmarks.record import commit, printed
 
 PARSE_ONLY = "GRADWEAVE_PARSE_ONLY"
 """Set in the environment, it ends experiments where they would begin to measure."""

@@ -12,21 +12,17 @@ compiling does not count; of plans, they are without the exact bound.
 """
 
 import resource
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import networkx as nx
 import numpy as np
-from command_line import parser_of
 from numpy.typing import NDArray
-from record import record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave.bounds.prices import Unit
 from gradweave.schedulers import plan_unicast
 from gradweave.schedules import collective

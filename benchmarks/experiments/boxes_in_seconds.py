@@ -11,20 +11,15 @@ time. Each row is kept as soon as it is measured; `--resume` measures those that
 """
 
 import resource
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from box_networks import KINDS, boxes
-from command_line import parser_of
-from record import record
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.box_networks import KINDS, boxes
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
+from benchmarks.unfinished import Unfinished
 from gradweave.bounds.seconds.least_seconds import latencies
 from gradweave.bounds.seconds_bound import seconds_bound
 from gradweave.schedulers import Hierarchical, Ring

@@ -7,22 +7,19 @@ each worker sent: the sizes of the arrays passed to `jax.lax.ppermute`, message 
 runtime's own mean cannot be counted in this way and is left out.
 """
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave import aggregate
 
 ELEMENTS, WORKERS = 1_000_000, (2, 4, 8, 16, 32)

@@ -25,25 +25,21 @@ how many, at most.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import mean_between
 from numpy.typing import NDArray
-from record import record, show
-from timing import timed
-from unequal_networks import KINDS, SMALL_LATENCY, drawn_sites
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import mean_between
+from benchmarks.record import record, show
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import KINDS, SMALL_LATENCY, drawn_sites
+from benchmarks.unfinished import Unfinished
 from gradweave.bounds import least_seconds
 from gradweave.common.stop import Stop
 from gradweave.errors import TopologyError

@@ -13,24 +13,20 @@ Blocks are the default, 128 elements, where nothing else is said.
 """
 
 import itertools
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import scipy.optimize
-from command_line import parser_of
-from intervals import RESAMPLES, middle
-from record import record
-from unfinished import Unfinished
 
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import RESAMPLES, middle
+from benchmarks.record import record
+from benchmarks.unfinished import Unfinished
 from gradweave import aggregate
 from gradweave.aggregate.rules import CONSENSUS
 from gradweave.aggregate.validity import consensus_limit

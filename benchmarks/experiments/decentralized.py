@@ -14,23 +14,20 @@ The methods are those of `gradweave.aggregate`, on eight devices. No value means
 least one seed.
 """
 
-import sys
 import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave import aggregate
 from gradweave.aggregate.decentralized import naive_psgd
 

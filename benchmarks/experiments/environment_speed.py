@@ -23,26 +23,23 @@ import functools
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import timing
-from command_line import parser_of
-from peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
-from record import record
 
 import gradweave as gw
+from benchmarks import timing
+from benchmarks.command_line import parser_of
+from benchmarks.peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
+from benchmarks.record import record
 from gradweave.environment import SchedulingEnvironment, State, rounds
 from gradweave.environment import state as states
 from gradweave.environment.problem import Instance, Problem

@@ -16,20 +16,16 @@ Seconds are of the event model; the searches' are of processor time, after compi
 import dataclasses
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers import ExactDemand
 from gradweave.schedulers.flows.unicast import plan_unicast
 from gradweave.schedules import Demand, collective

@@ -5,16 +5,11 @@
 One worker of CP-SAT, 120 seconds per proof.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.topology import Topology, from_spec
 

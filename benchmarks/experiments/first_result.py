@@ -11,11 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from command_line import parser_of
-from record import record
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 
 COMMANDS = (
     ("import gradweave", [sys.executable, "-c", "import gradweave"]),

@@ -10,17 +10,13 @@ the median counts.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
-from command_line import parser_of
-from record import record, recorded, show
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, recorded, show
 from gradweave.marl.evaluation import random_action
 from gradweave.marl.games.environments import make
 from gradweave.processes.jax_start import start_jax

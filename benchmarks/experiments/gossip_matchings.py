@@ -19,22 +19,18 @@ Beside them an all-reduce of the same bytes, by the plan that half a second find
 agree exactly. Milliseconds of processor time to choose are those of the second call.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import mean_between
 from numpy.typing import NDArray
-from record import record, show
-from timing import timed
-from unequal_networks import KINDS, drawn_sites
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import mean_between
+from benchmarks.record import record, show
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import KINDS, drawn_sites
 from gradweave.aggregate import (
     MixingMatrix,
     changing_matchings,

@@ -23,17 +23,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from processes import printed_json
-from record import record, show
-from solutions import figures, solved
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.processes import printed_json
+from benchmarks.record import record, show
+from benchmarks.solutions import figures, solved
+from benchmarks.unfinished import Unfinished
 from gradweave.common import clock
 from gradweave.schedules import COPY, Schedule, compose, reverse
 from gradweave.simulator import seconds

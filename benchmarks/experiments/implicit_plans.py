@@ -8,18 +8,14 @@ code is cached, the first run includes compilation: run it twice and keep the se
 """
 
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import each_alone, parser_of
-from record import record
-
 import gradweave as gw
+from benchmarks.command_line import each_alone, parser_of
+from benchmarks.record import record
 from gradweave.schedules import load_implicit
 
 NETWORKS = (

@@ -17,20 +17,15 @@ Event model, defaults of the families; seconds are of processor time, after comp
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers import Solution
 from gradweave.schedules import Job
 from gradweave.schedules.objective import JOB_OBJECTIVES

@@ -18,19 +18,14 @@ compilation.
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers import Apart, Solution, solve_demand
 from gradweave.schedulers.solving.portfolio import TEXTBOOK
 from gradweave.schedules import Job, mesh_jobs

@@ -9,18 +9,14 @@ and its stages may overlap, as `gradweave.solve` does it; `solve` itself has 10 
 """
 
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.report import compare_seconds
 from gradweave.report.chart import sweep_chart
 from gradweave.report.comparison import Case

@@ -9,19 +9,16 @@ of them.
 import dataclasses
 import itertools
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture
-from record import record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture
+from benchmarks.record import record
 from gradweave.lab.measure import Measurement, emulated, laboratory
 from gradweave.report.lab_chart import lab_chart
 from gradweave.schedulers.spec import from_spec

@@ -14,22 +14,18 @@ What is done is kept in a file beside the results until all is; ``--resume`` goe
 measures what the results lack.
 """
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import RESAMPLES, middle
-from lab_mpi import mpi_json
-from record import record
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import RESAMPLES, middle
+from benchmarks.lab_mpi import mpi_json
+from benchmarks.record import record
+from benchmarks.unequal_networks import network
+from benchmarks.unfinished import Unfinished
 from gradweave.lab.jobs import measure_jobs, shared_runtime
 from gradweave.lab.measure import emulated
 from gradweave.lab.network import EmulatedNetwork

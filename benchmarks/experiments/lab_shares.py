@@ -15,18 +15,14 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from lab_delays import MB, measured
-from record import load, record
-from unequal_networks import network, wide_areas
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.lab_delays import MB, measured
+from benchmarks.record import load, record
+from benchmarks.unequal_networks import network, wide_areas
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 
 QUIET = 1.5

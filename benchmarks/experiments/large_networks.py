@@ -8,19 +8,14 @@ need 12 GB of free memory; with arguments (``torus:32x32``), only those networks
 """
 
 import resource
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import each_alone, parser_of
-from record import record
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.command_line import each_alone, parser_of
+from benchmarks.record import record
+from benchmarks.solutions import figures, solved
 from gradweave.schedulers import scheduler as scheduler_module
 from gradweave.schedulers.solving import solution as solution_module
 from gradweave.schedulers.trees import symmetric

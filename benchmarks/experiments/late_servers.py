@@ -10,18 +10,14 @@ bound's or the schedule's. One core; seconds of the search are processor time, a
 """
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
+from benchmarks.solutions import figures, solved
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
 from gradweave.topology import Topology

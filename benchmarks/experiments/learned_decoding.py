@@ -9,21 +9,17 @@ not, and the greedy rules with as many samples, and in the same time.
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from random_networks import random_network, well_connected_network
-from record import printed, record, recorded
-from timing import timed
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.random_networks import random_network, well_connected_network
+from benchmarks.record import printed, record, recorded
+from benchmarks.timing import timed
 from gradweave.environment.instance import Instance
 from gradweave.learning.best_episode import best_of
 from gradweave.learning.episodes.compiled_instance import CompiledInstance

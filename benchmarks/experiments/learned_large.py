@@ -14,17 +14,13 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from processes import printed_json
-from record import record, recorded, show
-from timing import timed
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.processes import printed_json
+from benchmarks.record import record, recorded, show
+from benchmarks.timing import timed
 from gradweave.environment.instance import Instance
 from gradweave.learning.best_episode import _episode_s, _spread
 from gradweave.learning.episodes.compiled_instance import CompiledInstance

@@ -9,20 +9,15 @@ Time is what a strategy's attempts took of all attempts: shares of one run, for 
 busy. The rules by which `merged` chooses trees are compared by themselves.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from same_schedules import SEED, networks
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.same_schedules import SEED, networks
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.portfolio import DEFAULT, portfolio
 from gradweave.schedulers.trees.merged import Merged

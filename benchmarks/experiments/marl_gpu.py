@@ -12,13 +12,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
 
 CASES: list[tuple[str, str, int, int]] = [
     ("MPE_simple_spread_v3", "ippo", 1, 1_000_000),

@@ -22,13 +22,10 @@ from typing import Any, cast
 import numpy as np
 from scipy import stats
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from processes import printed_json
-from record import record, recorded
-
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.processes import printed_json
+from benchmarks.record import record, recorded
 from gradweave.marl import load_trained
 from gradweave.marl.evaluation import HOWS, How, evaluate
 from gradweave.marl.games.environment import View

@@ -9,21 +9,17 @@ overcooked, are simulated; for overcooked the best return is an upper bound.
 
 import itertools
 import json
-import sys
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import parser_of
 from ortools.sat.python import cp_model
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave.marl.evaluation import Act, play, random_action
 from gradweave.marl.games.environment import View
 from gradweave.marl.games.environments import make

@@ -10,18 +10,14 @@ parameters changed and everything stayed finite. Seconds include compilation.
 
 import importlib.util
 import itertools
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from command_line import parser_of
-from record import printed, record, recorded
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record, recorded
 from gradweave.errors import OptionError
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms

@@ -20,11 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
-from command_line import parser_of
-from record import record, recorded
-
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, recorded
 from tests.docs.blocks import blocks_of
 
 NAME = "own_games"
@@ -101,8 +98,8 @@ def trained(case: str, folder: Path) -> dict[str, Any]:
 def speed() -> dict[str, Any]:
     """Steps of games a second of processor time, after compiling."""
     import jax
-    from game_starts import random_play
 
+    from benchmarks.experiments.game_starts import random_play
     from gradweave.marl.games.environments import make
 
     def rate(spec: str) -> float:

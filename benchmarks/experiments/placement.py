@@ -11,18 +11,15 @@ until all is, and `--resume` goes on with it.
 
 import dataclasses
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-
 import numpy as np
-from command_line import parser_of
-from naive_placement import Naive
-from placement_cases import (
+
+import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.naive_placement import Naive
+from benchmarks.placement_cases import (
     ACTIVATION_BYTES,
     DATA,
     GRADIENT_BYTES,
@@ -31,11 +28,9 @@ from placement_cases import (
     Case,
     cases,
 )
-from record import record, recorded, show
-from timing import timed
-from unfinished import Unfinished
-
-import gradweave as gw
+from benchmarks.record import record, recorded, show
+from benchmarks.timing import timed
+from benchmarks.unfinished import Unfinished
 from gradweave.placement import (
     Annealing,
     Evolutionary,

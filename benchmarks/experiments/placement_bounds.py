@@ -8,19 +8,15 @@ that annealing finds and that of a cheaper placement, where the proof comes upon
 processor's time to find it, and that to count its certificate again.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from placement_cases import ACTIVATION_BYTES, DATA, GRADIENT_BYTES, WORKLOAD, cases
-from record import record, recorded, show
-from timing import timed
 
+from benchmarks.command_line import parser_of
+from benchmarks.placement_cases import ACTIVATION_BYTES, DATA, GRADIENT_BYTES, WORKLOAD, cases
+from benchmarks.record import record, recorded, show
+from benchmarks.timing import timed
 from gradweave.placement import Annealing, even_stages, placement_bound
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.pairs import Pairs, pairs_of

@@ -8,18 +8,13 @@ seeds, by one batch of eight restarts, and in rank order. The step is that of `s
 and GPipe, of the placement of the first seed, and of rank order.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from timing import timed
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.timing import timed
 from gradweave.placement import Annealing, Placer, RankOrder, Transformer, place, step_time
 
 SHAPES = ((5, 4),)

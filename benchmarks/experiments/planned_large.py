@@ -9,24 +9,20 @@ certified bound, seconds are of processor time, after compilation.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from timing import timed
-from unequal_networks import GBIT, network
-from unequal_scale import KINDS, NEAR_MS
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.unequal_scale import KINDS, NEAR_MS
+from benchmarks.record import record, show
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import GBIT, network
+from benchmarks.unfinished import Unfinished
 from gradweave.bounds import least_seconds
 from gradweave.schedulers import Planned, Ring
 from gradweave.schedulers.greedy.decoding import EFFORT_S

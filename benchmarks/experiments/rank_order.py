@@ -19,21 +19,17 @@ What is done is kept in a file beside the results until all is; ``--resume`` goe
 
 import itertools
 import math
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
+from benchmarks.unfinished import Unfinished
 from gradweave.ranks.libraries import OwnAllReduce, own_all_reduces
 from gradweave.ranks.pattern import routes_of
 from gradweave.ranks.search_kernel import every_ring, steady_seconds

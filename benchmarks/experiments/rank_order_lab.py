@@ -23,16 +23,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from lab_mpi import PATIENCE_S, mpi_json
-from record import record
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.lab_mpi import PATIENCE_S, mpi_json
+from benchmarks.record import record
+from benchmarks.unequal_networks import network
+from benchmarks.unfinished import Unfinished
 from gradweave.lab.commands import PORT, server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children

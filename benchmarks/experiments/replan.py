@@ -14,19 +14,14 @@ them the schedule before on the slower network, in its order and with its shares
 searches are processor time, after compilation.
 """
 
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-from timing import timed
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
+from benchmarks.timing import timed
 from gradweave.bounds import least_seconds
 from gradweave.errors import TopologyError
 from gradweave.report import TABLE_2

@@ -15,23 +15,19 @@ run after so many; what is there is recorded.
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
-from timing import timed
-from unequal_networks import COUNT, KINDS, unequal_network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import COUNT, KINDS, unequal_network
+from benchmarks.unfinished import Unfinished
 from gradweave.errors import TopologyError
 from gradweave.schedulers import Packed
 from gradweave.schedulers.repairing.kept import kept_of

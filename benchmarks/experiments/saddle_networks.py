@@ -14,22 +14,28 @@ network and the message. Computing is not counted: each row says how often the o
 """
 
 import functools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record, show
-from saddle import BITS, METHODS, RING, STRENGTH, N, clusters, in_single_precision, lipschitz
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.saddle import (
+    BITS,
+    METHODS,
+    RING,
+    STRENGTH,
+    N,
+    clusters,
+    in_single_precision,
+    lipschitz,
+)
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record, show
 from gradweave import aggregate, saddle, simulator
 from gradweave.aggregate import MixingMatrix
 from gradweave.schedules import COPY, Schedule

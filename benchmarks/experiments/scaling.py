@@ -6,18 +6,14 @@ After compilation; the median of several runs counts where they are short.
 """
 
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import printed, record
-from timing import median_time
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import printed, record
+from benchmarks.timing import median_time
 from gradweave.schedulers import Merged
 
 SIZES = (4, 6, 8, 12, 16, 24, 32)

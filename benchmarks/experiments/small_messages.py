@@ -17,20 +17,16 @@ On networks of up to eight servers the same for messages of next to no bytes; wi
 servers beside the optimum of an all-reduce in one piece, by exhaustive search.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from exhaustive_messages import least_time
-from record import printed, record, recorded
-from solutions import figures, solved
-from unequal_networks import random_graph, wide_areas
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.exhaustive_messages import least_time
+from benchmarks.record import printed, record, recorded
+from benchmarks.solutions import figures, solved
+from benchmarks.unequal_networks import random_graph, wide_areas
 from gradweave.bounds.seconds.latency import MessageTimes, latency_bound, slowest, spread_times
 from gradweave.schedulers import (
     Binomial,

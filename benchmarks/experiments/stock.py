@@ -10,17 +10,13 @@ Gbit/s. Runs of all contenders take turns. Needs root.
 
 import os
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave.lab.measure import emulated, laboratory
 
 BUCKET_BYTES = 25_000_000

@@ -9,19 +9,15 @@ run once.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record, show
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record, show
 from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, scheduler, to_spec
 
 SEED = 0

@@ -31,21 +31,18 @@ have rounded latencies away.
 
 import csv
 import dataclasses
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from timing import timed
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.timing import timed
+from benchmarks.unfinished import Unfinished
 from gradweave.schedules import Job
 
 COMMAND = "taskset -c 0 python benchmarks/experiments/te_ccl.py"

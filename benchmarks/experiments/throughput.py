@@ -9,19 +9,15 @@ whose minimum is 1/x*. Compared are T(c)/c of each seed, the free-tree bound of 
 """
 
 import statistics
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from random_networks import random_network
-from record import record
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.random_networks import random_network
+from benchmarks.record import record
 from gradweave.schedulers import Grown
 
 NETWORKS = {

@@ -11,18 +11,15 @@ none of which is faster.
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave.schedulers import Binomial, HalvingDoubling, RecursiveDoubling, Ring, to_spec
 from gradweave.schedulers.solving.variants import split
 from gradweave.schedules.compose import overlap

@@ -9,18 +9,13 @@ bound and the verifier; nothing else may run beside. A limit counts as kept with
 schedule and its bound.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from cluster_networks import cluster_network
-from command_line import parser_of
-from record import record, show
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.cluster_networks import cluster_network
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.solutions import figures, solved
 from gradweave.common import clock
 
 NETWORKS = (

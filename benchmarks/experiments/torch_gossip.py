@@ -20,12 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
 from numpy.typing import NDArray
-from record import printed, record
+
+from benchmarks.command_line import parser_of
+from benchmarks.record import printed, record
 
 WORKERS, STEPS, BATCH, RATE, MOMENTUM, SEED = 8, 150, 16, 0.05, 0.9, 5
 KEPT_EVERY, KILLED_AT = 50, 120

@@ -21,19 +21,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from placement_cases import FOUR_REGIONS
-from placement_cases import network as complete_network
-from record import record, show
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.placement_cases import FOUR_REGIONS
+from benchmarks.placement_cases import network as complete_network
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.placement import Placement, Stage, Transformer, Workload, place
 from gradweave.placement.training.running import Settings, Trainers, on_this_machine
 

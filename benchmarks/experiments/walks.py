@@ -11,18 +11,13 @@ installation, whose packages come from wherever pip finds them.
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from command_line import parser_of
-from record import record
-
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from tests.docs.blocks import blocks_of
 
 NAME = "walks"
