@@ -40,7 +40,7 @@ class Rows:
     measure: Callable[..., Row | list[Row]]
     """The row of a case, or its rows."""
     name: str = "rows"
-    """Of the list in the record."""
+    """Key of the list in the record."""
 
     def every(self) -> list[Case]:
         """All cases, in the order of the record."""
@@ -74,16 +74,16 @@ def run(
     libraries: Iterable[str] = (),
     **about: Any,
 ) -> None:
-    """Measures what the command line asks for, and records it as the script's name says.
+    """Measures the cases that the command line selects; the record has the script's name.
 
     Args:
         doc: of the script.
         parts: what is measured, in this order.
         warm: called once before the first measurement, so that compiling does not count.
-        alone: whether each case has a process of its own.
+        alone: whether a new process measures each case.
         processor_time: whether time limits are of processor time (after `warm`).
-        finish: takes the rows of each part, and returns what else to record, such as means. What it
-            returns under the name of a part replaces its rows.
+        finish: takes the rows of each part and returns more to record, such as means. A value under
+            the name of a part replaces the rows of that part.
         picture: drawn of the record.
         libraries: as for `record`.
         about: recorded too: seeds, limits, sizes.
@@ -112,8 +112,9 @@ def run(
     kept = None if asked.dry else Unfinished(script.stem, resume=asked.resume, libraries=libraries)
     wanted = {part.name: _Wanted(part, asked.only) for part in parts}
     if asked.only:
-        for name, rows in recorded(script.stem, list(wanted))[0].items():
-            wanted[name].keep(rows)
+        there, sources = recorded(script.stem, list(wanted))
+        for name, rows in there.items():  # a part that is one row is not in a list
+            wanted[name].keep([rows | {"source": sources[name]}] if name in sources else rows)
     for row in kept.rows() if kept else ():
         wanted[row.pop(PART, parts[0].name)].rows.append(row)
     left = [(one, *case) for one in wanted.values() for case in one.left()]

@@ -8,8 +8,7 @@ One worker of CP-SAT, 120 seconds per proof.
 from typing import Any
 
 import gradweave as gw
-from benchmarks.command_line import parser_of
-from benchmarks.record import printed, record
+from benchmarks.experiment import Rows, run
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.topology import Topology, from_spec
 
@@ -37,11 +36,10 @@ def network(spec: str) -> Topology:
     return gw.topology.gpu_boxes("dgx1v") if spec == "dgx1v" else from_spec(spec)
 
 
-def fewest(topology: Topology, options: dict[str, Any]) -> dict[str, Any]:
+def fewest(topology: Topology, **options: Any) -> dict[str, Any]:
     scheduler = Exact(**options)
     proof = scheduler.prove(topology, "all_gather", seed=SEED, time_limit=TIME_LIMIT_S)
     return {
-        "topology": topology.name,
         "trees": proof.trees,
         "pieces_per_server": scheduler.pieces_per_server,
         "kind": proof.kind,
@@ -52,17 +50,12 @@ def fewest(topology: Topology, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    rows = printed(fewest(network(spec), options) for spec, options in FEWEST)
-    record(
-        "exact_proofs",
+if __name__ == "__main__":
+    cases = [{"topology": network(spec)} | options for spec, options in FEWEST]
+    run(
+        __doc__,
+        Rows(cases, fewest, "fewest"),
         seeds=[SEED],
         time_limit_s=TIME_LIMIT_S,
         collective="all_gather",
-        fewest=rows,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -89,7 +89,8 @@ def rounds() -> Iterator[Case]:
 
 
 def jobs() -> Iterator[Case]:
-    for part, spec, name, size in jobs_together.CASES:
+    for case in jobs_together.CASES:
+        part, spec, name, size = (case[key] for key in ("part", "network", "kind", "size"))
         network = gw.topology.from_spec(spec)
         if part == "mesh":
             asked = jobs_together.jobs_of(network, jobs_together.MESHES[spec], name, size)
