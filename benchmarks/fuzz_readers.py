@@ -183,28 +183,27 @@ def _checkpoint() -> Reader:
     import jax
     import numpy as np
 
-    from gradweave.learning import checkpoint
+    from gradweave.learning.training import FORMAT
 
     like = {"a": jax.ShapeDtypeStruct((2, 2), np.float32), "b": jax.ShapeDtypeStruct((), np.int32)}
-    kind = checkpoint.CHECKPOINT_FORMAT
     seed = _tensors(
-        {"format": kind, "version": checkpoint.VERSION, "config": "0", "updates": "3"},
+        {"format": FORMAT.name, "version": FORMAT.version, "config": "0", "updates": "3"},
         a=np.ones((2, 2), np.float32),
         b=np.array(3, np.int32),
     )
-    return Reader("safetensors", ".safetensors", lambda p: checkpoint.load(p, like, kind), [seed])
+    return Reader("safetensors", ".safetensors", lambda p: FORMAT.load(p, like), [seed])
 
 
 def _policy() -> Reader:
     import jax
     import numpy as np
 
-    from gradweave.marl import checkpoint
+    from gradweave.marl.folder import FORMAT
 
     like = {"actor": jax.ShapeDtypeStruct((3,), np.float32)}
-    said = {"format": checkpoint.FORMAT, "version": checkpoint.VERSION, "about": {"config": {}}}
+    said = {"format": FORMAT.name, "version": FORMAT.version, "about": {"config": {}}}
     seed = _tensors({"gradweave": json.dumps(said)}, actor=np.ones(3, np.float32))
-    return Reader("safetensors", ".safetensors", lambda p: checkpoint.load(p, like), [seed])
+    return Reader("safetensors", ".safetensors", lambda p: FORMAT.load(p, like), [seed])
 
 
 def _snapshot() -> Reader:

@@ -19,13 +19,13 @@ from gradweave.aggregate.sequences import read_trace
 from gradweave.automata import dump, load_machine, read_text
 from gradweave.common import arrays
 from gradweave.errors import GradweaveError, OptionError
-from gradweave.learning import checkpoint
 from gradweave.learning.config import read_config
 from gradweave.learning.policies.plan import read_weights
-from gradweave.marl import checkpoint as policies
+from gradweave.marl import folder
 from gradweave.marl.request import read_request
 from gradweave.placement.placement import Placement, load_placement, load_workload
 from gradweave.placement.workload import even_stages
+from gradweave.training.checkpoint import Format
 
 RING = gt.ring(4)
 LIKE = {"a": jax.ShapeDtypeStruct((2,), np.float32)}
@@ -66,9 +66,16 @@ def read_snapshot(path: Path) -> None:
     snapshots.load_snapshot(path.parent, "0", 2)
 
 
+FORMAT = Format("kind")
+
+
+def read_policy(path: Path) -> None:
+    folder.FORMAT.load(path, LIKE)
+
+
 def read_learner(path: Path) -> None:
-    checkpoint.load(path, LIKE, "kind")
-    said = arrays.metadata(path)
+    FORMAT.load(path, LIKE)
+    said = FORMAT.about(path)
     arrays.whole_entry(path, said, "updates")
     arrays.json_entry(path, said, "recent")
 
@@ -78,7 +85,7 @@ def read_training(path: Path) -> None:
 
 
 RUN = {"updates": 1, "clock": [1, 1], "seconds": 1, "about": {}, "gradients": 2}
-KIND = {"format": "kind", "version": checkpoint.VERSION}
+KIND = {"format": "kind", "version": FORMAT.version}
 DEEP = b"[" * 100_000
 ALIEN = {"a": {"dtype": "two\nlines\x1b[31m" + "x" * 5000, "shape": [2], "data_offsets": [0, 8]}}
 HOSTILE: dict[str, tuple[bytes, Callable[[Path], Any], str]] = {
@@ -112,7 +119,7 @@ HOSTILE: dict[str, tuple[bytes, Callable[[Path], Any], str]] = {
         tensors(KIND | {"updates": "1", "recent": "{"}), read_learner, "recent: not JSON"
     ),
     "deep JSON": (
-        tensors({"gradweave": DEEP.decode()}), lambda path: policies.load(path, LIKE), "deeply"
+        tensors({"gradweave": DEEP.decode()}), read_policy, "deeply"
     ),
     "endless updates": (
         snapshot(RUN | {"updates": float("inf")}), read_snapshot, "expected a run's columns"

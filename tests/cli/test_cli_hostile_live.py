@@ -12,7 +12,7 @@ import gradweave as gw
 from gradweave.execute.running.trial import RunReport, RunTimes
 from gradweave.lab.emulation import Emulation
 from gradweave.lab.measure import Experiment, Measurement
-from gradweave.marl import checkpoint
+from gradweave.marl.folder import FORMAT
 from gradweave.printable import MOST_IN_LINE, in_one_line
 from tests.cli.test_cli_hostile_names import HOSTILE, IN_FILE_NAMES, write
 
@@ -156,7 +156,7 @@ def test_a_hostile_policy_is_refused_in_one_printable_line(gradweave, here, name
     hostile = HOSTILE[name]
     for config in ({hostile: 1}, {"env": hostile, "algorithm": hostile}, {"algorithm": hostile}):
         about = {"config": config}
-        checkpoint.save(here / "policy.safetensors", {"a": np.zeros(1)}, about)
+        FORMAT.save(here / "policy.safetensors", {"a": np.zeros(1)}, about)
         check_refusal(gradweave("evaluate", here))
 
 

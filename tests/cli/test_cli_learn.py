@@ -255,7 +255,7 @@ def test_another_configs_checkpoint(gradweave, refused, config, stands_still):
     assert gradweave("--config", config, "--output", "out", command=learn).status == 0
     config.write_text(TRAINING.replace("draws = 2", "draws = 3"))
     line = refused("--config", config, "--output", "out", command=learn)
-    assert "out/checkpoint.safetensors belongs to a training with another config; give" in line
+    assert "out/checkpoint.safetensors belongs to another training: draws 2 there, 3 here" in line
 
 
 def run(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gradweave as gw
+from benchmarks.plan_training import WEIGHTS, PlanConfig, _add, _padded, train_plan
 from gradweave.errors import FileError
-from gradweave.learning.plans import WEIGHTS, PlanConfig, _add, _padded, train_plan
 from gradweave.learning.policies import plan as policy
 from gradweave.schedulers.greedy import decisions
 from gradweave.schedulers.greedy.decoding import Wiring

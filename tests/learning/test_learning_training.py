@@ -14,6 +14,7 @@ pytest.importorskip("tensorboardX")
 
 import jax
 
+from gradweave.common import pytrees
 from gradweave.errors import FileError, OptionError
 from gradweave.learning import checkpoint, training
 from gradweave.learning.config import Config, Exercise, Group, parse_config
@@ -234,12 +235,12 @@ def test_checkpoints_are_written_as_often_as_asked(tmp_path, monkeypatch):
 def test_another_configs_checkpoint_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "CompiledUpdate", stands_still)
     train(CONFIG, tmp_path, report=quiet, devices=1, stop_after=1)
-    for changed in (
-        dataclasses.replace(CONFIG, seed=4),
-        dataclasses.replace(CONFIG, seeds=1),  # whose arrays have other shapes
-        parse_config(TEXT.replace("ring:n=5", "ring:n=4").encode(), "tiny"),
+    for changed, named in (
+        (dataclasses.replace(CONFIG, seed=4), f"seed {CONFIG.seed} there, 4 here"),
+        (dataclasses.replace(CONFIG, seeds=1), "seeds 2 there, 1 here"),  # arrays of other shapes
+        (parse_config(TEXT.replace("ring:n=5", "ring:n=4").encode(), "tiny"), "groups "),
     ):
-        with pytest.raises(OptionError, match="to a training with another config") as raised:
+        with pytest.raises(OptionError, match=f"to another training: {named}") as raised:
             train(changed, tmp_path, report=quiet, devices=1)
         assert str(tmp_path / CHECKPOINT) in str(raised.value)
 
@@ -279,3 +280,11 @@ def test_what_cannot_be_played_is_refused_before_a_folder_is_made(tmp_path):
     folder.write_text("taken")
     with pytest.raises(FileError, match="cannot be made a directory: File exists"):
         train(CONFIG, folder, report=quiet, devices=1)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_a_digest_of_the_config(tmp_path):
+    text = {"format": "gradweave-training", "version": "1", "updates": "5", "recent": "[]"}
+    pytrees.save(tmp_path / CHECKPOINT, {}, text | {"config": CONFIG.digest()})
+    assert updates_done(CONFIG, tmp_path) == 5
+    with pytest.raises(OptionError, match="belongs to another training: its config; give"):
+        updates_done(dataclasses.replace(CONFIG, seed=4), tmp_path)

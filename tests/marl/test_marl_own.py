@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from gradweave.errors import FileError, GradweaveError, OptionError
-from gradweave.marl import checkpoint
 from gradweave.marl.evaluation import play, random_action
-from gradweave.marl.folder import POLICY, imported, load_trained
+from gradweave.marl.folder import FORMAT, POLICY, imported, load_trained
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.games.own import check_actions
@@ -443,7 +442,7 @@ def test_a_file_imports_nothing(tmp_path: Path):
             read_request(tmp_path / "c.toml", {}, ())
     asked = read_request(None, {"env": f"{HERE}:Corridor", "network": "a:b", "steps": 9}, ())
     about = {"config": asked.config.flat()}
-    checkpoint.save(tmp_path / POLICY, {"x": jnp.zeros(1)}, about)
+    FORMAT.save(tmp_path / POLICY, {"x": jnp.zeros(1)}, about)
     with pytest.raises(OptionError, match="no file may import: give --env"):
         load_trained(tmp_path)
     with pytest.raises(OptionError, match="no file may import: give --network"):

@@ -21,9 +21,9 @@ import jax
 from safetensors import safe_open
 
 from gradweave.errors import FileError, NotFiniteError, OptionError
-from gradweave.marl import checkpoint, folder, training
+from gradweave.marl import folder, training
 from gradweave.marl.config import PPO, Config
-from gradweave.marl.folder import CHECKPOINT, POLICY, updates_done
+from gradweave.marl.folder import CHECKPOINT, FORMAT, POLICY, updates_done
 from gradweave.marl.request import reporting
 from gradweave.marl.results import Report
 from gradweave.marl.training import train
@@ -118,7 +118,7 @@ def test_killed_and_resumed_is_as_if_nothing_had_been(tmp_path):
     assert trained.resumed_from == between
     for name in (CHECKPOINT, POLICY):
         assert same(tmp_path / name, unbroken() / name)
-        assert checkpoint.about(tmp_path / name) == checkpoint.about(unbroken() / name)
+        assert FORMAT.about(tmp_path / name) == FORMAT.about(unbroken() / name)
     assert read_log(tmp_path) == read_log(unbroken())
 
 
@@ -215,15 +215,15 @@ def test_a_checkpoint_of_before_a_setting_is_of_the_training_without_it(tmp_path
     said = off.flat()
     del said["settings.normalise_values"]
     about = {"config": said, "updates": 2}
-    checkpoint.save(tmp_path / CHECKPOINT, {"x": np.zeros(1)}, about)
+    FORMAT.save(tmp_path / CHECKPOINT, {"x": np.zeros(1)}, about)
     assert updates_done(off, tmp_path) == 2
     with pytest.raises(OptionError, match=r"normalise_values False there, True here; give"):
         updates_done(CONFIG, tmp_path)
 
 
 def test_what_agents_sent_last_is_read_by_its_old_name(tmp_path):
-    checkpoint.save(tmp_path / CHECKPOINT, {"estimates": {"told": np.ones(2)}}, {})
-    read = checkpoint.load(tmp_path / CHECKPOINT, {"estimates": {"last_sent": np.zeros(2)}})
+    FORMAT.save(tmp_path / CHECKPOINT, {"estimates": {"told": np.ones(2)}}, {})
+    read = FORMAT.load(tmp_path / CHECKPOINT, {"estimates": {"last_sent": np.zeros(2)}})
     assert (read["estimates"]["last_sent"] == 1).all()
 
 
@@ -249,9 +249,9 @@ def test_a_training_at_its_end_is_extended(tmp_path):
     assert (trained.resumed_from, trained.extended) == (6, (96,))
     for name in (CHECKPOINT, POLICY):
         assert same(tmp_path / name, unbroken() / name)
-        said = checkpoint.about(tmp_path / name)
+        said = FORMAT.about(tmp_path / name)
         assert said.pop("extended") == [96]
-        assert said == checkpoint.about(unbroken() / name)
+        assert said == FORMAT.about(unbroken() / name)
     assert read_log(tmp_path) == read_log(unbroken())
     with pytest.raises(OptionError, match="another training: steps 211 there, 96 here; give"):
         train(SHORTER, tmp_path, aggregate=alone, extend=True)
@@ -289,7 +289,7 @@ def test_the_schedule_is_kept_beside_the_checkpoint_which_names_it(tmp_path, mon
     monkeypatch.setattr(training, "combining", lambda *_: by)
     trained = train(CONFIG, tmp_path, stop_after=1)
     assert trained.schedule is by.schedule
-    assert checkpoint.about(tmp_path / CHECKPOINT)["schedule"] == by.digest
+    assert FORMAT.about(tmp_path / CHECKPOINT)["schedule"] == by.digest
     assert Combining(alone, load(tmp_path / SCHEDULE)).digest == by.digest
 
 

@@ -50,7 +50,7 @@ def test_killed_and_resumed_it_has_the_same_bits(tmp_path):
             np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(whole.curve, again.curve)
     assert np.isfinite(whole.curve).all() and whole.curve[-1] < whole.curve[0]
-    with pytest.raises(FileError, match=r"to another run: method 'Tracked\(rate=0.1\)', not"):
+    with pytest.raises(OptionError, match=r"training: method .Tracked\(rate=0.1\). there"):
         saddle.find_saddle_point(solver(saddle.Tracked(0.05)), 60, **options, checkpoint=path)
 
 

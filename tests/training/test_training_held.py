@@ -63,7 +63,7 @@ def test_a_training_holds_its_folder_however_it_is_given(tmp_path: Path):
         train(1, tmp_path / "file")
 
 
-@pytest.mark.parametrize("training", ["agents", "asynchronous", "sweep", "policies", "plans"])
+@pytest.mark.parametrize("training", ["agents", "asynchronous", "sweep", "policies"])
 def test_every_training_holds_its_folder_before_all_else(training: str, tmp_path: Path):
     pytest.importorskip("jaxmarl")
     with held(tmp_path), pytest.raises(FileError, match="another training writes there"):
@@ -85,11 +85,7 @@ def _start(training: str, folder: Path) -> None:
         from gradweave.marl.training import train_sweep
 
         train_sweep(nothing, nothing, folder)
-    elif training == "policies":
+    else:
         from gradweave.learning.training import train as train_policies
 
         train_policies(nothing, folder, report=nothing)
-    else:
-        from gradweave.learning.plans import train_plan
-
-        train_plan(nothing, nothing, folder, nothing)

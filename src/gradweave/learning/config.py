@@ -131,8 +131,13 @@ class Config:
         """Whether workload scheduling imitates in an update."""
         return update < self.imitation_updates
 
+    def fields(self) -> dict[str, Any]:
+        """All fields by name, as JSON values, so that no checkpoint of another training is used."""
+        # msgspec itself leaves out the defaults of what it has converted
+        return msgspec.json.decode(msgspec.json.encode(dataclasses.asdict(self)))
+
     def digest(self) -> str:
-        """A fingerprint, so that a checkpoint of another training is not resumed."""
+        """A fingerprint, which the weights and earlier checkpoints have."""
         text = msgspec.json.encode(first_names(msgspec.to_builtins(self)), order="sorted")
         return hashlib.sha256(text).hexdigest()[:16]
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from gradweave.aggregate.aggregation import Aggregation, resolve
 from gradweave.common import arrays
 from gradweave.environment.problem import Instance, Problem, Size, stack
 from gradweave.errors import FileError, OptionError
-from gradweave.learning import checkpoint
+from gradweave.learning.checkpoint import save_policy
 from gradweave.learning.config import Config, Group, parse_aggregation
 from gradweave.learning.experts import Experts
 from gradweave.learning.hierarchical import AXIS, Batch, CompiledUpdate, Learner, Trainer
@@ -26,12 +25,13 @@ from gradweave.learning.policies.policy import OLD_NAMES
 from gradweave.learning.rollout import Decode, Rollout
 from gradweave.processes.agreement import Processes
 from gradweave.topology.spec import from_spec
+from gradweave.training.checkpoint import CHECKPOINT, Format, check_same, differences
 from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
 
-CHECKPOINT = "checkpoint.safetensors"
+FORMAT = Format("gradweave-training", old_names=OLD_NAMES)
 WEIGHTS = "weights.safetensors"
 RECENT = 50
 """Number of recent updates whose rounds determine the best of several learners."""
@@ -175,7 +175,7 @@ def train(
     best = int(state.recent.mean(0).argmin()) if len(state.recent) else 0
     policy = jax.tree.map(lambda x: x[best], state.learners.policy)
     about = {"config": config.digest(), "seed": config.seed, "learner": best}
-    checkpoint.save_policy(folder / WEIGHTS, policy, about)
+    save_policy(folder / WEIGHTS, policy, about)
     return policy
 
 
@@ -285,21 +285,22 @@ def updates_done(config: Config, folder: Path) -> int:
     path = folder / CHECKPOINT
     if not path.exists():
         return 0
-    metadata = checkpoint.metadata(path, checkpoint.CHECKPOINT_FORMAT)
-    if metadata.get("config") != config.digest():
-        raise OptionError(
-            f"{path} belongs to a training with another config; give another folder, or remove it"
-        )
-    return arrays.whole_entry(path, metadata, "updates")
+    about = FORMAT.about(path)
+    there = about.get("config")
+    if isinstance(there, dict):
+        check_same(path, differences(there, config.fields()))
+    elif there != config.digest():  # all that earlier checkpoints have
+        check_same(path, ["its config"])
+    return arrays.whole_entry(path, {"updates": str(about.get("updates", ""))}, "updates")
 
 
 def _save(path: Path, config: Config, progress: Progress[State]) -> None:
-    metadata = {
-        "config": config.digest(),
-        "updates": str(progress.updates),
-        "recent": json.dumps(progress.state.recent.tolist()),
+    about = {
+        "config": config.fields(),
+        "updates": progress.updates,
+        "recent": progress.state.recent.tolist(),
     }
-    checkpoint.save(path, progress.state.learners, checkpoint.CHECKPOINT_FORMAT, metadata)
+    FORMAT.save(path, progress.state.learners, about)
 
 
 def _start(config: Config, updates: _Updates, path: Path) -> Progress[State]:
@@ -307,10 +308,12 @@ def _start(config: Config, updates: _Updates, path: Path) -> Progress[State]:
     learners, completed = updates.start(), updates_done(config, path.parent)
     recent = np.zeros((0, config.seeds))
     if completed:
-        kind = checkpoint.CHECKPOINT_FORMAT
-        learners = checkpoint.load(path, learners, kind, OLD_NAMES)
-        text = checkpoint.metadata(path, checkpoint.CHECKPOINT_FORMAT)
-        recent = _recent(path, arrays.json_entry(path, text, "recent") or [], config.seeds)
+        learners = jax.tree.map(jnp.asarray, FORMAT.load(path, learners))
+        about = FORMAT.about(path)
+        said = about.get("recent") or []
+        if isinstance(said, str):  # in an earlier checkpoint
+            said = arrays.json_entry(path, about, "recent")
+        recent = _recent(path, said, config.seeds)
     return Progress(State(learners, recent), completed)
 
 

@@ -14,6 +14,7 @@ from gradweave.common.checks import (
     check_share,
 )
 from gradweave.errors import OptionError
+from gradweave.training import checkpoint
 from gradweave.training.config import OLD_NAMES, convert, new_names
 from gradweave.training.proximal import Proximal
 
@@ -241,16 +242,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
     If a training is older than a setting, the comparison uses the value that it had in effect.
     """
-
-    def both(name: str) -> tuple[Any, Any]:
-        unsaid = _UNSAID.get(name)
-        return one.get(name, unsaid), other.get(name, unsaid)
-
-    return [
-        f"{name} {there!r} there, {here!r} here"
-        for name, (there, here) in ((name, both(name)) for name in sorted({*one, *other}))
-        if there != here
-    ]
+    return checkpoint.differences(_UNSAID | {**one}, _UNSAID | {**other})
 
 
 def settings_of(kind: type[T], usual: Mapping[str, Any], given: Mapping[str, Any]) -> T:

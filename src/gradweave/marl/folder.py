@@ -17,7 +17,6 @@ from gradweave.aggregate.aggregation import by_schedule, find_schedule, resolve
 from gradweave.aggregate.asynchronous import checkpoint as of_server
 from gradweave.aggregate.spec import ScheduledSpec, method_of, parse
 from gradweave.errors import FileError, OptionError
-from gradweave.marl import checkpoint
 from gradweave.marl.config import Config, current, differences
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import id_of, is_object, make
@@ -31,11 +30,12 @@ from gradweave.schedules.file import from_bytes, load, to_bytes
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.formats.object import topology_to_object
 from gradweave.topology.topology import Topology
+from gradweave.training.checkpoint import CHECKPOINT, Format, check_same
 
 if TYPE_CHECKING:
     from gradweave.processes.agreement import Processes
 
-CHECKPOINT = "checkpoint.safetensors"
+FORMAT = Format("gradweave-marl", old_names={"log_spread": "log_std", "told": "last_sent"})
 SERVERS = "servers"
 """Subfolder that holds the checkpoint of a training through an asynchronous server."""
 POLICY = "policy.safetensors"
@@ -52,7 +52,7 @@ def begun(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     """
     path = folder / CHECKPOINT
     if path.exists():
-        return path, checkpoint.about(path)
+        return path, FORMAT.about(path)
     by_server = of_server.about(folder / SERVERS)
     if by_server is None:
         return None
@@ -88,8 +88,6 @@ def stated(
     there, here = metadata.get("sweep"), description(config, (), sweep=sweep).get("sweep")
     if there != here:
         differ = [f"sweep {there} there, {here} here", *differ]
-    if not differ:
-        return metadata
     longer = isinstance(other.get("steps"), int) and other["steps"] < config.steps
     if there == here and longer and not differences(other | {"steps": config.steps}, config.flat()):
         had = dataclasses.replace(config, steps=other["steps"]).updates
@@ -101,11 +99,8 @@ def stated(
         if extend:
             return metadata
         differ = [f"{differ[0]}, which --steps {config.steps} extends it to"]
-    more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
-    raise OptionError(
-        f"{path} belongs to another training: {'; '.join(differ[:3])}{more}; "
-        "give another folder, or remove it"
-    )
+    check_same(path, differ)
+    return metadata
 
 
 def extended_from(config: Config, metadata: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -250,7 +245,7 @@ def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
     """
     program = Program(learner, jax.devices()[:1], config.seed, config.seeds)
     like = jax.eval_shape(program.parameters, program.shapes())
-    return checkpoint.load(folder / POLICY, like)
+    return FORMAT.load(folder / POLICY, like)
 
 
 def load_trained(
@@ -279,7 +274,7 @@ def load_trained(
                 "again with the same options to continue it"
             )
         raise FileError(f"{folder}: there is no {POLICY}; give the folder of a training")
-    about = checkpoint.about(path)
+    about = FORMAT.about(path)
     config_fields, extended = about.get("config"), about.get("extended", [])
     if not isinstance(config_fields, dict) or not isinstance(extended, list):
         raise FileError(f"{path}: does not say which training it belongs to")
@@ -319,7 +314,7 @@ def imported(folder: Path, env: str | None, network: str | None) -> dict[str, An
         OptionError: an object is not the training's, or cannot be imported.
         FileError: the folder cannot be read.
     """
-    kept = checkpoint.about(folder / POLICY).get("config", {}) if env or network else {}
+    kept = FORMAT.about(folder / POLICY).get("config", {}) if env or network else {}
     for what, given in (("env", env), ("network", network)):
         if given is not None and given != kept.get(what):
             raise OptionError(f"--{what}: expected {kept.get(what)}, got {given}")

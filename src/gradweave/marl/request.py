@@ -15,7 +15,7 @@ import msgspec
 from gradweave.aggregate.spec import ASYNCHRONOUS, AsynchronousSpec, method_of, parse
 from gradweave.automata.files import dump, load_machine
 from gradweave.common import lazy
-from gradweave.common.checks import did_you_mean, expected_one_of
+from gradweave.common.checks import expected_one_of
 from gradweave.errors import GradweaveError, OptionError
 from gradweave.marl.config import Config
 from gradweave.marl.games.environments import FAMILIES, family_named, family_of, is_object
@@ -24,7 +24,7 @@ from gradweave.marl.games.families.grid_worlds import WORLDS
 from gradweave.marl.learners import algorithms
 from gradweave.marl.worlds.catalogue import OWN_MACHINE
 from gradweave.processes.jax_start import start_jax
-from gradweave.training.config import read_toml
+from gradweave.training.config import new_names, read_toml
 from gradweave.training.pace import duration
 from gradweave.training.resuming import resuming
 
@@ -115,7 +115,7 @@ def read_request(
     fields = read_toml(file)
     guide = {} if machine is None else {"machine": _machine(machine)}
     try:
-        _check_names(fields)
+        fields = new_names(fields, _KINDS)
         _check_imports_nothing(fields)
         fields |= {name: value for name, value in options.items() if value is not None}
         _check_kinds(fields)
@@ -154,13 +154,6 @@ def _check_hears(env: str, family: str) -> None:
     if family != WORLDS and family in FAMILIES:
         known = ", ".join(FAMILIES[WORLDS].ids)
         raise OptionError(f"--machine: {env} has no events for a reward machine; use {known}")
-
-
-def _check_names(fields: Mapping[str, Any]) -> None:
-    for name in fields:
-        if name not in _KINDS:
-            hint = did_you_mean(name, _KINDS)
-            raise OptionError(f"{name}: unknown; {hint}known are {', '.join(_KINDS)}")
 
 
 def _check_imports_nothing(fields: Mapping[str, Any]) -> None:

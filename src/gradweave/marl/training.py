@@ -19,10 +19,10 @@ from gradweave.aggregate.spec import ASYNCHRONOUS, method_of
 from gradweave.common.atomic import make_folder
 from gradweave.common.plugins import name_of
 from gradweave.errors import NotFiniteError, OptionError
-from gradweave.marl import checkpoint, results
+from gradweave.marl import results
 from gradweave.marl.config import Config
 from gradweave.marl.folder import (
-    CHECKPOINT,
+    FORMAT,
     POLICY,
     Combining,
     Sweep,
@@ -42,6 +42,7 @@ from gradweave.marl.program import AT_ONCE, Program
 from gradweave.marl.results import Report, Trained
 from gradweave.marl.sweep import SweptLearner, configs, swept_learner
 from gradweave.processes.agreement import Processes
+from gradweave.training.checkpoint import CHECKPOINT
 from gradweave.training.held import held
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
@@ -299,7 +300,7 @@ class _Run:
             return self.program.start()
         shapes = self.program.shapes()
         path = self.folder / CHECKPOINT
-        read = self.processes.by_first(lambda: checkpoint.load(path, shapes))
+        read = self.processes.by_first(lambda: FORMAT.load(path, shapes))
         self.processes.agree()
         return self.processes.place(read, shapes, self.program.sharding)
 
@@ -324,7 +325,7 @@ class _Run:
         state = self.processes.gather(progress.state)
         about = self._about(self.config, updates=progress.updates, sweep=self.sweep)
         path = self.folder / CHECKPOINT
-        self.processes.by_first(lambda: checkpoint.save(path, state, about))
+        self.processes.by_first(lambda: FORMAT.save(path, state, about))
 
     def finish(self, progress: Progress[Any]) -> list[Any]:
         """The parameters of each combination [S, ...], written to its policy's file at the end."""
@@ -339,7 +340,7 @@ class _Run:
         for (name, config), own in zip(self.several.items(), found, strict=True):
             if is_finite(own):
                 about = self._about(config, agents=self.environment.agents)
-                checkpoint.save(self.folder / name / POLICY, own, about)
+                FORMAT.save(self.folder / name / POLICY, own, about)
 
     def _by_combination(self, tree: Any, axis: int) -> list[Any]:
         """The arrays of each combination, whose seeds lie next to each other along an axis."""

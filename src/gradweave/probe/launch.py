@@ -18,14 +18,7 @@ from gradweave.probe.file import Record, save
 from gradweave.probe.infer import Measured
 from gradweave.probe.session import Terms, follow, kept_beside, lead, now
 from gradweave.probe.transport import MpiTransport, TorchTransport, Transport
-from gradweave.processes.children import (
-    Children,
-    Message,
-    how_ended,
-    how_stopped,
-    is_stopped,
-    last_line,
-)
+from gradweave.processes.children import Children, Message, how_stopped
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.ending import termination
 from gradweave.processes.launchers import rank_given
@@ -213,7 +206,7 @@ def _next(children: Children, stopped_s: float) -> Message:
 
 def _stopped(children: Children) -> RunError | None:
     """The error if processes are stopped, which causes all errors that others report."""
-    found = [number for number, one in enumerate(children.processes) if is_stopped(one.pid)]
+    found = children.stopped()
     if not found:
         return None
     others = [f"server {number}" for number in found[1:]]
@@ -237,9 +230,7 @@ def _failure(children: Children, number: int, log: Path) -> RunError:
         sender, message = received
         if sender == 0 and message is not None and "error" in message:
             return RunError(message["error"])
-    status = children.status(number)
-    how = how_ended(status)
-    return RunError(f"lost server {number}: {how if status < 0 else f'{how}: {last_line(log)}'}")
+    return RunError(f"lost server {number}: {children.how_died(number, log)}")
 
 
 @contextmanager

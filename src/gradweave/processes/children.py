@@ -64,6 +64,16 @@ class Children:
         """Exit status of a child that has ended; a negative status is the signal that ended it."""
         return self.processes[number].wait()
 
+    def how_died(self, number: int, log: Path) -> str:
+        """Describes how a child has ended; if by itself, with the last line of its log."""
+        status = self.status(number)
+        how = how_ended(status)
+        return how if status < 0 else f"{how}: {last_line(log)}"
+
+    def stopped(self) -> list[int]:
+        """The children that are stopped, by SIGSTOP or a debugger."""
+        return [number for number, one in enumerate(self.processes) if is_stopped(one.pid)]
+
     def send(self, number: int, message: Mapping[str, Any]) -> None:
         """Writes one JSON object to the standard input of a child."""
         pipe = self.processes[number].stdin

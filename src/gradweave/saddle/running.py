@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import warnings
 import zlib
 from collections.abc import Callable
@@ -18,18 +17,18 @@ from numpy.typing import NDArray
 from gradweave.aggregate.replicas import consensus
 from gradweave.aggregate.rules import Strictness
 from gradweave.aggregate.validity import ValidityWarning, enforce
-from gradweave.common import arrays, pytrees
-from gradweave.errors import FileError, OptionError
+from gradweave.errors import OptionError
 from gradweave.execute.jax_mesh.buffers import PyTree
 from gradweave.processes.agreement import Processes
 from gradweave.saddle.problems import residual
 from gradweave.saddle.solver import Solver, SolverState
 from gradweave.saddle.validity import Validity, check_solver
+from gradweave.training.checkpoint import Format, check_same, differences
 from gradweave.training.held import held, lock_of
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
 
-FORMAT, VERSION = "gradweave-saddle", "1"
+FORMAT = Format("gradweave-saddle")
 POINTS = 100
 """Default number of points of a curve."""
 
@@ -195,32 +194,19 @@ def _description(solver: Solver, iterations: int, every: int, seed: int) -> dict
 
 
 def _write(path: Path | None, metadata: dict[str, Any], now: Progress[_Run]) -> None:
-    if path is None:
-        return
-    text = {"format": FORMAT, "version": VERSION, "run": json.dumps(metadata, sort_keys=True)}
-    pytrees.save(path, now.state, text)
+    if path is not None:
+        FORMAT.save(path, now.state, metadata)
 
 
 def _read(path: Path | None, metadata: dict[str, Any], like: _Run, every: int) -> Progress[_Run]:
     """The checkpoint of the same run, or the start if there is none.
 
     Raises:
-        FileError: it cannot be read, or belongs to another run; names the difference.
+        FileError: it cannot be read.
+        OptionError: it belongs to another run; the message names the differences.
     """
     if path is None or not path.exists():
         return Progress(like, 0)
-    text = arrays.metadata(path)
-    arrays.check_format(path, text, FORMAT, VERSION)
-    other = arrays.json_entry(path, text, "run")
-    if not isinstance(other, dict):
-        raise FileError(f"{path}: does not say which run it belongs to")
-    differ = [key for key in metadata if other.get(key) != metadata[key]]
-    if differ:
-        key = differ[0]
-        raise FileError(
-            f"{path} belongs to another run: {key} {other.get(key)!r:.80}, not "
-            f"{metadata[key]!r:.80}; "
-            "give another file, or remove it"
-        )
-    run = jax.tree.map(jnp.asarray, pytrees.load(path, like))
+    check_same(path, differences(FORMAT.about(path), metadata), "file")
+    run = jax.tree.map(jnp.asarray, FORMAT.load(path, like))
     return Progress(run, int(run.state.step) // every)

@@ -30,10 +30,9 @@ from gradweave.printable import printable
 from gradweave.report.chart import comparison_chart, sweep_chart
 from gradweave.report.comparison import LEARNED, TABLE_2, Case, Row
 from gradweave.report.comparison import compare as compare_rounds
-from gradweave.report.jobs_compared import FOR_JOBS, compare_jobs
 from gradweave.report.known_names import with_known_name
 from gradweave.report.paper import NOT_REPRODUCED, PAPER_LEARNED
-from gradweave.report.timed import TimedRow, compare_seconds
+from gradweave.report.timed import FOR_JOBS, TimedRow, compare_jobs, compare_seconds
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.solve import OBJECTIVES, Objective
 from gradweave.schedulers.spec import as_demand_strategies, from_spec, is_portfolio, split_specs

@@ -36,17 +36,29 @@ def placed_by_hosts(runner: Runner, schedule: Schedule) -> Schedule:
     own = socket.gethostname().encode()[:_HOST_BYTES]
     padded = np.frombuffer(own.ljust(_HOST_BYTES, b"\0"), np.uint8)
     rows = np.asarray(runner.gathered(padded.copy()), np.uint8).reshape(-1, _HOST_BYTES)
-    topology = schedule.topology
-    if not topology.labels or len(rows) != topology.num_servers:
-        return schedule
     hosts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
-    try:
-        order = order_by_hosts(server_names(topology), hosts)
-    except OptionError as error:
-        if 0 in runner.ranks:
-            warnings.warn(str(error), InputWarning, stacklevel=2)
-        return schedule
+    order = server_order(schedule.topology, hosts, warn=0 in runner.ranks)
     return schedule if order is None else schedule.with_server_order(order)
+
+
+def server_order(
+    topology: Topology, hosts: Sequence[str], *, warn: bool = True
+) -> list[int] | None:
+    """The server for each rank by `order_by_hosts`, or None to leave the servers as they are.
+
+    Args:
+        topology: the network.
+        hosts: [R] host of each rank.
+        warn: whether to warn if the servers are named after other hosts.
+    """
+    if not topology.labels or len(hosts) != topology.num_servers:
+        return None
+    try:
+        return order_by_hosts(server_names(topology), hosts)
+    except OptionError as error:
+        if warn:
+            warnings.warn(str(error), InputWarning, stacklevel=3)
+        return None
 
 
 def server_names(topology: Topology) -> list[str]:

@@ -10,13 +10,7 @@ from typing import Any
 from gradweave.common.wording import listed, noun_of
 from gradweave.errors import RunError
 from gradweave.execute.lost import lost_server
-from gradweave.processes.children import (
-    Children,
-    how_ended,
-    how_stopped,
-    is_stopped,
-    last_line,
-)
+from gradweave.processes.children import Children, how_stopped
 from gradweave.topology.topology import Topology
 
 ANSWER_S = 300.0
@@ -81,7 +75,7 @@ class ServerProcesses:
                 self._check()
                 if time.monotonic() < until:
                     continue
-                if stopped := [rank for rank, p in enumerate(self.processes) if is_stopped(p.pid)]:
+                if stopped := self._children.stopped():
                     raise lost_server(self._topology, stopped[0], self._stopped(stopped[1:]))
                 late = [s for rank, s in enumerate(self._servers) if rank not in answers]
                 servers = noun_of(len(late), "server")
@@ -128,6 +122,4 @@ class ServerProcesses:
         return RunError(next(iter(errors.values()))["error"])
 
     def _died(self, rank: int) -> dict[str, Any]:
-        status = self._children.status(rank)
-        how = how_ended(status)
-        return {"error": how if status < 0 else f"{how}: {last_line(self._log)}", "died": True}
+        return {"error": self._children.how_died(rank, self._log), "died": True}

@@ -1,7 +1,7 @@
 """The flow-tree policy: message passing over servers, switches and links that proposes a plan.
 
 There is one definition for NumPy, which decodes by it, and JAX, which trains it
-(`gradweave.learning.plans`).
+(`benchmarks/plan_training.py`).
 """
 
 import functools

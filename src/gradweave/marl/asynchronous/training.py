@@ -21,10 +21,10 @@ from gradweave.aggregate.asynchronous.task import Task
 from gradweave.aggregate.asynchronous.train import train_on_ray as train_on_servers
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.common.wording import counted
-from gradweave.marl import checkpoint, results
+from gradweave.marl import results
 from gradweave.marl.asynchronous.worker import Workers
 from gradweave.marl.config import Config
-from gradweave.marl.folder import POLICY, SERVERS, description, extended_from, stated
+from gradweave.marl.folder import FORMAT, POLICY, SERVERS, description, extended_from, stated
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.learner import Metrics
@@ -104,7 +104,7 @@ def train(
         )
     if updates == config.updates:
         about = description(config, extended, agents=environment.agents)
-        checkpoint.save(folder / POLICY, run.params, about)
+        FORMAT.save(folder / POLICY, run.params, about)
     return Trained(
         config,
         environment,

@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from gradweave.errors import OptionError, RunError
+from gradweave.execute.running.hosts import server_order
 from gradweave.execute.running.server_processes import ANSWER_S
 from gradweave.execute.torch_distributed.store import group_store
 from gradweave.placement.training.running import Trainers
 from gradweave.placement.training.server import TrainingServer
-from gradweave.processes.launchers import launcher, numbered, rank_given, size_given
+from gradweave.processes.launchers import launcher, rank_given, size_given
 from gradweave.processes.peers import peer_value
 from gradweave.topology.topology import Topology
 
@@ -178,24 +178,8 @@ def check_same(answers: Sequence[Mapping[str, str]]) -> None:
 
 
 def ordered_by_host(topology: Topology, hosts: Sequence[str]) -> Topology:
-    """The network with its servers in the order of their hosts' processes.
-
-    Args:
-        topology: the network; returned unchanged if its servers are not named by these hosts.
-        hosts: host of each process, by rank, as many as there are servers.
-    """
-    names = [topology.label(server) for server in topology.servers.tolist()]
-    processes = numbered(hosts)
-    if sorted(names) != sorted(processes):
+    """The network with its servers in the order of their hosts' processes; see `server_order`."""
+    order = server_order(topology, hosts)
+    if order is None:
         return topology
-    old = np.arange(topology.num_nodes)
-    old[topology.servers] = topology.servers[[names.index(name) for name in processes]]
-    new = np.argsort(old)
-    positions = topology.positions
-    return dataclasses.replace(
-        topology,
-        source=new[topology.source],
-        target=new[topology.target],
-        labels=tuple(topology.labels[node] for node in old),
-        positions=None if positions is None else positions[old],
-    )
+    return dataclasses.replace(topology.with_server_order(order), name=topology.name)

@@ -41,7 +41,7 @@ class Planned(Scheduler):
     gets more trees instead. The limit counts work, so that machines differ in time, not in the
     schedule."""
     weights: str | None = None
-    """File of weights made by `gradweave.learning.plans`; by default the shipped weights."""
+    """File of weights made by `benchmarks/plan_training.py`; by default the shipped weights."""
 
     def __post_init__(self) -> None:
         if not self.gradient_bytes > 0:

@@ -18,7 +18,6 @@ import optax
 from numpy.typing import NDArray
 
 from gradweave.common import arrays
-from gradweave.learning import checkpoint
 from gradweave.learning.policies.plan import FORMAT, VERSION, decide, shapes
 from gradweave.processes.agreement import Processes
 from gradweave.schedulers.greedy.decisions import (
@@ -30,13 +29,14 @@ from gradweave.schedulers.greedy.decisions import (
     proposal_of,
 )
 from gradweave.schedulers.greedy.decoding import EFFORT_S, Wiring, decode
+from gradweave.training.checkpoint import CHECKPOINT, Format
 from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 from gradweave.training.loop import Progress, Training
 from gradweave.training.pace import Pace
 
-CHECKPOINT, WEIGHTS = "checkpoint.safetensors", "weights.safetensors"
-CHECKPOINT_FORMAT = "gradweave-plan-training"
+WEIGHTS = "weights.safetensors"
+CHECKPOINT_FORMAT = Format("gradweave-plan-training")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,12 +99,11 @@ def train_plan(
     first = PlanState(weights, optimizer.init(weights))
     path, done = folder / CHECKPOINT, 0
     if path.exists():
-        done = int(checkpoint.metadata(path, CHECKPOINT_FORMAT)["updates"])
-        first = checkpoint.load(path, first, CHECKPOINT_FORMAT)
+        done = int(CHECKPOINT_FORMAT.about(path)["updates"])
+        first = jax.tree.map(jnp.asarray, CHECKPOINT_FORMAT.load(path, first))
 
     def save(now: Progress[PlanState]) -> None:
-        about = {"updates": str(now.updates)}
-        checkpoint.save(path, now.state, CHECKPOINT_FORMAT, about)
+        CHECKPOINT_FORMAT.save(path, now.state, {"updates": now.updates})
 
     training = Training(Progress(first, done), save, Processes())
     log = Log(folder, done, done)
