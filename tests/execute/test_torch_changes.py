@@ -61,17 +61,17 @@ def test_a_lasting_change_of_a_rate_is_seen():
     line = Line()
     line.send(1e7, 8.0)
     assert not line.rates.slower and not line.rates.faster
-    line.send(0.25e7, 2.0 + 0.25)
-    assert not line.rates.slower  # one window may be one late message, two other work
+    line.send(0.25e7, 1.0 + 0.25)
+    assert not line.rates.slower  # one window may be one late message
     line.send(0.25e7, 1.0)
     assert line.rates.slower and not line.rates.faster
     assert line.rates.ratios()[1] == pytest.approx(0.25, rel=0.05)
     line.rates.use("another plan")
     assert not line.rates.slower and not line.rates.ratios()
     line.rates.use("as planned")
-    line.send(1e7, 4.0)
+    line.send(1e7, 3.0)
     assert not line.rates.slower and line.rates.ratios()[1] == pytest.approx(1.0, rel=0.05)
-    line.send(2e7, 4.0)
+    line.send(2e7, 3.0)
     assert line.rates.faster
 
 
@@ -100,7 +100,7 @@ def test_rates_that_vary_by_themselves():
     for _ in range(50):
         line.send(1e7 * random.uniform(0.5, 2.0), 1.0)
         assert not line.rates.slower and not line.rates.faster
-    line.send(0.2e7, 4.0)
+    line.send(0.2e7, 3.0)
     assert line.rates.slower and line.rates.ratios()[1] == pytest.approx(0.2, rel=0.2)
 
 
