@@ -134,7 +134,7 @@ class Sources:
                 )
             places = range(servers) if order is None else order
             network = _part(network, [places[rank] for rank in ranks or range(servers)])
-        given = tuple((planned(one), _to_run(one)) for one in plans)
+        given: Sequence[tuple[Planned, Schedule]] = [(planned(one), _to_run(one)) for one in plans]
         found = Plans(self.settings, given, network)
         if self.settings.replan:
             found = dataclasses.replace(found, search_s=FIRST_S, first=True)
