@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gradweave.learning.plans import CHECKPOINT, PlanConfig, train_plan
 
 from benchmarks.command_line import parser_of
 from benchmarks.plan_training import PlanConfig, train_plan
 from benchmarks.record import record, recorded, show
 from benchmarks.unequal_networks import boxes, racks, random_graph, slowed
-from gradweave.learning.plans import CHECKPOINT, PlanConfig, train_plan
 from gradweave.schedulers.greedy.decoding import Wiring
 from gradweave.training.checkpoint import CHECKPOINT
 from gradweave.training.log import read_log

@@ -1,5 +1,6 @@
 """Changes of the network during a job: noticed from rates, located on links, followed by plans."""
 
+import dataclasses
 import json
 import sys
 import types
@@ -165,6 +166,19 @@ def test_one_direction_if_the_other_is_known_to_be_as_before():
     assert found is not None
     changed = np.flatnonzero(found.bandwidth_bytes_per_s != network.bandwidth_bytes_per_s)
     assert set(changed.tolist()) == {*away.tolist(), *back.tolist()}
+
+
+def test_a_link_that_is_less_off_is_no_further_change():
+    network = gw.topology.from_spec("complete:5")
+    plan = Packed(gradient_bytes=1e7).schedule(network)
+    truth = slowed(network, {(0, 1): 0.25}).topology
+    seen = flows(plan, truth)
+    seen = [flow._replace(ratio=0.6) if place == 7 else flow for place, flow in enumerate(seen)]
+    assert seen[7].links.tolist() not in ([x] for x in network.find_links([0, 1], [1, 0]))
+    found = located(network, seen)
+    assert found is not None
+    changed = found.bandwidth_bytes_per_s != network.bandwidth_bytes_per_s
+    assert set(np.flatnonzero(changed)) == set(network.find_links([0, 1], [1, 0]).tolist())
 
 
 def test_nothing_is_located_where_nothing_has_changed():
@@ -339,7 +353,7 @@ class Source:
         self.network = network
         self.settings = types.SimpleNamespace(runtime="ideal")
 
-        self.cost = 1
+        self.cost, self.first = 1, False
 
     def on(self, network: gw.Topology, *, cost: int) -> "Source":
         return Source(network)
@@ -351,6 +365,9 @@ class Source:
 
     def measured_cost(self, plan: Any, of: SizeClass, timed: tuple[float, int]) -> int:
         return 1 if timed is None else round(timed[0])
+
+    def is_first(self, of: SizeClass) -> bool:
+        return self.first
 
 
 def test_the_planner_works_out_the_network(lines: list[str]):
@@ -389,6 +406,7 @@ def test_messages_that_cost_more_than_stated_lead_to_other_plans(lines: list[str
     assert planner.changes == 1 and planner._plans[1].cost == 2
     assert planner._next() == KIB._replace(change=1)
     planner.timed([Running(KIB, plan, 1, (2.0, 1024))])
+    planner.timed([Running(KIB, plan, 0, (2.0, 1024))])  # the plan from before is back
     assert planner.changes == 1
     slow = dict.fromkeys(routes(plan), 1.0) | {(0, 1): 0.25, (1, 0): 0.25}
     planner.note([Running(KIB, plan, 1)], slow)
@@ -397,6 +415,21 @@ def test_messages_that_cost_more_than_stated_lead_to_other_plans(lines: list[str
     planner.note([Running(KIB, plan, 2)], back)
     planner._follow(planner._next())  # type: ignore[arg-type]
     assert planner.changes == 3 and planner._plans[3] is planner._plans[1]
+
+
+def test_a_longer_search_follows_once_the_first_plans_run():
+    source = Source(gw.topology.complete(4))
+    source.first = True
+    planner, plan = Planner(source), Packed().schedule(source.network)  # type: ignore[arg-type]
+    other = KIB._replace(size=2048)
+    planner.want(other, lambda: None)  # type: ignore[arg-type, return-value]
+    planner.timed([Running(KIB, plan, 0)])
+    assert planner.changes == 0  # other calls still wait for a first plan
+    planner.unwant(other)
+    planner.timed([Running(KIB, plan, 0)])
+    assert planner.changes == 1 and planner._next() == KIB._replace(change=1)
+    planner.timed([Running(KIB, plan, 1)])
+    assert planner.changes == 1
 
 
 def test_the_cost_of_messages_from_a_plans_time():
@@ -428,10 +461,19 @@ def test_a_search_with_measured_costs(tmp_path: Path, monkeypatch: pytest.Monkey
         found.save(arguments[arguments.index("--output") + 1])
 
     monkeypatch.setattr(plans, "run_command", run_command)
+    first = dataclasses.replace(source, first=True)
     costly = source.costing(4)
     costly.searched(of)
     assert len(asked) == 1 and costly.file(of).is_file() and not source.file(of).is_file()
     many = split(Packed(gradient_bytes=of.size).schedule(network), 32)
+    costly = source
+    assert first.is_first(of) and not source.is_first(of)
+    first.searched(of)
+    assert not source.file(of).exists()  # the plan of the longer search is kept
+    assert first.costing(1).search_s == plans.SEARCH_S and not first.costing(1).first
+    first.costing(1).searched(of)
+    assert source.file(of).is_file() and not first.is_first(of)
+    costly = source.costing(4)
     timed = costly.seconds(many, of), of.size
     assert source.measured_cost(many, of, timed) == 4
     assert source.measured_cost(None, of, timed) == 1

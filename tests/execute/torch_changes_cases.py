@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -51,9 +52,10 @@ def process(rank: int, folder: Path) -> None:
     changes.SentRates = Rates
     changes.TICK_S, changes.SETTLE_S = 0.05, 0.2
     choice.RECURS, choice.VOTE_EVERY, choice.VOTE_S = 1, 2, 0.05
-    plans.SEARCH_S = plans.AGAIN_S = 1
-    plans.Plans.search_s = 1.0
+    plans.AGAIN_S, of_group = 1, plans.Sources.of_group
+    plans.Sources.of_group = lambda *of: replace(of_group(*of), search_s=1, first=False)
     plans.Plans.hopeless = lambda self, plan, of: None
+    plans.Plans.measured_cost = lambda self, plan, of, timed: 1
     os.environ |= {"GRADWEAVE_TOPOLOGY": "complete:3,bandwidth=1Gbit/s", "GRADWEAVE_REPLAN": "1"}
     os.environ["GRADWEAVE_CACHE"] = str(folder / "plans")
     lines: list[str] = []

@@ -18,7 +18,7 @@ from gradweave.torch.rates import HIGH, LOW
 
 MOST_CHANGES = 4
 """Largest number of links or servers that a change is explained by."""
-WORTH = 0.1
+WORTH = 0.2
 """A further link is part of the explanation if that lowers the mean error of the logarithms of the
 rates' ratios by this fraction of its initial value."""
 STEP = 1.05

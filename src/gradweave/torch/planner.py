@@ -101,7 +101,7 @@ class Planner:
         return len(self._plans) - 1
 
     def timed(self, running: Sequence[Running]) -> None:
-        """Has plans made with more expensive messages, if the present plans' times show them.
+        """Has plans made if times show that messages are more expensive, or first plans run.
 
         Args:
             running: what runs now.
@@ -111,13 +111,16 @@ class Planner:
         try:
             plans = self._plans[max(one.change for one in running)]
             cost = max(plans.measured_cost(one.plan, one.of, one.timed) for one in running)
+            first = not self._wanted and any(plans.is_first(one.of) for one in running)
         except Exception as error:  # of any kind: the plans stay as they are
             _log.warning("%s", in_one_line(f"the cost of messages is unknown: {error}"))
             return
-        if cost > plans.cost:
+        if cost > max(known.cost for known in self._plans if known.network is plans.network):
             self._change(plans.costing(cost), running)
             stated = f"the runtime {plans.settings.runtime} states"
             _log.info("messages cost about %d times what %s; plans are made for it", cost, stated)
+        elif first:
+            self._change(plans.costing(plans.cost), running)
 
     def note(self, running: Sequence[Running], ratios: Ratios) -> None:
         """Reports rates of messages that have changed.

@@ -46,9 +46,9 @@ from gradweave.torch.predicted import (
 )
 from gradweave.torch.settings import Settings
 
-SEARCH_S, AGAIN_S = 60, 10
-"""Timeout of the search for a plan, in seconds; and for a network that has changed, for which the
-plan from before is repaired first."""
+SEARCH_S, FIRST_S, AGAIN_S = 60, 5, 10
+"""Timeouts of searches in seconds: for a plan; for a first plan, if plans may change during the
+job; and after a change, for which the plan from before is repaired first."""
 MOST_BYTES = 1 << 26
 """Largest plan file that is read, in bytes after unpacking: 64 MiB."""
 _log = logging.getLogger("gradweave")
@@ -134,7 +134,11 @@ class Sources:
                 )
             places = range(servers) if order is None else order
             network = _part(network, [places[rank] for rank in ranks or range(servers)])
-        return Plans(self.settings, tuple((planned(one), _to_run(one)) for one in plans), network)
+        given: Sequence[tuple[Planned, Schedule]] = [(planned(one), _to_run(one)) for one in plans]
+        found = Plans(self.settings, given, network)
+        if self.settings.replan:
+            found = dataclasses.replace(found, search_s=FIRST_S, first=True)
+        return found
 
 
 def _part(network: Topology, places: list[int]) -> Topology:
@@ -158,6 +162,8 @@ class Plans:
     """The network of the group's servers, for which further plans are searched."""
     search_s: float = SEARCH_S
     """Timeout of a search, in seconds."""
+    first: bool = False
+    """Whether searches are short, and longer ones follow, whose plans are kept."""
     cost: int = 1
     """Cost of messages in proportion to the runtime's profile; see `message_cost`."""
     before: "Plans | None" = None
@@ -176,11 +182,19 @@ class Plans:
     def on(self, network: Topology, *, cost: int) -> "Plans":
         """The source of plans for the same group on a network with other bandwidths."""
         changed = self.costing(cost)
-        return dataclasses.replace(changed, network=network, before=self)
+        return dataclasses.replace(changed, network=network, search_s=AGAIN_S, before=self)
 
     def costing(self, cost: int) -> "Plans":
-        """The source of plans for the same group if messages cost more."""
-        return dataclasses.replace(self, given=(), cost=cost, search_s=AGAIN_S, before=None)
+        """The source of plans for the same group if messages cost more, or as much as known."""
+        search_s = SEARCH_S if self.first else AGAIN_S
+        return dataclasses.replace(
+            self, given=(), cost=cost, search_s=search_s, first=False, before=None
+        )
+
+    def is_first(self, of: SizeClass) -> bool:
+        """Whether a longer search should follow for some calls."""
+        searched = self.network is not None and not self.given
+        return self.first and searched and not self.file(of).exists()
 
     def measured_cost(
         self, plan: Schedule | None, of: SizeClass, timed: tuple[float, int] | None
@@ -273,7 +287,7 @@ class Plans:
     def searched(
         self, of: SizeClass, given_up: Callable[[], str | None] = lambda: None
     ) -> Schedule:
-        """Searches for a new plan and keeps it.
+        """Searches for a new plan, and keeps it unless a longer search follows.
 
         Raises:
             GradweaveError: no plan was found.
@@ -293,7 +307,8 @@ class Plans:
                 arguments += ["--start-from", str(earlier)]
             run_command(arguments, said, given_up, patient=True)
             plan = read_plan(found).replace(topology=self.network)  # restores its name
-        self.keep(plan, of)
+        if not self.first:
+            self.keep(plan, of)
         return _to_run(plan)
 
     def _asked(self, of: SizeClass) -> list[str]:

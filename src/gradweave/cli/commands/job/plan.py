@@ -149,7 +149,8 @@ def _groups(settings: Any, mesh: str | None, time_limit: float) -> Iterator["Pla
             )
         groups = [row.tolist() for axis in laid.used for row in laid.groups(axis)]
     for ranks in groups:
-        yield dataclasses.replace(sources.of_group(servers, ranks), search_s=time_limit)
+        group = sources.of_group(servers, ranks)
+        yield dataclasses.replace(group, search_s=time_limit, first=False)
 
 
 def _made(plans: "Plans", collective: "Planned", size: int) -> dict[str, Any]:
