@@ -26,7 +26,7 @@ class Answer:
         """The answer with the file of ``--output``, if one was written."""
 
         def stated() -> dict[str, Any]:
-            return {**self.as_object(), "output": None if output is None else str(output)}
+            return {**self.as_object(), "output": output}
 
         lines = [] if output is None else [f"written to {output}"]
         return dataclasses.replace(self, object=stated, text=itertools.chain(self.text, lines))
@@ -40,12 +40,10 @@ class Answer:
         if as_json:
             print_json(self.as_object())
             return
-        for is_table, parts in itertools.groupby(self.text, lambda part: isinstance(part, Table)):
-            if not is_table:
-                print_lines(*map(str, parts))
-                continue
-            for part in parts:
-                assert isinstance(part, Table)
+        for part in self.text:
+            if isinstance(part, Table):
                 print_table(part)
+            else:
+                print_lines(part)
         for line in self.asides:
             note(line)

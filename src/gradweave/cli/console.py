@@ -27,9 +27,33 @@ _MOST_RANKS = 16
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Writes one JSON object to standard output, on one line."""
+    """Writes one JSON object to standard output, on one line; arrays as lists, paths as text."""
     with standard_output():
-        click.echo(json.dumps(value))
+        click.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def fields_of(held: object, *names: str) -> dict[str, Any]:
+    """Attributes as fields of a JSON object, under the same names."""
+    return {name: getattr(held, name) for name in names}
+
+
+def network_fields(topology: Topology) -> dict[str, Any]:
+    """A network's name and its numbers of servers and links, for JSON."""
+    return {
+        "topology": topology.name,
+        "servers": topology.num_servers,
+        "links": topology.num_links,
+    }
+
+
+def link_fields(topology: Topology) -> dict[str, Any]:
+    """The columns of a network's links, for JSON."""
+    names = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "overhead_s")
+    return {name: getattr(topology, name).tolist() for name in names}
 
 
 def print_lines(*lines: str) -> None:

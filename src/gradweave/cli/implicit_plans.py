@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from gradweave.bounds import Bound, block_cuts
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress, network_line
+from gradweave.cli.console import Progress, fields_of, network_fields, network_line
 from gradweave.cli.solving import SearchOptions
 from gradweave.common.wording import counted
 from gradweave.errors import ANSWER_IS_NO, OptionError
@@ -84,7 +84,7 @@ def verify_implicit(file: Path, strict: bool, switches: bool) -> Answer:
         verdict = verify(plan, forwarding_servers=not strict, aggregating_switches=switches)
     violation, found = verdict.violation, {"file": str(file), "valid": verdict.valid}
     if violation is not None:
-        said = {"violation": {"kind": violation.kind, "message": violation.message}}
+        said = {"violation": fields_of(violation, "kind", "message")}
         lines = [f"invalid: {violation.message}"]
         return Answer(found | said | _fields(plan, None), lines, status=ANSWER_IS_NO)
     bound = block_cuts(plan.topology, plan.symmetry, plan.collective)
@@ -108,17 +108,12 @@ def _bound_line(plan: ImplicitSchedule, bound: Bound) -> str:
 
 
 def _fields(plan: ImplicitSchedule, bound: Bound | None) -> dict[str, Any]:
-    least = bound and {"rounds": bound.rounds, "kind": bound.kind}
-    return {
-        "topology": plan.topology.name,
+    return network_fields(plan.topology) | {
         "scheduler": plan.scheduler.name,
-        "collective": plan.collective,
-        "servers": plan.topology.num_servers,
-        "links": plan.topology.num_links,
-        "rounds": plan.rounds,
+        **fields_of(plan, "collective", "rounds"),
         "transfers": plan.num_transfers,
         "images": plan.symmetry.order,
         "base_transfers": plan.base_collective.num_transfers,
-        "bound": least,
+        "bound": bound and fields_of(bound, "rounds", "kind"),
         "optimal": bound and plan.rounds == bound.rounds,
     }

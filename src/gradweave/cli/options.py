@@ -17,12 +17,7 @@ from gradweave.topology.formats.readers import SUFFIXES
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import (
-    ambiguous_bandwidth,
-    parse_bandwidth,
-    parse_size,
-    parse_sizes,
-)
+from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_size, parse_sizes
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -14,20 +14,8 @@ from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.printable import printable
 from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock
-from gradweave.report.picture.picture import (
-    FILM_WIDTH,
-    FILMS,
-    STILL_WIDTH,
-    STILLS,
-    write_picture,
-)
-from gradweave.report.picture.scene import (
-    LEAST_WIDTH,
-    MOST_WIDTH,
-    Scenes,
-    Stage,
-    network_scene,
-)
+from gradweave.report.picture.picture import FILM_WIDTH, FILMS, STILL_WIDTH, STILLS, write_picture
+from gradweave.report.picture.scene import LEAST_WIDTH, MOST_WIDTH, Scenes, Stage, network_scene
 from gradweave.report.picture.shapes import Label, Scene
 from gradweave.report.picture.terminal import characters
 from gradweave.schedules.schedule import OPS, Schedule

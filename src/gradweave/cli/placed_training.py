@@ -10,16 +10,9 @@ import click
 
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import needs
-from gradweave.cli.console import Progress, Table, complain
+from gradweave.cli.console import Progress, Table, complain, fields_of
 from gradweave.cli.labs import emulated
-from gradweave.cli.options import (
-    Parameters,
-    Result,
-    network_of,
-    option,
-    with_options,
-    writable,
-)
+from gradweave.cli.options import Parameters, Result, network_of, option, with_options, writable
 from gradweave.cli.placing import PlacementOptions, model_of, placement_lines
 from gradweave.common.atomic import atomic_write
 from gradweave.common.lazy import require
@@ -45,10 +38,7 @@ and an optimizer that divides by the gradient's size."""
 _TRAINING_OPTIONS = (
     option("--train", "Train what is placed, one process per server, and time its steps.", bool),
     option(
-        "--steps",
-        "With --train: train for this many steps.",
-        click.IntRange(1, 100_000),
-        default=6,
+        "--steps", "With --train: train for this many steps.", click.IntRange(1, 100_000), default=6
     ),
     option(
         "--slept",
@@ -198,16 +188,12 @@ def _as_object(trainings: "Sequence[Training]", alone: list[float] | None) -> di
 def _one(training: "Training") -> dict[str, Any]:
     predicted = training.predicted
     return {
-        "name": training.name,
-        "averages": training.averages,
+        **fields_of(training, "name", "averages", "measured_s", "ratio", "losses"),
         "placement": training.placement.servers.tolist(),
-        "measured_s": training.measured_s,
         "steps_s": [step.seconds for step in training.steps],
         "passes_s": [step.passes_s for step in training.steps],
         "predicted_s": predicted and predicted.seconds,
         "predicted_passes_s": predicted and predicted.passes_s,
-        "ratio": training.ratio,
-        "losses": training.losses,
     }
 
 

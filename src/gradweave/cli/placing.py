@@ -33,15 +33,13 @@ _PLACEMENT_OPTIONS = (
         int,
     ),
     option(
-        "--data",
-        "Run this many pipelines in parallel.  [default: servers over the stages]",
-        int,
+        "--data", "Run this many pipelines in parallel.  [default: servers over the stages]", int
     ),
     scheduler_option(
         "Search by annealing, evolutionary, exact, rank_order or random, with options such as "
         "annealing:restarts=16. With --train the first is compared with the others, among which "
         "gloo stands for the first placement with gloo's all-reduce, pytorch for that with "
-        "PyTorch's pipeline and all-reduce.  [default: annealing; in the lab also rank_order,gloo]",
+        "PyTorch's pipeline and all-reduce.  [default: annealing; in the lab also rank_order,gloo]"
     ),
     option(
         "--cost",

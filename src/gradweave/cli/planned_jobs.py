@@ -10,7 +10,7 @@ import numpy as np
 from gradweave.bounds.classes import class_of, optimal_in
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import excludes, needs
-from gradweave.cli.console import network_line
+from gradweave.cli.console import fields_of, network_fields, network_line
 from gradweave.cli.meshes import mesh_axes
 from gradweave.cli.options import network_of, option, refuse, with_options
 from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
@@ -293,38 +293,29 @@ def _ends(solution: Solution) -> str:
 def _summary(solution: Solution) -> dict[str, Any]:
     best, demand, bound = solution.schedule, solution.schedule.demand, solution.makespan_bound
     assert demand is not None and bound is not None
-    return {
-        "topology": best.topology.name,
+    return network_fields(best.topology) | {
         "scheduler": solution.scheduler.name,
         "jobs": [
             {"name": name, "seconds": seconds}
             for name, seconds in zip(demand.jobs, solution.job_seconds.tolist(), strict=True)
         ],
         "bytes": demand.total_bytes,
-        "servers": best.topology.num_servers,
-        "links": best.topology.num_links,
-        "rounds": best.rounds,
         "transfers": best.num_transfers,
-        "pieces": best.pieces,
-        "seconds": solution.seconds,
+        **fields_of(best, "rounds", "pieces"),
         "seconds_bound": {
             "seconds": bound.seconds,
             "reason": bound.reason(),
             "holds_for": bound.holds_for.removeprefix(" for ") or "every schedule",
         },
         "seconds_gap": solution.seconds / bound.seconds - 1,
-        "objective": solution.objective,
-        "value": solution.value,
         "value_bound": solution.least,
-        "gap": solution.gap,
-        "optimal_in": list(solution.optimal_in),
+        **fields_of(solution, "seconds", "objective", "value", "gap", "optimal_in"),
         "verified": True,  # Every strategy verifies before it returns.
         "attempts": [
             {
                 "scheduler": one.scheduler.name,
                 "options": one.scheduler.options(),
-                "seconds": one.seconds,
-                "improved": one.improved,
+                **fields_of(one, "seconds", "improved"),
                 "reason": one.reason or None,
             }
             for one in solution.attempts

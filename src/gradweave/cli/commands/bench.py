@@ -53,10 +53,7 @@ from gradweave.topology.units import format_rate, format_seconds, format_size
     default="float32",
 )
 @option(
-    "--reduction",
-    "Combine gradients by this reduction.",
-    click.Choice(REDUCTIONS),
-    default="sum",
+    "--reduction", "Combine gradients by this reduction.", click.Choice(REDUCTIONS), default="sum"
 )
 @option("--repetitions", "Time this many runs.", click.IntRange(1, 10**6), default=20)
 @option(

@@ -9,7 +9,7 @@ import msgspec
 from gradweave.bounds import Certified, with_certificates
 from gradweave.bounds.certificates import MOST_NODES
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress
+from gradweave.cli.console import Progress, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
     FaultOptions,
@@ -126,14 +126,9 @@ def _of_schedule(
 def _of(one: Certified | Uncertified) -> dict[str, Any]:
     """The same for JSON."""
     certificate = None if isinstance(one, Uncertified) else one.certificate
-    return {
-        "unit": one.unit,
-        "least": str(one.least),
-        "reason": one.reason,
-        "holds_for": one.holds_for,
-        "holds_unless": sorted(one.forbids),
-        "certificate": certificate,
-    }
+    least, unless = str(one.least), sorted(one.forbids)
+    fields = fields_of(one, "unit", "reason", "holds_for")
+    return fields | {"least": least, "holds_unless": unless, "certificate": certificate}
 
 
 def _as_object(

@@ -9,7 +9,7 @@ import click
 
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import needs
-from gradweave.cli.console import Progress, rank_lines, rank_map
+from gradweave.cli.console import Progress, fields_of, rank_lines, rank_map
 from gradweave.cli.groups import command
 from gradweave.cli.options import FILE, SizeType, option, size_option, writable
 from gradweave.common.atomic import atomic_write
@@ -55,10 +55,7 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     "--format format_", "Write the schedule in this format.", click.Choice(FORMATS), required=True
 )
 @option(
-    "--output",
-    "Write this file; for chakra-et, the files OUTPUT.<rank>.et.",
-    FILE,
-    required=True,
+    "--output", "Write this file; for chakra-et, the files OUTPUT.<rank>.et.", FILE, required=True
 )
 @option("--name", "Give the algorithm or plan this name.")
 @option("--instances", "Run this many copies in parallel.  [default: 1]", int)
@@ -106,9 +103,7 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
     metavar="FILE",
 )
 @option(
-    "--rank",
-    "Write only the transfers of the server of this rank (csv).",
-    click.IntRange(min=0),
+    "--rank", "Write only the transfers of the server of this rank (csv).", click.IntRange(min=0)
 )
 def export(file: Path, format_: str, output: Path, **options: Any) -> Answer:
     """Convert the schedule in FILE to another tool's format.
@@ -170,7 +165,7 @@ def _save_rank(file: Path, output: Path, rank: int) -> Answer:
         plan = load_implicit(file) if is_implicit_file(file) else load(file)
         save_csv(plan, output, rank=rank)
     return Answer(
-        {"file": str(file), "format": "csv", "rank": rank, "output": [str(output)]},
+        {"file": str(file), "format": "csv", "rank": rank, "output": [output]},
         [f"rank {rank} on {plan.topology.name}", f"written to {output}"],
     )
 
@@ -186,15 +181,11 @@ def _summary(
         "servers": schedule.topology.num_servers,
         "pieces": schedule.pieces,
         "transfers": schedule.num_transfers,
-        "output": [str(path) for path in files],
+        "output": files,
     }
     if cut is not None:
-        summary["equal_pieces"] = {
-            "gradient_bytes": cut.gradient_bytes,
-            "seconds": cut.seconds,
-            "seconds_before": cut.seconds_before,
-            "pieces_before": cut.pieces_before,
-        }
+        names = ("gradient_bytes", "seconds", "seconds_before", "pieces_before")
+        summary["equal_pieces"] = fields_of(cut, *names)
     return summary | ({"ranks": rank_map(schedule.topology)} if format_ == "rankfile" else {})
 
 

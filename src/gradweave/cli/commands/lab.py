@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress, Table, print_lines
+from gradweave.cli.console import Progress, Table, fields_of, link_fields, print_lines
 from gradweave.cli.groups import command
 from gradweave.cli.labs import emulated
 from gradweave.cli.options import (
@@ -39,10 +39,7 @@ from gradweave.schedules.file import load
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import (
-    format_bandwidth,
-    format_rate,
-)
+from gradweave.topology.units import format_bandwidth, format_rate
 
 if TYPE_CHECKING:
     from gradweave.lab.emulation import Emulation
@@ -328,57 +325,39 @@ def _emulated(emulation: "Emulation") -> str:
 def _as_object(experiment: "Experiment", topology: Topology, jobs: Sequence[str]) -> dict[str, Any]:
     from gradweave.lab.network import HEADER_BYTES
 
+    servers = None if jobs else topology.num_servers
     return {
         "topology": topology.name,
         "servers": topology.num_servers,
         "header_bytes_a_packet": HEADER_BYTES,
-        "links": {
-            "source": topology.source.tolist(),
-            "target": topology.target.tolist(),
-            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
-            "latency_s": topology.latency_s.tolist(),
-            "overhead_s": topology.overhead_s.tolist(),
-        },
+        "links": link_fields(topology),
         "emulation": _emulation(experiment.emulation),
         "jobs": list(jobs),
-        "measurements": [
-            _one(one, None if jobs else topology.num_servers) for one in experiment.measurements
-        ],
+        "measurements": [_one(one, servers) for one in experiment.measurements],
     }
 
 
 def _emulation(emulation: "Emulation") -> dict[str, Any]:
-    columns = {
-        field.name: getattr(emulation, field.name) for field in dataclasses.fields(emulation)
-    }
+    fields = fields_of(emulation, *(field.name for field in dataclasses.fields(emulation)))
+    fields["alone_bytes_per_s"] = [
+        None if x != x else x for x in emulation.alone_bytes_per_s.tolist()
+    ]
     return {
         name: column.tolist() if isinstance(column, np.ndarray) else column
-        for name, column in columns.items()
-    } | {"alone_bytes_per_s": [None if x != x else x for x in emulation.alone_bytes_per_s.tolist()]}
+        for name, column in fields.items()
+    }
 
 
 def _one(one: "Measurement", servers: int | None) -> dict[str, Any]:
-    data = one.predicted_link_bytes
-    return {
-        "name": one.name,
-        "rounds": None if one.schedule is None else one.schedule.rounds,
-        "gradient_bytes": one.gradient_bytes,
-        "measured_s": one.measured_s,
-        "algbw_bytes_per_s": algorithm_bandwidth(one.gradient_bytes, one.measured_s),
-        "busbw_bytes_per_s": None
-        if servers is None
-        else bus_bandwidth(one.gradient_bytes, one.measured_s, servers),
-        "runs_s": one.runs_s,
-        "predicted_s": one.predicted_s,
-        "fair_s": one.fair_s,
-        "barrier_s": one.barrier_s,
-        "message_cost_s": one.message_cost_s,
-        "ratio": one.ratio,
-        "overhead": one.overhead,
-        "sent_bytes": one.sent_bytes,
+    data, size = one.predicted_link_bytes, one.gradient_bytes
+    names = ("name", "gradient_bytes", "measured_s", "runs_s", "predicted_s", "fair_s", "barrier_s")
+    names += ("message_cost_s", "ratio", "overhead", "sent_bytes", "correct")
+    return fields_of(one, *names) | {
+        "rounds": one.schedule and one.schedule.rounds,
+        "algbw_bytes_per_s": algorithm_bandwidth(size, one.measured_s),
+        "busbw_bytes_per_s": servers and bus_bandwidth(size, one.measured_s, servers),
         "link_bytes": one.link_bytes.tolist(),
         "predicted_link_bytes": None if data is None else data.tolist(),
-        "correct": one.correct,
     }
 
 

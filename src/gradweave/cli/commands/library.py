@@ -11,7 +11,7 @@ import click
 
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import needs
-from gradweave.cli.console import Table
+from gradweave.cli.console import Table, fields_of
 from gradweave.cli.groups import Command
 from gradweave.cli.options import FILE, option, written_option
 from gradweave.common.atomic import atomic_write
@@ -188,12 +188,11 @@ def _line(one: Outcome) -> str:
 def _object(one: Outcome) -> dict[str, Any]:
     return {
         "instance": one.instance.id,
-        "value": one.judged.value,
         "best": one.instance.record.value,
-        "least": str(one.judged.least),
         "bound": one.instance.record.bound,
+        "least": str(one.judged.least),
         "verdict": one.verdict,
-        "refused": list(one.judged.refused),
+        **fields_of(one.judged, "value", "refused"),
     }
 
 

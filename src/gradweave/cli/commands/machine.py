@@ -11,6 +11,7 @@ from gradweave.automata.files import Task, load_machine
 from gradweave.automata.machine import NO_MOVE, Machine
 from gradweave.automata.operations import dead, product, projection, values
 from gradweave.cli.answers import Answer
+from gradweave.cli.console import fields_of
 from gradweave.cli.groups import Command
 from gradweave.cli.options import FILE, option, writable
 from gradweave.common.wording import counted
@@ -111,19 +112,14 @@ def _object(
             for name, machine in agents.items()
         },
         "shared": _shared(task),
-        "causal": None if causal is None else causal.name,
+        "causal": causal and causal.name,
         "lost": _lost(task, causal),
-        "valid": verdict.valid,
-        "counterexample": None if verdict.counterexample is None else list(verdict.counterexample),
-        "team_done": verdict.team_done,
-        "agents_done": list(verdict.agents_done),
-        "explored": verdict.explored,
-        "least": None
-        if smallest is None
-        else {
-            "events": {name: list(events) for name, events in smallest.division.items()},
-            "told": [list(pair) for pair in smallest.communicated],
-            "hidden": [list(pair) for pair in smallest.hidden],
+        **fields_of(verdict, "valid", "counterexample", "team_done", "agents_done", "explored"),
+        "least": smallest
+        and {
+            "events": smallest.division,
+            "told": smallest.communicated,
+            "hidden": smallest.hidden,
             "proved": smallest.proved,
         },
     }

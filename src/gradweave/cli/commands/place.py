@@ -8,7 +8,7 @@ import click
 
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import excludes
-from gradweave.cli.console import Progress
+from gradweave.cli.console import Progress, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
     FILE,
@@ -21,12 +21,7 @@ from gradweave.cli.options import (
     writable,
 )
 from gradweave.cli.placed_training import TrainedOptions, train_placed, training_options
-from gradweave.cli.placing import (
-    bound_line,
-    model_of,
-    placement_lines,
-    placement_options,
-)
+from gradweave.cli.placing import bound_line, model_of, placement_lines, placement_options
 from gradweave.errors import OptionError
 from gradweave.placement.placement import Placement
 from gradweave.placement.placing import place
@@ -141,11 +136,7 @@ def _step(step: StepTime | None) -> dict[str, Any] | None:
     if step is None:
         return None
     return {
-        "order": step.order,
-        "seconds": step.seconds,
-        "passes_s": step.passes_s,
-        "bubble": step.bubble,
-        "utilisation": step.utilisation,
+        **fields_of(step, "order", "seconds", "passes_s", "bubble", "utilisation"),
         "group_s": [one and one.seconds for one in step.groups],
         "group_bound_s": [one and one.bound_s for one in step.groups],
     }

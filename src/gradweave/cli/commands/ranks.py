@@ -35,11 +35,7 @@ from gradweave.simulator.runtime import NAMES
 from gradweave.topology.formats.files import read_together
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import (
-    format_seconds,
-    format_size,
-    parse_size,
-)
+from gradweave.topology.units import format_seconds, format_size, parse_size
 
 _SHOWN = 16
 """Number of ranks that are printed."""
@@ -103,11 +99,7 @@ class _RankSizes(SizesType):
 @seed_option
 @time_limit_option
 @written_option("--output", "Write the order to this file.")
-@option(
-    "--format format_",
-    "Format of the file.  [default: hostfile]",
-    click.Choice(ORDER_FORMATS),
-)
+@option("--format format_", "Format of the file.  [default: hostfile]", click.Choice(ORDER_FORMATS))
 @table_options
 @needs("--output", "--format")
 @needs("--format mlx", "--addresses")

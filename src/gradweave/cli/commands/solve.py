@@ -9,12 +9,11 @@ from typing import Any, Unpack
 
 import click
 
-from gradweave.bounds import with_certificates
 from gradweave.bounds.classes import optimal_in
 from gradweave.bounds.scale import has_equal_links
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import excludes, needs
-from gradweave.cli.console import Progress, Table, network_line
+from gradweave.cli.console import Progress, Table, fields_of, network_fields, network_line
 from gradweave.cli.groups import command
 from gradweave.cli.implicit_plans import EXPLICIT_ONLY, is_implicit, solve_implicit
 from gradweave.cli.options import network_of, option, refuse, sizes_option, written_option
@@ -38,8 +37,6 @@ from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.solve import Objective
 from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.file import load
-from gradweave.schedules.planned_for import planned_for
-from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.simulator.runtime import runtime_of
 from gradweave.simulator.seconds import Model, seconds
@@ -112,7 +109,10 @@ def solve(
     --time-limit is given.
     """
     if not implicit and (jobs := asked_jobs(network, jobs, gradient_bytes, given)):
-        return _jobs(network, jobs, mesh, output, given)
+        with Progress(f"scheduling {network}") as progress:
+            solution = search_jobs(network, jobs, mesh, progress, given)
+            _write(solution, output, progress)
+        return job_answer(solution).written_to(output)
     first, *others = gradient_bytes
     if others:
         refuse(("changed_at", "fair", "implicit", "output"), "one --size with it")
@@ -126,37 +126,16 @@ def solve(
         if is_implicit(topology, implicit, given):
             return solve_implicit(topology, size, output, given, progress)
         solution = search(topology, size, progress, given)
-        if output is not None:
-            progress(f"writing {output}")
-            solution.schedule.save(output)  # even if its certificates fail
-            _with_seconds_certified(solution).save(output)
+        _write(solution, output, progress)
     one = _One(solution, size, given)
     return Answer(lambda: one.summary(fair), one.lines(fair, as_planned_line)).written_to(output)
 
 
-def _with_seconds_certified(solution: Solution) -> Schedule:
-    """The schedule, with a certificate of its time if time was the objective."""
-    schedule, timing = solution.schedule, solution.timing
-    size = planned_for(schedule).gradient_bytes
-    known = None if timing is None else timing.bound
-    return schedule if size is None else with_certificates(schedule, size, bound=known)
-
-
-def _jobs(
-    network: str,
-    jobs: tuple[str, ...],
-    mesh: str | None,
-    output: Path | None,
-    given: SearchOptions,
-) -> Answer:
-    """Several collectives at once."""
-    with Progress(f"scheduling {network}") as progress:
-        solution = search_jobs(network, jobs, mesh, progress, given)
-        if output is not None:
-            progress(f"writing {output}")
-            solution.schedule.save(output)  # even if its certificates fail
-            with_certificates(solution.schedule, bound=solution.makespan_bound).save(output)
-    return job_answer(solution).written_to(output)
+def _write(solution: Solution, output: Path | None, progress: Progress) -> None:
+    if output is not None:
+        progress(f"writing {output}")
+        solution.schedule.save(output)  # even if its certificates fail
+        solution.certified().save(output)
 
 
 def _sweep(network: str, sizes: tuple[int, ...], given: SearchOptions) -> Answer:
@@ -203,11 +182,7 @@ def _sweep_table(solutions: Sequence[Solution]) -> Table:
 
 
 def _replan(
-    network: str,
-    gradient_bytes: float,
-    at_s: float,
-    output: Path | None,
-    given: SearchOptions,
+    network: str, gradient_bytes: float, at_s: float, output: Path | None, given: SearchOptions
 ) -> Answer:
     """Plans the rest of a running schedule."""
     assert given["start_from"] is not None  # --changed-at needs it
@@ -224,9 +199,7 @@ def _replan(
         "topology": topology.name,
         "gradient_bytes": gradient_bytes,
         "changed_at_s": at_s,
-        "seconds": found.seconds,
-        "as_before_s": found.as_before_s,
-        "replanned_share": found.replanned_share,
+        **fields_of(found, "seconds", "as_before_s", "replanned_share"),
         "verified": True,
     }
     lines = [
@@ -240,21 +213,14 @@ def _replan(
 
 def _summary(solution: Solution, objective: Objective) -> dict[str, Any]:
     best = solution.schedule
-    summary = {
-        "topology": best.topology.name,
+    summary = network_fields(best.topology) | {
         "scheduler": to_spec(solution.scheduler),
-        "collective": best.collective,
-        "servers": best.topology.num_servers,
-        "links": best.topology.num_links,
-        "rounds": best.rounds,
-        "stages": best.stages,
+        **fields_of(best, "collective", "rounds", "stages"),
         "steps": steps(best),
         "bound": _bound(solution),
-        "optimal": solution.optimal,
-        "optimal_in": list(solution.optimal_in),
+        **fields_of(solution, "optimal", "optimal_in", "stopped"),
         "verified": True,  # Every scheduler verifies before it returns.
         "wall_s": round(solution.wall_s, 4),
-        "stopped": solution.stopped,
     }
     if solution.kept is not None:
         names = "kept_transfers", "start_transfers", "kept_bytes_share"
@@ -266,7 +232,7 @@ def _summary(solution: Solution, objective: Objective) -> dict[str, Any]:
     if objective == "seconds":
         keys = ("pieces", "overlapped", "improved", "seconds", "barrier_seconds")
         summary["attempts"] = [
-            {"scheduler": to_spec(one.scheduler)} | {key: getattr(one, key) for key in keys}
+            {"scheduler": to_spec(one.scheduler)} | fields_of(one, *keys)
             for one in solution.attempts
         ]
     if solution.runtime is not None:
@@ -292,9 +258,7 @@ def _bound(solution: Solution) -> dict[str, Any] | None:
 def _timing(timing: Timing) -> dict[str, Any]:
     """Fields if rounds do not determine the time."""
     return {
-        "gradient_bytes": timing.gradient_bytes,
-        "seconds": timing.seconds,
-        "barrier_seconds": timing.barrier_seconds,
+        **fields_of(timing, "gradient_bytes", "seconds", "barrier_seconds"),
         "seconds_bound": {
             "seconds": timing.bound.seconds,
             "kind": timing.bound.kind,

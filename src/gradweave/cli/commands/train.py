@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     metavar="N",
 )
 @option(
-    "--seed",
-    "Make every random choice from this seed.",
-    click.IntRange(0, 2**31 - 1),
-    metavar="N",
+    "--seed", "Make every random choice from this seed.", click.IntRange(0, 2**31 - 1), metavar="N"
 )
 @option(
     "--seeds", "Train this many independent learners side by side.", click.IntRange(1), metavar="N"

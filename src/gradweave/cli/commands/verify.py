@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress
+from gradweave.cli.console import Progress, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.implicit_plans import verify_implicit
 from gradweave.cli.options import FILE, option
@@ -58,13 +58,11 @@ def verify(file: Path, strict: bool, aggregating_switches: bool) -> Answer:
             bound = rounds_bound(schedule, certified)
     violation, name = verdict.violation, schedule.topology.name
     found = {
-        "file": str(file),
-        "valid": verdict.valid,
+        "file": file,
         "topology": name,
         "collective": schedule.name,
         "rounds": schedule.rounds,
-        "transfers": verdict.transfers,
-        "forwarded": verdict.forwarded,
+        **fields_of(verdict, "valid", "transfers", "forwarded"),
         "violation": violation and _as_object(violation, schedule.topology),
         **bound_fields(schedule, bound),
         "certificates": [one.as_object() for one in certified],
@@ -86,11 +84,10 @@ def _placement(file: Path) -> Answer:
         placement = recounted(file)
     bound, (stages, data) = placement.bound, placement.servers.shape
     found = {
-        "file": str(file),
+        "file": file,
         "valid": True,
-        "cost_s": placement.cost_s,
-        "bound_s": None if bound is None else bound.seconds,
-        "optimal": placement.optimal,
+        "bound_s": bound and bound.seconds,
+        **fields_of(placement, "cost_s", "optimal"),
     }
     return Answer(
         found,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress, Table, note
+from gradweave.cli.console import Progress, Table, fields_of, note
 from gradweave.cli.groups import command
 from gradweave.cli.jobs import address_of, quiet_torch
 from gradweave.cli.options import SECONDS, option, written_option
@@ -40,10 +40,7 @@ _LINK_HEADS = ("link", "rate", "busy")
     "--slow-after", "Report who holds up a call that takes longer than this.", SECONDS, default=2.0
 )
 @written_option(
-    "--output",
-    "Keep this page up to date; it reloads itself.",
-    (".html",),
-    metavar="FILE.html",
+    "--output", "Keep this page up to date; it reloads itself.", (".html",), metavar="FILE.html"
 )
 def watch(
     address: str | None, once: bool, every: float, slow_after: float, output: Path | None
@@ -141,13 +138,10 @@ def _tables(view: "JobView") -> list[OnPage]:
 
 def _described(view: "JobView") -> dict[str, Any]:
     holdup = view.holdup
-    said = {"kind": holdup.kind.value, "ranks": holdup.ranks, "text": holdup.text} if holdup else {}
-    links = [
-        {"source": x.source, "target": x.target, "bytes_per_s": x.bytes_per_s, "busy": x.busy}
-        for x in view.links
-    ]
+    said = {"kind": holdup.kind.value, **fields_of(holdup, "ranks", "text")} if holdup else None
+    links = [fields_of(x, "source", "target", "bytes_per_s", "busy") for x in view.links]
     return {
         "ranks": [dataclasses.asdict(rank) for rank in view.ranks],
         "links": links,
-        "holdup": said or None,
+        "holdup": said,
     }

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress, Table
+from gradweave.cli.console import Progress, Table, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.options import SECONDS, SizeType, option, seed_option, written_option
 from gradweave.cli.solving import ended_by_ctrl_c
@@ -136,30 +136,18 @@ def _notes(found: Design) -> Iterator[str]:
 def _as_object(found: Design, seed: int) -> dict[str, Any]:
     bound, link = found.bound, found.link
     return {
-        "servers": found.servers,
-        "degree": found.degree,
-        "gradient_bytes": found.gradient_bytes,
+        **fields_of(found, "servers", "degree", "gradient_bytes"),
         "seed": seed,
-        "link": {
-            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-            "latency_s": link.latency_s,
-            "overhead_s": link.overhead_s,
-        },
+        "link": fields_of(link, "bandwidth_bytes_per_s", "latency_s", "overhead_s"),
         "every_network": {
-            "seconds": bound.seconds,
-            "bytes_s": bound.bytes_s,
-            "latency_s": bound.latency_s,
+            **fields_of(bound, "seconds", "bytes_s", "latency_s"),
             "diameter": bound.hops,
             "mean_hops": bound.total_hops / (found.servers - 1),
         },
         "networks": [
             {
                 "topology": one.candidate.network.name,
-                "also": list(one.candidate.also),
-                "family": one.candidate.family,
-                "degree": one.candidate.degree,
-                "bundle": one.candidate.bundle,
-                "diameter": one.candidate.diameter,
+                **fields_of(one.candidate, "also", "family", "degree", "bundle", "diameter"),
                 "mean_hops": one.candidate.mean_hops,
                 "seconds": one.seconds,
                 "seconds_bound": one.bound_s,

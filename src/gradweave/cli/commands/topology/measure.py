@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gradweave.cli.answers import Answer
-from gradweave.cli.console import Progress, Table, complain, note
+from gradweave.cli.console import Progress, Table, complain, link_fields, note
 from gradweave.cli.groups import command
 from gradweave.cli.options import FILE, SECONDS, option, writable
 from gradweave.common.wording import counted
@@ -121,13 +121,7 @@ def _as_object(topology: Topology, output: Path, how: dict[str, Any]) -> dict[st
         "servers": topology.num_servers,
         "switches": len(topology.switches),
         "labels": list(topology.labels),
-        "links": {
-            "source": topology.source.tolist(),
-            "target": topology.target.tolist(),
-            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
-            "latency_s": topology.latency_s.tolist(),
-            "overhead_s": topology.overhead_s.tolist(),
-        },
+        "links": link_fields(topology),
         "measured": how,
     }
 
