@@ -71,9 +71,9 @@ def test_a_search_that_was_cut_short_says_so():
     work = gw.placement.even_stages(2, activation_bytes=1, gradient_bytes=1)
     endless, limit = "annealing:moves=10000000000", 0.05
     placed = gw.placement.place("ring:4", work, strategy=endless, bound=False, time_limit=limit)
-    assert place._lines(placed, None, [])[-1].endswith(" s, when time was up")
+    assert [*place._lines(placed, None, [])][-1].endswith(" s, when time was up")
     whole = gw.placement.place("ring:4", work, strategy="rank_order", bound=False)
-    assert place._lines(whole, None, [])[-1].endswith(" s")
+    assert [*place._lines(whole, None, [])][-1].endswith(" s")
 
 
 REFUSED = {

@@ -21,8 +21,8 @@ class Rule:
     options: tuple[str, ...]
     together: bool
     """Whether the options need the other one."""
-    such: str = ""
-    """An example of the other option's value."""
+    more: str = ""
+    """What the message adds on the other option, such as an example."""
 
     def check(self, context: click.Context) -> None:
         """Refuses a command line that breaks the rule.
@@ -37,10 +37,8 @@ class Rule:
             given, value = _parts(context, option)
             source = context.get_parameter_source(str(given.name))
             if source is ParameterSource.COMMANDLINE and value is not None:
-                such = self.such and f", such as {self.such}"
-                raise OptionError(
-                    f"{option}: expected {'' if self.together else 'no '}{self.other} with it{such}"
-                )
+                wanted = self.other if self.together else f"no {self.other}"
+                raise OptionError(f"{option}: expected {wanted} with it{self.more}")
 
 
 def _parts(context: click.Context, text: str) -> tuple[click.Parameter, Any]:
@@ -51,15 +49,15 @@ def _parts(context: click.Context, text: str) -> tuple[click.Parameter, Any]:
     return option, None if wanted and value != wanted else value
 
 
-def needs(other: str, *options: str, such: str = "") -> Callable[[Any], Any]:
+def needs(other: str, *options: str, more: str = "") -> Callable[[Any], Any]:
     """Refuses options without another one.
 
     Args:
         other: the option that is needed.
         options: those that are refused without it.
-        such: an example of the other option's value, for the message.
+        more: what the message adds on the other option.
     """
-    return _declared(Rule(other, options, True, such))
+    return _declared(Rule(other, options, True, more))
 
 
 def excludes(other: str, *options: str) -> Callable[[Any], Any]:

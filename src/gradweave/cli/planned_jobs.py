@@ -50,7 +50,7 @@ def job_options(*excluded: str) -> Callable[[Any], Any]:
     parts = (
         option("--job jobs", _JOB, multiple=True, metavar="JOB"),
         option("--mesh", _MESH, metavar="AXES"),
-        needs("--job", "--mesh", such="all_reduce:bytes=1GB,axis=dp"),
+        needs("--job", "--mesh", more=", such as all_reduce:bytes=1GB,axis=dp"),
         excludes("--job", *excluded),
     )
     return lambda command: with_options(command, parts)

@@ -75,7 +75,7 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
     "as 50ms; plan the rest again. Needs --objective seconds.",
     metavar="SECONDS",
 )
-@needs("--start-from", "--changed-at", such="the schedule that is under way")
+@needs("--start-from", "--changed-at", more=": the schedule that is under way")
 @excludes("--objective rounds", "--changed-at")
 @option("--fair", "Also predict the time if links are shared fairly.", bool)
 @option(
