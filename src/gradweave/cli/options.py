@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import click
 from click.core import ParameterSource
@@ -18,9 +18,6 @@ from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Link, Topology
 from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_size, parse_sizes
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 FILE = click.Path(path_type=Path)
 
@@ -37,6 +34,13 @@ def option(names: str, meaning: str, type: Any = None, **more: Any) -> Callable[
     if type is bool:
         more = {"is_flag": True, **more}
     return click.option(*names.split(), type=type, help=meaning, **more)
+
+
+def grouped(*options: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Several options, and rules on them, as one decorator; in their order."""
+    return lambda command: functools.reduce(
+        lambda given, each: each(given), reversed(options), command
+    )
 
 
 def written_option(
@@ -105,7 +109,7 @@ seed_option = option(
 time_limit_option = option("--time-limit", "End the search after this time.", SECONDS)
 
 
-_FAULT_OPTIONS = (
+fault_options = grouped(
     option(
         "--without-link",
         "Remove this link, given by its nodes' names or ids. Repeatable.",
@@ -120,6 +124,7 @@ _FAULT_OPTIONS = (
         metavar="A-B=FACTOR",
     ),
 )
+"""The options for a network's faults; see `FaultOptions`."""
 
 
 class FaultOptions(TypedDict):
@@ -128,18 +133,6 @@ class FaultOptions(TypedDict):
     without_link: tuple[str, ...]
     without_server: tuple[str, ...]
     slow: tuple[str, ...]
-
-
-def fault_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options for a network's faults to a command; see `FaultOptions`."""
-    return with_options(command, _FAULT_OPTIONS)
-
-
-def with_options(
-    command: Callable[Parameters, Result], options: Sequence[Callable[..., Any]]
-) -> Callable[Parameters, Result]:
-    """Adds click's options to a command, in their order."""
-    return functools.reduce(lambda given, option: option(given), reversed(options), command)
 
 
 def faults(given: FaultOptions) -> Faults:

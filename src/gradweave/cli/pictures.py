@@ -9,7 +9,7 @@ import click
 
 from gradweave.cli.combinations import excludes
 from gradweave.cli.console import standard_output
-from gradweave.cli.options import Parameters, Result, option, with_options, writable
+from gradweave.cli.options import grouped, option, writable
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.printable import printable
@@ -30,7 +30,7 @@ _MOST_LINES = 24
 """Transfers that are listed below a drawing."""
 
 
-_OPTIONS = (
+picture_options = grouped(
     option(
         "--round number",
         "Draw only this round, as a picture or a film.  [default: a picture shows only the "
@@ -53,11 +53,7 @@ _OPTIONS = (
     excludes("--print", "--json"),
     excludes("--by seconds", "--round"),
 )
-
-
-def picture_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of pictures and films; see `PictureOptions`."""
-    return with_options(command, _OPTIONS)
+"""The options of pictures and films; see `PictureOptions`."""
 
 
 @dataclasses.dataclass(frozen=True)

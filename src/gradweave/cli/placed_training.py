@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -12,7 +12,7 @@ from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import needs
 from gradweave.cli.console import Progress, Table, complain, fields_of
 from gradweave.cli.labs import emulated
-from gradweave.cli.options import Parameters, Result, network_of, option, with_options, writable
+from gradweave.cli.options import grouped, network_of, option, writable
 from gradweave.cli.placing import PlacementOptions, model_of, placement_lines
 from gradweave.common.atomic import atomic_write
 from gradweave.common.lazy import require
@@ -35,7 +35,7 @@ _SAME = 1e-4
 and an optimizer that divides by the gradient's size."""
 
 
-_TRAINING_OPTIONS = (
+training_options = grouped(
     option("--train", "Train what is placed, one process per server, and time its steps.", bool),
     option(
         "--steps", "With --train: train for this many steps.", click.IntRange(1, 100_000), default=6
@@ -57,6 +57,7 @@ _TRAINING_OPTIONS = (
     needs("--train", "--steps", "--slept", "--lab", "--check"),
     needs("--lab", "--bandwidth", "--latency"),
 )
+"""The options of a training; see `TrainingOptions`."""
 
 
 class TrainingOptions(TypedDict):
@@ -69,11 +70,6 @@ class TrainingOptions(TypedDict):
     bandwidth: str
     latency: str | None
     check: bool
-
-
-def training_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of a training to a command; see `TrainingOptions`."""
-    return with_options(command, _TRAINING_OPTIONS)
 
 
 class TrainedOptions(PlacementOptions, TrainingOptions):

@@ -1,17 +1,10 @@
 """Options of a placement, and what is printed of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 
-from gradweave.cli.options import (
-    FaultOptions,
-    Parameters,
-    Result,
-    option,
-    scheduler_option,
-    with_options,
-)
+from gradweave.cli.options import FaultOptions, grouped, option, scheduler_option
 from gradweave.common.specification import field_kinds, parse_spec, read_options
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
@@ -19,7 +12,7 @@ from gradweave.placement.placement import Placement, load_workload
 from gradweave.placement.placing import COSTS, Cost
 from gradweave.placement.workload import Transformer, Workload
 
-_PLACEMENT_OPTIONS = (
+placement_options = grouped(
     option(
         "--model",
         "The model: transformer:layers=24,width=2048,…, for which stages are estimated, or a "
@@ -49,6 +42,7 @@ _PLACEMENT_OPTIONS = (
         default="exchange",
     ),
 )
+"""The options of a placement; see `PlacementOptions`."""
 _SHOWN = 16
 """Pipelines and stages up to which a placement is printed in full."""
 
@@ -61,11 +55,6 @@ class PlacementOptions(FaultOptions):
     data: int | None
     scheduler: str | None
     cost: Cost
-
-
-def placement_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of a placement to a command; see `PlacementOptions`."""
-    return with_options(command, _PLACEMENT_OPTIONS)
 
 
 def model_of(text: str) -> Workload | Transformer:

@@ -12,7 +12,7 @@ from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import excludes, needs
 from gradweave.cli.console import fields_of, network_fields, network_line
 from gradweave.cli.meshes import mesh_axes
-from gradweave.cli.options import network_of, option, refuse, with_options
+from gradweave.cli.options import grouped, network_of, option, refuse
 from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
 from gradweave.common.specification import parse_spec
 from gradweave.common.wording import counted
@@ -47,13 +47,12 @@ _MESH = (
 
 def job_options(*excluded: str) -> Callable[[Any], Any]:
     """Adds ``--job``, ``--mesh``, which needs it, and a refusal of the options that it excludes."""
-    parts = (
+    return grouped(
         option("--job jobs", _JOB, multiple=True, metavar="JOB"),
         option("--mesh", _MESH, metavar="AXES"),
         needs("--job", "--mesh", more=", such as all_reduce:bytes=1GB,axis=dp"),
         excludes("--job", *excluded),
     )
-    return lambda command: with_options(command, parts)
 
 
 def asked_jobs(

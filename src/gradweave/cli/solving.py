@@ -12,9 +12,8 @@ import click
 from gradweave.cli.options import (
     FILE,
     FaultOptions,
-    Parameters,
-    Result,
     fault_options,
+    grouped,
     is_given,
     network_of,
     option,
@@ -22,7 +21,6 @@ from gradweave.cli.options import (
     scheduler_option,
     seed_option,
     time_limit_option,
-    with_options,
 )
 from gradweave.common.stop import Interrupt
 from gradweave.common.wording import counted
@@ -119,7 +117,7 @@ root_option = option(
     "Root of a broadcast, reduce, scatter or gather.  [default: the first server]",
     metavar="SERVER",
 )
-_SEARCH_OPTIONS = (
+search_options = grouped(
     collective_option,
     root_option,
     runtime_option,
@@ -147,20 +145,18 @@ _SEARCH_OPTIONS = (
         metavar="FILE",
     ),
 )
+"""The options of a search, except --scheduler and --objective; see `SearchOptions`."""
 
 
-def search_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of a search, except --scheduler and --objective; see `SearchOptions`."""
-    return with_options(command, _SEARCH_OPTIONS)
-
-
-def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds all options of a search; see `SearchOptions`."""
-    strategies = scheduler_option(
+solving_options = grouped(
+    scheduler_option(
         "Try these strategies (by default all), such as ring,merged:rule=deepest, and keep the "
         "best result."
-    )
-    return with_options(command, (strategies, searched_objective_option, search_options))
+    ),
+    searched_objective_option,
+    search_options,
+)
+"""All options of a search; see `SearchOptions`."""
 
 
 def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | None:

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import click
 from gradweave.cli.answers import Answer
 from gradweave.cli.combinations import excludes, needs
 from gradweave.cli.console import Table
-from gradweave.cli.options import FILE, option, with_options
+from gradweave.cli.options import FILE, grouped, option
 from gradweave.common.wording import counted
 from gradweave.errors import FileError, OptionError
 from gradweave.ranks.search import optimize
@@ -26,7 +25,7 @@ from gradweave.topology.units import format_size
 NUMBERINGS = ("id", "name", "best")
 _COLUMNS = ("collective", "bytes", "algorithm", "segment", "seconds")
 
-_TABLE_OPTIONS = (
+table_options = grouped(
     option(
         "--table table_format",
         "Instead of an order, write a table of algorithms by size for this library.",
@@ -59,11 +58,7 @@ _TABLE_OPTIONS = (
     excludes("--table", "--format", "--mesh", "--addresses"),
     excludes("--measured", "--runtime"),
 )
-
-
-def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a table to a command; see `TableRequest`."""
-    return with_options(command, _TABLE_OPTIONS)
+"""The options of a table; see `TableRequest`."""
 
 
 @dataclasses.dataclass(frozen=True)
