@@ -113,6 +113,13 @@ def train_placed(
             trainers = _trainers(topology, servers, in_lab, progress)
             trainings = contest.trainings(contenders(first, others), trainers)
             alone = contest.alone() if given["check"] else None
+    return _answer(trainings, alone, output)
+
+
+def _answer(
+    trainings: "Sequence[Training]", alone: list[float] | None, output: Path | None
+) -> Answer:
+    """The results, written if a file is given."""
     result = _as_object(trainings, alone)
     written = [] if output is None else _write(result, trainings[0], output)
     return Answer(result | {"output": written}, _text(trainings, alone, written))
