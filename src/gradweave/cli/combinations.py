@@ -50,7 +50,7 @@ def _parts(context: click.Context, text: str) -> tuple[click.Parameter, Any]:
 
 
 def needs(other: str, *options: str, more: str = "") -> Callable[[Any], Any]:
-    """Refuses options without another one.
+    """Refuses options without another option.
 
     Args:
         other: the option that is needed.
@@ -61,7 +61,7 @@ def needs(other: str, *options: str, more: str = "") -> Callable[[Any], Any]:
 
 
 def excludes(other: str, *options: str) -> Callable[[Any], Any]:
-    """Refuses options together with another one.
+    """Refuses options together with another option.
 
     Args:
         other: the option that excludes them.

@@ -1,4 +1,4 @@
-"""A search in a process of its own: what is asked of it, and ``python -m`` to carry it out."""
+"""The request for a search in a separate process, which carries it out as ``python -m``."""
 
 import dataclasses
 import sys
