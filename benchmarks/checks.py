@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from commands import unfit
-from pictures import stale
-from record import RESULTS, rows
+from benchmarks.commands import unfit
+from benchmarks.pictures import stale
+from benchmarks.record import RESULTS, rows
 
 OF_A_SOURCE = ("commit", "date", "hardware", "versions", "command")
 
@@ -19,7 +19,7 @@ def problems() -> Iterator[str]:
             yield f"{path.name}: {problem}"
         command = result.get("command")
         why = unfit(command) if command else "no command"
-        if why:
+        if why and "frozen" not in result:
             yield f"{path.name}: {command!r} does not measure again: {why}"
     for path in sorted(RESULTS.glob("*.png")):
         if why := stale(path):

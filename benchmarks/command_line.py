@@ -1,15 +1,13 @@
 """What the command lines of all experiments have in common."""
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pictures import Picture
-from processes import printed_json
-from record import commit, printed
+from benchmarks.pictures import Picture
+from benchmarks.record import commit
 
 PARSE_ONLY = "GRADWEAVE_PARSE_ONLY"
 """Set in the environment, it ends experiments where they would begin to measure."""
@@ -50,28 +48,3 @@ def parser_of(doc: str | None, picture: Picture | None = None, *, resumes: bool 
             it, an experiment measures everything that it is asked for.
     """
     return Options(doc or "", picture, resumes)
-
-
-def each_alone(
-    parser: Options, script: str, measure: Callable[[str], dict[str, Any]], networks: Sequence[str]
-) -> list[dict[str, Any]] | None:
-    """The rows of an experiment whose networks are each measured in a new process.
-
-    Args:
-        parser: as from `parser_of`.
-        script: the script's file. It calls this function when it starts.
-        measure: measures the row of a network.
-        networks: the networks that are recorded.
-
-    Returns:
-        The rows of all networks, or None in the new processes and if arguments name networks.
-    """
-    parser.add_argument("networks", nargs="*", help="only these, not recorded")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measure(asked.one)))
-        return None
-    command = [sys.executable, script, "--one"]
-    rows = printed(printed_json([*command, spec]) for spec in asked.networks or networks)
-    return None if asked.networks else rows

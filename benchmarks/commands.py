@@ -1,7 +1,8 @@
 """Whether a recorded command can measure again, in a fresh clone, without running it.
 
-Importing all experiments takes minutes, so their options are read from their source: each builds
-one parser, by `command_line.parser_of`, and adds to it what has literal names.
+Importing all experiments takes minutes, so their options are read from their source: each calls
+`experiment.run`, or builds one parser by `command_line.parser_of` and adds to it what has literal
+names.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).parents[1]
 TYPES = {"int": int, "float": float, "Path": Path}
-KEEPS = ("--resume", "--finish", "--redraw")
+KEEPS = ("--resume", "--finish", "--redraw", "--only", "--dry")
 """Options by which an experiment measures less than all, or nothing."""
 READS = ("recorded", "Unfinished")
 """What an experiment calls to go on with what it measured before."""
@@ -74,13 +75,18 @@ def options_of(script: Path) -> argparse.ArgumentParser:
         name = call.func.id if isinstance(call.func, ast.Name) else name
         by_name.setdefault(name or "", []).append(call)
     made = by_name.get("parser_of", [])
-    if not made and not by_name.get("ArgumentParser"):
-        raise Unfit(f"{script.name} does not read its arguments: see command_line.parser_of")
+    run = [call for call in by_name.get("run", []) if _takes_doc(call)]
+    if not made and not run and not by_name.get("ArgumentParser"):
+        raise Unfit(f"{script.name} does not read its arguments: see experiment.run")
     parser = _Parser(add_help=False)
-    if any(len(call.args) > 1 for call in made):
+    keywords = {keyword.arg for call in [*made, *run] for keyword in call.keywords}
+    if "picture" in keywords or any(len(call.args) > 1 for call in made):
         parser.add_argument("--redraw", action="store_true")
-    if any(keyword.arg == "resumes" for call in made for keyword in call.keywords):
+    if run or "resumes" in keywords:
         parser.add_argument("--resume", action="store_true")
+    if run:
+        parser.add_argument("--only", nargs="+")
+        parser.add_argument("--dry", action="store_true")
     for call in by_name.get("add_argument", []):
         names = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
         if len(names) == len(call.args):
@@ -89,6 +95,10 @@ def options_of(script: Path) -> argparse.ArgumentParser:
     if any(by_name.get(name) for name in READS) and not optional:
         raise Unfit(f"{script.name} keeps what it measured before, without an option to ask for it")
     return parser
+
+
+def _takes_doc(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id == "__doc__"
 
 
 def _settings(call: ast.Call) -> dict[str, object]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from record import ABOUT
+from benchmarks.record import ABOUT
 
 NETWORKS = {
     "B3": "BCube(3,1)", "B4": "BCube(4,1)", "B5": "BCube(5,1)",
@@ -37,7 +37,7 @@ def sourced_table(
 def source(
     result: dict[str, Any], measured: Any = None, packages: dict[str, str] | None = None
 ) -> str:
-    """The command, dates, machines and versions of a result.
+    """The command, dates, machines and versions of a result; the commit, if it is frozen.
 
     Args:
         result: as `record` wrote it.
@@ -58,9 +58,10 @@ def source(
         rows = f" ({sum(dates.values())} of {places.total()} rows)" * (len(by_machine) > 1)
         where.append(f"{' and '.join(sorted(dates))}, {machine}{rows}")
     packages = relevant_versions(_versions(shown)) if packages is None else packages
-    return (
-        f"`{result['command']}`, {'; '.join(where)}; {', '.join(map(' '.join, packages.items()))}."
-    )
+    program = ", ".join(map(" ".join, packages.items()))
+    if "frozen" in result:
+        program = f"commit {result['frozen']}"
+    return f"`{result['command']}`, {'; '.join(where)}; {program}."
 
 
 def _places(value: Any) -> Iterator[int]:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutant_edits import Edit
+
+from benchmarks.mutant_edits import Edit
 
 COPIED = (
     "src",

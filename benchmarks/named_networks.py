@@ -1,14 +1,9 @@
 """Unequal networks as operators know them, by name: cases to beat."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from box_networks import boxes
-from unequal_networks import GBIT, Joined, network, wide_areas
-
+from benchmarks.box_networks import boxes
+from benchmarks.unequal_networks import GBIT, Joined, network, wide_areas
 from gradweave.topology import Topology
 
 

@@ -8,20 +8,16 @@ import gzip
 import io
 import json
 import re
-import sys
 import tarfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))
-
-from cluster_networks import cluster_network, named_networks
-from random_networks import random_network, well_connected_network
-
 import gradweave as gw
 import gradweave_check as checker
+from benchmarks.cluster_networks import cluster_network, named_networks
+from benchmarks.random_networks import random_network, well_connected_network
 from gradweave.bounds.refutations import certify_refutation
 from gradweave.bounds.rounds.fixed_trees import certify_fixed_trees
 from gradweave.common.atomic import atomic_write

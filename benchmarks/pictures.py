@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from record import ABOUT, RESULTS, load
-from record import rows as rows_of
+from benchmarks.record import ABOUT, RESULTS, load
+from benchmarks.record import rows as rows_of
 
 KEYWORD = b"drawn from"
 START = b"\x89PNG\r\n\x1a\n"

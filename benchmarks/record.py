@@ -3,8 +3,9 @@
 A result is a JSON file. Where its figures come from stands at its head, in `sources`: for each the
 commit, the date, the hardware, the versions and the command. Each row, which is an object in a
 list, names its source by its place there; everything else is of the last one, `source`, except
-parts that `kept` names. Experiments need not care: `record` adds what is missing, and rows that are
-read by `recorded` keep the source that they had.
+parts that `kept` names. `frozen` is the last commit with the script of a settled ablation, which
+was removed after it (CONTRIBUTING.md). Experiments need not care: `record` adds what is missing,
+and rows that are read by `recorded` keep the source that they had.
 """
 
 import json
@@ -25,7 +26,7 @@ from gradweave.common.atomic import atomic_write
 RESULTS = Path(__file__).parent / "results"
 EXPERIMENTS = Path(__file__).parent / "experiments"
 PACKAGES = ("gradweave", "numpy", "numba", "ortools", "networkx", "msgspec")
-ABOUT = ("command", "source", "kept", "sources")
+ABOUT = ("command", "frozen", "source", "kept", "sources")
 """Keys of a result that are not what was measured."""
 
 Source = dict[str, Any]
@@ -193,9 +194,10 @@ def versions() -> dict[str, str]:
 
 
 def show(row: dict[str, Any], digits: int = 4) -> None:
-    """Prints a row, its numbers rounded, without its curve."""
+    """Prints a row, its numbers rounded, without long lists."""
     rounded = {k: round(x, digits) if isinstance(x, float) else x for k, x in row.items()}
-    print({k: x for k, x in rounded.items() if k != "curve"}, flush=True)
+    short = {k: x for k, x in rounded.items() if not isinstance(x, dict | list) or len(x) <= 8}
+    print(short, flush=True)
 
 
 def printed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from checks import problems
-from record import RESULTS
-from table_templates import read
+from benchmarks.checks import problems
+from benchmarks.record import RESULTS
+from benchmarks.table_templates import read
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -37,7 +37,7 @@ def tables() -> dict[str, Callable[[], str]]:
     for file in sorted((Path(__file__).parent / "tables").iterdir()):
         there = read(file) if file.suffix == ".toml" else {}
         if file.suffix == ".py":
-            module = importlib.import_module(f"tables.{file.stem}")
+            module = importlib.import_module(f"benchmarks.tables.{file.stem}")
             there = {
                 name: function
                 for name, function in inspect.getmembers(module, inspect.isfunction)

@@ -15,7 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from command_line import PARSE_ONLY
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.command_line import PARSE_ONLY
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
@@ -28,8 +30,6 @@ def scripts() -> list[Path]:
 def started(script: Path, *, parse_only: bool) -> int:
     """The exit status of an experiment, or of as much of it as reads its arguments."""
     command = [sys.executable, str(script)]
-    if parse_only and "command_line" not in script.read_text():
-        command.append("--help")
     environment = os.environ | ({PARSE_ONLY: "1"} if parse_only else {})
     out = subprocess.DEVNULL if parse_only else None
     return subprocess.run(command, env=environment, stdout=out).returncode

@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from timing import timed
-
 import gradweave as gw
+from benchmarks.timing import timed
 from gradweave.schedulers import to_spec
 
 

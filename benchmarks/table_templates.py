@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markdown_table import NETWORKS, before_planned, duration, number, source, table, two
-from record import load
-
 from benchmarks.claims.query import QueryError, values
+from benchmarks.markdown_table import NETWORKS, before_planned, duration, number, source, table, two
+from benchmarks.record import load
 from gradweave.topology.units import format_size
 
 SHOWN: dict[str, Callable[[Any], str]] = {

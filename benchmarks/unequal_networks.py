@@ -12,8 +12,8 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-from wide_area_tables import ABILENE, GEANT, GEANT_2012_LINKS, GEANT_2012_SITES
 
+from benchmarks.wide_area_tables import ABILENE, GEANT, GEANT_2012_LINKS, GEANT_2012_SITES
 from gradweave.topology import Topology
 from gradweave.topology.families.places.cities import CITIES
 from gradweave.topology.topology import DEVICE_OVERHEAD_S

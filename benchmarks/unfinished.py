@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from record import RESULTS, command_of, recorded, source_now
+from benchmarks.record import RESULTS, command_of, recorded, source_now
 
 
 class Unfinished:

@@ -1,8 +1,10 @@
 """What benchmarks/ says of its own results: sources of rows, pictures, commands, `make bench`."""
 
 import json
+import os
 import statistics
 import struct
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -10,20 +12,19 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks" / "experiments"))
-
-import checks
-import commands
-import markdown_table
-import pictures
-import record
-import run_all
-import same_schedules
-import table_templates
-import unfinished
-
+from benchmarks import (
+    checks,
+    commands,
+    experiment,
+    markdown_table,
+    pictures,
+    record,
+    run_all,
+    table_templates,
+    unfinished,
+)
 from benchmarks.claims import query
+from benchmarks.experiments import same_schedules
 from gradweave.schedulers.spec import DEMAND_STRATEGIES, STRATEGIES
 
 
@@ -83,6 +84,76 @@ def test_an_unfinished_run_goes_on_only_if_asked_to(results: Path):
     assert [(row["seed"], row["source"]["commit"]) for row in again.rows()] == [(0, "first")]
     assert unfinished.Unfinished("case", resume=False).rows() == []
     assert (results / "case.aside.partial.jsonl").exists()
+
+
+def run_experiment(monkeypatch: pytest.MonkeyPatch, *options: str, least: int = 0) -> list[int]:
+    """Runs an experiment of two parts with some options; the numbers that it measured."""
+    measured: list[int] = []
+
+    def squared(number: int) -> dict[str, int]:
+        if number < least:
+            raise KeyboardInterrupt
+        measured.append(number)
+        return {"square": number**2, "when": len(measured)}
+
+    def twice(number: int) -> list[dict[str, int]]:
+        measured.append(number)
+        return [{"times": times, "value": times * number} for times in (1, 2)]
+
+    monkeypatch.setattr(sys, "argv", ["case.py", *options])
+    experiment.run(
+        "Squares.",
+        experiment.Rows(experiment.grid(number=(3, 2)), squared),
+        experiment.Rows([{"number": 5}], twice, "multiples"),
+        finish=lambda rows, multiples: {"sum": sum(row["square"] for row in rows)},
+        seeds=[7],
+    )
+    return measured
+
+
+def test_an_experiment_measures_what_is_asked(results: Path, monkeypatch: pytest.MonkeyPatch):
+    assert run_experiment(monkeypatch, "--dry") == [3, 2, 5]
+    assert not list(results.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(monkeypatch, least=3)
+    assert run_experiment(monkeypatch, "--resume") == [2, 5]
+    before = record.load("case")
+    assert [row["number"] for row in before["rows"]] == [3, 2]
+    assert [row["value"] for row in before["multiples"]] == [5, 10]
+    assert (before["sum"], before["seeds"]) == (13, [7])
+    assert not list(checks.without_source(before))
+    monkeypatch.setattr(record, "commit", lambda: "second")
+    assert run_experiment(monkeypatch, "--only", "2") == [2]
+    after = record.load("case")
+    commits = [source["commit"] for source in after["sources"]]
+    assert [commits[row["source"]] for row in after["rows"]] == ["first", "second"]
+    assert [path.name for path in results.iterdir()] == ["case.json"]
+
+
+def test_cases_of_an_experiment_in_processes_of_their_own(results: Path, tmp_path: Path):
+    """One of them fails: the others are kept, and the record is not written."""
+    script = tmp_path / "case.py"
+    script.write_text(
+        "import os, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from pathlib import Path\n"
+        "from benchmarks import record, unfinished\n"
+        "record.RESULTS = unfinished.RESULTS = Path(__file__).parent\n"
+        "from benchmarks.experiment import Rows, grid, run\n"
+        "def measure(number):\n"
+        "    print('shown, not read')\n"
+        "    if number == 2 and len(sys.argv) == 4 and not os.environ.get('AGAIN'):\n"
+        "        sys.exit('no root')\n"
+        "    return {'process': os.getpid()}\n"
+        "run(__doc__, Rows(grid(number=(1, 2, 3)), measure), alone=True)\n"
+    )
+    again = os.environ | {"AGAIN": "1"}
+    failed = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert "not recorded; --resume measures what is missing: [{'number': 2}]" in failed.stderr
+    subprocess.run([sys.executable, script, "--resume"], check=True, env=again)
+    rows = json.loads((tmp_path / "case.json").read_text())["rows"]
+    assert [row["number"] for row in rows] == [1, 2, 3]
+    assert len({row["process"] for row in rows}) == 3
 
 
 def test_what_does_not_say_where_it_was_measured(results: Path):
@@ -208,11 +279,17 @@ def test_tables_as_data(results: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 SCRIPT = """
-from command_line import parser_of
+from benchmarks.command_line import parser_of
 def main():
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("folder", type=Path, nargs="?")
+"""
+
+RUN = """
+from benchmarks.experiment import Rows, grid, run
+if __name__ == "__main__":
+    run(__doc__, Rows(grid(seed=(0, 1)), measure))
 """
 
 
@@ -224,6 +301,9 @@ def main():
         (SCRIPT, "--kills many", "invalid int value"),
         (SCRIPT, "--turns 3", "unrecognized arguments"),
         (SCRIPT, "../before", "a fresh clone does not have"),
+        (RUN, "", ""),
+        (RUN, "--only ring:4", "--only measures less than all"),
+        (RUN, "--count 3", "unrecognized arguments"),
         (SCRIPT, "--resume", "--resume measures less than all"),
         (SCRIPT.replace(', nargs="?"', ""), "", "required: folder"),
         ("rows = 1", "", "does not read its arguments"),

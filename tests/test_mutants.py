@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-
-from mutant_edits import edits_of, sample
-from mutant_trials import COPIED, Trials
+from benchmarks.mutant_edits import edits_of, sample
+from benchmarks.mutant_trials import COPIED, Trials
 
 SOURCE = '''"""A docstring with 1 < 2."""
 

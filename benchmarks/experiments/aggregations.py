@@ -36,23 +36,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
-from pictures import Picture
-from record import record, show
 from scipy import stats
-from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.aggregate import NoLoCo, exchange_seconds, outer_settings
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
+from gradweave.aggregate import exchange_seconds, outer_settings
 from gradweave.aggregate.aggregation import resolve
 from gradweave.aggregate.asynchronous import UpdateReport, simulate_training
-from gradweave.aggregate.local.exchange import PairwiseExchange
 from gradweave.aggregate.messages import messages_sent
 from gradweave.aggregate.spec import AsynchronousSpec, GossipSpec, LocalSpec, parse
 from gradweave.execute.axis import AXIS
@@ -307,9 +304,9 @@ def message_seconds(on: str, row: dict[str, Any]) -> float:
         each = row["all"] / STEPS / messages_sent(mixing).sum(1).mean()
         return STEPS * float(exchange_seconds(network(on), mixing, each).mean())
     assert isinstance(spec, LocalSpec)
-    if isinstance(spec.method, NoLoCo):
-        mixing = PairwiseExchange.drawn(spec.compressor, AXIS, WORKERS, spec.seed).mixing
-        return float(exchange_seconds(network(on), mixing, 8.0 * size).mean())
+    if spec.method.mixes:
+        mixing = spec.mixing_matrix(WORKERS)
+        return float(exchange_seconds(network(on), mixing, 4.0 * size).mean())
     plain = 4.0 * size * 2 * (WORKERS - 1) / WORKERS
     fragments, delay = spec.method.fragments, spec.method.delay
     share = row["busiest"] / plain / fragments

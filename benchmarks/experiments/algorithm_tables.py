@@ -13,22 +13,19 @@ The load of the last minute is recorded with each network.
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import middle
-from lab_mpi import mpi_json
-from record import record
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.intervals import middle
+from benchmarks.lab_mpi import mpi_json
+from benchmarks.record import record
+from benchmarks.unequal_networks import network
+from benchmarks.unfinished import Unfinished
 from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.ranks.table_files import save_table

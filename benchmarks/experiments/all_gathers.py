@@ -10,19 +10,13 @@ two-core machine.
 
 import collections
 import math
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record, show
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.experiment import Rows, run
+from benchmarks.solutions import figures, solved
 
 SEED = 0
 MAX_SERVERS = 256
@@ -47,15 +41,16 @@ def shapes(limit: int) -> list[tuple[int, ...]]:
     return sorted(from_size(1, 2), key=lambda sizes: (math.prod(sizes), sizes))
 
 
-def measure(spec: str) -> dict[str, Any]:
-    network = gw.topology.from_spec(spec)
+def measure(network: str, **_: Any) -> dict[str, Any]:
+    topology = gw.topology.from_spec(network)
     options = {"collective": "all_gather", "seed": SEED}
-    seconds, solution = solved(network, time.perf_counter, **options)
+    seconds, solution = solved(topology, time.perf_counter, **options)
     found = figures(solution, "servers", "rounds", "bound", "scheduler")
-    return {"network": spec, **found, "seconds": round(seconds, 4)}
+    return {**found, "seconds": round(seconds, 4)}
 
 
-def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(family: str, swept: list[dict[str, Any]]) -> dict[str, Any]:
+    rows = [row for row in swept if row["family"] == family]
     over = collections.Counter(row["rounds"] - row["bound"] for row in rows)
     return {
         "family": family,
@@ -69,33 +64,21 @@ def summary(family: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    for spec in ("ring:4", "mesh:2x3x4", "mesh:3x3"):
-        measure(spec)  # compiles
-    named = printed({**measure(spec), "tacos_rounds": TACOS.get(spec)} for spec in NAMED)
-    specs_by_family = {
+if __name__ == "__main__":
+    specs = {
         "torus": ["torus:" + "x".join(map(str, sizes)) for sizes in shapes(MAX_SERVERS)],
         "mesh": ["mesh:" + "x".join(map(str, sizes)) for sizes in shapes(MAX_SERVERS)],
         "hypercube": [f"hypercube:{dimension}" for dimension in range(1, 9)],
     }
-    summaries = []
-    for family, specs in specs_by_family.items():
-        rows = []
-        for spec in specs:
-            rows.append(measure(spec))
-            if rows[-1]["rounds"] > rows[-1]["bound"] or rows[-1]["seconds"] > 10:
-                show(rows[-1])
-        summaries.append(summary(family, rows))
-        show(summaries[-1])
-    record(
-        "all_gathers",
+    sweep = [{"family": family, "network": spec} for family in specs for spec in specs[family]]
+    run(
+        __doc__,
+        Rows(
+            [{"network": spec, "tacos_rounds": TACOS.get(spec)} for spec in NAMED], measure, "named"
+        ),
+        Rows(sweep, measure, "sweep"),
+        warm=lambda: [measure(spec) for spec in ("ring:4", "mesh:2x3x4", "mesh:3x3")],
+        finish=lambda _, rows: {"sweep": [summary(family, rows) for family in specs]},
         seeds=[SEED],
         tacos="measured with TACOS itself on another two-core machine",
-        named=named,
-        sweep=summaries,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -12,21 +12,15 @@ compiling does not count; of plans, they are without the exact bound.
 """
 
 import resource
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import networkx as nx
 import numpy as np
-from command_line import parser_of
 from numpy.typing import NDArray
-from record import record
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
 from gradweave.bounds.prices import Unit
 from gradweave.schedulers import plan_unicast
 from gradweave.schedules import collective
@@ -65,6 +59,7 @@ LARGE = (
 )
 SKEWED = ("torus:8x8", "mesh:8x8", "hypercube:dimension=6", "star:64")
 PARTS = 4
+UNITS: tuple[Unit, ...] = ("rounds", "seconds")
 AGAIN = 5
 SEED = 0
 
@@ -83,54 +78,48 @@ def regular(unequal: bool, servers: int = 512, degree: int = 6) -> gw.topology.T
     )
 
 
-def network(name: str) -> gw.topology.Topology:
+def network_of(name: str) -> gw.topology.Topology:
     """The network of that name here."""
     if name.startswith("random regular"):
         return regular(name.endswith("10"))
     return gw.topology.from_spec(name)
 
 
-def plans() -> Iterator[dict[str, Any]]:
-    """Schedules for networks of up to 64 servers."""
-    for name in PLANS:
-        topology = network(name)
-        demand = collective("all_to_all", topology.servers, GB)
-        units: tuple[tuple[Unit, int | None], ...] = (("rounds", PARTS), ("seconds", None))
-        for unit, pieces in units:
-            began = time.process_time()
-            plan = plan_unicast(topology, demand, unit, pieces=pieces, seed=SEED)
-            yield {
-                "network": name,
-                "servers": topology.num_servers,
-                "unit": unit,
-                "time": plan.time,
-                "bound": plan.least,
-                "gap": plan.gap,
-                "transfers": plan.schedule.num_transfers,
-                "processor_s": time.process_time() - began,
-            }
+def plan_of(network: str, unit: Unit) -> tuple[gw.topology.Topology, Any, float]:
+    """The network, its plan (in rounds messages have `PARTS` parts), and when planning began."""
+    topology = network_of(network)
+    demand = collective("all_to_all", topology.servers, GB)
+    began = time.process_time()
+    pieces = PARTS if unit == "rounds" else None
+    return topology, plan_unicast(topology, demand, unit, pieces=pieces, seed=SEED), began
 
 
-def large() -> Iterator[dict[str, Any]]:
-    """Schedules for networks of about 512 servers, and their certificates."""
-    for name in LARGE:
-        topology = network(name)
-        demand = collective("all_to_all", topology.servers, GB)
-        began = time.process_time()
-        plan = plan_unicast(topology, demand, seed=SEED)
-        planned = time.process_time()
-        yield {
-            "network": name,
-            "servers": topology.num_servers,
-            "time": plan.time,
-            "bound": plan.least,
-            "gap": plan.gap,
-            "flow_gap": max(plan.flow.gap, 0.0),
-            "transfers": plan.schedule.num_transfers,
-            "processor_s": planned - began,
-            "certificate_s": time.process_time() - planned,
-            "memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
-        }
+def about(topology: gw.topology.Topology, plan: Any) -> dict[str, Any]:
+    return {
+        "servers": topology.num_servers,
+        "time": plan.time,
+        "bound": plan.least,
+        "gap": plan.gap,
+        "transfers": plan.schedule.num_transfers,
+    }
+
+
+def planned(network: str, unit: Unit) -> dict[str, Any]:
+    """A schedule for a network of up to 64 servers."""
+    topology, plan, began = plan_of(network, unit)
+    return about(topology, plan) | {"processor_s": time.process_time() - began}
+
+
+def large(network: str) -> dict[str, Any]:
+    """A schedule for a network of about 512 servers, and its certificate."""
+    topology, plan, began = plan_of(network, "seconds")
+    ended = time.process_time()
+    row = about(topology, plan) | {"flow_gap": max(plan.flow.gap, 0.0)}
+    return row | {
+        "processor_s": ended - began,
+        "certificate_s": time.process_time() - ended,
+        "memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    }
 
 
 def zipf(servers: int) -> NDArray[np.int64]:
@@ -146,40 +135,36 @@ def zipf(servers: int) -> NDArray[np.int64]:
     return sizes
 
 
-def skewed() -> Iterator[dict[str, Any]]:
-    """Plans of skewed sizes, and from these plans for sizes that have changed."""
-    for name in SKEWED:
-        topology = network(name)
-        sizes = zipf(topology.num_servers)
+def skewed(network: str) -> dict[str, Any]:
+    """A plan of skewed sizes, and plans from this one for sizes that have changed."""
+    topology = network_of(network)
+    sizes = zipf(topology.num_servers)
+    began = time.process_time()
+    plan = plan_unicast(topology, collective("all_to_all", topology.servers, sizes), seed=SEED)
+    first_s = time.process_time() - began
+    again_s, gaps = [], []
+    for number in range(AGAIN):
+        rng = np.random.default_rng(SEED + 1 + number)
+        changed = np.maximum(sizes * rng.lognormal(0, 0.3, sizes.shape), 1).astype(np.int64)
+        np.fill_diagonal(changed, 0)
+        after = collective("all_to_all", topology.servers, changed)
         began = time.process_time()
-        plan = plan_unicast(topology, collective("all_to_all", topology.servers, sizes), seed=SEED)
-        first_s = time.process_time() - began
-        again_s, gaps = [], []
-        for number in range(AGAIN):
-            rng = np.random.default_rng(SEED + 1 + number)
-            changed = np.maximum(sizes * rng.lognormal(0, 0.3, sizes.shape), 1).astype(np.int64)
-            np.fill_diagonal(changed, 0)
-            after = collective("all_to_all", topology.servers, changed)
-            began = time.process_time()
-            again = plan_unicast(topology, after, known=plan, seed=SEED)
-            again_s.append(time.process_time() - began)
-            gaps.append(again.gap)
-        yield {
-            "network": name,
-            "servers": topology.num_servers,
-            "gap": plan.gap,
-            "transfers": plan.schedule.num_transfers,
-            "first_s": first_s,
-            "again_gap": max(gaps),
-            "again_s": float(np.median(again_s)),
-            "again_most_s": max(again_s),
-        }
+        again = plan_unicast(topology, after, known=plan, seed=SEED)
+        again_s.append(time.process_time() - began)
+        gaps.append(again.gap)
+    return {
+        "servers": topology.num_servers,
+        "gap": plan.gap,
+        "transfers": plan.schedule.num_transfers,
+        "first_s": first_s,
+        "again_gap": max(gaps),
+        "again_s": float(np.median(again_s)),
+        "again_most_s": max(again_s),
+    }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    units: tuple[Unit, ...] = ("rounds", "seconds")
-    for unit in units:  # compiles
+def warm() -> None:
+    for unit in UNITS:
         plan_unicast("torus:3x3", collective("all_to_all", range(9), GB), unit)
     plan_unicast(
         "leaf_spine:leaves=3,spines=2,servers_per_leaf=3", collective("all_to_all", range(9), GB)
@@ -188,20 +173,20 @@ def main() -> None:
         plan = plan_unicast(name, collective("all_to_all", range(9), zipf(9)))
         sizes = collective("all_to_all", range(9), zipf(9))
         plan_unicast(plan.schedule.topology, sizes, known=plan)
-    found = {}
-    for part in (skewed, plans, large):
-        found[part.__name__] = []
-        for row in part():
-            found[part.__name__].append(row)
-            print(row, flush=True)
-    summaries = []
-    for unit in units:
-        gaps = [row["gap"] for row in found["plans"] if row["unit"] == unit]
-        summaries.append(
-            {"unit": unit, "mean_gap": float(np.mean(gaps)), "worst_gap": float(np.max(gaps))}
-        )
-    record("all_to_all", seeds=[SEED], summaries=summaries, **found)
+
+
+def summary(unit: str, plans: list[dict[str, Any]]) -> dict[str, Any]:
+    gaps = [row["gap"] for row in plans if row["unit"] == unit]
+    return {"unit": unit, "mean_gap": float(np.mean(gaps)), "worst_gap": float(np.max(gaps))}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=SKEWED), skewed, "skewed"),
+        Rows(grid(network=PLANS, unit=UNITS), planned, "plans"),
+        Rows(grid(network=LARGE), large, "large"),
+        warm=warm,
+        finish=lambda _, plans, __: {"summaries": [summary(unit, plans) for unit in UNITS]},
+        seeds=[SEED],
+    )

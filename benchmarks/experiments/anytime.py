@@ -1,6 +1,6 @@
 """What a search for seconds has found after 2, 5, 20 and 120 s: networks whose links differ.
 
-    taskset -c 0 python benchmarks/experiments/anytime.py [--resume]
+    taskset -c 0 python benchmarks/experiments/anytime.py
 
 `gradweave.solve` with ``objective="seconds"``, its defaults and that time limit, on the 60 networks
 of benchmarks/unequal_networks.py on which choices were made, on 60 on which none was, and on those
@@ -9,42 +9,32 @@ Time limits and seconds are processor time of one process, compilation left out;
 process of its own. ``gap`` is over the certified bound.
 """
 
-import argparse
-import json
 import statistics
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from named_networks import NAMED
-from processes import printed_json
-from record import printed, record, show
-from solutions import figures, solved
-from unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.named_networks import NAMED
+from benchmarks.solutions import figures, solved
+from benchmarks.unequal_networks import COUNT, GBIT, KINDS, network, unequal_network
 from gradweave.common import clock
 
-NAME = "anytime"
 LIMITS_S = (2.0, 5.0, 20.0, 120.0)
 SIZE = 256e6
 SEED = 0
 
 
-def measure(seed: int, limits_s: list[float]) -> list[dict[str, Any]]:
-    """In a process of its own: one network, each limit."""
-    kind, topology = network_of(seed)
+def warm() -> None:
     links = [(server, 4, 0.01, GBIT / (1 + (server == 0))) for server in range(4)]
-    for warm in (network("one slow server", 4, 1, links), "mesh:2x3"):
-        gw.solve(warm, objective="seconds", gradient_bytes=1e6)  # compiles
-    time.monotonic = time.process_time  # of which time limits are, from here on
+    for one in (network("one slow server", 4, 1, links), "mesh:2x3"):
+        gw.solve(one, objective="seconds", gradient_bytes=1e6)
+
+
+def measure(seed: int) -> list[dict[str, Any]]:
+    """One network, each limit."""
+    kind, topology = network_of(seed)
     rows = []
-    for limit_s in limits_s:
+    for limit_s in LIMITS_S:
         seconds, solution = solved(
             topology,
             clock.now,
@@ -55,7 +45,6 @@ def measure(seed: int, limits_s: list[float]) -> list[dict[str, Any]]:
         )
         rows.append(
             {
-                "seed": seed,
                 "kind": kind,
                 **figures(solution, "network", "servers", "ms", "least_ms", "gap", "winner"),
                 "limit_s": limit_s,
@@ -68,7 +57,7 @@ def measure(seed: int, limits_s: list[float]) -> list[dict[str, Any]]:
             }
         )
         if solution.stopped != "time":  # longer limits change nothing
-            rows += [rows[-1] | {"limit_s": longer} for longer in limits_s if longer > limit_s]
+            rows += [rows[-1] | {"limit_s": longer} for longer in LIMITS_S if longer > limit_s]
             break
     return rows
 
@@ -79,19 +68,6 @@ def network_of(seed: int) -> tuple[str, gw.Topology]:
         return unequal_network(seed)
     name, make = list(NAMED.items())[seed - 2 * COUNT]
     return name, make()
-
-
-def run(seeds: list[int], limits_s: list[float], kept: Unfinished) -> list[dict[str, Any]]:
-    """Measures what is not kept yet."""
-    for seed in seeds:
-        if any(row["seed"] == seed for row in kept.rows()):
-            continue
-        limits = [str(limit) for limit in limits_s]
-        command = [sys.executable, __file__, "--one", str(seed), "--limits", *limits]
-        for row in printed_json(command):
-            kept.add(row)
-            show({key: row[key] for key in ("kind", "network", "limit_s", "seconds", "gap")})
-    return sorted(kept.rows(), key=lambda row: (row["seed"], row["limit_s"]))
 
 
 def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -117,24 +93,15 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--seeds", type=int, nargs="*", help="these networks only")
-    parser.add_argument("--limits", type=float, nargs="*", default=list(LIMITS_S))
-    parser.add_argument("--dry", action="store_true", help="record nothing")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one is not None:
-        print(json.dumps(measure(asked.one, asked.limits)))
-        return
-    seeds = list(range(2 * COUNT + len(NAMED))) if asked.seeds is None else asked.seeds
-    kept = Unfinished(NAME, resume=asked.resume)
-    rows = run(seeds, asked.limits, kept)
-    lines = printed(summaries(rows))
-    if not asked.dry:
-        record(NAME, seeds=[SEED], gradient_bytes=SIZE, summaries=lines, rows=rows)
-        kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    seeds = range(2 * COUNT + len(NAMED))
+    run(
+        __doc__,
+        Rows(grid(seed=seeds), measure),
+        warm=warm,
+        alone=True,
+        processor_time=True,
+        finish=lambda rows: {"summaries": summaries(rows)},
+        seeds=[SEED],
+        gradient_bytes=SIZE,
+    )

@@ -25,19 +25,16 @@ makes the runs that are not recorded.
 
 import os
 import signal
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record, recorded, show
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record, recorded, show
 from gradweave.aggregate.asynchronous import Run, UpdateReport, simulate_training
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.marl import Config, evaluate, make

@@ -28,22 +28,18 @@ import itertools
 import json
 import os
 import socket
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import optax
-from command_line import parser_of
-from record import record, recorded, show
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, recorded, show
 from gradweave.aggregate import asynchronous
 from gradweave.processes.jax_start import start_jax
 

@@ -42,12 +42,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from attacked_processes import ROOT, Attacked, alive
-from command_line import parser_of
-from record import record, recorded
-from unfinished import Unfinished
+from benchmarks.attacked_processes import ROOT, Attacked, alive
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, recorded
+from benchmarks.unfinished import Unfinished
 
 GRADWEAVE = (sys.executable, "-m", "gradweave")
 TIMEOUT_S = 30.0

@@ -7,22 +7,18 @@ each worker sent: the sizes of the arrays passed to `jax.lax.ppermute`, message 
 runtime's own mean cannot be counted in this way and is left out.
 """
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
 from gradweave import aggregate
 
 ELEMENTS, WORKERS = 1_000_000, (2, 4, 8, 16, 32)
@@ -50,33 +46,15 @@ def counted(spec: str, workers: int) -> np.ndarray:
     return np.asarray(jax.jit(mapped)(jnp.ones((workers, ELEMENTS))), np.float64)
 
 
-def main() -> None:
-    picture = Picture("bytes_sent", draw)
-    parser_of(__doc__, picture).parse_args()
-    jax.config.update("jax_num_cpu_devices", max(WORKERS))
-    warnings.simplefilter("ignore", aggregate.ValidityWarning)
-    rows = []
-    for name, spec in AGGREGATIONS.items():
-        for workers in WORKERS:
-            sent = counted(spec, workers)
-            rows.append(
-                {
-                    "aggregation": name,
-                    "spec": spec,
-                    "workers": workers,
-                    "busiest_sent": sent.max(),
-                    "mean_sent": sent.mean(),
-                    "of_the_gradient": sent.max() / (4 * ELEMENTS),
-                }
-            )
-            print(name, workers, round(rows[-1]["of_the_gradient"], 3), flush=True)
-    record(
-        "bytes_sent",
-        libraries=("jax", "jaxlib", "optax"),
-        gradient_bytes=4 * ELEMENTS,
-        rows=rows,
-    )
-    picture.redraw()
+def measure(aggregation: str, workers: int) -> dict[str, Any]:
+    spec = AGGREGATIONS[aggregation]
+    sent = counted(spec, workers)
+    return {
+        "spec": spec,
+        "busiest_sent": sent.max(),
+        "mean_sent": sent.mean(),
+        "of_the_gradient": sent.max() / (4 * ELEMENTS),
+    }
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -102,4 +80,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    jax.config.update("jax_num_cpu_devices", max(WORKERS))
+    warnings.simplefilter("ignore", aggregate.ValidityWarning)
+    run(
+        __doc__,
+        Rows(grid(aggregation=AGGREGATIONS, workers=WORKERS), measure),
+        picture=Picture("bytes_sent", draw),
+        libraries=("jax", "jaxlib", "optax"),
+        gradient_bytes=4 * ELEMENTS,
+    )

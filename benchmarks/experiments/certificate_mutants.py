@@ -23,15 +23,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
-from command_line import parser_of
-from mutations import SCHEDULES
-from record import record
-from second_checker import SecondChecker
-
 import gradweave as gw
 import gradweave_check as checker
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.mutations import SCHEDULES
+from benchmarks.record import record
+from benchmarks.second_checker import SecondChecker
 from gradweave.errors import GradweaveError
 from gradweave.schedulers.spec import as_demand_strategies, from_spec
 from gradweave.schedules.file import demand_to_object, from_bytes, to_bytes

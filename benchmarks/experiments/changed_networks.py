@@ -1,6 +1,6 @@
 """200 changes of unequal networks: what re-plans in 50 ms, and what two minutes of search find.
 
-    taskset -c 0 python benchmarks/experiments/changed_networks.py [--resume] [--searches N]
+    taskset -c 0 python benchmarks/experiments/changed_networks.py
 
 Networks of benchmarks/unequal_networks.py of the seed below, which was written down before anything
 was measured on them; kinds take turns, then sizes. Each changes three times: a link is left 1/8 to
@@ -20,30 +20,24 @@ The plan before is the best that `planned` draws in half a second. After the cha
 
 The first five take an effort of 50 ms. Gaps are to the certified bound of the network as it is;
 milliseconds are of processor time, after compilation. Of every 17th change, `gradweave.solve` with
-its defaults has two minutes of processor time (of all it would be 6.7 hours); --searches says of
-how many, at most.
+its defaults has two minutes of processor time (of all it would be 6.7 hours).
 """
 
+import functools
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import mean_between
 from numpy.typing import NDArray
-from record import record, show
-from timing import timed
-from unequal_networks import KINDS, SMALL_LATENCY, drawn_sites
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.intervals import mean_between
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import KINDS, SMALL_LATENCY, drawn_sites
 from gradweave.bounds import least_seconds
 from gradweave.common.stop import Stop
 from gradweave.errors import TopologyError
@@ -68,7 +62,6 @@ from gradweave.simulator import seconds
 from gradweave.topology.faults import slowed, without_links
 from gradweave.topology.units import ROUNDING
 
-NAME = "changed_networks"
 SEED, COUNT = 2043, 200
 SIZES = (25e6, 256e6, 4e9)
 CHANGES = ("slower link", "lost link", "slow network card")
@@ -81,6 +74,7 @@ QUICK = ("anew", "even", "decisions", "kept", "regrown")
 Ends = tuple[int, int]
 
 
+@functools.lru_cache(maxsize=1)
 def before(number: int) -> tuple[str, float, Decoded]:
     """A network's kind, the gradient's size, and the plan before."""
     kind, size = list(KINDS)[number % len(KINDS)], SIZES[number // len(KINDS) % len(SIZES)]
@@ -210,59 +204,48 @@ def carried(wiring: Wiring, route: NDArray) -> NDArray[np.float64]:
     return load
 
 
-def measure(kept: Unfinished) -> list[dict[str, Any]]:
-    """All changes that are not there yet, without the searches."""
-    there = {row["change_number"] for row in kept.rows()}
-    for number in range(-(-COUNT // len(CHANGES))):
-        numbers = range(len(CHANGES) * number, min(COUNT, len(CHANGES) * (number + 1)))
-        if there.issuperset(numbers):
-            continue
-        kind, size, old = before(number)
-        network = old.grove.wiring.topology
-        least_before = least_seconds(network, size)
-        for each in numbers:
-            if each in there:
-                continue
-            what, now = changed(network, number, CHANGES[each % len(CHANGES)])
-            least = least_seconds(now, size)
-            row = {
-                "change_number": each,
-                "kind": kind,
-                "network_number": number,
-                "network": network.name,
-                "servers": network.num_servers,
-                "gradient_bytes": size,
-                "change": what,
-                "least": least.seconds,
-                "latency_share": least.latency_s / least.seconds,
-                "gap_before": old.seconds / least_before.seconds - 1,
-                **planned_again(old, now, size),
-            }
-            kept.add(row)
-            show(row)
-    return kept.rows()
+def warm() -> None:
+    mesh = gw.topology.from_spec("mesh:2x3")
+    for network in (mesh, gw.topology.from_spec("star:6")):
+        wiring = Wiring(network, "all_reduce", 1e8)
+        old = decode(wiring, proposal_of(wiring, plain(wiring)))
+        planned_again(old, slowed(network, {(0, int(network.target[0])): 0.5}).topology, 1e8)
+    gw.solve(slowed(mesh, {(0, 1): 0.5}).topology, objective="seconds", gradient_bytes=1e8)
 
 
-def searched(kept: Unfinished, count: int) -> list[dict[str, Any]]:
-    """What two minutes find, of every so many changes."""
-    there = {row["change_number"] for row in kept.rows()}
-    for each in range(0, COUNT, EVERY)[:count]:
-        if each in there:
-            continue
-        number = each // len(CHANGES)
-        _, size, old = before(number)
-        _, now = changed(old.grove.wiring.topology, number, CHANGES[each % len(CHANGES)])
-        took, found = timed(
-            lambda now=now, size=size: gw.solve(
-                now, objective="seconds", gradient_bytes=size, time_limit=SEARCH_S
-            ),
-            time.process_time,
-        )
-        assert found.timing is not None
-        row = {"change_number": each, "searched": found.timing.seconds, "search_s": took}
-        kept.add(row | {"winner": found.scheduler.name})
-        show(row)
-    return kept.rows()
+def measure(change_number: int) -> dict[str, Any]:
+    """A change, without the search."""
+    number, which = divmod(change_number, len(CHANGES))
+    kind, size, old = before(number)
+    network = old.grove.wiring.topology
+    what, now = changed(network, number, CHANGES[which])
+    least = least_seconds(now, size)
+    return {
+        "kind": kind,
+        "network_number": number,
+        "network": network.name,
+        "servers": network.num_servers,
+        "gradient_bytes": size,
+        "change": what,
+        "least": least.seconds,
+        "latency_share": least.latency_s / least.seconds,
+        "gap_before": old.seconds / least_seconds(network, size).seconds - 1,
+        **planned_again(old, now, size),
+    }
+
+
+def searched(change_number: int) -> dict[str, Any]:
+    """What two minutes find."""
+    number, which = divmod(change_number, len(CHANGES))
+    _, size, old = before(number)
+    _, now = changed(old.grove.wiring.topology, number, CHANGES[which])
+    took, found = timed(
+        lambda: gw.solve(now, objective="seconds", gradient_bytes=size, time_limit=SEARCH_S),
+        time.process_time,
+    )
+    assert found.timing is not None
+    seconds = found.timing.seconds
+    return {"searched": seconds, "search_s": took, "winner": found.scheduler.name}
 
 
 def summaries(rows: list[dict[str, Any]], searches: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -316,32 +299,14 @@ def beside_search(rows: list[dict[str, Any]], found: dict[int, float]) -> dict[s
     return line
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--searches", type=int, default=SEARCHES, help="of two minutes, at most")
-    asked = parser.parse_args()
-    kept = Unfinished(NAME, resume=asked.resume)
-    kept_searches = Unfinished(f"{NAME}.searched", command=kept.command, resume=asked.resume)
-    warm = gw.topology.from_spec("mesh:2x3")
-    for switched in (warm, gw.topology.from_spec("star:6")):  # compiles
-        wiring = Wiring(switched, "all_reduce", 1e8)
-        old = decode(wiring, proposal_of(wiring, plain(wiring)))
-        planned_again(old, slowed(switched, {(0, int(switched.target[0])): 0.5}).topology, 1e8)
-    gw.solve(slowed(warm, {(0, 1): 0.5}).topology, objective="seconds", gradient_bytes=1e8)
-    time.monotonic = time.process_time  # of which time limits are, from here on
-    rows = measure(kept)
-    searches = searched(kept_searches, asked.searches)
-    record(
-        NAME,
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(change_number=range(COUNT)), measure),
+        Rows(grid(change_number=range(0, COUNT, EVERY)[:SEARCHES]), searched, "searches"),
+        warm=warm,
+        processor_time=True,
+        finish=lambda rows, searches: {"summaries": summaries(rows, searches)},
         seeds=[SEED],
         aim=AIM,
-        summaries=summaries(rows, searches),
-        searches=searches,
-        rows=rows,
     )
-    kept.end()
-    kept_searches.end()
-
-
-if __name__ == "__main__":
-    main()

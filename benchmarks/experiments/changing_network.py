@@ -1,19 +1,24 @@
 """Links that become slower during a job, with plans that follow (``GRADWEAVE_REPLAN``), in the lab.
 
-    python benchmarks/experiments/changing_network.py [--resume] [--only NAME ...]
+    python benchmarks/experiments/changing_network.py [--resume] [--only NAME ...] [--steady]
 
 Needs root, as experiments/lab.py. One process per server all-reduces 1 MiB again and again under
 the backend ``gradweave``, whose plan was made before. Then links are slowed while it runs, later
 restored. Times are medians of calls at rank 0. *Nothing done* is the old plan on the slower
 network; *truth* is a plan that a search of 20 s makes from the true bandwidths, timed in turns with
-the plan that the job has adopted.
+the plan that the job has adopted. With ``--steady``, 10,000 calls of 64 KiB run on links that do
+not change, and on links whose rates vary by 20 %; plans follow changes in every second turn of 50
+calls, which shows what that costs a call.
 """
 
 import json
 import os
+import random
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +26,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 from command_line import parser_of
+from intervals import mean_between
 from record import record
 from unequal_networks import network
 from unfinished import Unfinished
@@ -37,8 +44,10 @@ SIZE = 1 << 20
 MBIT = 40.0
 PLAN_S, TRUTH_S = 10, 20
 REFERENCE_S, STEADY_S, PATIENCE_S, RECOVERY_S = 9.0, 4.0, 90.0, 60.0
-"""Seconds before the links change, after the new plan is adopted, until it must be, and until the
-job must have returned to the old plan."""
+"""Seconds without news before the links change, and after the new plan is adopted, until it must
+be, and until the job must have returned to the old plan."""
+STEPS, STEP_BYTES, TURN = 10_000, 1 << 16, 50
+JITTER, JITTER_S = 0.2, 1.0
 Fault = dict[tuple[int, int], float]
 Row = dict[str, Any]
 
@@ -47,9 +56,11 @@ import json, logging, os, pathlib, statistics, sys, time
 import torch, torch.distributed as dist
 import gradweave as gw, gradweave.torch
 from gradweave.torch.calls import SizeClass
+from gradweave.execute.signature import digest
 from gradweave.torch.predicted import plan_seconds
 from gradweave.simulator.runtime import runtime_of
 folder, size, first = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"]) == 0
+steps, turn = int(sys.argv[3]), int(sys.argv[4])
 def say(**told):
     if first:
         print(json.dumps({"at": time.time(), **told}), flush=True)
@@ -79,13 +90,25 @@ def compared():
     of = SizeClass("all_reduce", size)
     predicted = plan and plan_seconds(plan.schedule, runtime_of("gloo"), of)
     say(compared=[statistics.median(each) for each in zip(*took)], predicted=predicted)
+choices, begun = group.choices, None
+following = choices._offers.changes
 for call in range(10**9):
     timed(lambda: dist.all_reduce(tensor))
-    stage = [(x.stage.name, x.change) for x in group.choices.listed() if x.size == size]
+    one = next(x for of, x in choices._classes.items() if of.size == size)
+    stage = [one.stage.name, one.change, one.plan and str(digest(one.plan.schedule))]
     if stage != last:
         last = stage
-        say(stage=stage[0])
-    if call % 5:
+        say(stage=stage)
+    if begun is None and steps and stage[0] in ("PLAN", "OWN"):
+        begun = call + 1
+    if begun is not None and (call + 1 - begun) % turn == 0:
+        if call + 1 - begun == steps:
+            times = times[-steps:]
+            break
+        follows = (call + 1 - begun) // turn % 2 == 0
+        choices._offers.changes = following if follows else None
+        choices._open, choices._vote_at = True, choices._calls + 2
+    if steps or call % 5:
         continue
     asked.fill_(float(first and (folder / until[0]).exists()))
     dist.broadcast(asked, 0)
@@ -168,6 +191,16 @@ class Job:
                 return message[1]
         return None
 
+    def settled(self, quiet_s: float, patience_s: float = PATIENCE_S) -> list[Any] | None:
+        """The last stage, once it is decided and none has followed for some seconds; or None."""
+        end = time.monotonic() + patience_s
+        while (left_s := end - time.monotonic()) > 0:
+            stages = [told["stage"] for told in self.told if "stage" in told]
+            found = bool(stages) and stages[-1][0] in ("PLAN", "OWN")
+            if self.until("stage", patience_s=quiet_s if found else left_s) is None and found:
+                return stages[-1]
+        return None
+
 
 def change(lab: EmulatedNetwork, bandwidth: Any) -> float:
     """Gives all links their bandwidth; returns the time."""
@@ -176,45 +209,99 @@ def change(lab: EmulatedNetwork, bandwidth: Any) -> float:
     return time.time()
 
 
-def measured(topology: gw.Topology, fault: Fault, folder: Path) -> Row:
-    """One fault in one job."""
-    truth = slowed(topology, fault).topology
+def prepared(topology: gw.Topology, folder: Path, size: int) -> None:
+    """Makes the plan, and sets the environment of the job."""
     gw.topology.save(topology, folder / "network.json")
-    options = ["--size", "1MiB", "--cache", str(folder / "plans"), "--time-limit", str(PLAN_S)]
+    options = ["--size", str(size), "--cache", str(folder / "plans"), "--time-limit", str(PLAN_S)]
     plan = [sys.executable, "-m", "gradweave", "job", "plan", str(folder / "network.json")]
     subprocess.run([*plan, *options], check=True, stdout=subprocess.DEVNULL)
-    wanted: Any = {"objective": "seconds", "gradient_bytes": SIZE, "runtime": "gloo"}
-    gw.solve(truth, **wanted, time_limit=TRUTH_S).schedule.save(folder / "truth.json")
     os.environ |= {
         "GRADWEAVE_TOPOLOGY": str(folder / "network.json"),
         "GRADWEAVE_CACHE": str(folder / "plans"),
         "GRADWEAVE_REPLAN": "1",
     }
-    command = [sys.executable, "-c", TRAINING, str(folder), str(SIZE)]
+
+
+def steady(topology: gw.Topology, jitter: float, folder: Path) -> Row:
+    """A job on links that do not change, or whose rates vary all the time."""
+    prepared(topology, folder, STEP_BYTES)
+    command = [sys.executable, "-c", TRAINING, str(folder), *map(str, (STEP_BYTES, STEPS, TURN))]
+    ended, source = threading.Event(), random.Random(1)
+    rates = topology.bandwidth_bytes_per_s.tolist()
+
+    def vary(lab: EmulatedNetwork) -> None:
+        while not ended.wait(JITTER_S):
+            for link, rate in enumerate(rates):
+                lab.limit(link, rate * source.uniform(1 - jitter, 1 + jitter))
+
     with (
         EmulatedNetwork(topology) as lab,
         Children(server_commands(lab, command), folder / "log") as children,
     ):
         job = Job(children)
-        if job.until("stage", lambda stage: stage[0] in ("PLAN", "OWN")) is None:
+        thread = threading.Thread(target=vary, args=(lab,))
+        if jitter:
+            thread.start()
+        try:
+            told = job.until("times", patience_s=STEPS)
+        finally:
+            ended.set()
+            if jitter:
+                thread.join()
+    assert told is not None
+    took = [seconds for _, seconds in told["times"]]
+    turns = [sum(took[at : at + TURN]) for at in range(0, STEPS, TURN)]
+    ratios = [on / off for on, off in zip(turns[::2], turns[1::2], strict=True)]
+    low, high = mean_between(ratios, np.random.default_rng(0))
+    return {
+        "network": topology.name,
+        "servers": topology.num_servers,
+        "steps": STEPS,
+        "step_s": statistics.median(took),
+        "cost": [statistics.mean(ratios) - 1, low - 1, high - 1],
+        "changes": sum("the network has changed" in one.get("line", "") for one in job.told),
+    }
+
+
+def measured(topology: gw.Topology, fault: Fault, folder: Path) -> Row:
+    """One fault in one job."""
+    truth = slowed(topology, fault).topology
+    prepared(topology, folder, SIZE)
+    wanted: Any = {"objective": "seconds", "gradient_bytes": SIZE, "runtime": "gloo"}
+    gw.solve(truth, **wanted, time_limit=TRUTH_S).schedule.save(folder / "truth.json")
+    command = [sys.executable, "-c", TRAINING, str(folder), str(SIZE), "0", "1"]
+    with (
+        EmulatedNetwork(topology) as lab,
+        Children(server_commands(lab, command), folder / "log") as children,
+    ):
+        job = Job(children)
+        if (before := job.settled(REFERENCE_S)) is None:
             raise SystemExit((folder / "log").read_text()[-4000:])
-        job.until("nothing", patience_s=REFERENCE_S)
         at = change(lab, truth.bandwidth_bytes_per_s)
         noticed = job.until("line", lambda line: "the network has changed" in line)
         decided = noticed and job.until(
-            "stage", lambda stage: stage[0] in ("PLAN", "OWN") and stage[1] > 0
+            "stage", lambda stage: stage[0] in ("PLAN", "OWN") and stage[1] > before[1]
         )
-        job.until("nothing", patience_s=STEADY_S)
+        adopted = job.settled(STEADY_S)
         (folder / "compare").touch()
         compared = job.until("compared")
         back_at = change(lab, topology.bandwidth_bytes_per_s)
-        back = job.until("stage", lambda stage: stage == ["PLAN", 0], RECOVERY_S)
+        stayed = adopted is not None and adopted[2] == before[2]
+        back = stayed or job.until(
+            "stage",
+            lambda stage: stage[0] in ("PLAN", "OWN") and stage[2] == before[2],
+            RECOVERY_S,
+        )
         job.until("nothing", patience_s=STEADY_S)
         (folder / "end").touch()
         ended = job.until("times")
     assert compared is not None and ended is not None
     trial = next(
-        (told["at"] for told in job.told if told.get("stage") == ["TRIAL", 0] and told["at"] > at),
+        (
+            told["at"]
+            for told in job.told
+            if told.get("stage", [""])[0] == "TRIAL" and told["at"] > at
+        ),
         None,
     )
     calls = ended["times"]
@@ -236,7 +323,9 @@ def measured(topology: gw.Topology, fault: Fault, folder: Path) -> Row:
         "noticed_s": noticed and noticed["at"] - at,
         "adopted_s": decided and decided["at"] - at,
         "said": noticed and noticed["line"],
-        "back_s": back and back["at"] - back_at,
+        "stayed": stayed,
+        "back_s": 0.0 if stayed else back and back["at"] - back_at,
+        "after_s": median(calls[-1][0] - STEADY_S, calls[-1][0]),
         "changes": sum("the network has changed" in told.get("line", "") for told in job.told),
     }
 
@@ -245,20 +334,24 @@ def main() -> None:
     """Measures what is not kept yet, and records when all is."""
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--only", nargs="+", help="networks whose name contains one of these")
+    parser.add_argument("--steady", action="store_true", help="only links that do not change")
     asked = parser.parse_args()
     kept = Unfinished(NAME, resume=asked.resume, libraries=LIBRARIES, from_record=True)
-    for fault, topology, links in cases():
+    names = (
+        ("unchanged", of_family("complete:4"), 0.0),
+        ("20 % jitter", of_family("complete:4"), JITTER),
+    )
+    for fault, topology, links in (*cases(), *names):
+        if asked.steady and isinstance(links, dict):
+            continue
         known = any(
             row["network"] == topology.name and row["fault"] == fault for row in kept.rows()
         )
         if known or (asked.only and not any(each in topology.name for each in asked.only)):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            row = {
-                "fault": fault,
-                "load": os.getloadavg()[0],
-                **measured(topology, links, Path(folder)),
-            }
+            run = measured if isinstance(links, dict) else steady
+            row = {"fault": fault, "load": os.getloadavg()[0], **run(topology, links, Path(folder))}
         print(json.dumps(row), flush=True)
         kept.add(row)
     record(NAME, libraries=LIBRARIES, bytes=SIZE, mbit_per_s=MBIT, rows=kept.rows())

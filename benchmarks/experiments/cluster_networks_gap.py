@@ -9,24 +9,24 @@ graphs.
 time.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from cluster_networks import KINDS, cluster_network, named_networks
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved, spread
-
 import gradweave as gw
+from benchmarks.cluster_networks import KINDS, cluster_network, named_networks
+from benchmarks.experiment import Rows, run
+from benchmarks.solutions import figures, solved, spread
 
 COUNT = 200
 SEED = 0
 
 
-def measure(network: gw.Topology) -> dict[str, Any]:
+def warm() -> None:
+    for spec in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
+        gw.solve(spec)
+        gw.solve(spec, schedulers="learned,merged,exact")
+
+
+def measure(network: gw.Topology, **_: Any) -> dict[str, Any]:
     seconds, solution = solved(network, seed=SEED)
     names = ("network", "servers", "switches", "links", "rounds", "bound", "bound_kind", "gap")
     return figures(solution, *names, "winner") | {"seconds": seconds}
@@ -37,34 +37,25 @@ def summary(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"kind": kind, "networks": len(rows), "proved_optimal": optimal, **spread(rows)}
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--count", type=int, default=COUNT, help="networks of the generator")
-    parser.add_argument("--dry", action="store_true", help="record nothing")
-    asked = parser.parse_args()
-    for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
-        gw.solve(warm)  # compiles
-        gw.solve(warm, schedulers="learned,merged,exact")
-    named = printed(
-        measure(network) | {"least_rounds_of_a_stage": known}
-        for network, known in named_networks().values()
-    )
-    rows = printed(
-        {"kind": kind, "seed": seed} | measure(network)
-        for seed, (kind, network) in enumerate(map(cluster_network, range(asked.count)))
-    )
+def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     of_kinds = [(kind, [row for row in rows if row["kind"] == kind]) for kind in KINDS]
-    summaries = [summary(kind, members) for kind, members in of_kinds if members]
-    summaries = printed([*summaries, summary("all", rows)])
-    if not asked.dry:
-        record(
-            "cluster_networks_gap",
-            seeds=[SEED],
-            named=named,
-            summaries=summaries,
-            networks=rows,
-        )
+    return [*(summary(kind, members) for kind, members in of_kinds), summary("all", rows)]
 
 
 if __name__ == "__main__":
-    main()
+    named = [
+        {"network": network, "least_rounds_of_a_stage": known}
+        for network, known in named_networks().values()
+    ]
+    drawn = [
+        {"kind": kind, "seed": seed, "network": network}
+        for seed, (kind, network) in enumerate(map(cluster_network, range(COUNT)))
+    ]
+    run(
+        __doc__,
+        Rows(named, measure, "named"),
+        Rows(drawn, measure, "networks"),
+        warm=warm,
+        finish=lambda _, rows: {"summaries": summaries(rows)},
+        seeds=[SEED],
+    )

@@ -1,6 +1,6 @@
 """Compressed gossip over dimensions: how much of the accuracy messages of few bits cost.
 
-    python benchmarks/experiments/compressed_gossip.py [--only D ...] [--kind KIND ...] [--resume]
+    python benchmarks/experiments/compressed_gossip.py
 
 Eight workers in a ring, on one device. Logistic regression with D features on 2,000 samples sorted
 by label, so that each worker has one class only; 2,000 steps. Two kinds: samples of length 20^(1/2)
@@ -12,25 +12,18 @@ the last tenth of steps, and bootstrap intervals of the ratio of means. CHOCO by
 Blocks are the default, 128 elements, where nothing else is said.
 """
 
-import itertools
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import scipy.optimize
-from command_line import parser_of
-from intervals import RESAMPLES, middle
-from record import record
-from unfinished import Unfinished
 
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.intervals import RESAMPLES, middle
 from gradweave import aggregate
 from gradweave.aggregate.rules import CONSENSUS
 from gradweave.aggregate.validity import consensus_limit
@@ -138,7 +131,18 @@ def losses(kind: Kind, optimizer: optax.GradientTransformation, x: Any, y: Any) 
     return np.array([float(run(*one)) for one in zip(x, y, keys, strict=True)])
 
 
-def cases(kind: Kind, size: int) -> Iterator[tuple[dict[str, Any], Any]]:
+def measure(kind: str, size: int) -> list[dict[str, Any]]:
+    """All methods; D-PSGD, which the others are compared with, is the first."""
+    of = KINDS[kind]
+    drawn = [data_of(of, size, seed) for seed in range(of.seeds)]
+    best = np.array([minimum(*one, of.penalty) for one in drawn])
+    x, y = (jnp.asarray(np.stack(part), jnp.float32) for part in zip(*drawn, strict=True))
+    found = [(about, losses(of, optimizer, x, y) - best) for about, optimizer in tried(of, size)]
+    plain = found[0][1]
+    return [about | {"above": above.tolist()} | ratio(above, plain) for about, above in found]
+
+
+def tried(kind: Kind, size: int) -> Iterator[tuple[dict[str, Any], Any]]:
     """Names of what is tried, and its optimizer."""
     sgd = optax.sgd(kind.rate)
     yield {"method": "D-PSGD", "messages": "32 bits", "gamma": None}, aggregate.d_psgd(sgd, MIXING)
@@ -165,37 +169,11 @@ def ratio(above: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
     return {"ratio": float(above.mean() / plain.mean()), "interval": middle(ratios)}
 
 
-def main() -> None:
-    """Measures each dimension, from the smallest one on."""
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--only", nargs="*", type=int, default=DIMENSIONS)
-    parser.add_argument("--kind", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--messages", nargs="*", choices=COMPRESSORS, default=list(COMPRESSORS))
-    asked = parser.parse_args()
-    warnings.simplefilter("ignore")
-    kept = Unfinished(
-        "compressed_gossip", resume=asked.resume, libraries=LIBRARIES, from_record=True
-    )
-    for name, size in itertools.product(asked.kind, asked.only):
-        kind = KINDS[name]
-        drawn = [data_of(kind, size, seed) for seed in range(kind.seeds)]
-        best = np.array([minimum(*one, kind.penalty) for one in drawn])
-        x, y = (jnp.asarray(np.stack(part), jnp.float32) for part in zip(*drawn, strict=True))
-        for about, optimizer in cases(kind, size):
-            one = {"kind": name, "size": size} | about
-            wanted = about["method"] == "D-PSGD" or about["messages"] in asked.messages
-            if not wanted or any(row.items() >= one.items() for row in kept.rows()):
-                continue
-            above = losses(kind, optimizer, x, y) - best
-            place = {"kind": name, "size": size, "method": "D-PSGD"}
-            plain = [row for row in kept.rows() if row.items() >= place.items()]
-            of = np.array(plain[0]["above"]) if plain else above
-            row = one | {"above": above.tolist()} | ratio(above, of)
-            kept.add(row)
-            print({key: row[key] for key in (*one, "ratio", "interval")}, flush=True)
-    record("compressed_gossip", libraries=LIBRARIES, seeds=list(range(5)), rows=kept.rows())
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    run(
+        __doc__,
+        Rows(grid(kind=KINDS, size=DIMENSIONS), measure),
+        libraries=LIBRARIES,
+        seeds=list(range(5)),
+    )

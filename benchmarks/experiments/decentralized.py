@@ -14,23 +14,19 @@ The methods are those of `gradweave.aggregate`, on eight devices. No value means
 least one seed.
 """
 
-import sys
 import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
 from jax.sharding import PartitionSpec as P
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
 from gradweave import aggregate
 from gradweave.aggregate.decentralized import naive_psgd
 
@@ -201,30 +197,6 @@ def quadratic_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    picture = Picture("decentralized", draw, ("logistic", "quadratic"))
-    parser_of(__doc__, picture).parse_args()
-    jax.config.update("jax_num_cpu_devices", WORKERS)
-    warnings.simplefilter("error")
-    result = {
-        "seeds": list(SEEDS),
-        "workers": WORKERS,
-        "logistic": [one for batch in BATCHES for one in logistic_rows(batch)],
-        "quadratic": quadratic_rows(),
-    }
-    record(
-        "decentralized",
-        libraries=("jax", "jaxlib", "optax"),
-        problem={
-            "features": FEATURES, "samples_per_worker": SAMPLES, "steps": STEPS,
-            "rate": RATE, "penalty": PENALTY, "consensus": CONSENSUS, "grid_step": GRID_STEP,
-            "grid_steps": GRID_STEPS, "grid_rate": GRID_RATE, "noise": NOISE,
-        },
-        **result,
-    )  # fmt: skip
-    picture.redraw()
-
-
 def draw(result: dict[str, Any], path: Path) -> None:
     figure, (left, right) = figure_with((11, 4.2), 1, 2, dpi=140)
     colours = {"D-PSGD": "black", "all-reduce": "grey", "naive": "tab:red", "DCD": "tab:blue",
@@ -262,4 +234,19 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    jax.config.update("jax_num_cpu_devices", WORKERS)
+    warnings.simplefilter("error")
+    run(
+        __doc__,
+        Rows(grid(batch=BATCHES), logistic_rows, "logistic"),
+        Rows([{}], quadratic_rows, "quadratic"),
+        picture=Picture("decentralized", draw, ("logistic", "quadratic")),
+        libraries=("jax", "jaxlib", "optax"),
+        problem={
+            "features": FEATURES, "samples_per_worker": SAMPLES, "steps": STEPS,
+            "rate": RATE, "penalty": PENALTY, "consensus": CONSENSUS, "grid_step": GRID_STEP,
+            "grid_steps": GRID_STEPS, "grid_rate": GRID_RATE, "noise": NOISE,
+        },
+        seeds=list(SEEDS),
+        workers=WORKERS,
+    )  # fmt: skip

@@ -18,10 +18,10 @@ those, and ``--finish`` records them. The text is that of the day, so that
 losses of different days are not compared: with ``--add`` recorded runs of other texts stay beside.
 """
 
+import functools
 import hashlib
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from record import RESULTS, record, recorded, show
 from unfinished import Unfinished
 
 from gradweave import aggregate
+from gradweave.aggregate.decentralized import GossipState
 from gradweave.aggregate.local.updates import LocalState
 
 ROOT = Path(__file__).parents[2]
@@ -171,12 +172,12 @@ def axes_of(state: Any) -> Any:
 
     So `lax.cond` on the step stays a condition, and nothing is exchanged in the steps between.
     """
-    if not isinstance(state, LocalState):
+    if not isinstance(state, LocalState | GossipState):
         return 0
     return jax.tree.map(lambda _: 0, state)._replace(step=None)
 
 
-def active_at(step: jax.Array, faulty: bool) -> jax.Array:
+def active_at(step: int, faulty: bool) -> jax.Array:
     """[WORKERS] which workers make a step."""
     active = jnp.ones(WORKERS, bool)
     if not faulty:
@@ -185,34 +186,37 @@ def active_at(step: jax.Array, faulty: bool) -> jax.Array:
     return active.at[5].set(step % SLOW == SLOW - 1)
 
 
-def segment_of(
-    optimizer: optax.GradientTransformation, state: Any, *, faulty: bool
-) -> Callable[..., Any]:
-    """(params, state, tokens [S, W, B, T + 1], first step) → the same after S steps, and bytes."""
-    axes = axes_of(state)
-    local = isinstance(state, LocalState)
+@functools.cache
+def programs(sizes: tuple[int, ...]) -> tuple[Any, Any]:
+    """The workers' gradients and the loss of their mean, compiled once for all aggregations."""
+    del sizes
 
-    def one(gradient: Any, params: Any, state: Any, active: jax.Array) -> Any:
-        extra = {"active": active} if local else {}
-        updates, state = optimizer.update(gradient, state, params, **extra)
-        return optax.apply_updates(params, updates), state, aggregate.sent_bytes(state)
-
-    every = jax.vmap(one, (0, 0, axes, 0), (0, axes, 0), axis_name=AXIS)
-
-    def step(carry: Any, given: tuple[jax.Array, jax.Array]) -> Any:
-        number, tokens = given
-        params, state = carry
+    def gradients(params: Any, tokens: jax.Array) -> Any:
         # One worker after the other, which a processor does faster than all side by side.
-        gradients = jax.lax.map(lambda one: jax.grad(loss_of)(*one), (params, tokens))
-        params, state, sent = every(gradients, params, state, active_at(number, faulty))
-        return (params, state), sent
+        return jax.lax.map(lambda one: jax.grad(loss_of)(*one), (params, tokens))
+
+    return jax.jit(gradients), jax.jit(lambda params, to: loss_of(aggregate.consensus(params), to))
+
+
+@functools.cache
+def program(spec: str, rate: float, steps: int, workers: int) -> tuple[Any, Any]:
+    """The optimizer, and a step of all workers after their gradients; the same for all seeds."""
+    del rate, steps  # constants of this module, on which the inner optimizer depends
+    optimizer = aggregate.aggregator(spec, workers)(inner_optimizer())
 
     @jax.jit
-    def run(params: Any, state: Any, tokens: jax.Array, first: jax.Array) -> Any:
-        numbers = first + jnp.arange(len(tokens))
-        return jax.lax.scan(step, (params, state), (numbers, tokens))
+    def step(gradients: Any, params: Any, state: Any, active: jax.Array) -> Any:
+        axes, local = axes_of(state), isinstance(state, LocalState)
 
-    return run
+        def one(gradient: Any, params: Any, state: Any, active: jax.Array) -> Any:
+            extra = {"active": active} if local else {}
+            updates, state = optimizer.update(gradient, state, params, **extra)
+            return optax.apply_updates(params, updates), state, aggregate.sent_bytes(state)
+
+        every = jax.vmap(one, (0, 0, axes, 0), (0, axes, 0), axis_name=AXIS)
+        return every(gradients, params, state, active)
+
+    return optimizer, step
 
 
 def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str, Any]:
@@ -224,21 +228,21 @@ def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str
         content[cut:], np.linspace(0, len(content) - cut - CONTEXT - 2, JUDGED).astype(int)
     )
     params = aggregate.replicate(started(seed, content[:cut]), WORKERS)
-    optimizer = aggregate.aggregator(spec, WORKERS)(inner_optimizer())
+    gradients, judge = programs((WORKERS, LAYERS, WIDTH, HEADS))
+    optimizer, step = program(spec, RATE, STEPS, WORKERS)
     state = jax.vmap(optimizer.init)(params)
-    if isinstance(state, LocalState):
+    if isinstance(state, LocalState | GossipState):
         state = state._replace(step=state.step[0])
-    run = segment_of(optimizer, state, faulty=faulty)
-    judge = jax.jit(lambda params: loss_of(aggregate.consensus(params), judged))
     losses, sent = [], []
     for first in range(0, STEPS, SEGMENT):
         starts = rng.integers(0, cut - CONTEXT - 1, (SEGMENT, WORKERS, BATCH))
-        (params, state), bytes_ = run(
-            params, state, batches(content[:cut], starts), jnp.asarray(first)
-        )
-        sent.append(np.asarray(bytes_, np.float64))
-        losses.append(float(judge(params)))
-    by_step = np.concatenate(sent)
+        tokens = batches(content[:cut], starts)
+        for number, batch in enumerate(tokens, first):
+            active = active_at(number, faulty)
+            params, state, bytes_ = step(gradients(params, batch), params, state, active)
+            sent.append(np.asarray(bytes_, np.float64))
+        losses.append(float(judge(params, judged)))
+    by_step = np.stack(sent)
     return {
         "losses": losses,
         "loss": losses[-1],

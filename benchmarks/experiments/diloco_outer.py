@@ -9,18 +9,16 @@ Losses beside synchronous training of as many steps, by seed.
 
 import asyncio
 import pydoc_data.topics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import diloco
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
+
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import diloco
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 
 SMALLER = {"LAYERS": 2, "WIDTH": 64, "HEADS": 2, "CONTEXT": 32}
 OUTER = {"paper": (0.7, 0.9), "less momentum": (1.0, 0.7), "half": (0.7, 0.5), "mean": (1.0, 0.0)}

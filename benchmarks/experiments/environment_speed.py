@@ -23,26 +23,22 @@ import functools
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import timing
-from command_line import parser_of
-from peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
-from record import record
 
 import gradweave as gw
+from benchmarks import timing
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.peers.plain_environment import NumpyEnvironment, PlainEnvironment, RecordedStep
 from gradweave.environment import SchedulingEnvironment, State, rounds
 from gradweave.environment import state as states
 from gradweave.environment.problem import Instance, Problem
@@ -153,7 +149,9 @@ def seeds_of(number: int, many: int) -> jax.Array:
     return jax.random.bits(jax.random.fold_in(jax.random.key(SEED), number), (many,), jnp.uint32)
 
 
-def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
+def measure(label: str, trees: Any) -> dict[str, Any]:
+    case = next(case for case in TABLE_2 if case.label == label)
+    instance = Instance(gw.topology.from_spec(case.spec), case.stages, trees)
     problem = Problem.of(instance)
     sends = int(problem.pending.sum())
     plain = {name: form(instance) for name, form in FORMS.items()}
@@ -187,9 +185,7 @@ def measure(label: str, spec: str, instance: Instance) -> dict[str, Any]:
     decision = {name: statistics.median(s[1:]) for name, s in decision_s.items()}
     base = min(FORMS, key=lambda name: decision[name])
     return {
-        "label": label,
-        "network": spec,
-        "trees": instance.trees,
+        "network": case.spec,
         "collective": instance.collective,
         "decisions_an_episode": sends,
         "state_bytes": state_bytes(instance),
@@ -207,32 +203,12 @@ def state_bytes(instance: Instance) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-def save(rows: list[dict[str, Any]]) -> None:
-    """Writes what was measured so far."""
-    record(
-        "environment_speed",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(label=NETWORKS, trees=("fixed", "grown")), measure),
         libraries=("jax", "jaxlib"),
         backend=jax.default_backend(),
         seeds=[SEED],
         repeats=REPEATS,
-        rows=rows,
     )
-
-
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    begin = time.perf_counter()
-    cases = {case.label: case for case in TABLE_2}
-    rows = []
-    for label in NETWORKS:
-        network = gw.topology.from_spec(cases[label].spec)
-        for trees in ("fixed", "grown"):
-            instance = Instance(network, cases[label].stages, trees)
-            rows.append(measure(label, cases[label].spec, instance))
-            shown = ", ".join(f"{name}: ×{x:.3g}" for name, x in rows[-1]["speedup"].items())
-            print(f"{time.perf_counter() - begin:4.0f} s  {label} {trees}  {shown}", flush=True)
-            save(rows)
-
-
-if __name__ == "__main__":
-    main()

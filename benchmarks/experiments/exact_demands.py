@@ -1,6 +1,6 @@
 """The exact optimum of 100 tiny demands, beside the bound and the plans of `gradweave.solve`.
 
-    python benchmarks/experiments/exact_demands.py [--resume]
+    python benchmarks/experiments/exact_demands.py
 
 Networks of 3 to 5 servers, with links from server to server or over one or two switches, of 1, 2 or
 4 times 10 GB/s, 1 µs and an overhead of 1 µs a message; a link takes one transfer a round. Demands:
@@ -16,27 +16,21 @@ Seconds are of the event model; the searches' are of processor time, after compi
 import dataclasses
 import math
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.timing import timed
 from gradweave.schedulers import ExactDemand
 from gradweave.schedulers.flows.unicast import plan_unicast
 from gradweave.schedules import Demand, collective
 from gradweave.schedules.demand import NAMES, ROOTED
 from gradweave.topology import Link, Topology
 
-NAME = "exact_demands"
 INSTANCES = 100
 SIZES = (2_400, 24_000, 240_000)
 PIECES = (1, 2)
@@ -113,11 +107,12 @@ def rounds(topology: Topology, demand: Demand) -> dict[str, Any]:
 def measured(seed: int) -> dict[str, Any]:
     """One instance."""
     topology, demand = instance(seed)
-    found, plan_s = timed(lambda: gw.solve(topology, jobs=demand, time_limit=PLAN_S))
-    exact, exact_s = timed(lambda: proved(topology, demand))
+    plan_s, found = timed(
+        lambda: gw.solve(topology, jobs=demand, time_limit=PLAN_S), time.process_time
+    )
+    exact_s, exact = timed(lambda: proved(topology, demand), time.process_time)
     in_rounds = rounds(topology, demand) if demand.unicast else {}
     return {
-        "seed": seed,
         "collective": demand.jobs[0],
         "servers": topology.num_servers,
         "switches": len(topology.switches),
@@ -131,12 +126,6 @@ def measured(seed: int) -> dict[str, Any]:
         "plan_s": plan_s,
         "exact_s": exact_s,
     }
-
-
-def timed(run: Callable[[], Any]) -> tuple[Any, float]:
-    """What it returns, and its processor time."""
-    since = time.process_time()
-    return run(), time.process_time() - since
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -172,21 +161,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def main() -> None:
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished(NAME, resume=asked.resume)
-    for seed in (0, 7):
-        measured(seed)  # compiles
-    time.monotonic = time.process_time  # of which time limits are, from here on
-    done = {row["seed"] for row in kept.rows()}
-    for seed in range(INSTANCES):
-        if seed not in done:
-            kept.add(measured(seed))
-            show(kept.rows()[-1])
-    rows = sorted(kept.rows(), key=lambda row: row["seed"])
-    record(NAME, seeds=list(range(INSTANCES)), by_collective=summary(rows), rows=rows)
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(seed=range(INSTANCES)), measured),
+        warm=lambda: [measured(seed) for seed in (0, 7)],
+        processor_time=True,
+        finish=lambda rows: {"by_collective": summary(rows)},
+        seeds=list(range(INSTANCES)),
+    )

@@ -5,16 +5,10 @@
 One worker of CP-SAT, 120 seconds per proof.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-
 import gradweave as gw
+from benchmarks.experiment import Rows, run
 from gradweave.schedulers.exact.exact import Exact
 from gradweave.topology import Topology, from_spec
 
@@ -42,11 +36,10 @@ def network(spec: str) -> Topology:
     return gw.topology.gpu_boxes("dgx1v") if spec == "dgx1v" else from_spec(spec)
 
 
-def fewest(topology: Topology, options: dict[str, Any]) -> dict[str, Any]:
+def fewest(topology: Topology, **options: Any) -> dict[str, Any]:
     scheduler = Exact(**options)
     proof = scheduler.prove(topology, "all_gather", seed=SEED, time_limit=TIME_LIMIT_S)
     return {
-        "topology": topology.name,
         "trees": proof.trees,
         "pieces_per_server": scheduler.pieces_per_server,
         "kind": proof.kind,
@@ -57,17 +50,12 @@ def fewest(topology: Topology, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    rows = printed(fewest(network(spec), options) for spec, options in FEWEST)
-    record(
-        "exact_proofs",
+if __name__ == "__main__":
+    cases = [{"topology": network(spec)} | options for spec, options in FEWEST]
+    run(
+        __doc__,
+        Rows(cases, fewest, "fewest"),
         seeds=[SEED],
         time_limit_s=TIME_LIMIT_S,
         collective="all_gather",
-        fewest=rows,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -24,19 +24,15 @@ import copy
 import dataclasses
 import functools
 import itertools
-import sys
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from fen import EPISODES
-from record import record, recorded, show, source_now
 
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.fen import EPISODES
+from benchmarks.record import record, recorded, show, source_now
 from gradweave.processes.jax_start import start_jax
 
 STEPS = {"job_scheduling": 600_000, "matthew_effect": 500_000, "manufacturing_plant": 400_000}

@@ -18,19 +18,16 @@ the same settings and steps, are kept.
 import dataclasses
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import command_of, record, recorded, show, source_now
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import command_of, record, recorded, show, source_now
 from gradweave.processes.jax_start import start_jax
 
 EPISODES = 16
@@ -245,7 +242,7 @@ def _utilities(trainer: Trainer) -> Any:
 
 def scripted() -> list[dict[str, Any]]:
     """What agents come to that learn nothing."""
-    import fen_scripted
+    from benchmarks.experiments import fen_scripted
 
     return fen_scripted.scripted()
 

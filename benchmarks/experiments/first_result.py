@@ -11,23 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from command_line import parser_of
-from record import record
+from benchmarks.experiment import Rows, grid, run
 
-COMMANDS = (
-    ("import gradweave", [sys.executable, "-c", "import gradweave"]),
-    (
-        "gradweave solve bcube:n=4,k=1",
-        [sys.executable, "-m", "gradweave", "solve", "bcube:n=4,k=1"],
-    ),
-)
+COMMANDS = {
+    "import gradweave": ("-c", "import gradweave"),
+    "gradweave solve bcube:n=4,k=1": ("-m", "gradweave", "solve", "bcube:n=4,k=1"),
+}
 RUNS = 2
 
 
-def measure(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+def spent(command: list[str], environment: dict[str, str]) -> dict[str, float]:
     """Processor time and wall time of one run."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -36,26 +31,22 @@ def measure(command: list[str], environment: dict[str, str]) -> dict[str, float]
     return {"cpu_s": round(cpu, 2), "wall_s": round(time.perf_counter() - begin, 2)}
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    rows = []
-    for name, command in COMMANDS:
-        runs = []
-        for _ in range(RUNS):
-            with tempfile.TemporaryDirectory() as cache:
-                environment = {
-                    **os.environ,
-                    "NUMBA_CACHE_DIR": f"{cache}/numba",
-                    "PYTHONPYCACHEPREFIX": f"{cache}/python",
-                    "PYTHONDONTWRITEBYTECODE": "",
-                }
-                cold = measure(command, environment)
-                runs.append({"cold": cold, "warm": measure(command, environment)})
-        best = {state: min(run[state]["cpu_s"] for run in runs) for state in ("cold", "warm")}
-        rows.append({"command": name, "least_cpu_s": best, "runs": runs})
-        print(name, best)
-    record("first_result", rows=rows)
+def measure(command: str) -> dict[str, Any]:
+    runs = []
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {
+                **os.environ,
+                "NUMBA_CACHE_DIR": f"{cache}/numba",
+                "PYTHONPYCACHEPREFIX": f"{cache}/python",
+                "PYTHONDONTWRITEBYTECODE": "",
+            }
+            states = ("cold", "warm")
+            words = [sys.executable, *COMMANDS[command]]
+            runs.append({state: spent(words, environment) for state in states})
+    best = {state: min(run[state]["cpu_s"] for run in runs) for state in ("cold", "warm")}
+    return {"least_cpu_s": best, "runs": runs}
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows(grid(command=COMMANDS), measure))

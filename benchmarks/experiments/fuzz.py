@@ -25,11 +25,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from fuzz_mutations import mutated
-from fuzz_readers import READERS, ROOT, reader
-from record import record, show
+from benchmarks.fuzz_mutations import mutated
+from benchmarks.fuzz_readers import READERS, ROOT, reader
+from benchmarks.record import record, show
 
 SLOW_S = 1.0
 LARGE_BYTES = 500 << 20

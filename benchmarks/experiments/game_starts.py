@@ -1,6 +1,6 @@
 """Steps of games whose episodes begin only where one ended, and of games that begin in each step.
 
-    taskset -c 0 python benchmarks/experiments/game_starts.py [--only GAME ...]
+    taskset -c 0 python benchmarks/experiments/game_starts.py
 
 `MultiAgentEnv.step`, JaxMARL's and Gradweave's of one game, draws a new episode in each step, and
 throws it away where none ended. `Environment.steps` plays many games and draws episodes for those
@@ -10,22 +10,16 @@ the median counts.
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
-from command_line import parser_of
-from record import record, recorded, show
 
+from benchmarks.experiment import Rows, grid, run
 from gradweave.marl.evaluation import random_action
 from gradweave.marl.games.environments import make
 from gradweave.processes.jax_start import start_jax
 
-NAME = "game_starts"
 GAMES = (
     *("MPE_simple_spread_v3", "overcooked", "coin_game", "switch_riddle"),
     *("HeuristicEnemySMAX:scenario=3m", "hanabi", "jaxnav", "storm"),
@@ -58,9 +52,9 @@ def random_play(environment: Any, games: int, steps: int, step: Any = None) -> A
     return play
 
 
-def measured(spec: str) -> dict[str, Any]:
+def measured(game: str) -> dict[str, Any]:
     """One game."""
-    environment = make(spec)
+    environment = make(game)
 
     def played(step: Any) -> Any:
         one = random_play(environment, SIDE_BY_SIDE, STEPS, step)
@@ -81,25 +75,18 @@ def measured(spec: str) -> dict[str, Any]:
     number = SEEDS * SIDE_BY_SIDE * STEPS
     rates = {name: number / statistics.median(each) for name, each in took.items()}
     return {
-        "game": spec,
         "steps_per_cpu_s": rates,
         "times": rates["ended"] / rates["always"],
         "ended": ended / number,
     }
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--only", nargs="+", choices=GAMES, default=list(GAMES))
-    options = parser.parse_args()
-    start_jax(1)
-    rows = {row["game"]: row for row in recorded(NAME, ["rows"])[0].get("rows", [])}
-    for game in options.only:
-        rows[game] = measured(game)
-        show(rows[game])
-        ordered = [rows[name] for name in GAMES if name in rows]
-        record(NAME, libraries=("jax", "jaxmarl"), seeds=SEEDS, games=SIDE_BY_SIDE, rows=ordered)
-
-
 if __name__ == "__main__":
-    main()
+    start_jax(1)
+    run(
+        __doc__,
+        Rows(grid(game=GAMES), measured),
+        libraries=("jax", "jaxmarl"),
+        seeds=SEEDS,
+        games=SIDE_BY_SIDE,
+    )

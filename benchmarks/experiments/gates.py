@@ -23,20 +23,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import anytime
-import boxes_in_seconds
-import jobs_together
-import random_networks_gap
-import small_messages
-from box_networks import boxes
-from cluster_networks import cluster_network
-from command_line import parser_of
-from random_networks import random_network
-from record import show
-
 import gradweave as gw
+from benchmarks.box_networks import boxes
+from benchmarks.cluster_networks import cluster_network
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import (
+    anytime,
+    boxes_in_seconds,
+    jobs_together,
+    random_networks_gap,
+    small_messages,
+)
+from benchmarks.random_networks import random_network
+from benchmarks.record import show
 from gradweave.schedules import Job
 from gradweave.simulator import seconds
 from gradweave.simulator.seconds import event_seconds
@@ -90,7 +89,8 @@ def rounds() -> Iterator[Case]:
 
 
 def jobs() -> Iterator[Case]:
-    for part, spec, name, size in jobs_together.CASES:
+    for case in jobs_together.CASES:
+        part, spec, name, size = (case[key] for key in ("part", "network", "kind", "size"))
         network = gw.topology.from_spec(spec)
         if part == "mesh":
             asked = jobs_together.jobs_of(network, jobs_together.MESHES[spec], name, size)

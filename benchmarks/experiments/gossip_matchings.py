@@ -19,22 +19,17 @@ Beside them an all-reduce of the same bytes, by the plan that half a second find
 agree exactly. Milliseconds of processor time to choose are those of the second call.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import mean_between
 from numpy.typing import NDArray
-from record import record, show
-from timing import timed
-from unequal_networks import KINDS, drawn_sites
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.intervals import mean_between
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import KINDS, drawn_sites
 from gradweave.aggregate import (
     MixingMatrix,
     changing_matchings,
@@ -42,7 +37,6 @@ from gradweave.aggregate import (
     fast_matchings,
 )
 
-NAME = "gossip_matchings"
 SEED, EACH, BYTES, AGREED, STEPS = 2051, 10, 4e6, 1e-3, 20_000
 PLAN_S, WEIGHTS_STEPS, WEIGHTS_RATE = 0.5, 2000, 0.5
 CHOSEN = "chosen"
@@ -100,7 +94,6 @@ def measured(kind: str, number: int) -> dict[str, Any]:
     agreed = {name: until_agreed(topology, one) for name, one in mixings.items()}
     plan = gw.solve(topology, objective="seconds", gradient_bytes=BYTES, time_limit=PLAN_S)
     return {
-        "kind": kind,
         "network": topology.name,
         "servers": topology.num_servers,
         "choice_ms": 1e3 * cost_s,
@@ -134,15 +127,11 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return said
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    rows = []
-    for kind in KINDS:
-        for number in range(EACH):
-            rows.append(measured(kind, number))
-            show(rows[-1])
-    record(NAME, seed=SEED, message_bytes=BYTES, rows=rows, summary=summary(rows))
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(kind=KINDS, number=range(EACH)), measured),
+        finish=lambda rows: {"summary": summary(rows)},
+        seed=SEED,
+        message_bytes=BYTES,
+    )

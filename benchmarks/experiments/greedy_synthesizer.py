@@ -1,6 +1,6 @@
 """All-reduces on ten networks of random bandwidths, beside those of a public greedy synthesizer.
 
-    python benchmarks/experiments/greedy_synthesizer.py [--program PROGRAM] [--resume]
+    python benchmarks/experiments/greedy_synthesizer.py
 
 The synthesizer is TACOS (Won et al., "TACOS: topology-aware collective algorithm synthesizer for
 distributed machine learning", MICRO 2024), built as benchmarks/peers/greedy_synthesizer.cpp says.
@@ -12,45 +12,37 @@ in which it arrives 1 µs later still. Where the synthesizer's replacement of a 
 another link has it send what its source did not have yet, playing it takes longer than it says.
 """
 
-import argparse
 import dataclasses
-import json
 import resource
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from processes import printed_json
-from record import record, show
-from solutions import figures, solved
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.solutions import figures, solved
 from gradweave.common import clock
 from gradweave.schedules import COPY, Schedule, compose, reverse
 from gradweave.simulator import seconds
 from gradweave.topology import Topology
 from gradweave.verifier import verify
 
-NAME = "greedy_synthesizer"
 GIB, MIB = 2.0**30, 2.0**20
 SIZES = (64 * MIB, GIB)
 LATENCY_US = 1.0
 SEEDS_OF_CHUNKS = {1: 20, 2: 10, 4: 5, 8: 2, 16: 1}
 """Its time grows with the square of the chunks: so many runs of each take about as long."""
 TIME_LIMIT_S = 5.0
+PROGRAM = Path("greedy").resolve()
+"""Of the synthesizer, built, in the folder in which the experiment starts."""
 SEED = 0
 
 
-def grid(*sizes: int, periodic: bool) -> nx.Graph:
+def lattice(*sizes: int, periodic: bool) -> nx.Graph:
     return nx.grid_graph(sizes, periodic=periodic)
 
 
@@ -60,11 +52,11 @@ def drawn(servers: int, degree: int) -> nx.Graph:
 
 TWO, THREE, DECADE = (25, 50), (25, 50, 100), (10, 100)
 CASES: dict[str, tuple[Callable[[], nx.Graph], tuple[int, ...]]] = {
-    "torus 4x5": (lambda: grid(4, 5, periodic=True), TWO),
-    "torus 5x6": (lambda: grid(5, 6, periodic=True), THREE),
-    "torus 3x3x3": (lambda: grid(3, 3, 3, periodic=True), DECADE),
-    "mesh 4x6": (lambda: grid(4, 6, periodic=False), TWO),
-    "mesh 5x6": (lambda: grid(5, 6, periodic=False), THREE),
+    "torus 4x5": (lambda: lattice(4, 5, periodic=True), TWO),
+    "torus 5x6": (lambda: lattice(5, 6, periodic=True), THREE),
+    "torus 3x3x3": (lambda: lattice(3, 3, 3, periodic=True), DECADE),
+    "mesh 4x6": (lambda: lattice(4, 6, periodic=False), TWO),
+    "mesh 5x6": (lambda: lattice(5, 6, periodic=False), THREE),
     "hypercube of 16": (lambda: nx.hypercube_graph(4), TWO),
     "hypercube of 32": (lambda: nx.hypercube_graph(5), DECADE),
     "random graph of 12": (lambda: drawn(12, 3), DECADE),
@@ -103,15 +95,13 @@ def in_our_model(topology: Topology) -> Topology:
     return dataclasses.replace(topology, latency_s=late)
 
 
-def synthesized(
-    program: Path, topology: Topology, size: float, chunks: int
-) -> tuple[float, np.ndarray]:
+def synthesized(topology: Topology, size: float, chunks: int) -> tuple[float, np.ndarray]:
     """[s] of the best all-gather by its own account, and [T, 5] its arrivals, as it prints them."""
     rate = (topology.bandwidth_bytes_per_s / GIB).tolist()
     links = zip(topology.source.tolist(), topology.target.tolist(), rate, strict=True)
     said = [f"{topology.num_servers} {len(topology.source)}"]
     said += [f"{source} {target} {each!r} {LATENCY_US}" for source, target, each in links]
-    command = [str(program), repr(size), str(chunks), str(SEEDS_OF_CHUNKS[chunks]), "0"]
+    command = [str(PROGRAM), repr(size), str(chunks), str(SEEDS_OF_CHUNKS[chunks]), "0"]
     done = subprocess.run(
         command, input="\n".join(said), stdout=subprocess.PIPE, text=True, check=True
     )
@@ -144,11 +134,11 @@ def as_schedule(topology: Topology, arrivals: np.ndarray, chunks: int) -> tuple[
     return made, too_soon
 
 
-def greedy(program: Path, topology: Topology, size: float) -> dict[str, Any]:
+def greedy(topology: Topology, size: float) -> dict[str, Any]:
     """The synthesizer's best, by its own account and played in both models."""
     ours, tried = in_our_model(topology), []
     for chunks in SEEDS_OF_CHUNKS:
-        gather_s, arrivals = synthesized(program, topology, size, chunks)
+        gather_s, arrivals = synthesized(topology, size, chunks)
         schedule, too_soon = as_schedule(topology, arrivals, chunks)
         tried.append(
             {
@@ -172,75 +162,42 @@ def greedy(program: Path, topology: Topology, size: float) -> dict[str, Any]:
     }
 
 
-def measure(name: str, size: float, program: Path, limit_s: float) -> dict[str, Any]:
-    """In a process of its own: one network, one size."""
-    topology = case(name)
-    theirs = greedy(program, topology, size)
+def warm() -> None:
+    for one in ("mesh:2x3", case("random graph of 12")):
+        gw.solve(one, objective="seconds", gradient_bytes=1e6, time_limit=0.5)
+
+
+def measure(network: str, gradient_bytes: float) -> dict[str, Any]:
+    topology, size = case(network), gradient_bytes
+    theirs = greedy(topology, size)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     theirs["greedy_s"] = used.ru_utime + used.ru_stime
-    for warm in ("mesh:2x3", case("random graph of 12")):
-        gw.solve(warm, objective="seconds", gradient_bytes=1e6, time_limit=0.5)  # compiles
-    time.monotonic = time.process_time  # of which time limits are, from here on
     used_s, solution = solved(
         topology,
         clock.now,
         objective="seconds",
         gradient_bytes=size,
         seed=SEED,
-        time_limit=limit_s,
+        time_limit=TIME_LIMIT_S,
     )
     played = solution.schedule.replace(topology=in_our_model(topology))
     in_ours_ms = 1e3 * seconds(played, size, "events")
-    names = ("network", "servers", "ms", "least_ms", "gap", "winner", "pieces")
-    row = {"gradient_bytes": size, **figures(solution, *names), "in_our_model_ms": in_ours_ms}
-    row |= {"seconds": used_s, "limit_s": limit_s, **theirs}
+    names = ("servers", "ms", "least_ms", "gap", "winner", "pieces")
+    row = {**figures(solution, *names), "in_our_model_ms": in_ours_ms}
+    row |= {"seconds": used_s, "limit_s": TIME_LIMIT_S, **theirs}
     row["over_said"] = row["ms"] / row["greedy_said_ms"] - 1
     row["over_played"] = row["ms"] / row["greedy_played_ms"] - 1
     row["over_in_our_model"] = in_ours_ms / row["greedy_in_our_model_ms"] - 1
     return row
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--program", type=Path, default=Path("greedy"), help="TACOS, built")
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--limit", type=float, default=TIME_LIMIT_S)
-    parser.add_argument(
-        "--so-far", action="store_true", help="measure nothing: record what there is"
-    )
-    parser.add_argument("--dry", action="store_true", help="keep and record nothing")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measure(asked.one[0], float(asked.one[1]), asked.program, asked.limit)))
-        return
-    kept = Unfinished(NAME, resume=asked.resume) if not asked.dry else None
-    there = {(row["network"], row["gradient_bytes"]) for row in kept.rows()} if kept else set()
-    for name in asked.cases:
-        for size in SIZES:
-            if asked.so_far or (name, size) in there:
-                continue
-            one = [
-                "--one",
-                name,
-                repr(size),
-                "--program",
-                str(asked.program),
-                "--limit",
-                str(asked.limit),
-            ]
-            row = printed_json([sys.executable, __file__, *one])
-            show({key: value for key, value in row.items() if key != "greedy_tried"})
-            if kept:
-                kept.add(row)
-    if kept and (asked.so_far or asked.cases == list(CASES)):
-        rows = sorted(
-            kept.rows(), key=lambda row: (list(CASES).index(row["network"]), row["gradient_bytes"])
-        )
-        record(NAME, seeds=[SEED], latency_us=LATENCY_US, rows=rows)
-        if not asked.so_far:
-            kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=CASES, gradient_bytes=SIZES), measure),
+        warm=warm,
+        alone=True,
+        processor_time=True,
+        seeds=[SEED],
+        latency_us=LATENCY_US,
+    )

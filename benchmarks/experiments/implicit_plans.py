@@ -3,23 +3,18 @@
     python benchmarks/experiments/implicit_plans.py
 
 Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
-code is cached, the first run includes compilation: run it twice and keep the second. With arguments
-(``torus:32x32``), only those networks are measured.
+code is cached, the first run includes compilation: run it twice and keep the second. With
+`--only torus:32x32`, only that network is measured.
 """
 
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import each_alone, parser_of
-from record import record
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
 from gradweave.schedules import load_implicit
 
 NETWORKS = (
@@ -30,13 +25,13 @@ NETWORKS = (
 )
 
 
-def measure(spec: str) -> dict[str, Any]:
+def measure(network: str) -> dict[str, Any]:
     """Measures one network in this process, in seconds of processor time."""
     gw.verify(gw.schedulers.implicit("torus:4x4"))  # loads the compiled loop
     spent = [time.process_time()]
-    network = gw.topology.from_spec(spec)
+    topology = gw.topology.from_spec(network)
     spent.append(time.process_time())
-    plan = gw.schedulers.implicit(network)
+    plan = gw.schedulers.implicit(topology)
     spent.append(time.process_time())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "plan.json.gz")
@@ -48,8 +43,8 @@ def measure(spec: str) -> dict[str, Any]:
     verdict = gw.verify(read)
     spent.append(time.process_time())
     if not verdict.valid or plan.bound is None:
-        raise SystemExit(f"{spec}: {verdict}")
-    ranks = [1, network.num_servers // 2, network.num_servers - 1]
+        raise SystemExit(f"{network}: {verdict}")
+    ranks = [1, topology.num_servers // 2, topology.num_servers - 1]
     plan.of_rank(0)
     begun = time.process_time()
     for rank in ranks:
@@ -57,8 +52,7 @@ def measure(spec: str) -> dict[str, Any]:
     rank_s = (time.process_time() - begun) / len(ranks)
     names = ("network_s", "plan_s", "write_s", "read_s", "verify_s")
     return {
-        "network": spec,
-        "servers": network.num_servers,
+        "servers": topology.num_servers,
         "transfers": plan.num_transfers,
         "rounds": plan.rounds,
         "bound": plan.bound.rounds,
@@ -70,11 +64,5 @@ def measure(spec: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    rows = each_alone(parser_of(__doc__), __file__, measure, NETWORKS)
-    if rows is not None:
-        record("implicit_plans", collective="all_reduce", rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows(grid(network=NETWORKS), measure), alone=True, collective="all_reduce")

@@ -25,25 +25,23 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import parser_of
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from processes import printed_json
-from record import record
-from timing import timed
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.processes import printed_json
+from benchmarks.record import record
+from benchmarks.timing import timed
 from gradweave import jax as jax_mesh
 from gradweave.execute import play
+from gradweave.execute.axis import AXIS
 from gradweave.execute.jax_mesh.permutations import steps
 from gradweave.schedulers.spec import from_spec
 from gradweave.schedules import Schedule
@@ -62,7 +60,6 @@ LARGE_SCHEDULERS = (
     "parameter_server",
     "central_parameter_server",
 )
-AXIS = jax_mesh.AXIS
 FORWARD = [(i, (i + 1) % SERVERS) for i in range(SERVERS)]
 
 

@@ -1,6 +1,6 @@
 """Two to four jobs of different sizes by each objective: plans, bounds, and what else one might do.
 
-    taskset -c 0 python benchmarks/experiments/job_objectives.py [--resume]
+    taskset -c 0 python benchmarks/experiments/job_objectives.py
 
 Boxes, a leaf–spine and a torus as in `jobs_together.py`, of 16 servers each, whose rows and columns
 are a mesh. Two jobs: an all-reduce of 100 MB and an all-to-all of 25 MB among all servers. Three:
@@ -17,27 +17,19 @@ Event model, defaults of the families; seconds are of processor time, after comp
 """
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.experiment import Rows, run
 from gradweave.schedulers import Solution
 from gradweave.schedules import Job
 from gradweave.schedules.objective import JOB_OBJECTIVES
 from gradweave.topology import Topology
 
 NAME = "job_objectives"
-COMMAND = f"taskset -c 0 python benchmarks/experiments/{NAME}.py"
 SEED = 0
 LIMIT_S, ALONE_S = 4.0, 0.5
 MESHES = {
@@ -48,7 +40,7 @@ MESHES = {
 SIZE = 10**8
 LATER = 0.25
 CASES = [
-    (spec, count, late)
+    {"network": spec, "count": count, "late": late}
     for spec in MESHES
     for count, late in ((2, False), (3, True), (4, False), (4, True))
 ]
@@ -92,9 +84,15 @@ def solved(topology: Topology, jobs: list[Job], objective: str) -> tuple[Solutio
     return found, time.process_time() - since
 
 
-def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
+def warm() -> None:
+    star = gw.topology.from_spec("star:4")
+    for objective in JOB_OBJECTIVES:
+        solved(star, [Job("all_to_all", 10**6), Job("all_reduce", 999)], objective)
+
+
+def measure(network: str, count: int, late: bool) -> list[dict[str, Any]]:
     """Objectives of some jobs."""
-    topology, shape = gw.topology.from_spec(spec), MESHES[spec]
+    topology, shape = gw.topology.from_spec(network), MESHES[network]
     jobs = jobs_of(topology, shape, count, 0.0)
     if late:
         least = gw.bounds.demand_bound(topology, gw.schedules.demand_of(topology, jobs)).seconds
@@ -111,9 +109,6 @@ def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
         turns = in_turn(jobs, alone, weight if objective == "weighted" else one)
         rows.append(
             {
-                "network": spec,
-                "count": count,
-                "late": late,
                 "objective": objective,
                 "value": found.value,
                 "least": found.least,
@@ -128,44 +123,20 @@ def case(spec: str, count: int, late: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--only", help="this network alone, shown and not recorded")
-    asked = parser.parse_args()
-    kept = Unfinished(NAME, COMMAND, resume=asked.resume)
-    done = {(row["network"], row["count"], row["late"]) for row in kept.rows()}
-    warm = gw.topology.from_spec("star:4")
-    for objective in JOB_OBJECTIVES:  # compiles
-        solved(warm, [Job("all_to_all", 10**6), Job("all_reduce", 999)], objective)
-    time.monotonic = time.process_time  # of which time limits are, from here on
-    for one in CASES:
-        if one in done or one[0] != (asked.only or one[0]):
-            continue
-        for row in case(*one):
-            if not asked.only:
-                kept.add(row)
-            show(row)
-    if asked.only:
-        return
-    rows = kept.rows()
-    record(
-        NAME,
-        kept.command,
-        seeds=[SEED],
-        summary={
-            objective: {
-                f"{what}_{gap}": statistic(
-                    row[gap] for row in rows if row["objective"] == objective
-                )
-                for gap in ("gap", "makespan_gap", "in_turn_gap")
-                for what, statistic in (("mean", statistics.mean), ("worst", max))
-            }
-            for objective in JOB_OBJECTIVES
-        },
-        rows=rows,
-    )
-    kept.end()
+def summary(objective: str, rows: list[dict[str, Any]]) -> dict[str, float]:
+    return {
+        f"{what}_{gap}": statistic(row[gap] for row in rows if row["objective"] == objective)
+        for gap in ("gap", "makespan_gap", "in_turn_gap")
+        for what, statistic in (("mean", statistics.mean), ("worst", max))
+    }
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(CASES, measure),
+        warm=warm,
+        processor_time=True,
+        finish=lambda rows: {"summary": {one: summary(one, rows) for one in JOB_OBJECTIVES}},
+        seeds=[SEED],
+    )

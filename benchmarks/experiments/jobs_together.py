@@ -1,6 +1,6 @@
 """Several jobs planned together, beside each planned alone; broadcasts and reduces of any size.
 
-    python benchmarks/experiments/jobs_together.py [--resume]
+    python benchmarks/experiments/jobs_together.py
 
 Meshes: servers in the order of their ids are rows of tensor or expert parallelism, columns of data
 parallelism. Each job moves 100 MB or 1 GB: tp all_reduce, or all_gather and reduce_scatter; dp
@@ -18,25 +18,17 @@ compilation.
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
 from gradweave.schedulers import Apart, Solution, solve_demand
 from gradweave.schedulers.solving.portfolio import TEXTBOOK
 from gradweave.schedules import Job, mesh_jobs
 from gradweave.topology import Topology
 
-NAME = "jobs_together"
 SEED = 0
 TOGETHER_S, ALONE_S, ROOTED_S = 10.0, 1.0, 3.0
 TIGHT = 1000
@@ -83,10 +75,10 @@ def jobs_of(topology: Topology, shape: tuple[int, int], kind: str, size: int) ->
     return [job for jobs in made for job in jobs]
 
 
-def mesh(spec: str, kind: str, size: int) -> dict[str, Any]:
+def mesh(network: str, kind: str, size: int, **_: Any) -> dict[str, Any]:
     """One mesh, planned together and each group alone."""
-    topology = gw.topology.from_spec(spec)
-    jobs = jobs_of(topology, MESHES[spec], kind, size)
+    topology = gw.topology.from_spec(network)
+    jobs = jobs_of(topology, MESHES[network], kind, size)
     since = time.process_time()
     found = gw.solve(topology, jobs=jobs, seed=SEED, time_limit=TOGETHER_S)
     took = time.process_time() - since
@@ -107,10 +99,10 @@ def mesh(spec: str, kind: str, size: int) -> dict[str, Any]:
     }
 
 
-def rooted(spec: str, name: str, size: int) -> dict[str, Any]:
+def rooted(network: str, kind: str, size: int, **_: Any) -> dict[str, Any]:
     """One broadcast or reduce, and the best of the textbook's."""
-    topology = gw.topology.from_spec(spec)
-    job = Job(name, size, root=int(topology.servers[0]))
+    topology = gw.topology.from_spec(network)
+    job = Job(kind, size, root=int(topology.servers[0]))
     since = time.process_time()
     found = gw.solve(topology, jobs=job, seed=SEED, time_limit=ROOTED_S)
     took = time.process_time() - since
@@ -135,14 +127,15 @@ def seconds_by(found: Solution, name: str) -> float | None:
 
 
 CASES = [
-    *(("mesh", spec, kind, size) for size in MESH_BYTES for spec in MESHES for kind in KINDS),
-    *(
-        ("rooted", spec, name, size)
-        for name in ("broadcast", "reduce")
-        for spec in ROOTED_ON
-        for size in ROOTED_BYTES
-    ),
+    *grid(part=["mesh"], size=MESH_BYTES, network=MESHES, kind=KINDS),
+    *grid(part=["rooted"], kind=("broadcast", "reduce"), network=ROOTED_ON, size=ROOTED_BYTES),
 ]
+
+
+def warm() -> None:
+    star = gw.topology.from_spec("star:4")
+    for job in (Job("all_to_all", 10**6), Job("broadcast", 10**6, root=0), Job("all_reduce", 999)):
+        gw.solve(star, jobs=[job, job])
 
 
 def summary(rows: Sequence[dict[str, Any]], *gaps: str) -> dict[str, float]:
@@ -151,39 +144,16 @@ def summary(rows: Sequence[dict[str, Any]], *gaps: str) -> dict[str, float]:
     return figures | {f"worst_{gap}": max(row[gap] for row in rows) for gap in gaps}
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--part", choices=("mesh", "rooted"), help="measure only these")
-    asked = parser.parse_args()
-    kept = Unfinished(NAME, resume=asked.resume)
-    keys = ("part", "network", "kind", "size")
-    done = {tuple(row[key] for key in keys) for row in kept.rows()}
-    warm = gw.topology.from_spec("star:4")
-    for job in (Job("all_to_all", 10**6), Job("broadcast", 10**6, root=0), Job("all_reduce", 999)):
-        gw.solve(warm, jobs=[job, job])  # compiles
-    time.monotonic = time.process_time  # of which time limits are, from here on
-    for case in CASES:
-        if case in done or case[0] != (asked.part or case[0]):
-            continue
-        part, spec, kind, size = case
-        figures = mesh(spec, kind, size) if part == "mesh" else rooted(spec, kind, size)
-        kept.add(dict(zip(keys, case, strict=True)) | figures)
-        show(kept.rows()[-1])
-    if asked.part:
-        return
-    rows = sorted(kept.rows(), key=lambda row: CASES.index(tuple(row[key] for key in keys)))
-    meshes = [row for row in rows if row["part"] == "mesh"]
-    trees = [row for row in rows if row["part"] == "rooted"]
-    record(
-        NAME,
-        seeds=[SEED],
-        meshes_summary=summary(meshes, "gap", "alone_gap", "alone_over"),
-        tight_summary=summary([row for row in trees if row["tight"]], "gap"),
-        meshes=meshes,
-        rooted=trees,
-    )
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows([case for case in CASES if case["part"] == "mesh"], mesh, "meshes"),
+        Rows([case for case in CASES if case["part"] == "rooted"], rooted, "rooted"),
+        warm=warm,
+        processor_time=True,
+        finish=lambda meshes, trees: {
+            "meshes_summary": summary(meshes, "gap", "alone_gap", "alone_over"),
+            "tight_summary": summary([row for row in trees if row["tight"]], "gap"),
+        },
+        seeds=[SEED],
+    )

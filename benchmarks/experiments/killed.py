@@ -17,13 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from processes import with_compilation_cache
-from record import record
 from safetensors import safe_open
+
+from benchmarks.command_line import parser_of
+from benchmarks.processes import with_compilation_cache
+from benchmarks.record import record
 
 LEARN = """
 seed = 3

@@ -1,6 +1,6 @@
 """What people know beside plans, by size: NCCL's ring and tree, halving–doubling, Bine trees.
 
-    python benchmarks/experiments/known_algorithms.py [--resume]
+    python benchmarks/experiments/known_algorithms.py
 
 Seven networks, 1 KiB to 1 GiB, times by the event model with the links' own costs. NCCL's ring has
 a channel for each server of a box, and enters each box at another one; its tree is a chain inside
@@ -9,25 +9,18 @@ and its stages may overlap, as `gradweave.solve` does it; `solve` itself has 10 
 """
 
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture
 from gradweave.report import compare_seconds
 from gradweave.report.chart import sweep_chart
 from gradweave.report.comparison import Case
 from gradweave.schedulers.spec import from_spec
 from gradweave.topology.groups import members_of_groups
 
-NAME = "known_algorithms"
 NETWORKS = {
     "a100:boxes=2": "two A100 boxes",
     "a100:boxes=4": "four A100 boxes",
@@ -55,13 +48,13 @@ def algorithms(network: gw.Topology) -> dict[str, str | None]:
     }
 
 
-def measure(spec: str, size: int) -> list[dict[str, Any]]:
+def measure(topology: str, gradient_bytes: int) -> list[dict[str, Any]]:
     """A row for each algorithm."""
-    case = Case(NETWORKS[spec], spec)
+    case = Case(NETWORKS[topology], topology)
     rows = []
     for name, one in algorithms(case.network(0)).items():
         scheduler = None if one is None else from_spec(one)
-        (row,) = compare_seconds([case], [scheduler], size, time_limit=TIME_LIMIT_S)
+        (row,) = compare_seconds([case], [scheduler], gradient_bytes, time_limit=TIME_LIMIT_S)
         rows.append(row.as_object() | {"spec": row.scheduler, "scheduler": name})
     return rows
 
@@ -97,21 +90,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
     sweep_chart(result["rows"], path)
 
 
-def main() -> None:
-    picture = Picture(NAME, draw, parts=("rows",))
-    asked = parser_of(__doc__, picture, resumes=True).parse_args()
-    kept = Unfinished(NAME, resume=asked.resume)
-    done = {(row["topology"], row["gradient_bytes"]) for row in kept.rows()}
-    for spec, size in itertools.product(NETWORKS, SIZES):
-        if (spec, size) not in done:
-            for row in measure(spec, size):
-                kept.add(row)
-                show({key: row[key] for key in ("scheduler", "gradient_bytes", "seconds_mean")})
-    rows = kept.rows()
-    record(NAME, seeds=[SEED], time_limit_s=TIME_LIMIT_S, winners=winners(rows), rows=rows)
-    kept.end()
-    picture.redraw()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(topology=NETWORKS, gradient_bytes=SIZES), measure),
+        finish=lambda rows: {"winners": winners(rows)},
+        picture=Picture("known_algorithms", draw, parts=("rows",)),
+        seeds=[SEED],
+        time_limit_s=TIME_LIMIT_S,
+    )

@@ -7,21 +7,16 @@ of them.
 """
 
 import dataclasses
-import itertools
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture
-from record import record
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture
 from gradweave.lab.measure import Measurement, emulated, laboratory
 from gradweave.report.lab_chart import lab_chart
 from gradweave.schedulers.spec import from_spec
@@ -77,6 +72,22 @@ def link_bytes(one: Measurement) -> dict[str, object]:
     }
 
 
+def measure(network: str, mbit_per_s: int) -> list[dict[str, Any]]:
+    rows = []
+    topology = emulated(
+        gw.topology.from_spec(network), bandwidth_bytes_per_s=mbit_per_s * 125_000, latency_s=0.0
+    )
+    with laboratory(topology) as lab:
+        for name, schedule in schedules_of(topology):
+            for size in SIZES[:1] if name == SLOW else SIZES:
+                runs = 3 if name == SLOW else REPETITIONS
+                one = lab.measure(name, schedule, size, runs, lambda _: None)
+                rows.append(row(network, one))
+                if (network, mbit_per_s, size) == (*DRAWN, SIZES[-1]):
+                    rows[-1] |= link_bytes(one)
+    return rows
+
+
 def draw(result: dict[str, Any], path: Path) -> None:
     """One of the networks.
 
@@ -95,33 +106,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
     lab_chart(drawn, f"{DRAWN[0]}, links of {DRAWN[1]} Mbit/s", path)
 
 
-def main() -> None:
-    picture = Picture("lab", draw, ("rows",))
-    parser_of(__doc__, picture).parse_args()
-    rows = []
-    load = os.getloadavg()[0]
-    for network, mbit in itertools.product(NETWORKS, MBIT):
-        topology = emulated(
-            gw.topology.from_spec(network), bandwidth_bytes_per_s=mbit * 125_000, latency_s=0.0
-        )
-        with laboratory(topology) as lab:
-            for name, schedule in schedules_of(topology):
-                for size in SIZES[:1] if name == SLOW else SIZES:
-                    runs = 3 if name == SLOW else REPETITIONS
-                    one = lab.measure(name, schedule, size, runs, lambda _: None)
-                    rows.append(row(network, one) | {"mbit_per_s": mbit})
-                    if (network, mbit, size) == (*DRAWN, SIZES[-1]):
-                        rows[-1] |= link_bytes(one)
-                    ratio = "" if one.ratio is None else f"×{one.ratio:.3f}"
-                    print(network, mbit, name, size, f"{one.measured_s:.4f} s", ratio, flush=True)
-    record(
-        "lab",
-        load_at_start=load,
-        repetitions=REPETITIONS,
-        rows=rows,
-    )
-    picture.redraw()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=NETWORKS, mbit_per_s=MBIT), measure),
+        picture=Picture("lab", draw, ("rows",)),
+        load_at_start=os.getloadavg()[0],
+        repetitions=REPETITIONS,
+    )

@@ -7,18 +7,13 @@ of a delay line where the kernel has no netem.
 """
 
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from lab import row
-from record import record
-from unequal_networks import network
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.lab import row
+from benchmarks.record import record
+from benchmarks.unequal_networks import network
 from gradweave.lab.emulation import Emulation
 from gradweave.lab.measure import laboratory
 from gradweave.schedulers.spec import from_spec

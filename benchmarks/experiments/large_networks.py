@@ -4,23 +4,17 @@
 
 Each network is measured in a new process, one at a time, for its own peak memory. Where no compiled
 code is cached, the first run includes compilation: run it twice and keep the second. 16,384 servers
-need 12 GB of free memory; with arguments (``torus:32x32``), only those networks are measured.
+need 12 GB of free memory; with `--only torus:32x32`, only those networks are measured.
 """
 
 import resource
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import each_alone, parser_of
-from record import record
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.solutions import figures, solved
 from gradweave.schedulers import scheduler as scheduler_module
 from gradweave.schedulers.solving import solution as solution_module
 from gradweave.schedulers.trees import symmetric
@@ -54,16 +48,16 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def measure(spec: str) -> dict[str, Any]:
+def measure(network: str) -> dict[str, Any]:
     """Measures one network in this process."""
-    network = gw.topology.from_spec(spec)
+    topology = gw.topology.from_spec(network)
     verifying, bounding = Clock(), Clock()
     scheduler_module.verify = verifying.wrap(scheduler_module.verify)
     for module in (symmetric, solution_module):
         module.free_trees = bounding.wrap(module.free_trees)
     spent = time.process_time()
-    total_s, solution = solved(network, time.perf_counter, seed=SEED)
-    names = ("network", "servers", "transfers", "rounds", "bound", "gap", "optimal", "scheduler")
+    total_s, solution = solved(topology, time.perf_counter, seed=SEED)
+    names = ("servers", "transfers", "rounds", "bound", "gap", "optimal", "scheduler")
     return {
         **figures(solution, *names),
         "schedule_s": total_s - verifying.seconds - bounding.seconds,
@@ -75,11 +69,11 @@ def measure(spec: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    rows = each_alone(parser_of(__doc__), __file__, measure, NETWORKS)
-    if rows is not None:
-        record("large_networks", seeds=[SEED], collective="all_reduce", rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=NETWORKS), measure),
+        alone=True,
+        seeds=[SEED],
+        collective="all_reduce",
+    )

@@ -10,18 +10,14 @@ bound's or the schedule's. One core; seconds of the search are processor time, a
 """
 
 import dataclasses
-import sys
-from pathlib import Path
+import functools
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
 
 import gradweave as gw
+from benchmarks.experiment import Case, Rows, run
+from benchmarks.solutions import figures, solved
 from gradweave.bounds import least_seconds
 from gradweave.schedulers.packing.straggler_packing import pack_straggler_trees
 from gradweave.topology import Topology
@@ -54,29 +50,33 @@ def network_of(spec: str, speed: float | None) -> Topology:
 IN_SECONDS: dict[str, Any] = {"objective": "seconds", "gradient_bytes": SIZE}
 
 
+@functools.cache
+def unaware_of(network: str, speed: float | None) -> Any:
+    return gw.solve(network_of(network, speed), **IN_SECONDS)
+
+
+def cases() -> list[Case]:
+    names = ("network", "speed_of_server_1", "late", "late_by")
+    return [dict(zip(names, case, strict=True)) for case in CASES]
+
+
 def measure(
-    spec: str, speed: float | None, late: tuple[int, ...], part: float, known: dict[Any, Any]
+    network: str, speed_of_server_1: float | None, late: tuple[int, ...], late_by: float
 ) -> dict[str, Any]:
-    network = network_of(spec, speed)
-    intact = least_seconds(network, SIZE).seconds
-    ready = np.zeros(network.num_servers)
-    ready[list(late)] = part * intact
-    search_s, planned = solved(network, ready_at_s=ready, **IN_SECONDS)
+    unaware = unaware_of(network, speed_of_server_1)
+    topology = network_of(network, speed_of_server_1)
+    intact = least_seconds(topology, SIZE).seconds
+    ready = np.zeros(topology.num_servers)
+    ready[list(late)] = late_by * intact
+    search_s, planned = solved(topology, ready_at_s=ready, **IN_SECONDS)
     assert planned.timing is not None
-    if (spec, speed) not in known:
-        known[spec, speed] = gw.solve(network, **IN_SECONDS)
-    unaware = known[spec, speed]
     bound = planned.timing.bound.seconds
-    trees_s = pack_straggler_trees(network, SIZE, ready, spread=False).seconds_per_byte * SIZE
+    trees_s = pack_straggler_trees(topology, SIZE, ready, spread=False).seconds_per_byte * SIZE
     rooted = np.bincount(
-        network.rank[planned.schedule.root], planned.schedule.share, network.num_servers
+        topology.rank[planned.schedule.root], planned.schedule.share, topology.num_servers
     )
     waiting_s = float(ready.max()) + unaware.timing.seconds
     return {
-        "network": spec,
-        "speed_of_server_1": speed,
-        "late": list(late),
-        "late_by": part,
         "late_ms": 1e3 * float(ready.max()),
         "intact_bound_ms": 1e3 * intact,
         "bound_ms": 1e3 * bound,
@@ -92,17 +92,11 @@ def measure(
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    solved("ring:3", ready_at_s=[0.01, 0.0, 0.0], **IN_SECONDS)  # compiles
-    known = {}
-    record(
-        "late_servers",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(cases, measure),
+        warm=lambda: solved("ring:3", ready_at_s=[0.01, 0.0, 0.0], **IN_SECONDS),
         seeds=[0],
         gradient_bytes=SIZE,
-        rows=printed(measure(*case, known) for case in CASES),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The learned scheduler on networks of its training and on others.
 
-taskset -c 0 python benchmarks/experiments/learned_decoding.py [--only rule|rows]
+    taskset -c 0 python benchmarks/experiments/learned_decoding.py [--only rule|rows]
 
 By the trained policies (`rows`), and by the rule of constants that is the default (`rule`). For
 each network: the mean of 30 sampled episodes as drawn (of 5 beyond Table 2), the best actions
@@ -8,22 +8,17 @@ without repair and with it, the best of 64 repaired episodes; beside a random po
 not, and the greedy rules with as many samples, and in the same time.
 """
 
-import itertools
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from random_networks import random_network, well_connected_network
-from record import printed, record, recorded
-from timing import timed
 
 import gradweave as gw
+from benchmarks.experiment import Case, Rows, run
+from benchmarks.random_networks import random_network, well_connected_network
+from benchmarks.timing import timed
 from gradweave.environment.instance import Instance
 from gradweave.learning.best_episode import best_of
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
@@ -58,18 +53,39 @@ HETEROGENEOUS = (
 RANDOM = 100
 
 
-def cases() -> Iterator[tuple[str, str, gw.Topology]]:
-    """Group, label and network."""
-    for case in TABLE_2:
-        yield "table 2", case.label, case.network(0)
-    for spec in HELD_OUT:
-        yield "held out", spec, gw.topology.from_spec(spec)
-    for spec in HETEROGENEOUS:
-        yield "heterogeneous", spec, gw.topology.from_spec(spec)
-    for seed in range(RANDOM):
-        yield "random", f"random {seed}", random_network(seed)
+WEIGHTS: dict[str, Callable[[], PolicyWeights | RuleWeights]] = {
+    "rows": read_weights,
+    "rule": lambda: RULE,
+}
+"""By the name of their rows in the record."""
+
+
+@cache
+def networks() -> dict[tuple[str, str], gw.Topology]:
+    """By group and label."""
+    found = {("table 2", case.label): case.network(0) for case in TABLE_2}
+    for group, specs in (("held out", HELD_OUT), ("heterogeneous", HETEROGENEOUS)):
+        found |= {(group, spec): gw.topology.from_spec(spec) for spec in specs}
+    found |= {("random", f"random {seed}"): random_network(seed) for seed in range(RANDOM)}
     for seed in range(RANDOM // 5):
-        yield "well connected", f"well connected {seed}", well_connected_network(seed)
+        found["well connected", f"well connected {seed}"] = well_connected_network(seed)
+    return found
+
+
+def cases() -> list[Case]:
+    """All networks on grown trees, those of Table 2 on fixed ones too."""
+    every = [{"group": group, "label": label} for group, label in networks()]
+    fixed = [case for case in every if case["group"] == "table 2"]
+    return [case | {"trees": "grown"} for case in every] + [
+        case | {"trees": "fixed"} for case in fixed
+    ]
+
+
+def measure(weights: str, group: str, label: str, trees: str) -> dict[str, Any]:
+    network = networks()[group, label]
+    if trees == "fixed":
+        return fixed_row(label, network, WEIGHTS[weights]())
+    return grown_row(label, network, WEIGHTS[weights](), DRAWN if group == "table 2" else 5)
 
 
 def silent(workload: WorkloadWeights) -> WorkloadWeights:
@@ -113,7 +129,7 @@ def best_in(
 
 
 def grown_row(
-    group: str, label: str, network: gw.Topology, weights: PolicyWeights | RuleWeights, drawn: int
+    label: str, network: gw.Topology, weights: PolicyWeights | RuleWeights, drawn: int
 ) -> dict[str, Any]:
     """One network on grown trees."""
     instance = Instance(network, routes=ROUTES)
@@ -129,9 +145,6 @@ def grown_row(
     assert repaired is not None
     at_random = [play(problem, uniform, seed=(1, seed)).rounds for seed in range(min(drawn, 20))]
     row = {
-        "group": group,
-        "label": label,
-        "trees": "grown",
         "servers": network.num_servers,
         "bound": bound,
         "mean": sum(rounds) / len(rounds),
@@ -166,9 +179,6 @@ def fixed_row(
     )
     assert greedy is not None and best is not None
     return {
-        "group": "table 2",
-        "label": label,
-        "trees": "fixed",
         "servers": network.num_servers,
         "bound": instance.bound,
         "mean": sum(rounds) / len(rounds),
@@ -178,27 +188,5 @@ def fixed_row(
     }
 
 
-def rows_of(weights: PolicyWeights | RuleWeights) -> list[dict[str, Any]]:
-    """All networks, on grown trees and on fixed ones."""
-    grown = (
-        grown_row(group, label, network, weights, DRAWN if group == "table 2" else 5)
-        for group, label, network in cases()
-    )
-    fixed = (fixed_row(case.label, case.network(0), weights) for case in TABLE_2)
-    return printed(itertools.chain(grown, fixed))
-
-
-def main() -> None:
-    parser = parser_of(__doc__)
-    weights = {"rows": read_weights(), "rule": RULE}
-    text = "decode by these weights; the other part stays as recorded"
-    parser.add_argument("--only", choices=weights, help=text)
-    only = parser.parse_args().only
-    known, kept = recorded("learned_decoding", [part for part in weights if part != only])
-    for part in [only] if only else weights:
-        known[part] = rows_of(weights[part])
-    record("learned_decoding", kept=kept, **known)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, *(Rows(cases, partial(measure, name), name) for name in WEIGHTS))

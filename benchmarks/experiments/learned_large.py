@@ -8,23 +8,13 @@ recorded. Episodes reckoned to take less than `REPAIR_S` are played again with t
 repaired, which may take several of them. Seconds are of a processor, after compilation.
 """
 
-import argparse
-import json
 import resource
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from processes import printed_json
-from record import record, recorded, show
-from timing import timed
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.timing import timed
 from gradweave.environment.instance import Instance
 from gradweave.learning.best_episode import _episode_s, _spread
 from gradweave.learning.episodes.compiled_instance import CompiledInstance
@@ -40,15 +30,16 @@ NETWORKS = (
 )
 
 
-def measure(spec: str) -> dict[str, Any]:
-    """Of one network."""
-    topology = gw.topology.from_spec(spec)
+def warm() -> None:
     small = Instance(gw.topology.from_spec("bcube:n=2,k=1"), "all_gather", "grown")
-    for repair in (False, True):  # compiles
+    for repair in (False, True):
         play(CompiledInstance.of(small), RULE, seed=(0, 0), temperature=0.0, repair=repair)
+
+
+def measure(network: str) -> dict[str, Any]:
+    topology = gw.topology.from_spec(network)
     instance = Instance(topology, "all_gather", "grown", routes=ROUTES, spread=_spread(topology))
     row: dict[str, Any] = {
-        "network": spec,
         "servers": topology.num_servers,
         "hops": len(instance.hops.source),
         "bound": int(instance.bound),
@@ -70,26 +61,12 @@ def measure(spec: str) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--networks", nargs="*", help="play these anew; other recorded rows stay")
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measure(asked.one)))
-        return
-    known, _ = recorded("learned_large", ["rows"]) if asked.networks else ({}, {})
-    rows = {row["network"]: row for row in known.get("rows", [])}
-    for spec in asked.networks or NETWORKS:
-        try:
-            rows[spec] = printed_json([sys.executable, __file__, "--one", spec])
-        except (SystemExit, subprocess.SubprocessError) as failed:
-            print(failed, file=sys.stderr, flush=True)
-            continue
-        show(rows[spec])
-        known = [rows[spec] for spec in dict.fromkeys([*NETWORKS, *rows]) if spec in rows]
-        record("learned_large", seeds=[0], limit_s=LIMIT_S, rows=known)
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=NETWORKS), measure),
+        warm=warm,
+        alone=True,
+        seeds=[0],
+        limit_s=LIMIT_S,
+    )

@@ -9,20 +9,12 @@ Time is what a strategy's attempts took of all attempts: shares of one run, for 
 busy. The rules by which `merged` chooses trees are compared by themselves.
 """
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from same_schedules import SEED, networks
-from unfinished import Unfinished
+from collections.abc import Sequence
 
 import gradweave as gw
+from benchmarks.experiment import Case, Row, Rows, run
+from benchmarks.experiments.same_schedules import SEED, networks
 from gradweave.schedulers.scheduler import Scheduler
 from gradweave.schedulers.solving.portfolio import DEFAULT, portfolio
 from gradweave.schedulers.trees.merged import Merged
@@ -30,7 +22,6 @@ from gradweave.schedulers.trees.merged import Merged
 MOST_SERVERS = 16
 SIZES = (1e6, 1e8)
 RULES = ("most_loaded", "random", "deepest")
-Row = dict[str, Any]
 
 
 def tried_for(network: gw.Topology, size: float | None) -> Sequence[Scheduler]:
@@ -63,7 +54,7 @@ def least(solution: gw.schedulers.Solution) -> float:
     return solution.bound.rounds if solution.timing is None else solution.timing.bound.seconds
 
 
-def left_out(place: int, network: gw.Topology, size: float | None) -> Row:
+def left_out(network: gw.Topology, size: float | None) -> Row:
     """With all, and without the one that won."""
     whole = solved(network, size)
     spent = sum(attempt.wall_s for attempt in whole.attempts)
@@ -74,9 +65,6 @@ def left_out(place: int, network: gw.Topology, size: float | None) -> Row:
     others = [one for one in tried_for(network, size) if name(one) != winner]
     without = solved(network, size, others)
     return {
-        "place": place,
-        "network": network.name,
-        "bytes": size,
         "least": least(whole),
         "value": value(whole),
         "winner": winner,
@@ -86,39 +74,36 @@ def left_out(place: int, network: gw.Topology, size: float | None) -> Row:
     }
 
 
-def by_rule(place: int, network: gw.Topology) -> Row:
+def by_rule(network: gw.Topology) -> Row:
     """Rounds of merged trees by each rule, with equally many tries."""
     return {
-        "place": place,
-        "network": network.name,
         "rounds_by_rule": {
             rule: Merged(tries=4, rule=rule).schedule(network, seed=SEED).rounds for rule in RULES
         },
     }
 
 
-def rows(unfinished: Unfinished) -> Iterator[Row]:
-    done = {(row["place"], row.get("bytes", "rule")) for row in unfinished.rows()}
-    for place, network in enumerate(networks()):
-        if (place, "rule") not in done:
-            yield by_rule(place, network)
-        for size in (None, *SIZES):
-            if (place, size) in done or (size and network.num_servers > MOST_SERVERS):
-                continue
-            yield left_out(place, network, size)
+def cases() -> list[Case]:
+    """Rules by themselves; then rounds, and seconds of small networks, by `bytes`."""
+    return [
+        {"place": place, "network": network} | asked
+        for place, network in enumerate(networks())
+        for asked in (
+            {"compared": "rules"},
+            {"compared": "strategies", "bytes": None},
+            *({"compared": "strategies", "bytes": size} for size in SIZES),
+        )
+        if not asked.get("bytes") or network.num_servers <= MOST_SERVERS
+    ]
 
 
-def main() -> None:
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    unfinished = Unfinished(
-        "leave_one_out", "python benchmarks/experiments/leave_one_out.py", resume=asked.resume
-    )
-    for row in rows(unfinished):
-        show({key: text for key, text in row.items() if key != "share_of_time"})
-        unfinished.add(row)
-    record("leave_one_out", seeds=[SEED], rows=unfinished.rows())
-    unfinished.end()
+def measure(network: gw.Topology, compared: str, place: int, bytes: float | None = None) -> Row:
+    return by_rule(network) if compared == "rules" else left_out(network, bytes)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(cases, measure),
+        seeds=[SEED],
+    )

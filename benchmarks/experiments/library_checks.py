@@ -14,13 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from second_checker import SecondChecker
-from unfinished import Unfinished
-
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.second_checker import SecondChecker
+from benchmarks.unfinished import Unfinished
 from gradweave.library import Library, judge
 from gradweave.library.instance import MODELS, Instance
 from gradweave.library.store import OWN

@@ -16,24 +16,19 @@ judged on that network as well.
 
 import json
 import re
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "library"))
-
-import te_ccl
-from command_line import parser_of
-from instances import (  # pyright: ignore[reportMissingImports]
-    machine_of_te_ccl as machine,
-)
-from record import record, show
-
 import gradweave as gw
 import gradweave_check as checker
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import te_ccl
+from benchmarks.library.instances import (  # pyright: ignore[reportMissingImports]
+    machine_of_te_ccl as machine,
+)
+from benchmarks.record import record, show
 from gradweave.errors import GradweaveError
 from gradweave.library.importers import imported
 from gradweave.schedules.file import to_bytes

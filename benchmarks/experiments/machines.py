@@ -27,13 +27,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record, recorded
+
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record, recorded
 
 TRIALS = 50
 PUBLISHED = {

@@ -18,14 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 
 STEPS = 8 * 16 * 64 * 128
 """8 calls of the script, of 16 updates each."""
-SCRIPT = [sys.executable, str(Path(__file__).parents[1] / "peers" / "jaxmarl_ppo.py"), "7"]
+SCRIPT = [sys.executable, "-m", "benchmarks.peers.jaxmarl_ppo", "7"]
 """One call more is made before the timed ones."""
 COMMAND = [
     *(sys.executable, "-m", "gradweave", "train", "--env", "MPE_simple_spread_v3"),

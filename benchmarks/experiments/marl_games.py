@@ -21,14 +21,11 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from processes import printed_json
-from record import record, recorded
-
-from gradweave.marl.trained import begun
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.processes import printed_json
+from benchmarks.record import record, recorded
+from gradweave.marl.folder import begun
 from gradweave.report.curves import read_curve
 
 NAME = "marl_games"

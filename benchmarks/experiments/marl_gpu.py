@@ -12,13 +12,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
+from benchmarks.experiment import Rows, run
 
 CASES: list[tuple[str, str, int, int]] = [
     ("MPE_simple_spread_v3", "ippo", 1, 1_000_000),
@@ -29,13 +25,16 @@ CASES: list[tuple[str, str, int, int]] = [
 """Game, algorithm, learners side by side, steps of each."""
 
 
-def trained(game: str, algorithm: str, seeds: int, steps: int, platform: str) -> dict[str, Any]:
+PLATFORMS = {"GPU": "cuda", "processor": "cpu"}
+
+
+def trained(game: str, algorithm: str, seeds: int, steps: int, on: str) -> dict[str, Any]:
     """A training by the command."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gradweave", "train", "--env", game, "--json"]
         command += ["--algorithm", algorithm, "--seeds", str(seeds), "--steps", str(steps)]
         command += ["--output", folder]
-        environment = os.environ | {"JAX_PLATFORMS": platform}
+        environment = os.environ | {"JAX_PLATFORMS": PLATFORMS[on]}
         result = json.loads(subprocess.check_output(command, env=environment))
     return {
         "steps_per_s": seeds * result["steps_per_s"],
@@ -44,16 +43,9 @@ def trained(game: str, algorithm: str, seeds: int, steps: int, platform: str) ->
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    rows = printed(
-        {"game": game, "algorithm": algorithm, "seeds": seeds, "steps": steps, "on": name}
-        | trained(game, algorithm, seeds, steps, platform)
-        for game, algorithm, seeds, steps in CASES
-        for name, platform in (("GPU", "cuda"), ("processor", "cpu"))
-    )
-    record("marl_gpu", libraries=("jax", "jaxmarl", "optax"), seeds=[0], rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    names = ("game", "algorithm", "seeds", "steps")
+    cases = [
+        dict(zip(names, case, strict=True)) | {"on": where} for case in CASES for where in PLATFORMS
+    ]
+    run(__doc__, Rows(cases, trained), libraries=("jax", "jaxmarl", "optax"), seeds=[0])

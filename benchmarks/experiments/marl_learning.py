@@ -1,6 +1,6 @@
 """Final returns of five seeds per task, beside random play and targets.
 
-    python benchmarks/experiments/marl_learning.py [--only NAME ...]
+    python benchmarks/experiments/marl_learning.py
 
 Each case is one `gradweave train` with the settings below. Each seed's policy is then evaluated on
 4,096 unseen episodes of its own. `marl_lines.py` has the returns of simple policies and the optima.
@@ -8,8 +8,7 @@ The learned policy counts, which samples actions under PPO and is greedy under Q
 seed's return must exceed the target. Targets were set after trial runs of one to three seeds. The
 other kind of actions is reported too; in overcooked two greedy agents can wait for each other for
 ever. The riddle counts as learned only if the light carries information: with the light hidden,
-each policy must earn less. With `--only`, recorded rows of
-other cases are kept.
+each policy must earn less.
 """
 
 import dataclasses
@@ -22,13 +21,9 @@ from typing import Any, cast
 import numpy as np
 from scipy import stats
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from processes import printed_json
-from record import record, recorded
-
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.processes import printed_json
 from gradweave.marl import load_trained
 from gradweave.marl.evaluation import HOWS, How, evaluate
 from gradweave.marl.games.environment import View
@@ -69,14 +64,19 @@ CASES = {
 }
 
 
-def run(name: str, case: Case, folder: Path) -> dict[str, Any]:
+def measure(case: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(CASES[case], Path(folder))
+
+
+def trained(case: Case, folder: Path) -> dict[str, Any]:
     """Trains, evaluates, and reads the curve."""
     options = [f"--set={key}={json.dumps(value)}" for key, value in case.settings.items()]
     command = [
         *("gradweave", "train", "--env", case.env, "--algorithm", case.algorithm),
         *("--steps", str(case.steps), "--seeds", str(SEEDS), *options),
     ]
-    trained = printed_json(
+    said = printed_json(
         [sys.executable, "-m", *command, "--episodes", "16", "--output", str(folder), "--json"]
     )
     curve = [
@@ -85,19 +85,16 @@ def run(name: str, case: Case, folder: Path) -> dict[str, Any]:
     ]
     every = max(len(curve) // 100, 1)
     returns = evaluated(case, folder)
-    row = {
-        "case": name,
+    return {
         "command": " ".join(command),
         "target": case.target,
         "judged": case.actions,
         "reached": reached(case, returns),
         "return": returns,
         "episodes": EPISODES,
-        **{key: trained[key] for key in ("return_is", "steps")},
+        **{key: said[key] for key in ("return_is", "steps")},
         "curve": curve[::every],
     }
-    print(json.dumps({key: row[key] for key in row if key != "curve"}), flush=True)
-    return row
 
 
 def evaluated(case: Case, folder: Path) -> dict[str, Any]:
@@ -191,24 +188,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main() -> None:
-    picture = Picture("marl_learning", draw)
-    parser = parser_of(__doc__, picture)
-    parser.add_argument("--only", nargs="+", choices=CASES)
-    only = parser.parse_args().only
-    known, _ = recorded("marl_learning", ["rows"]) if only else ({}, {})
-    by_case = {row["case"]: row for row in known.get("rows", [])}
-    for name in only or CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            by_case[name] = run(name, CASES[name], Path(folder))
-        record(
-            "marl_learning",
-            libraries=("jax", "jaxmarl", "equinox", "optax"),
-            seeds=list(range(SEEDS)),
-            rows=[by_case[name] for name in CASES if name in by_case],
-        )
-        picture.redraw()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(case=CASES), measure),
+        picture=Picture("marl_learning", draw),
+        libraries=("jax", "jaxmarl", "equinox", "optax"),
+        seeds=list(range(SEEDS)),
+    )

@@ -8,22 +8,16 @@ overcooked, are simulated; for overcooked the best return is an upper bound.
 """
 
 import itertools
-import json
-import sys
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import parser_of
 from ortools.sat.python import cp_model
-from record import record
 
+from benchmarks.experiment import Rows, run
 from gradweave.marl.evaluation import Act, play, random_action
 from gradweave.marl.games.environment import View
 from gradweave.marl.games.environments import make
@@ -219,7 +213,6 @@ def lines() -> list[dict[str, Any]]:
         row = {"env": env, "what": what, "return": float(value), "how": how}
         if isinstance(value, Fraction):
             row["exactly"] = str(value)
-        print(json.dumps(row), flush=True)
         return row
 
     riddle, coin = "switch_riddle", "coin_game:shared_rewards=true"
@@ -242,15 +235,5 @@ def lines() -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    record(
-        "marl_lines",
-        libraries=("jax", "jaxmarl"),
-        seeds=[SEED],
-        rows=lines(),
-    )
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows([{}], lines), libraries=("jax", "jaxmarl"), seeds=[SEED])

@@ -9,19 +9,13 @@ parameters changed and everything stayed finite. Seconds include compilation.
 """
 
 import importlib.util
-import itertools
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import numpy as np
-from command_line import parser_of
-from record import printed, record, recorded
 
+from benchmarks.experiment import Rows, grid, run
 from gradweave.errors import OptionError
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
@@ -64,7 +58,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"env": env, "algorithm": algorithm, "recurrent": recurrent}
     begin = time.perf_counter()
     try:
         environment = make(env)
@@ -74,7 +67,7 @@ def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
             environment, settings, 1, 2, lambda optimizer: optimizer
         )
     except OptionError as error:
-        return row | {"runs": False, "reason": str(error)}
+        return {"runs": False, "reason": str(error)}
     program = Program(learner, jax.devices()[:1], 0, 1)
     start = program.start()
     state, metrics = program.run(start, 2)
@@ -84,28 +77,15 @@ def cell(env: str, algorithm: str, recurrent: bool) -> dict[str, Any]:
     finite = all(np.isfinite(x).all() for x in (*after, *metrics.figures.values()))
     moved = sum(not np.array_equal(x, y) for x, y in zip(before, after, strict=True))
     seconds = round(time.perf_counter() - begin, 1)
-    return row | {"runs": bool(finite and moved), "arrays_moved": moved, "seconds": seconds}
-
-
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--only", choices=ENVIRONMENTS, metavar="ENV", nargs="+")
-    only = parser.parse_args().only
-    jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
-    cases = itertools.product(only or ENVIRONMENTS, SMALL, (False, True))
-    rows = printed(itertools.starmap(cell, cases))
-    if only:
-        known, _ = recorded("marl_matrix", ["rows"])
-        others = [row for row in known.get("rows", []) if row["env"] not in only]
-        rows = sorted([*others, *rows], key=lambda row: ENVIRONMENTS.index(row["env"]))
-    brax = ("brax",) if importlib.util.find_spec("brax") else ()
-    record(
-        "marl_matrix",
-        libraries=("jax", "jaxmarl", "equinox", "optax", *brax),
-        seeds=[0],
-        rows=rows,
-    )
+    return {"runs": bool(finite and moved), "arrays_moved": moved, "seconds": seconds}
 
 
 if __name__ == "__main__":
-    main()
+    jax.config.update("jax_disable_most_optimizations", True)  # compiling is most of the work
+    brax = ("brax",) if importlib.util.find_spec("brax") else ()
+    run(
+        __doc__,
+        Rows(grid(env=ENVIRONMENTS, algorithm=SMALL, recurrent=(False, True)), cell),
+        libraries=("jax", "jaxmarl", "equinox", "optax", *brax),
+        seeds=[0],
+    )

@@ -13,21 +13,15 @@ import json
 import os
 import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
-
-import bare_ppo
 import jax
-import jaxmarl_ppo
-from command_line import parser_of
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.peers import bare_ppo, jaxmarl_ppo
+from benchmarks.record import record
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.program import Program

@@ -27,15 +27,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.unequal_networks import network
+from benchmarks.unfinished import Unfinished
 from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.probe.traffic import Flow, tournament

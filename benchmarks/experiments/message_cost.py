@@ -17,13 +17,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave.schedulers.solving.variants import split
 
 BIN = Path(sys.executable).parent

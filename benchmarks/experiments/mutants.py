@@ -23,14 +23,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
-from command_line import parser_of
-from mutant_edits import Edit, edits_of, files, sample
-from mutant_trials import Trials, trials
-from record import record, recorded
-from unfinished import Unfinished
-
+from benchmarks.command_line import parser_of
+from benchmarks.mutant_edits import Edit, edits_of, files, sample
+from benchmarks.mutant_trials import Trials, trials
+from benchmarks.record import record, recorded
+from benchmarks.unfinished import Unfinished
 from gradweave.processes.watch import Watch
 from tests.costs import recorded as recorded_costs
 

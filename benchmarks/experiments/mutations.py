@@ -7,14 +7,10 @@ every transfer; on the two schedules of hundreds of transfers a few are drawn.
 """
 
 import sys
-from pathlib import Path
-
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
-from command_line import parser_of
-from record import record
 
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave.schedulers.spec import from_spec
 from tests.verifier.mutations import judge, table, total
 

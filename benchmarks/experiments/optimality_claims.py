@@ -14,12 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from optimal_files import ARCHIVES, LIBRARY, claims, contents, optimal, write_archive
-from record import printed, record
-from second_checker import SecondChecker
+from benchmarks.command_line import parser_of
+from benchmarks.optimal_files import ARCHIVES, LIBRARY, claims, contents, optimal, write_archive
+from benchmarks.record import printed, record
+from benchmarks.second_checker import SecondChecker
 
 
 def checked(claim: dict[str, Any], second: SecondChecker) -> dict[str, Any]:

@@ -6,45 +6,34 @@ The portfolio with five seeds; on Jellyfish each seed is another graph. The stag
 the paper counts. After compilation.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.experiment import Rows, run
+from benchmarks.solutions import figures, solved
 from gradweave.report import TABLE_2
-from gradweave.report.comparison import Case
 
 SEEDS = range(5)
+CASES = {case.label: case for case in TABLE_2}
 
 
-def measure(case: Case, seed: int) -> dict[str, Any]:
-    network = case.network(seed)
-    seconds, solution = solved(network, time.perf_counter, collective=case.stages, seed=seed)
-    row = {"label": case.label, "network": network.name, "collective": case.stages, "seed": seed}
-    found = figures(solution, "rounds", "bound", "optimal", "scheduler")
-    return row | found | {"seconds": seconds}
-
-
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    gw.solve(gw.topology.from_spec("jellyfish:reference=J15"))  # compiles
+def warm() -> None:
+    gw.solve(gw.topology.from_spec("jellyfish:reference=J15"))
     gw.solve(gw.topology.from_spec("ring:4"))
-    rows = printed(measure(case, seed) for case in TABLE_2 for seed in SEEDS)
-    record(
-        "optimum",
-        seeds=list(SEEDS),
-        rows=rows,
-    )
-    slowest = max(row["seconds"] for row in rows)
-    print(f"optimal: {all(row['optimal'] for row in rows)}; slowest {slowest:.2f} s")
+
+
+def measure(label: str, collective: Any, seed: int) -> dict[str, Any]:
+    network = CASES[label].network(seed)
+    seconds, solution = solved(network, time.perf_counter, collective=collective, seed=seed)
+    found = figures(solution, "network", "rounds", "bound", "optimal", "scheduler")
+    return found | {"seconds": seconds}
 
 
 if __name__ == "__main__":
-    main()
+    cases = [
+        {"label": label, "collective": case.stages, "seed": seed}
+        for label, case in CASES.items()
+        for seed in SEEDS
+    ]
+    run(__doc__, Rows(cases, measure), warm=warm, seeds=list(SEEDS))

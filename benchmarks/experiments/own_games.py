@@ -1,6 +1,6 @@
 """Trainings of the guide's own game, machine and networks, and of a game of PettingZoo's.
 
-    python benchmarks/experiments/own_games.py --cases ippo qmix
+    python benchmarks/experiments/own_games.py --only ippo qmix
 
 Files are those of docs/guides/own-games.md. Each case is one `gradweave train`, seeds side by side;
 returns are means over agents, of 128 episodes a seed, beside agents that play at random. `speed`
@@ -20,14 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
-from command_line import parser_of
-from record import record, recorded
-
+from benchmarks.experiment import Rows, grid, run
 from tests.docs.blocks import blocks_of
 
-NAME = "own_games"
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "own-games.md"
 OF_PETTINGZOO = "mpe2.simple_spread_v3:parallel_env:max_cycles=25"
@@ -101,8 +96,8 @@ def trained(case: str, folder: Path) -> dict[str, Any]:
 def speed() -> dict[str, Any]:
     """Steps of games a second of processor time, after compiling."""
     import jax
-    from game_starts import random_play
 
+    from benchmarks.experiments.game_starts import random_play
     from gradweave.marl.games.environments import make
 
     def rate(spec: str) -> float:
@@ -151,29 +146,16 @@ def swept(folder: Path) -> dict[str, Any]:
 EACH = [*CASES, "speed", "sweep"]
 
 
-def measured(case: str, folder: Path) -> dict[str, Any]:
-    """A case's row."""
+def measure(case: str) -> dict[str, Any]:
     if case == "speed":
         return speed()
-    return swept(folder) if case == "sweep" else trained(case, folder)
-
-
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--cases", nargs="+", choices=EACH, default=EACH)
-    options = parser.parse_args()
-    rows = {row["case"]: row for row in recorded(NAME, ["rows"])[0].get("rows", [])}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for block in blocks_of(GUIDE):
             if block.title:
                 (folder / block.title).write_text(block.code)
-        for case in options.cases:
-            rows[case] = measured(case, folder)
-            print(json.dumps(rows[case]))
-            ordered = [rows[name] for name in EACH if name in rows]
-            record(NAME, libraries=["jax", "equinox", "jaxmarl"], rows=ordered)
+        return swept(folder) if case == "sweep" else trained(case, folder)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows(grid(case=EACH), measure), libraries=["jax", "equinox", "jaxmarl"])

@@ -1,28 +1,24 @@
 """Placements of the five cases of "Decentralized Training of Foundation Models …", and proofs.
 
-    python benchmarks/experiments/placement.py [--only PART] [--resume]
+    python benchmarks/experiments/placement.py
 
 cases: cost of our strategies over ten seeds, beside the least that any placement costs and what the
 authors' program reaches; mean cost of random placements. small: 100 random instances of eight
 devices, exact search and default search against trying everything. world: the last case with
-all-reduces by schedules made for each group, instead of direct exchanges. What is done is kept
-until all is, and `--resume` goes on with it.
+all-reduces by schedules made for each group, instead of direct exchanges.
 """
 
 import dataclasses
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-
 import numpy as np
-from command_line import parser_of
-from naive_placement import Naive
-from placement_cases import (
+
+import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.naive_placement import Naive
+from benchmarks.placement_cases import (
     ACTIVATION_BYTES,
     DATA,
     GRADIENT_BYTES,
@@ -31,11 +27,7 @@ from placement_cases import (
     Case,
     cases,
 )
-from record import record, recorded, show
-from timing import timed
-from unfinished import Unfinished
-
-import gradweave as gw
+from benchmarks.timing import timed
 from gradweave.placement import (
     Annealing,
     Evolutionary,
@@ -58,7 +50,6 @@ SEEDS = range(10)
 RANDOM = 5000
 """Random placements, as many as the authors' program averages."""
 INSTANCES = 100
-PARTS = ("cases", "small", "world")
 SCHEDULE_LIMIT_S = 60.0
 
 
@@ -81,8 +72,8 @@ def searched(problem: Problem, placer: Placer) -> dict[str, Any]:
     }
 
 
-def one_case(case: Case) -> dict[str, Any]:
-    problem = problem_of_case(case)
+def one_case(case: str) -> dict[str, Any]:
+    problem = problem_of_case(next(one for one in cases() if one.name == case))
     ours, theirs = searched(problem, Annealing()), searched(problem, Evolutionary())
     at_random = [
         exchange_cost(problem, RandomOrder().place(problem, seed=seed), as_placed=True).seconds
@@ -90,9 +81,8 @@ def one_case(case: Case) -> dict[str, Any]:
     ]
     bound_s, bound = timed(lambda: placement_bound(problem, cost_s=ours["best_s"]))
     proved = bound.certificate.nanoseconds(problem)  # from the certificate alone
-    published_random, published = PUBLISHED[case.name]
+    published_random, published = PUBLISHED[case]
     return {
-        "case": case.name,
         "annealing": ours,
         "evolutionary": theirs,
         "bound_s": proved / 1e9,
@@ -199,38 +189,14 @@ def world() -> list[dict[str, Any]]:
     return rows
 
 
-def measure(part: str, kept: Unfinished) -> None:
-    """A part, as far as it is not kept yet."""
-    there = sum(row["part"] == part for row in kept.rows())
-    if part == "cases":
-        for case in cases()[there:]:
-            row = one_case(case)
-            kept.add({"part": part} | row)
-            show({key: value for key, value in row.items() if not isinstance(value, dict)})
-            show(row["annealing"])
-    elif not there:
-        for row in [small()] if part == "small" else world():
-            kept.add({"part": part} | row)
-            show(row)
-
-
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--only", choices=PARTS, help="the others stay as recorded")
-    asked = parser.parse_args()
-    kept = Unfinished("placement", resume=asked.resume)
-    from_spec("ring")  # compiled loops are loaded outside of what is timed
-    parts, sources = recorded("placement", PARTS) if asked.only else ({}, {})
-    for part in [asked.only] if asked.only else PARTS:
-        measure(part, kept)
-        rows = [row for row in kept.rows() if row.pop("part") == part]
-        parts[part] = rows
-        if part == "small":
-            (parts[part],) = rows
-            sources[part] = parts[part].pop("source")
-    record("placement", kept=sources, **parts, seeds=len(SEEDS), random_placements=RANDOM)
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(case=[case.name for case in cases()]), one_case, "cases"),
+        Rows([{}], small, "small"),
+        Rows([{}], world, "world"),
+        warm=lambda: from_spec("ring"),
+        finish=lambda _, rows, __: {"small": rows[0]},
+        seeds=len(SEEDS),
+        random_placements=RANDOM,
+    )

@@ -1,6 +1,6 @@
 """Bounds of placements by duals alone, and by looking through all sequences of groups.
 
-    python benchmarks/experiments/placement_bounds.py [--resume]
+    python benchmarks/experiments/placement_bounds.py
 
 Networks in which all pairs of servers differ: latencies drawn alike for all pairs, or by distance
 in a square; and the world's case of the paper. The bound found in a minute at most, beside the cost
@@ -8,25 +8,20 @@ that annealing finds and that of a cheaper placement, where the proof comes upon
 processor's time to find it, and that to count its certificate again.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from placement_cases import ACTIVATION_BYTES, DATA, GRADIENT_BYTES, WORKLOAD, cases
-from record import record, recorded, show
-from timing import timed
 
+from benchmarks.experiment import Case, Rows, run
+from benchmarks.placement_cases import ACTIVATION_BYTES, DATA, GRADIENT_BYTES, WORKLOAD
+from benchmarks.placement_cases import cases as placements
+from benchmarks.timing import timed
 from gradweave.placement import Annealing, even_stages, placement_bound
 from gradweave.placement.exchange import exchange_cost
 from gradweave.placement.pairs import Pairs, pairs_of
 from gradweave.placement.problem import Problem
 
-NAME = "placement_bounds"
 SHAPES = ((4, 2), (2, 4), (4, 4), (8, 2), (2, 8), (5, 4), (4, 5), (10, 2))
 """Stages and pipelines."""
 KINDS = ("alike", "square")
@@ -47,7 +42,18 @@ def drawn(kind: str, stages: int, data: int, seed: int) -> Problem:
     return Problem(Pairs(latency, bandwidth), work, data)
 
 
-def row(name: str, seed: int, problem: Problem) -> dict[str, Any]:
+def cases() -> list[Case]:
+    names = ("network", "seed", "stages", "pipelines")
+    made = [(kind, seed, *shape) for shape in SHAPES for kind in KINDS for seed in range(SEEDS)]
+    world = ("world", 0, len(WORKLOAD.stages), DATA)
+    return [dict(zip(names, one, strict=True)) for one in (*made, world)]
+
+
+def measure(network: str, seed: int, stages: int, pipelines: int) -> dict[str, Any]:
+    if network == "world":
+        problem = Problem(pairs_of(placements()[-1].network), WORKLOAD, DATA)
+    else:
+        problem = drawn(network, stages, pipelines, seed)
     annealed = exchange_cost(problem, Annealing().place(problem, seed=0)).seconds
     _, duals = timed(lambda: placement_bound(problem), time.process_time)
     found_s, found = timed(
@@ -61,10 +67,6 @@ def row(name: str, seed: int, problem: Problem) -> dict[str, Any]:
     if found.cheaper is not None:
         least = min(least, exchange_cost(problem, found.cheaper).seconds)
     return {
-        "network": name,
-        "stages": problem.stages,
-        "pipelines": problem.data,
-        "seed": seed,
         "annealed_s": annealed,
         "least_s": least,
         "by_duals_s": duals.seconds,
@@ -78,23 +80,5 @@ def row(name: str, seed: int, problem: Problem) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    rows = list(recorded(NAME, ["rows"])[0].get("rows", [])) if asked.resume else []
-    done = {(one["network"], one["stages"], one["pipelines"], one["seed"]) for one in rows}
-    instances = [
-        (kind, seed, drawn(kind, *shape, seed))
-        for shape in SHAPES
-        for kind in KINDS
-        for seed in range(SEEDS)
-    ]
-    instances.append(("world", 0, Problem(pairs_of(cases()[-1].network), WORKLOAD, DATA)))
-    for name, seed, problem in instances:
-        if (name, problem.stages, problem.data, seed) not in done:
-            rows.append(row(name, seed, problem))
-            show(rows[-1])
-            record(NAME, seeds=list(range(SEEDS)), rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows(cases, measure), seeds=list(range(SEEDS)))

@@ -8,63 +8,46 @@ seeds, by one batch of eight restarts, and in rank order. The step is that of `s
 and GPipe, of the placement of the first seed, and of rank order.
 """
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from timing import timed
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.timing import timed
 from gradweave.placement import Annealing, Placer, RankOrder, Transformer, place, step_time
 
-SHAPES = ((5, 4),)
 SEEDS = range(10)
+PLACERS: dict[str, tuple[Placer, range]] = {
+    "default": (Annealing(), SEEDS),
+    "one batch": (Annealing(restarts=8), SEEDS),
+    "rank order": (RankOrder(), range(1)),
+}
+"""By name: the search, and its seeds."""
 STEP_LIMIT_S = 5.0
 """For the schedules of all groups."""
 
 
-def row(placer: Placer, name: str, stages: int, data: int, seeds: range) -> dict[str, Any]:
+def measure(placed: str, stages: int, data: int) -> dict[str, Any]:
     """Costs by seed, processor seconds, and the first seed's steps."""
+    placer, seeds = PLACERS[placed]
     network, work = gw.topology.cities(each=2), Transformer()
 
-    def placed(seed: int) -> Any:
+    def place_once(seed: int) -> Any:
         return place(
             network, work, pipeline=stages, data=data, strategy=placer, bound=False, seed=seed
         )
 
-    found = [timed(lambda seed=seed: placed(seed), time.process_time) for seed in seeds]
+    found = [timed(lambda seed=seed: place_once(seed), time.process_time) for seed in seeds]
     first = found[0][1]
-    one = {"placed": name, "stages": stages, "data": data}
-    one |= {"cost_s": [each.cost_s for _, each in found]}
+    one: dict[str, Any] = {"cost_s": [each.cost_s for _, each in found]}
     one |= {"search_s": sum(processor_s for processor_s, _ in found) / len(found)}
-    if name != "one batch":
+    if placed != "one batch":
         one |= {
             f"{order}_s": step_time(first, order, time_limit=STEP_LIMIT_S).seconds
             for order in ("1f1b", "gpipe")
         }
-    show(one)
     return one
 
 
-def main() -> None:
-    """Measures all shapes."""
-    parser_of(__doc__).parse_args()
-    rows = [
-        row(placer, name, stages, data, seeds)
-        for stages, data in SHAPES
-        for placer, name, seeds in (
-            (Annealing(), "default", SEEDS),
-            (Annealing(restarts=8), "one batch", SEEDS),
-            (RankOrder(), "rank order", range(1)),
-        )
-    ]
-    record("placement_steps", seeds=list(SEEDS), rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows(grid(stages=[5], data=[4], placed=PLACERS), measure), seeds=list(SEEDS))

@@ -1,6 +1,6 @@
 """128 servers whose links differ: how near `planned` comes to the bound in a second.
 
-    taskset -c 0 python benchmarks/experiments/planned_large.py [--resume]
+    taskset -c 0 python benchmarks/experiments/planned_large.py
 
 Racks, fat trees and wide areas of unequal_scale.py, tori with sixteen slowed links and random
 graphs, two of each from the seed below, 256 MB, with an effort of 1 s and with the default one of
@@ -9,24 +9,18 @@ certified bound, seconds are of processor time, after compilation.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from timing import timed
-from unequal_networks import GBIT, network
-from unequal_scale import KINDS, NEAR_MS
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.experiments.unequal_scale import KINDS, NEAR_MS
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import GBIT, network
 from gradweave.bounds import least_seconds
 from gradweave.schedulers import Planned, Ring
 from gradweave.schedulers.greedy.decoding import EFFORT_S
@@ -34,7 +28,6 @@ from gradweave.simulator import seconds
 from gradweave.topology import Topology
 from gradweave.topology.faults import slowed
 
-NAME = "planned_large"
 SEED, EACH, SERVERS, SIZE, EFFORT = 2045, 2, 128, 256e6, 1.0
 SLOWED = 16
 
@@ -73,7 +66,11 @@ PLANS = {
 }
 
 
-def measure(topology: Topology) -> dict[str, Any]:
+def measure(number: int, kind: str) -> dict[str, Any]:
+    return gaps(MADE[kind](SERVERS, np.random.default_rng([SEED, number])))
+
+
+def gaps(topology: Topology) -> dict[str, Any]:
     """Gaps and seconds of one network."""
     least = least_seconds(topology, SIZE)
     row: dict[str, Any] = {
@@ -88,26 +85,17 @@ def measure(topology: Topology) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished(NAME, resume=asked.resume)
-    done = {(row["kind"], row["number"]) for row in kept.rows()}
-    for spec in ("star:5", "ring:5"):
-        measure(gw.topology.from_spec(spec))  # compiles
-    for number in range(EACH):
-        for kind, make in MADE.items():
-            if (kind, number) not in done:
-                topology = make(SERVERS, np.random.default_rng([SEED, number]))
-                kept.add({"kind": kind, "number": number, **measure(topology)})
-                show(kept.rows()[-1])
-    rows = kept.rows()
-    means = {
-        name: statistics.mean(row[name] for row in rows)
-        for name in (*PLANS, "ring", *(f"{name}_s" for name in PLANS))
-    }
-    record(NAME, seeds=[SEED], efforts_s=[EFFORT, EFFORT_S], means=means, rows=rows)
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(number=range(EACH), kind=MADE), measure),
+        warm=lambda: [gaps(gw.topology.from_spec(spec)) for spec in ("star:5", "ring:5")],
+        finish=lambda rows: {
+            "means": {
+                name: statistics.mean(row[name] for row in rows)
+                for name in (*PLANS, "ring", *(f"{name}_s" for name in PLANS))
+            }
+        },
+        seeds=[SEED],
+        efforts_s=[EFFORT, EFFORT_S],
+    )

@@ -11,18 +11,15 @@ message passing is trained: the same eleven numbers for all networks, by as many
 came to is recorded beside the others.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, recorded, show
-from unequal_networks import boxes, racks, random_graph, slowed
-
 from gradweave.learning.plans import CHECKPOINT, PlanConfig, train_plan
+
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, recorded, show
+from benchmarks.unequal_networks import boxes, racks, random_graph, slowed
 from gradweave.schedulers.greedy.decoding import Wiring
 from gradweave.training.log import read_log
 

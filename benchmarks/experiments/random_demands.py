@@ -10,14 +10,10 @@ its place.
 
 import sys
 from collections import Counter, defaultdict
-from pathlib import Path
 from random import Random
 
-sys.path.extend(str(Path(__file__).parents[up]) for up in (1, 2))
-
-from command_line import parser_of
-from record import record
-
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from tests.verifier.mutations import Tally, judged, mutants, table, total
 from tests.verifier.oracle import faults
 from tests.verifier.random_demands import random_draft

@@ -10,23 +10,18 @@ proved.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from random_networks import random_network, well_connected_network
-from record import printed, record
-from solutions import figures, solved
-from timing import timed
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.random_networks import random_network, well_connected_network
+from benchmarks.solutions import figures, solved
+from benchmarks.timing import timed
 from gradweave.errors import NoScheduleError
 from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, to_spec
 
@@ -54,7 +49,14 @@ def rounds_of(strategy: Scheduler, network: gw.Topology) -> int | None:
         return None
 
 
-def measure(network: gw.Topology) -> dict[str, Any]:
+def warm() -> None:
+    for spec in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
+        for strategy in STRATEGIES.values():
+            rounds_of(strategy, gw.topology.from_spec(spec))
+
+
+def measure(networks_of: str, seed: int) -> dict[str, Any]:
+    network = SETS[networks_of](seed)
     seconds, solution = solved(network, time.perf_counter, seed=SEED)
     portfolio = {"rounds": solution.rounds, "seconds": seconds}
     results: dict[str, dict[str, Any]] = {"portfolio": portfolio}
@@ -93,6 +95,16 @@ def summary(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "worst_network": solved[gaps.index(max(gaps))]["network"],
         "proved_optimal": sum(gap == 0 for gap in gaps),
     }
+
+
+def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    of_kinds = {kind: [row for row in rows if row["networks_of"] == kind] for kind in SETS}
+    summaries = [
+        {"networks_of": kind, **summary(name, members)}
+        for kind, members in of_kinds.items()
+        for name in NAMES
+    ]
+    return {"strategies": summaries, "rows": of_kinds}
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -134,31 +146,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    picture = Picture("random_networks_gap", draw, ("rows",))
-    parser_of(__doc__, picture).parse_args()
-    for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
-        for strategy in STRATEGIES.values():
-            rounds_of(strategy, gw.topology.from_spec(warm))  # compiles
-    rows: dict[str, list[dict[str, Any]]] = {}
-    summaries = []
-    for kind, make in SETS.items():
-        rows[kind] = []
-        for seed in range(COUNT):
-            row = measure(make(seed))
-            rows[kind].append(row)
-            if row["portfolio"]["rounds"] > row["proved"] or row["portfolio"]["seconds"] > 10:
-                print(row, flush=True)
-        summaries += printed({"networks_of": kind, **summary(name, rows[kind])} for name in NAMES)
-    record(
-        "random_networks_gap",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(networks_of=SETS, seed=range(COUNT)), measure),
+        warm=warm,
+        finish=finish,
+        picture=Picture("random_networks_gap", draw, ("rows",)),
         seeds=[SEED],
         networks=f"seeds 0 to {COUNT - 1} of each set",
-        strategies=summaries,
-        rows=rows,
     )
-    picture.redraw()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,27 +13,20 @@ can be 2 % faster than the order in question; `exact_s` is the fastest that was 
 others take at least, whichever is less. Of networks of up to 6 hosts every ring is played as well.
 Both are judged: the order that `gradweave ranks` finds, and the one that its annealing alone finds,
 which it uses beyond 12 hosts.
-
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
 """
 
+import dataclasses
 import itertools
 import math
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Row, Rows, run
 from gradweave.ranks.libraries import OwnAllReduce, own_all_reduces
 from gradweave.ranks.pattern import routes_of
 from gradweave.ranks.search_kernel import every_ring, steady_seconds
@@ -162,8 +155,9 @@ def exact(topology: gw.Topology, reduce: OwnAllReduce, seconds: float) -> tuple[
     return lowest, played, bool(min(best, seconds) <= WITHIN * lowest)
 
 
-def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
+def row(network: gw.Topology, **_: Any) -> dict[str, Any]:
     """One network: both orders, the exact best, and the bound."""
+    topology = network
     (reduce,) = own_all_reduces("gloo", topology.num_servers, SIZE, "ideal")
     found = gw.ranks.optimize(topology, "gloo", SIZE, runtime="ideal")
     with mock.patch("gradweave.ranks.search.EXACT_SERVERS", 2):
@@ -181,8 +175,6 @@ def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
     else:
         exact_s = max(exact_s, min(found.bound.seconds, best_s))
     return {
-        "network": topology.name,
-        "kind": kind,
         "servers": topology.num_servers,
         "seconds": found.seconds,
         "annealed_s": annealed.seconds,
@@ -199,42 +191,32 @@ def row(kind: str, topology: gw.Topology) -> dict[str, Any]:
     }
 
 
-def large() -> Iterator[tuple[str, gw.Topology]]:
-    """Networks of 128 servers, whose ids have nothing to do with where they are."""
-    specs = (
-        "leaf_spine:leaves=8,spines=1,servers_per_leaf=16,oversubscription=4",
-        "leaf_spine:leaves=16,spines=4,servers_per_leaf=8,oversubscription=2",
-        "fat_tree:k=8",
-        "torus:8x16",
-        "jellyfish:switches=64,degree=4,servers_per_switch=2",
+LARGE = (
+    "leaf_spine:leaves=8,spines=1,servers_per_leaf=16,oversubscription=4",
+    "leaf_spine:leaves=16,spines=4,servers_per_leaf=8,oversubscription=2",
+    "fat_tree:k=8",
+    "torus:8x16",
+    "jellyfish:switches=64,degree=4,servers_per_switch=2",
+)
+
+
+def shuffled(spec: str) -> gw.Topology:
+    """A network whose ids have nothing to do with where its servers are."""
+    net = gw.topology.from_spec(spec)
+    order = np.random.default_rng(0).permutation(net.num_servers)
+    new = np.concatenate([order, np.arange(net.num_servers, net.num_nodes)])
+    return dataclasses.replace(
+        net, name=f"{spec}, shuffled", source=new[net.source], target=new[net.target]
     )
-    for spec in specs:
-        net = gw.topology.from_spec(spec)
-        order = np.random.default_rng(0).permutation(net.num_servers)
-        new = np.concatenate([order, np.arange(net.num_servers, net.num_nodes)])
-        yield (
-            spec,
-            gw.Topology(
-                name=f"{spec}, shuffled",
-                is_server=net.is_server,
-                source=new[net.source],
-                target=new[net.target],
-                bandwidth_bytes_per_s=net.bandwidth_bytes_per_s,
-                latency_s=net.latency_s,
-                capacity=net.capacity,
-                overhead_s=net.overhead_s,
-            ),
-        )
 
 
-def large_row(spec: str, topology: gw.Topology, library: str) -> dict[str, Any]:
+def large_row(network: str, library: str) -> dict[str, Any]:
     """One search: its wall time, beside what it found."""
+    topology = shuffled(network)
     begun = time.perf_counter()
     found = gw.ranks.optimize(topology, library, SIZE, runtime="ideal")
     return {
-        "network": spec,
         "servers": topology.num_servers,
-        "library": library,
         "algorithm": found.algorithm,
         "seconds": found.seconds,
         "by_id_s": found.by_id_s,
@@ -244,42 +226,38 @@ def large_row(spec: str, topology: gw.Topology, library: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measures what is not kept yet, and records when all is."""
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished("rank_order", resume=asked.resume)
-    done = {one["network"] for one in kept.rows()}
-    for kind, topology in networks():
-        if topology.name not in done:
-            kept.add(row(kind, topology))
-            print(topology.name, kept.rows()[-1]["over_exact"], flush=True)
-    rows = kept.rows()
-    gw.ranks.optimize("ring:20", "nccl", SIZE)  # compiles
-    many = [
-        large_row(spec, topology, library)
-        for spec, topology in large()
-        for library in ("gloo", "openmpi", "nccl")
-    ]
-    within = [one for one in rows if one["over_exact"] <= WITHIN - 1]
-    record(
-        "rank_order",
-        gradient_bytes=SIZE,
-        networks=len(rows),
-        within_two_percent=len(within),
-        annealed_within_two_percent=sum(one["annealed_over_exact"] <= WITHIN - 1 for one in rows),
-        worst_over_exact=max(one["over_exact"] for one in rows),
-        worst_annealed_over_exact=max(one["annealed_over_exact"] for one in rows),
-        every_ring_played=sum(one["every_ring_played_s"] is not None for one in rows),
-        bound_never_above=all(
-            one["bound_s"] <= one["every_ring_played_s"] * (1 + 1e-9)
-            for one in rows
-            if one["every_ring_played_s"] is not None
+def finish(rows: list[Row], _: list[Row]) -> Row:
+    def within(gap: str) -> int:
+        return sum(one[gap] <= WITHIN - 1 for one in rows)
+
+    played = [one for one in rows if one["every_ring_played_s"] is not None]
+    return {
+        "networks": len(rows),
+        "within_two_percent": within("over_exact"),
+        "annealed_within_two_percent": within("annealed_over_exact"),
+        "worst_over_exact": max(one["over_exact"] for one in rows),
+        "worst_annealed_over_exact": max(one["annealed_over_exact"] for one in rows),
+        "every_ring_played": len(played),
+        "bound_never_above": all(
+            one["bound_s"] <= one["every_ring_played_s"] * (1 + 1e-9) for one in played
         ),
-        rows=rows,
-        many_servers=many,
-    )
-    kept.end()
+    }
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: [{"kind": kind, "network": one} for kind, one in networks()], row),
+        Rows(
+            lambda: [
+                {"network": spec, "library": library}
+                for spec in LARGE
+                for library in ("gloo", "openmpi", "nccl")
+            ],
+            large_row,
+            "many_servers",
+        ),
+        warm=lambda: gw.ranks.optimize("ring:20", "nccl", SIZE),
+        finish=finish,
+        gradient_bytes=SIZE,
+    )

@@ -9,8 +9,6 @@ would have it: torch.distributed's own gloo with ranks given, and mpirun of Open
 that `gradweave ranks` writes. The libraries choose algorithms themselves. Open MPI is told to yield
 when it waits, as it does where processes share cores, and links are slow, since eight processes
 that poll share a core here.
-
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it.
 """
 
 import dataclasses
@@ -23,16 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from lab_mpi import PATIENCE_S, mpi_json
-from record import record
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, run
+from benchmarks.lab_mpi import PATIENCE_S, mpi_json
+from benchmarks.unequal_networks import network
 from gradweave.lab.commands import PORT, server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children
@@ -157,8 +151,9 @@ def mpi_run(lab: EmulatedNetwork, order: Sequence[int]) -> list[float]:
     return mpi_json(lab, order, OPEN_MPI, [SIZE, REPETITIONS])["runs"]
 
 
-def measure(topology: gw.Topology) -> dict[str, Any]:
+def measure(network: gw.Topology) -> dict[str, Any]:
     """One network: both libraries, by either naming and in the order found."""
+    topology = network
     load = os.getloadavg()[0]
     kinds = {naming: named(topology, naming) for naming in NAMINGS}
     found = {library: gw.ranks.optimize(topology, library, SIZE) for library in ("gloo", "openmpi")}
@@ -191,27 +186,15 @@ def measure(topology: gw.Topology) -> dict[str, Any]:
                 }
             )
             print(topology.name, rows[-1], flush=True)
-    return {"network": topology.name, "load": load, "rows": rows}
+    return {"load": load, "rows": rows}
 
 
-def main() -> None:
-    """Measures what is not kept yet, and records when all is."""
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished("rank_order_lab", resume=asked.resume)
-    for make in NETWORKS:
-        topology = make()
-        if not any(one["network"] == topology.name for one in kept.rows()):
-            kept.add(measure(topology))
-    record(
-        "rank_order_lab",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(lambda: [{"network": make()} for make in NETWORKS], measure, "networks"),
         libraries=("torch", "mpi4py", "openmpi"),
         gradient_bytes=SIZE,
         repetitions=REPETITIONS,
         seed=SEED,
-        networks=kept.rows(),
     )
-    kept.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -11,22 +11,18 @@ benchmarks/refutations/. Then some of the same without counting, where CaDiCaL h
 """
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from cadical import Cadical, checked_by
-from command_line import parser_of
-from exact_proofs import FEWEST, network
-from record import RESULTS, printed, record
-from unfinished import Unfinished
-
 import gradweave as gw
 import gradweave_refute
+from benchmarks.cadical import Cadical, checked_by
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.exact_proofs import FEWEST, network
+from benchmarks.record import RESULTS, printed, record
+from benchmarks.unfinished import Unfinished
 from gradweave.bounds.refutations import refute
 from gradweave.errors import NoProofError
 from gradweave.schedules.flow_tree import FlowTrees

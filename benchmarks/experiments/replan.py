@@ -14,30 +14,26 @@ them the schedule before on the slower network, in its order and with its shares
 searches are processor time, after compilation.
 """
 
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import printed, record
-from timing import timed
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.timing import timed
 from gradweave.bounds import least_seconds
 from gradweave.errors import TopologyError
 from gradweave.report import TABLE_2
 from gradweave.schedulers import Packed, replan
 from gradweave.schedulers.repairing.kept import kept_of
-from gradweave.topology.faults import slowed, without_links
+from gradweave.topology.faults import slowed as with_slow
+from gradweave.topology.faults import without_links
 
 TIME_LIMIT_S = 9.0
 LIMIT_S = 10.0
 """Of a search while a schedule is under way."""
 SIZE = 1e9
+NETWORKS = {case.label: case for case in TABLE_2}
 SLOWED = (
     ("star:8", (0, 8)),
     ("complete:8", (0, 1)),
@@ -54,7 +50,17 @@ def moves(schedule: gw.Schedule) -> set[tuple[int, ...]]:
     return set(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def replanned(network: gw.Topology, before: gw.Schedule) -> dict[str, Any]:
+def warm() -> None:
+    of_each_link(gw.topology.bcube(n=3, k=1))
+    replanned("ring:3", (0, 1))
+
+
+def lost(label: str) -> dict[str, Any]:
+    return of_each_link(NETWORKS[label].network(0))
+
+
+def of_each_link(network: gw.Topology) -> dict[str, Any]:
+    before = gw.solve(network).schedule
     rounds, bounds, seconds, kept = [], [], [], []
     disconnecting = 0
     for link in range(len(network.source)):
@@ -84,11 +90,16 @@ def replanned(network: gw.Topology, before: gw.Schedule) -> dict[str, Any]:
     }
 
 
-def replanned_in_seconds(spec: str, link: tuple[int, int]) -> dict[str, Any]:
-    network = gw.topology.from_spec(spec)
-    slower = slowed(network, {link: 0.5}).topology
+def slower_than(spec: str, link: tuple[int, int]) -> tuple[gw.Topology, gw.Topology]:
+    """A network, and the same with a link at half its speed."""
+    topology = gw.topology.from_spec(spec)
+    return topology, with_slow(topology, {link: 0.5}).topology
+
+
+def replanned(network: str, slowed: tuple[int, int]) -> dict[str, Any]:
+    topology, slower = slower_than(network, slowed)
     solve = partial(gw.solve, objective="seconds", gradient_bytes=SIZE)
-    first_s, first = timed(partial(solve, network), time.process_time)
+    first_s, first = timed(partial(solve, topology), time.process_time)
     again = partial(solve, slower, start_from=first.schedule)
     replan_s, after = timed(again, time.process_time)
     packed = Packed(gradient_bytes=SIZE)
@@ -97,9 +108,7 @@ def replanned_in_seconds(spec: str, link: tuple[int, int]) -> dict[str, Any]:
     least = least_seconds(slower, SIZE).seconds
     assert after.timing is not None
     return {
-        "network": spec,
-        "slowed": list(link),
-        "bound_before_ms": 1e3 * least_seconds(network, SIZE).seconds,
+        "bound_before_ms": 1e3 * least_seconds(topology, SIZE).seconds,
         "before_ms": 1e3 * first.timing.seconds,
         "bound_ms": 1e3 * least,
         "unrepaired_ms": 1e3 * gw.simulator.seconds(moved, SIZE, "events"),
@@ -114,13 +123,12 @@ def replanned_in_seconds(spec: str, link: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def replanned_under_way(spec: str, link: tuple[int, int]) -> dict[str, Any]:
-    network = gw.topology.from_spec(spec)
-    slower = slowed(network, {link: 0.5}).topology
-    row: dict[str, Any] = {"network": spec, "slowed": list(link)}
+def under_way(network: str, slowed: tuple[int, int]) -> dict[str, Any]:
+    topology, slower = slower_than(network, slowed)
+    row: dict[str, Any] = {}
     for name, schedule in (
-        ("packed", Packed(gradient_bytes=SIZE).schedule(network)),
-        ("solved", gw.solve(network, objective="seconds", gradient_bytes=SIZE).schedule),
+        ("packed", Packed(gradient_bytes=SIZE).schedule(topology)),
+        ("solved", gw.solve(topology, objective="seconds", gradient_bytes=SIZE).schedule),
     ):
         intact_s = gw.simulator.seconds(schedule, SIZE, "events")
         search = partial(replan, schedule, slower, SIZE, intact_s / 2, time_limit=LIMIT_S)
@@ -132,32 +140,18 @@ def replanned_under_way(spec: str, link: tuple[int, int]) -> dict[str, Any]:
             "replanned_share": after.replanned_share,
             "search_s": search_s,
         }
-    least = [least_seconds(one, SIZE).seconds for one in (network, slower)]
+    least = [least_seconds(one, SIZE).seconds for one in (topology, slower)]
     # Half of the gradient at either pace: no bound, but what the change alone would cost.
     return row | {"half_at_either_ms": 1e3 * sum(least) / 2}
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    small = gw.topology.bcube(n=3, k=1)
-    replanned(small, gw.solve(small).schedule)  # compiles
-    networks = {case.label: case.network(0) for case in TABLE_2}
-    rows = printed(
-        {"label": label, **replanned(network, gw.solve(network).schedule)}
-        for label, network in networks.items()
-    )
-    replanned_in_seconds("ring:3", (0, 1))  # compiles
-    slower = printed(replanned_in_seconds(*case) for case in SLOWED)
-    under_way = printed(replanned_under_way(*case) for case in SLOWED)
-    record(
-        "replan",
-        seeds=[0],
-        rows=rows,
-        gradient_bytes=SIZE,
-        slowed=slower,
-        under_way=under_way,
-    )
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(label=NETWORKS), lost),
+        Rows([{"network": spec, "slowed": link} for spec, link in SLOWED], replanned, "slowed"),
+        Rows([{"network": spec, "slowed": link} for spec, link in SLOWED], under_way, "under_way"),
+        warm=warm,
+        seeds=[0],
+        gradient_bytes=SIZE,
+    )

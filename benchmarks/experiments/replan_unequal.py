@@ -1,6 +1,6 @@
 """Re-planning in seconds after a fault of networks whose links differ: what is kept, and its cost.
 
-    python benchmarks/experiments/replan_unequal.py [--minutes M] [--resume]
+    python benchmarks/experiments/replan_unequal.py
 
 Twelve networks of benchmarks/unequal_networks.py on which no choice was made, the first two of each
 kind with at most 20 servers, and a schedule of `packed` for 256 MB on each. Its busiest link is
@@ -9,35 +9,26 @@ Planned again with `packed` alone, from scratch, and with the schedule before to
 (`gw.solve(…, start_from=before)`).
 
 Kept is the part of the bytes, and of the transfers, that go as they did; gaps are to the bound in
-seconds of the network as it is then. Seconds are processor time, after compilation. Each row is
-kept as soon as it is measured; `--resume` measures those that are not there, and `--minutes` ends a
-run after so many; what is there is recorded.
+seconds of the network as it is then. Seconds are processor time, after compilation.
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record
-from timing import timed
-from unequal_networks import COUNT, KINDS, unequal_network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.timing import timed
+from benchmarks.unequal_networks import COUNT, KINDS, unequal_network
 from gradweave.errors import TopologyError
 from gradweave.schedulers import Packed
 from gradweave.schedulers.repairing.kept import kept_of
 from gradweave.topology.faults import slowed, without_links
 
-NAME = "replan_unequal"
 SIZE = 256e6
 MAX_SERVERS, OF_EACH = 20, 2
 """Of the networks that are taken, and how many of a kind: as many as are measured in minutes."""
@@ -82,12 +73,14 @@ def faults(before: gw.Schedule) -> Iterator[tuple[str, Ends, gw.Topology]]:
         return
 
 
-def measured(seed: int) -> Iterator[dict[str, Any]]:
+def measured(seed: int) -> list[dict[str, Any]]:
     kind, network = unequal_network(seed)
     before = Packed(gradient_bytes=SIZE).schedule(network)
-    about = {"seed": seed, "kind": kind, "network": network.name, "servers": network.num_servers}
-    for fault, ends, left in faults(before):
-        yield about | {"fault": fault, "link": list(ends)} | planned_again(before, left)
+    about = {"kind": kind, "network": network.name, "servers": network.num_servers}
+    return [
+        about | {"fault": fault, "link": list(ends)} | planned_again(before, left)
+        for fault, ends, left in faults(before)
+    ]
 
 
 def compile_all() -> None:
@@ -110,34 +103,11 @@ def chosen() -> list[int]:
     raise AssertionError("seeds do not end")
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    asked = parser.parse_args()
-    unfinished = Unfinished(NAME, resume=asked.resume, from_record=True)
-    begun = time.monotonic()
-    seeds = chosen()
-    there = {row["seed"] for row in unfinished.rows()}
-    compiled = False
-    for seed in seeds:
-        if seed in there:
-            continue
-        if time.monotonic() - begun > 60 * asked.minutes:
-            print("not all yet: --resume goes on")
-            break
-        if not compiled:
-            compile_all()
-            compiled = True
-        rows = list(measured(seed))
-        for row in rows:  # all of a network or none
-            unfinished.add(row)
-            print(row, flush=True)
-    rows = unfinished.rows()
-    there = {row["seed"] for row in rows}
-    record(NAME, seeds=sorted(there), gradient_bytes=SIZE, rows=rows)
-    if there == set(seeds):
-        unfinished.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: grid(seed=chosen()), measured),
+        warm=compile_all,
+        seeds=chosen(),
+        gradient_bytes=SIZE,
+    )

@@ -39,12 +39,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
+
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 
 PINNED = (
     *("ray[rllib]==2.60.0", "torch==2.13.0", "mpe2==1.1.1"),

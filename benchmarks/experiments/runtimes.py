@@ -21,13 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record, show
-from unfinished import Unfinished
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
+from benchmarks.unfinished import Unfinished
 from gradweave.schedulers.solving.own import own_schedule
 from gradweave.simulator.runtime import Runtime, runtime_of
 

@@ -19,6 +19,7 @@ device and one core. Parts that are not named are kept as they were recorded.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -26,20 +27,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from processes import printed_json
-from record import Source, record, recorded, show
-from timing import timed
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.processes import printed_json
+from benchmarks.record import Source, record, recorded, show
+from benchmarks.timing import timed
 from gradweave import aggregate, saddle
 from gradweave.aggregate import MixingMatrix
 

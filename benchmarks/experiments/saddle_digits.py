@@ -25,18 +25,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
 from numpy.typing import NDArray
-from pictures import figure_with, stamp_samples
-from record import RESULTS, record, recorded, show
-from saddle_gans import Layers, applied, layers
 
+from benchmarks.command_line import parser_of
+from benchmarks.experiments.saddle_gans import Layers, applied, layers
+from benchmarks.pictures import figure_with, stamp_samples
+from benchmarks.record import RESULTS, record, recorded, show
 from gradweave import aggregate, saddle
 from gradweave.aggregate import MixingMatrix
 

@@ -15,19 +15,15 @@ still: a lower bound of how far both are from an equilibrium, as a best response
 """
 
 import dataclasses
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import parser_of
-from record import record, show
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import record, show
 from gradweave import aggregate
 from gradweave.marl.config import Config
 from gradweave.marl.evaluation import evaluate

@@ -17,22 +17,19 @@ within four standard deviations, and precision is the share of samples that come
 """
 
 import dataclasses
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
-from pictures import figure_with, stamp_samples
-from record import RESULTS, record, recorded, show
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import figure_with, stamp_samples
+from benchmarks.record import RESULTS, record, recorded, show
 from gradweave import aggregate, saddle, topology
 from gradweave.aggregate import MixingMatrix
 

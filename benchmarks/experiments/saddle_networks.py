@@ -14,22 +14,27 @@ network and the message. Computing is not counted: each row says how often the o
 """
 
 import functools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import jax
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record, show
-from saddle import BITS, METHODS, RING, STRENGTH, N, clusters, in_single_precision, lipschitz
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.experiments.saddle import (
+    BITS,
+    METHODS,
+    RING,
+    STRENGTH,
+    N,
+    clusters,
+    in_single_precision,
+    lipschitz,
+)
+from benchmarks.pictures import Picture, figure_with
 from gradweave import aggregate, saddle, simulator
 from gradweave.aggregate import MixingMatrix
 from gradweave.schedules import COPY, Schedule
@@ -112,7 +117,8 @@ def until(name: str, average: str, message: int, iterations: np.ndarray) -> np.n
     return ends[iterations // AVERAGES[average][1]]
 
 
-def run(of: saddle.Problem, method: str, average: str, bits: int) -> dict[str, Any]:
+def measure(method: str, average: str, bits: int) -> dict[str, Any]:
+    of = in_single_precision(saddle.bilinear(N, SIZE, 0.3, strength=STRENGTH))
     few = aggregate.MaxNorm(bits=BITS, block=None)
     options = {"rule": aggregate.ChocoSGD(0.6), "compressor": few} if bits == BITS else {}
     make, local_steps = AVERAGES[average]
@@ -122,16 +128,15 @@ def run(of: saddle.Problem, method: str, average: str, bits: int) -> dict[str, A
     message, sent = solver.message_bytes, float(found.sent_bytes.max()) / ITERATIONS
     if average == "mean of all":
         sent = mean_of_all("one switch", message)[1]
-    row = {
-        "method": method, "average": average, "bits": bits, "calls": METHODS[method].calls,
+    return {
+        "calls": METHODS[method].calls,
         "message_bytes": message, "bytes_per_iteration": sent,
         "seconds_per_communication": {
             name: float(of_steps(name, average, message).mean()) for name in NETWORKS
         },
         "reached": {str(goal): reached(found.curve, average, message, goal) for goal in GOALS},
+        "curve": found.curve.tolist(),
     }  # fmt: skip
-    show(row)
-    return row | {"curve": found.curve.tolist()}
 
 
 def reached(curve: np.ndarray, average: str, message: int, goal: float) -> dict[str, Any] | None:
@@ -142,30 +147,6 @@ def reached(curve: np.ndarray, average: str, message: int, goal: float) -> dict[
     iterations = np.array([(below[0] + 1) * EVERY])
     seconds = {name: float(until(name, average, message, iterations)[0]) for name in NETWORKS}
     return {"iterations": int(iterations[0]), "seconds": seconds}
-
-
-def main() -> None:
-    picture = Picture("saddle_networks", draw)
-    parser_of(__doc__, picture).parse_args()
-    jax.config.update("jax_enable_x64", True)
-    whole = saddle.bilinear(N, SIZE, 0.3, strength=STRENGTH)
-    of = in_single_precision(whole)
-    cases = [(method, average, 32) for average in AVERAGES for method in NAMES]
-    cases += [(method, "ring", BITS) for method in NAMES]
-    rows = []
-    for case in cases:
-        rows.append(run(of, *case))
-        record(
-            "saddle_networks",
-            libraries=("jax", "jaxlib", "optax"),
-            seeds=[0],
-            networks=NETWORKS,
-            size=SIZE,
-            every=EVERY,
-            goals=GOALS,
-            rows=rows,
-        )
-    picture.redraw()
 
 
 COLOURS = dict(
@@ -210,4 +191,19 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    jax.config.update("jax_enable_x64", True)
+    cases = [
+        *grid(average=AVERAGES, method=NAMES, bits=[32]),
+        *grid(average=["ring"], method=NAMES, bits=[BITS]),
+    ]
+    run(
+        __doc__,
+        Rows(cases, measure),
+        picture=Picture("saddle_networks", draw),
+        libraries=("jax", "jaxlib", "optax"),
+        seeds=[0],
+        networks=NETWORKS,
+        size=SIZE,
+        every=EVERY,
+        goals=GOALS,
+    )

@@ -25,20 +25,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import exact_demands
 import numpy as np
-from cluster_networks import cluster_network
-from command_line import parser_of
-from random_networks import random_network, well_connected_network
-from record import load, record, recorded
-from unequal_networks import KINDS, unequal_network, wide_areas
 
 import gradweave as gw
+from benchmarks.cluster_networks import cluster_network
+from benchmarks.command_line import parser_of
+from benchmarks.experiments import exact_demands
+from benchmarks.random_networks import random_network, well_connected_network
+from benchmarks.record import load, record, recorded
+from benchmarks.unequal_networks import KINDS, unequal_network, wide_areas
 from gradweave.bounds import SecondsBound, certify, seconds_bound
 from gradweave.common.stop import UNLIMITED
 from gradweave.errors import GradweaveError, TopologyError

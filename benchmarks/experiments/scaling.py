@@ -6,27 +6,22 @@ After compilation; the median of several runs counts where they are short.
 """
 
 import resource
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import printed, record
-from timing import median_time
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.timing import median_time
 from gradweave.schedulers import Merged
 
-SIZES = (4, 6, 8, 12, 16, 24, 32)
+NETWORKS = tuple(f"bcube:n={n},k=1" for n in (4, 6, 8, 12, 16, 24, 32))
 STRATEGY = Merged(tries=1)
 SEED = 0
 
 
-def row(n: int) -> dict[str, Any]:
-    network = gw.topology.bcube(n=n, k=1)
+def measure(topology: str) -> dict[str, Any]:
+    network = gw.topology.from_spec(topology)
     bound_s, bound = median_time(lambda: gw.bounds.free_trees(network))
     verified_s, schedule = median_time(lambda: STRATEGY.schedule(network, seed=SEED))
     verify_s, verdict = median_time(lambda: gw.verify(schedule))
@@ -34,7 +29,6 @@ def row(n: int) -> dict[str, Any]:
     events_s, _ = median_time(lambda: gw.simulator.seconds(schedule, 100e6, "events"))
     assert verdict.valid
     return {
-        "topology": network.name,
         "servers": network.num_servers,
         "transfers": schedule.num_transfers,
         "rounds": schedule.rounds,
@@ -73,19 +67,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    picture = Picture("scaling", draw)
-    parser_of(__doc__, picture).parse_args()
-    row(2)  # compiles
-    rows = printed(map(row, SIZES))
-    record(
-        "scaling",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(topology=NETWORKS), measure),
+        warm=lambda: measure("bcube:n=2,k=1"),
+        picture=Picture("scaling", draw),
         seeds=[SEED],
         scheduler=gw.schedulers.to_spec(STRATEGY),
-        rows=rows,
     )
-    picture.redraw()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,13 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave.learning.config import Config, read_config
 
 

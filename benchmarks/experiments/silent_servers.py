@@ -36,15 +36,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 import torch
 import torch.distributed as dist
-from command_line import parser_of
-from record import record
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave import torch as td
 from gradweave.errors import LostServerError
 from gradweave.schedulers import Ring

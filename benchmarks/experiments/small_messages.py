@@ -17,20 +17,15 @@ On networks of up to eight servers the same for messages of next to no bytes; wi
 servers beside the optimum of an all-reduce in one piece, by exhaustive search.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from exhaustive_messages import least_time
-from record import printed, record, recorded
-from solutions import figures, solved
-from unequal_networks import random_graph, wide_areas
 
 import gradweave as gw
+from benchmarks.exhaustive_messages import least_time
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.solutions import figures, solved
+from benchmarks.unequal_networks import random_graph, wide_areas
 from gradweave.bounds.seconds.latency import MessageTimes, latency_bound, slowest, spread_times
 from gradweave.schedulers import (
     Binomial,
@@ -141,8 +136,7 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
     for name, ms in times.items():
         assert ms * 1e-3 >= bound.seconds * (1 - 1e-9), f"{name} is below the bound"
     return {
-        **figures(solution, "network", "servers", "ms", "least_ms", "gap", "winner"),
-        "gradient_bytes": gradient_bytes,
+        **figures(solution, "servers", "ms", "least_ms", "gap", "winner"),
         "kind": bound.kind if bound.kind != "messages" else latency_bound(network).kind,
         "least_ms_before": 1e3 * before,
         "gap_before": min(others) / before - 1,
@@ -155,21 +149,20 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
     }
 
 
-def measure_small(spec: str) -> dict[str, Any]:
-    network = gw.topology.from_spec(spec)
-    found = gw.solve(network, objective="seconds", gradient_bytes=1e-3, seed=SEED)
+def measure_small(network: str) -> dict[str, Any]:
+    topology = gw.topology.from_spec(network)
+    found = gw.solve(topology, objective="seconds", gradient_bytes=1e-3, seed=SEED)
     assert found.timing is not None
     exact, proved = None, False
-    if spec in SEARCHED and network.num_servers <= MOST_SEARCHED:
-        exact, proved = least_time(network, found.timing.seconds)
-        assert proved and latency_bound(network).seconds <= exact * (1 + 1e-6)
+    if network in SEARCHED and topology.num_servers <= MOST_SEARCHED:
+        exact, proved = least_time(topology, found.timing.seconds)
+        assert proved and latency_bound(topology).seconds <= exact * (1 + 1e-6)
     return {
-        "network": spec,
-        "servers": network.num_servers,
+        "servers": topology.num_servers,
         "us": 1e6 * found.timing.seconds,
         "exact_us": 1e6 * exact if exact is not None else None,
         "least_us": 1e6 * found.timing.bound.seconds,
-        "kind": latency_bound(network).kind,
+        "kind": latency_bound(topology).kind,
         "gap": found.timing.gap,
         "meets_bound": found.timing.gap < MEETS,
         "meets_exact": exact is not None and found.timing.seconds < exact * (1 + MEETS),
@@ -197,21 +190,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument(
-        "--small", action="store_true", help="measure the small networks alone, and keep the rest"
-    )
-    only_small = parser.parse_args().small
-    measure(gw.topology.from_spec("ring:4"), 1024.0)  # compiles
-    small = printed(measure_small(spec) for spec in SMALL)
-    if only_small:
-        there, kept = recorded("small_messages", ("summary", "rows"))
-    else:
-        rows = printed(measure(network, size) for network in networks() for size in SIZES)
-        there, kept = {"summary": summary(rows), "rows": rows}, {}
-    record("small_messages", seeds=[SEED], kept=kept, **there, small=small)
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: grid(network=networks(), gradient_bytes=SIZES), measure),
+        Rows(grid(network=SMALL), measure_small, "small"),
+        warm=lambda: measure(gw.topology.from_spec("ring:4"), 1024.0),
+        finish=lambda rows, _: {"summary": summary(rows)},
+        seeds=[SEED],
+    )

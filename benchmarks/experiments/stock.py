@@ -10,17 +10,12 @@ Gbit/s. Runs of all contenders take turns. Needs root.
 
 import os
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
 from gradweave.lab.measure import emulated, laboratory
 
 BUCKET_BYTES = 25_000_000
@@ -44,53 +39,46 @@ CONTENDERS = {
 COLOURS = ("#c9c4b8", "#a9b1c2", "#7f8aa6", "#3d5a9e")
 
 
-def main() -> None:
-    picture = Picture("stock", draw, ("rows",))
-    parser_of(__doc__, picture).parse_args()
-    load, rows = os.getloadavg()[0], list[dict[str, Any]]()
-    for name in NETWORKS:
-        topology = gw.topology.read(FOLDER / f"{name}.edges")
-        slowest = float(topology.bandwidth_bytes_per_s.min()) / SLOWER
-        small = emulated(topology, bandwidth_bytes_per_s=slowest)
-        size = BUCKET_BYTES // SMALLER
-        found = gw.solve(
-            topology,
-            objective="seconds",
-            gradient_bytes=BUCKET_BYTES,
-            runtime="gloo",
-            time_limit=20,
-        )
-        assert found.runtime is not None and found.timing is not None
-        own = found.runtime.own_chosen  # then gloo's all-reduce is the plan
-        schedules = {
-            "gloo": None,
-            "ring": gw.schedulers.Ring().schedule(small),
-            "double_tree": gw.schedulers.DoubleTree().schedule(small),
-            "Gradweave": None if own else found.schedule.replace(topology=small),
+def measure(network: str) -> list[dict[str, Any]]:
+    topology = gw.topology.read(FOLDER / f"{network}.edges")
+    slowest = float(topology.bandwidth_bytes_per_s.min()) / SLOWER
+    small = emulated(topology, bandwidth_bytes_per_s=slowest)
+    size = BUCKET_BYTES // SMALLER
+    found = gw.solve(
+        topology,
+        objective="seconds",
+        gradient_bytes=BUCKET_BYTES,
+        runtime="gloo",
+        time_limit=20,
+    )
+    assert found.runtime is not None and found.timing is not None
+    own = found.runtime.own_chosen  # then gloo's all-reduce is the plan
+    schedules = {
+        "gloo": None,
+        "ring": gw.schedulers.Ring().schedule(small),
+        "double_tree": gw.schedulers.DoubleTree().schedule(small),
+        "Gradweave": None if own else found.schedule.replace(topology=small),
+    }
+    runs: dict[str, list[float]] = {contender: [] for contender in schedules}
+    with laboratory(small) as lab:
+        for _ in range(TURNS):
+            for contender, schedule in schedules.items():
+                one = lab.measure(contender, schedule, size, 1, lambda _: None)
+                assert one.correct, contender
+                runs[contender] += [SMALLER / SLOWER * time for time in one.runs_s]
+    return [
+        {
+            "contender": contender,
+            "plan": ("gloo's" if own else found.scheduler.name) * (contender == "Gradweave"),
+            "servers": topology.num_servers,
+            "runs_s": times,
+            "measured_s": statistics.median(times),
+            "bound_s": found.timing.bound.seconds,
+            "predicted_s": found.timing.seconds,
+            "bound_holds_for": found.timing.bound.holds_for,
         }
-        runs: dict[str, list[float]] = {contender: [] for contender in schedules}
-        with laboratory(small) as lab:
-            for _ in range(TURNS):
-                for contender, schedule in schedules.items():
-                    one = lab.measure(contender, schedule, size, 1, lambda _: None)
-                    assert one.correct, contender
-                    runs[contender] += [SMALLER / SLOWER * time for time in one.runs_s]
-        for contender, times in runs.items():
-            row = {
-                "network": name,
-                "contender": contender,
-                "plan": ("gloo's" if own else found.scheduler.name) * (contender == "Gradweave"),
-                "servers": topology.num_servers,
-                "runs_s": times,
-                "measured_s": statistics.median(times),
-                "bound_s": found.timing.bound.seconds,
-                "predicted_s": found.timing.seconds,
-                "bound_holds_for": found.timing.bound.holds_for,
-            }
-            rows.append(row)
-            print(name, contender, f"{1e3 * row['measured_s']:.1f} ms", flush=True)
-    record("stock", load_at_start=load, turns=TURNS, bucket_bytes=BUCKET_BYTES, rows=rows)
-    picture.redraw()
+        for contender, times in runs.items()
+    ]
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
@@ -116,4 +104,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=NETWORKS), measure),
+        picture=Picture("stock", draw, ("rows",)),
+        load_at_start=os.getloadavg()[0],
+        turns=TURNS,
+        bucket_bytes=BUCKET_BYTES,
+    )

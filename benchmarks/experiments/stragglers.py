@@ -28,21 +28,18 @@ equal numbers of updates and of gradients.
 import dataclasses
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
 
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.record import record
 from gradweave.aggregate.asynchronous import (
     Run,
     Stragglers,

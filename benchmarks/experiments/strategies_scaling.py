@@ -9,19 +9,14 @@ run once.
 """
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record, show
-
 import gradweave as gw
+from benchmarks.experiment import Rows, run
+from benchmarks.pictures import Picture, figure_with
 from gradweave.schedulers import Grown, Merged, Ring, Scheduler, Symmetric, scheduler, to_spec
 
 SEED = 0
@@ -38,7 +33,7 @@ NETWORKS = {
 BETWEEN = (64, 1024)
 
 
-def measure(strategy: Scheduler, network: gw.Topology) -> tuple[float, float, Any]:
+def timed(strategy: Scheduler, network: gw.Topology) -> tuple[float, float, Any]:
     """Median seconds without verification and of verification, and the schedule."""
     verifying = [0.0]
 
@@ -62,6 +57,27 @@ def measure(strategy: Scheduler, network: gw.Topology) -> tuple[float, float, An
     finally:
         scheduler.verify = original
     return statistics.median(alone), statistics.median(verified), schedule
+
+
+def warm() -> None:
+    for strategy in STRATEGIES.values():
+        for spec in ("bcube:n=2,k=1", "torus:3x3"):
+            strategy.schedule(gw.topology.from_spec(spec))
+
+
+def measure(network: str, strategy: str, **_: Any) -> dict[str, Any]:
+    topology = gw.topology.from_spec(network)
+    bound = gw.bounds.free_trees(topology).rounds
+    schedule_s, verify_s, schedule = timed(STRATEGIES[strategy], topology)
+    return {
+        "servers": topology.num_servers,
+        "transfers": schedule.num_transfers,
+        "rounds": schedule.rounds,
+        "bound": bound,
+        "gap": schedule.rounds / bound - 1,
+        "schedule_s": schedule_s,
+        "verify_s": verify_s,
+    }
 
 
 def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -120,46 +136,19 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    picture = Picture("strategies_scaling", draw, ("rows",))
-    parser_of(__doc__, picture).parse_args()
-    for strategy in STRATEGIES.values():
-        for spec in ("bcube:n=2,k=1", "torus:3x3"):
-            strategy.schedule(gw.topology.from_spec(spec))
-    rows = []
-    for family, specs in NETWORKS.items():
-        for spec in specs:
-            network = gw.topology.from_spec(spec)
-            bound = gw.bounds.free_trees(network).rounds
-            for name, strategy in STRATEGIES.items():
-                schedule_s, verify_s, schedule = measure(strategy, network)
-                rows.append(
-                    {
-                        "family": family,
-                        "network": spec,
-                        "servers": network.num_servers,
-                        "strategy": name,
-                        "transfers": schedule.num_transfers,
-                        "rounds": schedule.rounds,
-                        "bound": bound,
-                        "gap": schedule.rounds / bound - 1,
-                        "schedule_s": schedule_s,
-                        "verify_s": verify_s,
-                    }
-                )
-                print(rows[-1], flush=True)
-    growths = growth(rows)
-    record(
-        "strategies_scaling",
+if __name__ == "__main__":
+    cases = [
+        {"family": family, "network": spec, "strategy": name}
+        for family, specs in NETWORKS.items()
+        for spec in specs
+        for name in STRATEGIES
+    ]
+    run(
+        __doc__,
+        Rows(cases, measure),
+        warm=warm,
+        finish=lambda rows: {"growth": growth(rows)},
+        picture=Picture("strategies_scaling", draw, ("rows",)),
         seeds=[SEED],
         strategies={name: to_spec(strategy) for name, strategy in STRATEGIES.items()},
-        growth=growths,
-        rows=rows,
     )
-    for row in growths:
-        show(row, 2)
-    picture.redraw()
-
-
-if __name__ == "__main__":
-    main()

@@ -3,16 +3,12 @@
 python benchmarks/experiments/table_2.py [--only SCHEDULERS]
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture
-from record import record, recorded
-
+from benchmarks.command_line import parser_of
+from benchmarks.pictures import Picture
+from benchmarks.record import record, recorded
 from gradweave.cli.commands.compare import SCHEDULERS, strategies_of
 from gradweave.report import TABLE_2, compare, comparison_chart
 from gradweave.report.paper import PAPER_LEARNED

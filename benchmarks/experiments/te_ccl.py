@@ -1,6 +1,6 @@
 """All-gathers and all-to-alls on the machines of TE-CCL, beside its published solutions.
 
-    taskset -c 0 python benchmarks/experiments/te_ccl.py [--resume]
+    taskset -c 0 python benchmarks/experiments/te_ccl.py
 
 TE-CCL (Liu et al., "Rethinking machine learning collective communication as a multi-commodity flow
 problem", SIGCOMM 2024) ships solved files, whose figures benchmarks/peers/te_ccl_published.csv has:
@@ -31,24 +31,18 @@ have rounded latencies away.
 
 import csv
 import dataclasses
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import record, show
-from timing import timed
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, run
+from benchmarks.timing import timed
 from gradweave.schedules import Job
 
-COMMAND = "taskset -c 0 python benchmarks/experiments/te_ccl.py"
 PUBLISHED = Path(__file__).parents[1] / "peers" / "te_ccl_published.csv"
 SIZES = {"1KB": 10**3, "64KB": 64 * 10**3, "1MB": 10**6, "16MB": 16 * 10**6, "1GB": 10**9}
 TIME_LIMIT_S = 20.0
@@ -167,8 +161,9 @@ class Instance:
     """What is published of it."""
 
     @property
-    def key(self) -> tuple[str, int, str, str]:
-        return self.machine, self.chassis, self.collective, self.size
+    def case(self) -> dict[str, Any]:
+        names = ("machine", "chassis", "collective", "size")
+        return {name: getattr(self, name) for name in names}
 
 
 def published() -> dict[tuple[str, int, str, str], dict[str, Any]]:
@@ -214,7 +209,21 @@ def instance(
     return Instance(machine, chassis, collective, size, topology, job, theirs)
 
 
-def measure(topology: gw.Topology, job: Job) -> dict[str, Any]:
+def warm() -> None:
+    for name in NAMES.values():
+        gw.solve(gw.topology.from_spec("star:4"), jobs=Job(name, 10**6))
+
+
+def measure(**case: Any) -> dict[str, Any]:
+    one = next(one for one in instances() if one.case == case)
+    row = {"gpus": one.topology.num_servers, **one.theirs} | found(one.topology, one.job)
+    if one.theirs["published_s"] is not None:
+        row["published_over_bound"] = row["published_s"] / row["bound_s"]
+        row["over_published"] = row["seconds"] / row["published_s"]
+    return row
+
+
+def found(topology: gw.Topology, job: Job) -> dict[str, Any]:
     took, found = timed(
         lambda: gw.solve(topology, jobs=[job], time_limit=TIME_LIMIT_S), time.process_time
     )
@@ -229,29 +238,11 @@ def measure(topology: gw.Topology, job: Job) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished("te_ccl", COMMAND, resume=asked.resume, from_record=True)
-    keys = ("machine", "chassis", "collective", "size")
-    done = {tuple(row[key] for key in keys) for row in kept.rows()}
-    warm = gw.topology.from_spec("star:4")
-    for name in NAMES.values():
-        gw.solve(warm, jobs=Job(name, 10**6))  # compiles
-    time.monotonic = time.process_time  # of which time limits are, from here on
-    for one in instances():
-        if one.key in done:
-            continue
-        row: dict[str, Any] = dict(zip(keys, one.key, strict=True))
-        row |= {"gpus": one.topology.num_servers, **one.theirs}
-        row |= measure(one.topology, one.job)
-        if one.theirs["published_s"] is not None:
-            row["published_over_bound"] = row["published_s"] / row["bound_s"]
-            row["over_published"] = row["seconds"] / row["published_s"]
-        kept.add(row)
-        show(row)
-    record("te_ccl", COMMAND, time_limit_s=TIME_LIMIT_S, rows=kept.rows())
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: [one.case for one in instances()], measure),
+        warm=warm,
+        processor_time=True,
+        time_limit_s=TIME_LIMIT_S,
+    )

@@ -9,19 +9,14 @@ whose minimum is 1/x*. Compared are T(c)/c of each seed, the free-tree bound of 
 """
 
 import statistics
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from pictures import Picture, figure_with
-from random_networks import random_network
-from record import record
-
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
+from benchmarks.random_networks import random_network
 from gradweave.schedulers import Grown
 
 NETWORKS = {
@@ -42,7 +37,8 @@ PIECES = (1, 2, 4, 8, 16)
 SEEDS = (0, 1, 2)
 
 
-def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
+def measure(label: str) -> list[dict[str, Any]]:
+    network = NETWORKS[label]
     best = gw.bounds.throughput(network)
     assert all(
         Fraction(bandwidth) == best.unit_bytes_per_s * capacity
@@ -62,7 +58,6 @@ def rows(label: str, network: gw.Topology) -> list[dict[str, Any]]:
         measured.append(
             {
                 "topology": network.name,
-                "label": label,
                 "servers": network.num_servers,
                 "pieces_per_server": pieces,
                 "rounds": rounds,
@@ -101,25 +96,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    picture = Picture("throughput", draw)
-    parser_of(__doc__, picture).parse_args()
-    Grown(restarts=1).schedule(gw.topology.ring(4))  # compiles
-    measured = []
-    for label, network in NETWORKS.items():
-        new = rows(label, network)
-        measured += new
-        least = new[0]["least_time_per_piece"]
-        shown = " ".join(f"{row['rounds']}/{row['bound']}" for row in new)
-        print(f"{label:30} 1/x* {least:5} rounds/bound {shown}", flush=True)
-    record(
-        "throughput",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(label=NETWORKS), measure),
+        warm=lambda: Grown(restarts=1).schedule(gw.topology.ring(4)),
+        picture=Picture("throughput", draw),
         seeds=list(SEEDS),
         scheduler=gw.schedulers.to_spec(Grown()),
-        rows=measured,
     )
-    picture.redraw()
-
-
-if __name__ == "__main__":
-    main()

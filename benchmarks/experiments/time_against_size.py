@@ -11,18 +11,14 @@ none of which is faster.
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from pictures import Picture, figure_with
-from record import record
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.pictures import Picture, figure_with
 from gradweave.schedulers import Binomial, HalvingDoubling, RecursiveDoubling, Ring, to_spec
 from gradweave.schedulers.solving.variants import split
 from gradweave.schedules.compose import overlap
@@ -74,18 +70,15 @@ def coarser_cuts(
     return [gw.simulator.seconds(cut, size, "events") for cut in cuts]
 
 
-def row(
-    network: gw.topology.Topology,
-    textbook: dict[str, gw.schedules.Schedule],
-    seed: int,
-    gradient_bytes: float,
-) -> dict[str, Any]:
-    solution = gw.solve(network, objective="seconds", gradient_bytes=gradient_bytes, seed=seed)
+def networks() -> list[gw.topology.Topology]:
+    return [gw.topology.from_spec(spec) for spec in NETWORKS]
+
+
+def measure(topology: gw.topology.Topology, seed: int, gradient_bytes: float) -> dict[str, Any]:
+    textbook = {to_spec(one): one.schedule(topology, seed=seed) for one in TEXTBOOK}
+    solution = gw.solve(topology, objective="seconds", gradient_bytes=gradient_bytes, seed=seed)
     timing = solution.timing
     result = {
-        "topology": network.name,
-        "seed": seed,
-        "gradient_bytes": gradient_bytes,
         "textbook": {
             name: {"seconds": gw.simulator.seconds(schedule, gradient_bytes, "events")}
             for name, schedule in textbook.items()
@@ -100,7 +93,7 @@ def row(
         "bound": {"seconds": timing.bound.seconds, "kind": timing.bound.kind},
         "gap": timing.gap,
     }
-    coarser = coarser_cuts(network, solution, seed, gradient_bytes)
+    coarser = coarser_cuts(topology, solution, seed, gradient_bytes)
     result["coarser_cuts"] = {"tried": len(coarser), "fastest_s": min(coarser, default=None)}
     assert timing.seconds <= min(coarser, default=timing.seconds), "behind its own coarser cut"
     for name, times_s in result["textbook"].items():
@@ -135,25 +128,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.savefig(path)
 
 
-def main() -> None:
-    picture = Picture("time_against_size", draw)
-    parser_of(__doc__, picture).parse_args()
-    rows = []
-    for spec in NETWORKS:
-        network = gw.topology.from_spec(spec)
-        for seed in SEEDS:
-            textbook = {to_spec(one): one.schedule(network, seed=seed) for one in TEXTBOOK}
-            for gradient_bytes in SIZES:
-                rows.append(row(network, textbook, seed, gradient_bytes))
-                best = rows[-1]["portfolio"]
-                print(f"{spec} {seed} {gradient_bytes:g} {best['scheduler']} {best['seconds']:.3e}")
-    record(
-        "time_against_size",
-        seeds=list(SEEDS),
-        rows=rows,
-    )
-    picture.redraw()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: grid(topology=networks(), seed=SEEDS, gradient_bytes=SIZES), measure),
+        picture=Picture("time_against_size", draw),
+        seeds=list(SEEDS),
+    )

@@ -9,18 +9,12 @@ bound and the verifier; nothing else may run beside. A limit counts as kept with
 schedule and its bound.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from cluster_networks import cluster_network
-from command_line import parser_of
-from record import record, show
-from solutions import figures, solved
-
 import gradweave as gw
+from benchmarks.cluster_networks import cluster_network
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.solutions import figures, solved
 from gradweave.common import clock
 
 NETWORKS = (
@@ -42,9 +36,16 @@ GRADIENT_BYTES = 64e6
 SHARE, LEAST_S = 0.1, 0.3
 
 
-def networks(only: list[str]) -> list[gw.Topology]:
-    made = [gw.topology.from_spec(spec) for spec in only or NETWORKS]
-    return made if only else made + [cluster_network(seed)[1] for seed in SEEDS]
+def networks() -> list[gw.Topology]:
+    return [*map(gw.topology.from_spec, NETWORKS), *(cluster_network(seed)[1] for seed in SEEDS)]
+
+
+def warm() -> None:
+    for spec in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
+        network = gw.topology.from_spec(spec)
+        gw.solve(network)
+        gw.solve(network, schedulers="learned,merged,exact")
+        gw.solve(network, objective="seconds", gradient_bytes=GRADIENT_BYTES)
 
 
 def solve(network: gw.Topology, objective: Any, limit_s: float) -> tuple[float, gw.Solution]:
@@ -53,16 +54,15 @@ def solve(network: gw.Topology, objective: Any, limit_s: float) -> tuple[float, 
     return solved(network, clock.now, **options)
 
 
-def measure(network: gw.Topology, objective: str, limits_s: list[float]) -> list[dict[str, Any]]:
+def measure(network: gw.Topology, objective: str) -> list[dict[str, Any]]:
     first_s, _ = solve(network, objective, 1e-3)
     rows = []
-    for limit_s in limits_s:
+    for limit_s in LIMITS_S:
         seconds, solution = solve(network, objective, limit_s)
         over_s = max(0.0, seconds - limit_s)
         rows.append(
             {
                 **figures(solution, "network", "servers"),
-                "objective": objective,
                 "limit_s": limit_s,
                 "seconds": seconds,
                 "over_s": over_s,
@@ -72,29 +72,14 @@ def measure(network: gw.Topology, objective: str, limits_s: list[float]) -> list
                 "last": gw.schedulers.to_spec(solution.attempts[-1].scheduler),
             }
         )
-        show(rows[-1])
     return rows
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--network", action="append", help="only these", default=[])
-    parser.add_argument("--objective", action="append", choices=gw.schedulers.OBJECTIVES)
-    parser.add_argument("--limit", action="append", type=float)
-    parser.add_argument("--dry", action="store_true", help="record nothing")
-    asked = parser.parse_args()
-    for warm in ("ring:4", "mesh:2x3", "jellyfish:reference=J15"):
-        network = gw.topology.from_spec(warm)
-        gw.solve(network)  # compiles
-        gw.solve(network, schedulers="learned,merged,exact")
-        gw.solve(network, objective="seconds", gradient_bytes=GRADIENT_BYTES)
-    rows = []
-    for network in networks(asked.network):
-        for objective in asked.objective or ("rounds", "seconds"):
-            rows += measure(network, objective, asked.limit or list(LIMITS_S))
-    if not asked.dry:
-        record("time_limits", seeds=list(SEEDS), gradient_bytes=GRADIENT_BYTES, rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: grid(network=networks(), objective=("rounds", "seconds")), measure),
+        warm=warm,
+        seeds=list(SEEDS),
+        gradient_bytes=GRADIENT_BYTES,
+    )

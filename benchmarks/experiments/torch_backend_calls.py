@@ -19,10 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 
 LIBRARIES = ("torch",)
 PROCESSES = (4, 8)

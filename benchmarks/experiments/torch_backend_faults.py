@@ -42,20 +42,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 import torch.distributed as dist
-from command_line import parser_of
 from pyroute2 import netns
-from record import record
-from unfinished import Unfinished
 
 import gradweave as gw
 import gradweave.torch.group  # before there are processes: all of one tree
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
+from benchmarks.unfinished import Unfinished
 from gradweave.lab.commands import PORT
 from gradweave.lab.forwarding import shortest_paths
 from gradweave.lab.network import EmulatedNetwork

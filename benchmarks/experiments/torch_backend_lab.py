@@ -1,6 +1,6 @@
 """Steps of DDP and FSDP2 on emulated networks: the backend ``gradweave`` beside gloo.
 
-    python benchmarks/experiments/torch_backend_lab.py [--resume] [--only NAME]
+    python benchmarks/experiments/torch_backend_lab.py
 
 Needs root, as experiments/lab.py; the load of the last minute is recorded with each network. A
 transformer of ten million parameters is trained by one process per server, 16 tokens each: by DDP,
@@ -10,7 +10,6 @@ until it is decided what every size runs by; then steps under the two alternate.
 backward and the optimizer's; its time is the slowest process's, and the ratio that of the medians.
 """
 
-import json
 import os
 import statistics
 import subprocess
@@ -18,16 +17,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from command_line import parser_of
-from record import record
-from unequal_networks import network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Row, Rows, run
+from benchmarks.unequal_networks import network
 from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children
@@ -143,7 +136,6 @@ NETWORKS: dict[str, Callable[[], gw.Topology]] = {
     "ring": lambda: of_family("ring:n=8"),
     "star": star,
 }
-Row = dict[str, Any]
 
 
 def plans(file: Path, cache: Path) -> None:
@@ -167,8 +159,9 @@ def trained(lab: EmulatedNetwork, kind: str) -> Row:
         return message[1]
 
 
-def measure(topology: gw.Topology) -> list[Row]:
+def measure(network: gw.Topology) -> list[Row]:
     """Both trainings on one network."""
+    topology = network
     gradient = 4 * PARAMETERS
     gloo = runtime_of("gloo")
     own = own_schedule(topology, gloo, gradient)
@@ -185,32 +178,18 @@ def measure(topology: gw.Topology) -> list[Row]:
             with EmulatedNetwork(topology) as lab:
                 said = trained(lab, kind)
             steps = {name: statistics.median(times) for name, times in said["steps_s"].items()}
-            row = {"network": topology.name, "servers": topology.num_servers, "kind": kind}
+            row = {"servers": topology.num_servers, "kind": kind}
             row |= {"load": load, "leaves": leaves, **said}
             row |= {f"{name}_s": seconds for name, seconds in steps.items()}
             rows.append(row | {"times_as_fast": steps["gloo"] / steps["gradweave"]})
-            print(json.dumps(rows[-1]), flush=True)
     return rows
 
 
-def main() -> None:
-    """Measures what is not kept yet, and records when all is."""
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--only", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
-    asked = parser.parse_args()
-    kept = Unfinished(
-        "torch_backend_lab", resume=asked.resume, libraries=LIBRARIES, from_record=True
-    )
-    for name in asked.only:
-        topology = NETWORKS[name]()
-        if not any(row["network"] == topology.name for row in kept.rows()):
-            for row in measure(topology):
-                kept.add(row)
-    names = [NETWORKS[name]().name for name in NETWORKS]
-    rows = sorted(kept.rows(), key=lambda row: (names.index(row["network"]), row["kind"]))
-    record("torch_backend_lab", libraries=LIBRARIES, steps=STEPS, mbit_per_s=MBIT, rows=rows)
-    kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(lambda: [{"network": make()} for make in NETWORKS.values()], measure),
+        libraries=LIBRARIES,
+        steps=STEPS,
+        mbit_per_s=MBIT,
+    )

@@ -22,13 +22,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from command_line import parser_of
-from record import record
-
 import gradweave as gw
+from benchmarks.command_line import parser_of
+from benchmarks.record import record
 from gradweave.schedulers import Ring
 from gradweave.schedules.schedule import Collective
 

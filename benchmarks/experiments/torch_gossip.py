@@ -16,16 +16,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
 from numpy.typing import NDArray
-from record import printed, record
+
+from benchmarks.experiment import Rows, run
 
 WORKERS, STEPS, BATCH, RATE, MOMENTUM, SEED = 8, 150, 16, 0.05, 0.9, 5
 KEPT_EVERY, KILLED_AT = 50, 120
@@ -203,8 +201,9 @@ def read(folder: Path) -> tuple[list[NDArray], int]:
     return [np.stack([file[name] for file in files]) for name in names], int(files[0]["sent"])
 
 
-def rows(data: Data) -> Iterator[dict[str, Any]]:
+def measure() -> list[dict[str, Any]]:
     """One a model and method. PyTorch's come first: a process that has run JAX is not forked."""
+    data, rows = data_of_digits(), list[dict[str, Any]]()
     found: list[tuple[str, str, list[NDArray], int, bool, float]] = []
     for model in MODELS:
         for name, method in METHODS.items():
@@ -223,33 +222,30 @@ def rows(data: Data) -> Iterator[dict[str, Any]]:
         difference = max(np.abs(a - b).max() for a, b in zip(whole, expected, strict=True))
         largest = max(np.abs(one).max() for one in expected)
         spread = max(np.abs(one - one.mean(0)).max() for one in expected)
-        yield {
-            "model": model,
-            "parameters": sum(one[0].size for one in expected),
-            "method": name,
-            "loss": loss,
-            "largest_parameter": float(largest),
-            "largest_difference": float(difference),
-            "workers_differ_by": float(spread),
-            "bytes": sent,
-            "bytes_in_jax": sent_by_jax,
-            "same_after_kill": same,
-            "wall_s": took,
-        }
+        rows.append(
+            {
+                "model": model,
+                "parameters": sum(one[0].size for one in expected),
+                "method": name,
+                "loss": loss,
+                "largest_parameter": float(largest),
+                "largest_difference": float(difference),
+                "workers_differ_by": float(spread),
+                "bytes": sent,
+                "bytes_in_jax": sent_by_jax,
+                "same_after_kill": same,
+                "wall_s": took,
+            }
+        )
+    return rows
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    measured = printed(rows(data_of_digits()))
-    record(
-        "torch_gossip",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows([{}], measure),
         libraries=("torch", "jax", "optax", "scikit-learn"),
         workers=WORKERS,
         steps=STEPS,
         seed=SEED,
-        rows=measured,
     )
-
-
-if __name__ == "__main__":
-    main()

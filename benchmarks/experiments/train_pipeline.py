@@ -9,31 +9,20 @@ Models in Heterogeneous Environments", and the ten cities of its table. Stages a
 GPT-3 XL, their bytes scaled down too. Passes sleep for their seconds, since two cores stand for all
 devices; messages and averages are real. Losses are those of a small GPT that two stages of two
 pipelines compute for real, beside one process.
-
-What is done is kept in a file beside the results until all is; ``--resume`` goes on with it, and
-``--finish`` records it.
 """
 
-import argparse
 import dataclasses
 import functools
 import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from placement_cases import FOUR_REGIONS
-from placement_cases import network as complete_network
-from record import record, show
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.placement_cases import FOUR_REGIONS
+from benchmarks.placement_cases import network as complete_network
 from gradweave.placement import Placement, Stage, Transformer, Workload, place
 from gradweave.placement.training.running import Settings, Trainers, on_this_machine
 
@@ -163,7 +152,6 @@ def trained(trainers: Trainers, network: str, contender: str) -> dict[str, Any]:
     run = trainers.train(contender, placement, settings, averages=averages)
     predicted = run.predicted
     return {
-        "network": network,
         "contender": contender,
         "averages": averages,
         "order": order,
@@ -179,22 +167,18 @@ def trained(trainers: Trainers, network: str, contender: str) -> dict[str, Any]:
     }
 
 
-def on_network(network: str, kept: Unfinished) -> None:
-    """All contenders that are not kept yet, by the same processes."""
+def measure(network: str) -> list[dict[str, Any]]:
+    """The contenders, by the same processes; a fresh process has none of the last one's threads."""
     from gradweave.lab.pipeline import training_lab
 
-    done = {(row["network"], row["contender"]) for row in kept.rows()}
-    left = [one for one in CONTENDERS if (network, one) not in done]
-    if not left:
-        return
-    for contender in left:  # before the processes are there
+    if network == LOSSES:
+        return [losses()]
+    for contender in CONTENDERS:  # before the processes are there
         placed(network, *CONTENDERS[contender][:2])
     with training_lab(CASES[network].network()) as (trainers, emulation):
-        for contender in left:
-            row = trained(trainers, network, contender)
-            row["emulated_together"] = emulation.together
-            row["latest_round_trip"] = float(np.max(emulation.lateness))
-            keep(row, kept)
+        together, latest = emulation.together, float(np.max(emulation.lateness))
+        about = {"emulated_together": together, "latest_round_trip": latest}
+        return [trained(trainers, network, contender) | about for contender in CONTENDERS]
 
 
 def losses() -> dict[str, Any]:
@@ -204,7 +188,7 @@ def losses() -> dict[str, Any]:
     net = gw.topology.cities(["Oregon", "Tokyo"], each=2)
     placement = place(net, MODEL, pipeline=2, bound=False)
     alone = whole_losses(MODEL, LOSS_STEPS)
-    row: dict[str, Any] = {"network": LOSSES, "contender": LOSSES, "one_process": alone}
+    row: dict[str, Any] = {"contender": LOSSES, "one_process": alone}
     with on_this_machine(net) as trainers:
         for averages in ("schedule", "gloo", "pytorch"):
             settings = Settings("1f1b", LOSS_STEPS)
@@ -214,32 +198,11 @@ def losses() -> dict[str, Any]:
     return row
 
 
-def keep(row: dict[str, Any], kept: Unfinished) -> None:
-    kept.add(row)
-    show({name: value for name, value in row.items() if not isinstance(value, list | dict)})
-
-
-def main() -> None:
-    """Measures what is not kept yet, and records when all is."""
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
-    asked = parser.parse_args()
-    goes_on = asked.resume or asked.finish or asked.one is not None
-    kept = Unfinished("train_pipeline", resume=goes_on, libraries=("torch",))
-    if asked.one == LOSSES:
-        keep(losses(), kept)
-    elif asked.one is not None:
-        on_network(asked.one, kept)
-    if asked.one is not None:
-        return
-    for name in [] if asked.finish else [LOSSES, *CASES]:
-        if name == LOSSES and any(row["network"] == LOSSES for row in kept.rows()):
-            continue
-        # A fresh process has none of the last one's threads.
-        subprocess.run([sys.executable, __file__, "--one", name], check=True)
-    record(
-        "train_pipeline",
+if __name__ == "__main__":
+    run(
+        __doc__,
+        Rows(grid(network=[LOSSES, *CASES]), measure),
+        alone=True,
         libraries=("torch",),
         cases={
             name: {
@@ -256,10 +219,4 @@ def main() -> None:
         message_s=MESSAGE_S,
         steps=SETTINGS.steps,
         model=dataclasses.asdict(MODEL),
-        rows=kept.rows(),
     )
-    kept.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -9,19 +9,13 @@ compilation. Seconds of the search are processor time.
 """
 
 import statistics
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import numpy as np
-from command_line import parser_of
-from record import printed, record
-from solutions import figures, solved
 
 import gradweave as gw
+from benchmarks.experiment import Case, Row, Rows, grid, run
+from benchmarks.solutions import figures, solved
 from gradweave.topology import Link, Topology
 
 GIB = 2.0**30
@@ -69,17 +63,18 @@ def random_mesh(seed: int) -> Topology:
     )
 
 
-def cases() -> Iterator[tuple[str, Topology, float]]:
-    yield "two speeds", two_speed_mesh(7, 10, 16, 73), 4 * GIB
-    yield "two speeds", two_speed_mesh(8, 5, 80, 35), GIB
-    for seed in range(RANDOM):
-        yield "random", random_mesh(seed), GIB
-    for spec in MACHINES:
-        for gradient_bytes in (1e8, 1e9):
-            yield "machines", gw.topology.from_spec(spec), gradient_bytes
+def cases() -> list[Case]:
+    machines = map(gw.topology.from_spec, MACHINES)
+    slow, fast = two_speed_mesh(7, 10, 16, 73), two_speed_mesh(8, 5, 80, 35)
+    return [
+        {"kind": "two speeds", "network": slow, "gradient_bytes": 4 * GIB},
+        {"kind": "two speeds", "network": fast, "gradient_bytes": GIB},
+        *grid(kind=["random"], network=map(random_mesh, range(RANDOM)), gradient_bytes=[GIB]),
+        *grid(kind=["machines"], network=machines, gradient_bytes=(1e8, 1e9)),
+    ]
 
 
-def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
+def measure(network: Topology, gradient_bytes: float, **_: Any) -> dict[str, Any]:
     seconds, solution = solved(
         network,
         collective="all_gather",
@@ -88,8 +83,7 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
         seed=SEED,
     )
     return {
-        **figures(solution, "network", "servers", "ms", "least_ms", "gap", "winner"),
-        "gradient_bytes": gradient_bytes,
+        **figures(solution, "servers", "ms", "least_ms", "gap", "winner"),
         "greedy_ms": GREEDY_MS.get(network.name),
         "seconds": seconds,
         "pieces_per_server": solution.schedule.pieces // network.num_servers,
@@ -99,25 +93,22 @@ def measure(network: Topology, gradient_bytes: float) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser_of(__doc__).parse_args()
-    measure(random_mesh(0), 1e6)  # compiles
-    rows = printed(
-        {"kind": kind} | measure(network, gradient_bytes)
-        for kind, network, gradient_bytes in cases()
-    )
+def finish(rows: list[Row]) -> Row:
     gaps = {
         kind: [row["gap"] for row in rows if row["kind"] == kind]
         for kind in ("two speeds", "random", "machines")
     }
-    record(
-        "unequal_links",
-        seeds=[SEED],
-        mean_gap={kind: statistics.mean(of_kind) for kind, of_kind in gaps.items()},
-        worst_gap={kind: max(of_kind) for kind, of_kind in gaps.items()},
-        rows=rows,
-    )
+    return {
+        "mean_gap": {kind: statistics.mean(of_kind) for kind, of_kind in gaps.items()},
+        "worst_gap": {kind: max(of_kind) for kind, of_kind in gaps.items()},
+    }
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(cases, measure),
+        warm=lambda: measure(random_mesh(0), 1e6),
+        finish=finish,
+        seeds=[SEED],
+    )

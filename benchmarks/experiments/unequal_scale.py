@@ -1,6 +1,6 @@
 """128, 256 and 512 servers whose links differ: gap, processor time and peak memory.
 
-    python benchmarks/experiments/unequal_scale.py [--resume]
+    python benchmarks/experiments/unequal_scale.py
 
 `gradweave.solve` with ``objective="seconds"``, its defaults and a time limit of 120 s, 256 MB, on
 racks with thin trunks that differ, a fat tree with slowed links, and boxes of eight GPUs joined by
@@ -10,27 +10,19 @@ for its own peak memory. ``gap`` is over the certified bound. Each row is kept a
 measured.
 """
 
-import argparse
-import json
 import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import networkx as nx
 import numpy as np
-from command_line import parser_of
-from processes import printed_json
-from record import record, show
-from solutions import figures, solved
-from unequal_networks import GBIT, network
-from unfinished import Unfinished
 
 import gradweave as gw
+from benchmarks.experiment import Rows, grid, run
+from benchmarks.solutions import figures, solved
+from benchmarks.unequal_networks import GBIT, network
 from gradweave.common import clock
 from gradweave.errors import GradweaveError
 from gradweave.schedulers import Hierarchical, Ring
@@ -38,7 +30,6 @@ from gradweave.simulator import seconds
 from gradweave.topology import Topology
 from gradweave.topology.faults import slowed
 
-NAME = "unequal_scale"
 SIZES = (128, 256, 512)
 GRADIENT_BYTES = 256e6
 TIME_LIMIT_S = 120.0
@@ -111,33 +102,28 @@ KINDS: dict[str, Callable[[int, np.random.Generator], Topology]] = {
 }
 
 
-def processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+def warm() -> None:
+    small = racks(32, np.random.default_rng(0))
+    gw.solve(small, objective="seconds", gradient_bytes=1e6, time_limit=10)
 
 
-def measure(kind: str, servers: int, limit_s: float) -> dict[str, Any]:
-    """In a process of its own: one network."""
+def measure(kind: str, servers: int) -> dict[str, Any]:
     topology = KINDS[kind](servers, np.random.default_rng([33, servers]))
-    warm = racks(32, np.random.default_rng(0))
-    gw.solve(warm, objective="seconds", gradient_bytes=1e6, time_limit=10)  # compiles
-    time.monotonic = time.process_time  # of which time limits are, from here on
     used_s, solution = solved(
         topology,
         clock.now,
         objective="seconds",
         gradient_bytes=GRADIENT_BYTES,
         seed=SEED,
-        time_limit=limit_s,
+        time_limit=TIME_LIMIT_S,
         progress=lambda said: print(f"{time.process_time():7.1f} s: {said}", file=sys.stderr),
     )
     names = ("network", "servers", "switches", "links", "transfers", "ms", "least_ms", "gap")
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     return {
-        "kind": kind,
         **figures(solution, *names, "winner"),
         "seconds": used_s,
-        "limit_s": limit_s,
+        "limit_s": TIME_LIMIT_S,
         "stopped": solution.stopped,
         "peak_memory_gb": peak_gb,
         **simple(topology),
@@ -159,39 +145,13 @@ def simple(topology: Topology) -> dict[str, float | None]:
     return {"ring_ms": 1e3 * seconds(ring, GRADIENT_BYTES, "events"), "one_chunk_ms": one_ms}
 
 
-def main() -> None:
-    parser = parser_of(__doc__, resumes=True)
-    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--servers", type=int, nargs="*", default=list(SIZES))
-    parser.add_argument("--limit", type=float, default=TIME_LIMIT_S)
-    parser.add_argument(
-        "--so-far", action="store_true", help="measure nothing: record what there is"
-    )
-    parser.add_argument("--dry", action="store_true", help="keep and record nothing")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measure(asked.one[0], int(asked.one[1]), asked.limit)))
-        return
-    kept = None if asked.dry else Unfinished(NAME, resume=asked.resume, from_record=True)
-    there = {(row["kind"], row["servers"]) for row in kept.rows()} if kept else set()
-    for servers in asked.servers:
-        for kind in asked.kinds:
-            if asked.so_far or (kind, servers) in there:
-                continue
-            limit = ["--limit", str(asked.limit)]
-            row = printed_json([sys.executable, __file__, "--one", kind, str(servers), *limit])
-            show({key: value for key, value in row.items() if key != "attempts"})
-            if kept:
-                kept.add(row)
-    everything = asked.kinds == list(KINDS) and asked.servers == list(SIZES)
-    if kept and (everything or asked.so_far):
-        order = [(kind, servers) for kind in KINDS for servers in SIZES]
-        rows = sorted(kept.rows(), key=lambda row: order.index((row["kind"], row["servers"])))
-        record(NAME, seeds=[SEED], gradient_bytes=GRADIENT_BYTES, rows=rows)
-        if not asked.so_far:
-            kept.end()
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(kind=KINDS, servers=SIZES), measure),
+        warm=warm,
+        alone=True,
+        processor_time=True,
+        seeds=[SEED],
+        gradient_bytes=GRADIENT_BYTES,
+    )

@@ -1,6 +1,6 @@
 """A newcomer's walk along each path of the documentation, from a clone to a result.
 
-    python benchmarks/experiments/walks.py [--paths P …]
+    python benchmarks/experiments/walks.py
 
 Each in a new clone of the current commit with an environment of its own and nothing compiled: *see*
 a schedule play beside a ring, *run* one on a YAML file of two racks by processes of PyTorch beside
@@ -11,21 +11,14 @@ installation, whose packages come from wherever pip finds them.
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from command_line import parser_of
-from record import record
-
+from benchmarks.experiment import Rows, grid, run
 from tests.docs.blocks import blocks_of
 
-NAME = "walks"
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = "python3 -m venv .venv"
 PATHS: dict[str, list[str]] = {
@@ -106,7 +99,6 @@ def walk(path: str) -> dict[str, Any]:
         sum(step["seconds"] for step in part) for part in (steps[:installing], steps[installing:])
     )
     return {
-        "path": path,
         "install_s": install_s,
         "commands_s": commands_s,
         "seconds": install_s + commands_s,
@@ -115,14 +107,5 @@ def walk(path: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
-    asked = parser.parse_args()
-    rows = [walk(path) for path in asked.paths]
-    if asked.paths == list(PATHS):
-        record(NAME, rows=rows)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, Rows(grid(path=PATHS), walk))

@@ -16,24 +16,19 @@ The rule was fixed before the instances were solved; none is left out because it
 
 import dataclasses
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 
 import networkx as nx
 import numpy as np
-from box_networks import boxes
-from cluster_networks import KINDS as CLUSTERS
-from cluster_networks import dual_homed, joined, planes, rails, star_of_rings, two_sites
-from named_networks import NAMED
-from te_ccl import dgx2, mesh, ndv2_by_switch  # pyright: ignore[reportMissingImports]
-from unequal_networks import KINDS, wide_areas
 
 import gradweave as gw
+from benchmarks.box_networks import boxes
+from benchmarks.cluster_networks import KINDS as CLUSTERS
+from benchmarks.cluster_networks import dual_homed, joined, planes, rails, star_of_rings, two_sites
+from benchmarks.experiments.te_ccl import dgx2, mesh, ndv2_by_switch  # pyright: ignore[reportMissingImports]
+from benchmarks.named_networks import NAMED
+from benchmarks.unequal_networks import KINDS, wide_areas
 from gradweave.schedules.jobs import Job, mesh_jobs
 from gradweave.topology import Topology
 

@@ -1,8 +1,8 @@
 """Finds schedules and bounds for the instances of the library, and keeps the better ones.
 
-    taskset -c 0 python benchmarks/library/make.py [--time-limit SECONDS] [--only TEXT] [--again]
-    taskset -c 0 python benchmarks/library/make.py --only TEXT --scheduler SPEC [--scheduler SPEC]
-    taskset -c 0 python benchmarks/library/make.py --certify
+    taskset -c 0 python -m benchmarks.library.make [--time-limit SECONDS] [--only TEXT] [--again]
+    taskset -c 0 python -m benchmarks.library.make --only TEXT --scheduler SPEC [--scheduler SPEC]
+    taskset -c 0 python -m benchmarks.library.make --certify
 
 A run goes on where another was ended: instances that have a record are left alone, unless `--again`
 has the open ones searched anew. A record is replaced only by a better one, as if it were submitted;
@@ -15,19 +15,16 @@ import argparse
 import dataclasses
 import datetime
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import numpy as np
-from instances import RELEASE, Question, questions
 
 import gradweave as gw
 import gradweave_check as checker
+from benchmarks.library.instances import RELEASE, Question, questions
 from gradweave.bounds import with_certificates
 from gradweave.errors import GradweaveError, InvalidScheduleError
 from gradweave.library import Library, Record

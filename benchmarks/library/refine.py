@@ -1,6 +1,6 @@
 """Finer schedules for instances in seconds that are open: collectives among all servers.
 
-    taskset -c 0 python benchmarks/library/refine.py [--only TEXT] [--by grown] [--by program]
+    taskset -c 0 python -m benchmarks.library.refine [--only TEXT] [--by grown] [--by program]
 
 Known schedules were searched for seconds, in few pieces. What is left above the bound is mostly how
 unevenly trees load links, and how long links idle at the beginning and the end. Here trees are many
@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from instances import Question, questions
-from make import BY, FOLDER, MAX_TRANSFERS, data_of, today
 from numpy.typing import NDArray
 
 import gradweave_check as checker
+from benchmarks.library.instances import Question, questions
+from benchmarks.library.make import BY, FOLDER, MAX_TRANSFERS, data_of, today
 from gradweave.bounds.seconds.least_seconds import least_seconds
 from gradweave.common.stop import UNLIMITED
 from gradweave.errors import GradweaveError, InvalidScheduleError

@@ -1,6 +1,6 @@
 """PPO on simple_spread as in JaxMARL, with which `gradweave train` is compared.
 
-    python benchmarks/peers/jaxmarl_ppo.py
+    python -m benchmarks.peers.jaxmarl_ppo
 
 Written after JaxMARL's `baselines/IPPO/ippo_ff_mpe.py`, which its wheel does not contain: the same
 computation in the same order, with Flax networks of 64 + 64, returns and lengths of episodes logged
@@ -13,14 +13,26 @@ of `bare_ppo.py`. Prints environment steps per second over about a minute, witho
 import sys
 from typing import Any, NamedTuple
 
-import bare_ppo
 import jax
 import jax.numpy as jnp
 import jaxmarl
 import optax
-from bare_ppo import CLIP, ENTROPY, ENVS, EPOCHS, GAMMA, LAMBDA, PARTS, STEPS, UPDATES, VALUE
 from flax import linen
 from flax.training.train_state import TrainState
+
+from benchmarks.peers import bare_ppo
+from benchmarks.peers.bare_ppo import (
+    CLIP,
+    ENTROPY,
+    ENVS,
+    EPOCHS,
+    GAMMA,
+    LAMBDA,
+    PARTS,
+    STEPS,
+    UPDATES,
+    VALUE,
+)
 
 env = jaxmarl.make("MPE_simple_spread_v3")
 ROWS = env.num_agents * ENVS

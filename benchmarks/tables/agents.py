@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
-from markdown_table import source, sourced_table, table
-from record import load
-from table_templates import SHOWN, filled, grouped
+
+from benchmarks.markdown_table import source, sourced_table, table
+from benchmarks.record import load
+from benchmarks.table_templates import SHOWN, filled, grouped
 
 SIMPLE_POLICIES = {
     "switch_riddle": "never touches the switch, at best",

@@ -3,9 +3,9 @@
 from statistics import fmean
 from typing import Any
 
-from markdown_table import NETWORKS, duration, number, sourced_table
-from record import load
-from table_templates import filled, grouped
+from benchmarks.markdown_table import NETWORKS, duration, number, sourced_table
+from benchmarks.record import load
+from benchmarks.table_templates import filled, grouped
 
 
 def _rows(result: dict[str, Any], part: str, trees: str, group: str) -> list[dict[str, Any]]:

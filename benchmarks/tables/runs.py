@@ -3,10 +3,9 @@
 import statistics
 from typing import Any
 
-from markdown_table import source, sourced_table, table
-from record import load
-from table_templates import filled, grouped, key_of
-
+from benchmarks.markdown_table import source, sourced_table, table
+from benchmarks.record import load
+from benchmarks.table_templates import filled, grouped, key_of
 from gradweave.topology.units import format_size
 
 LEAST, MOST = 0.9, 1.15

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from markdown_table import NETWORKS, duration, number, source, sourced_table, table
-from record import load
-from table_templates import grouped
-
+from benchmarks.markdown_table import NETWORKS, duration, number, source, sourced_table, table
+from benchmarks.record import load
+from benchmarks.table_templates import grouped
 from gradweave.topology.units import ROUNDING
 
 REPAIRED_SINCE = "2026-11-24"

@@ -3,10 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from markdown_table import before_planned, duration, sourced_table
-from record import load
-from table_templates import filled, grouped
-
+from benchmarks.markdown_table import before_planned, duration, sourced_table
+from benchmarks.record import load
+from benchmarks.table_templates import filled, grouped
 from gradweave.topology.units import format_size
 
 

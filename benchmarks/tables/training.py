@@ -5,9 +5,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from markdown_table import duration, sourced_table, table, two
-from record import load
-from table_templates import grouped
+
+from benchmarks.markdown_table import duration, sourced_table, table, two
+from benchmarks.record import load
+from benchmarks.table_templates import grouped
 
 DIVERGED = 100.0
 """Fréchet distance above which a run has diverged: an untrained generator's is below."""

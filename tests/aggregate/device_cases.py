@@ -378,6 +378,9 @@ def test_a_wrong_number_of_workers():
         "diloco:local_steps=3,compressor=max_norm,bits=8,block=1",
         "streaming_diloco:local_steps=4,fragments=2,delay=1",
         "noloco:local_steps=2",
+        "gasloc:local_steps=2",
+        "sparseloco:local_steps=2,share=0.2,block=8",
+        "sparse_averaging:local_steps=4,fragments=2,delay=1",
     ],
 )
 def test_local_updates_are_the_same_on_devices_as_on_one(name):
@@ -404,7 +407,7 @@ def test_local_updates_are_the_same_on_devices_as_on_one(name):
     "name",
     [
         *("mean", "ring", "parameter_server", "d_psgd", "dcd_psgd"),
-        *("diloco:local_steps=2", "noloco:local_steps=2"),
+        *("diloco:local_steps=2", "noloco:local_steps=2", "sparseloco:local_steps=2,share=1"),
     ],
 )
 def test_one_worker_alone(name):

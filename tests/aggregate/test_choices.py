@@ -122,7 +122,10 @@ def test_refusals():
         "choco_sgd:compressor=top_k,share=0.1,consensus=0.07,local_steps=4,strictness=refuse",
         "diloco:local_steps=20,outer_rate=0.5,quorum=6,in_time=1",
         "streaming_diloco:bits=4,seed=2",
-        "noloco:compressor=top_k,share=0.1,consensus=1.2",
+        "noloco:seed=1,consensus=1.2",
+        "gasloc:mixing=changing_matchings,steps=9,network=hypercube:dimension=3",
+        "sparseloco:share=0.1,block=64,decay=0.9",
+        "sparse_averaging:local_steps=60,fragments=10,delay=3,bits=8",
     ],
 )
 def test_words(text):

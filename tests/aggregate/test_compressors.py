@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gradweave.aggregate import Grid, MaxNorm, RandomK, RandomKUnscaled, TopK, Uncompressed
+from gradweave.aggregate import (
+    Grid,
+    MaxNorm,
+    RandomK,
+    RandomKUnscaled,
+    TopK,
+    TopKChunks,
+    Uncompressed,
+)
 from gradweave.aggregate.bits import pack, unpack
 from gradweave.errors import OptionError
 
@@ -25,10 +33,11 @@ COMPRESSORS = [
     RandomKUnscaled(share=0.25),
     TopK(share=0.1),
     TopK(share=1.0),
+    TopKChunks(share=0.25, block=10),
 ]
 
 
-OF_EACH_KIND = [*COMPRESSORS[:3], COMPRESSORS[4], COMPRESSORS[5], *COMPRESSORS[7:9]]
+OF_EACH_KIND = [*COMPRESSORS[:3], *COMPRESSORS[4:6], *COMPRESSORS[7:9], COMPRESSORS[10]]
 """Without those that do the same by other numbers."""
 
 
@@ -137,6 +146,8 @@ def test_the_absolute_error_is_attained():
         (RandomK(share=0.1), 1000, 400 + 8),
         (TopK(share=0.1), 1000, 800),
         (TopK(share=0.001), 10, 8),
+        (TopKChunks(), 2 * 4096, 2 * (96 + 16 + 8)),
+        (TopKChunks(share=0.1, block=100), 1000, 100 + 28 + 80),  # 200 digits, 100 codes
     ],
     ids=str,
 )
@@ -196,6 +207,7 @@ def test_bits_come_back(bits):
         (lambda: Grid(step=math.nan), "step: expected a number above 0"),
         (lambda: RandomK(share=0), "share: expected a number above 0 and at most 1"),
         (lambda: TopK(share=1.5), "share"),
+        (lambda: TopKChunks(block=0), "block: expected 1 to 65536, got 0"),
     ],
 )
 def test_refusals(make, said):

@@ -15,11 +15,13 @@ pytest.importorskip("torch")
 
 import torch
 
-from gradweave.aggregate import DiLoCo
+from gradweave.aggregate import DiLoCo, threefry
 from gradweave.aggregate.local.flat import FlatTensors
+from gradweave.aggregate.local.methods import LOCAL
 from gradweave.aggregate.torch_steps import GuardedSteps, Trained, on_each_step_of
 from gradweave.errors import OptionError
 from tests.aggregate import torch_steps_cases as cases
+from tests.aggregate.local_reference import outer_steps
 from tests.aggregate.torch_steps_cases import AIMS, SIZES, STEPS, WEIGHTS, N
 from tests.patience import PATIENCE_S
 
@@ -110,6 +112,32 @@ def test_local_updates_leave_out_what_is_not_finite_and_take_late_parameters(wor
     spoilt = cases.SPOILT if "spoilt" in how else {}
     left_out = [len(spoilt.get(rank, [])) for rank in range(N)]
     assert of_all(workers, name, "not_finite").tolist() == left_out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, how in cases.TRAININGS.items() if "outer" in how])
+def test_outer_steps_by_hand(workers, name):
+    method, sgd, size = LOCAL[name](**cases.TRAININGS[name]["outer"]), SGD({}), sum(SIZES)
+    weights = method.default_mixing(N, 2).weights
+
+    def parts(number: int) -> np.ndarray:
+        turns, turn = divmod(number - 1, method.fragments)
+        key = threefry.fold_in(threefry.fold_in(threefry.key_of(2), 0), turns)
+        return threefry.permutation(key, size).numpy()[4 * turn : 4 * turn + 4]
+
+    def step(theta: np.ndarray, number: int) -> np.ndarray:
+        return theta + sgd.moves(theta, number)[0]
+
+    start, of_parts = np.zeros(AIMS.shape), parts if method.scattered else None
+    expected = outer_steps(method, weights, step, start, STEPS, of_parts)
+    found = of_all(workers, name, "x").swapaxes(0, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    if method.mixes:  # all parameters and two buffers, to each neighbour
+        turns = np.arange(STEPS // 3) % len(weights)
+        messages = (weights[turns] > 0).sum((0, 2)) - STEPS // 3
+        assert of_all(workers, name, "sent").tolist() == (messages * 4 * (size + 2)).tolist()
+    if method.feeds_back:  # of seven elements two: a word of digits, a word of bits, and two floats
+        assert of_all(workers, name, "sent").tolist() == [STEPS // 3 * (N - 1) * 16] * N
 
 
 @pytest.mark.slow

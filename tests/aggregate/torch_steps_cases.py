@@ -17,9 +17,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gradweave.aggregate import DPSGD, ChocoSGD, DiLoCo, MaxNorm, MixingMatrix
+from gradweave.aggregate import DPSGD, ChocoSGD, DiLoCo, MaxNorm, MixingMatrix, TopKChunks
+from gradweave.aggregate.local.methods import LOCAL
 from gradweave.errors import OptionError
-from gradweave.torch import Compressed, Gossip, LocalUpdates, QuorumMember
+from gradweave.torch import Compressed, Gathered, Gossip, LocalUpdates, QuorumMember
 
 N, SIZES, RATE, MOMENTUM, STEPS, STOP = 3, (3, 4), 0.25, 0.5, 14, 7
 AIMS = np.random.default_rng(0).standard_normal((N, sum(SIZES))).astype(np.float32)
@@ -41,6 +42,10 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "gossip": {"kind": "d_psgd", "spoilt": True},
     "gossip closure": {"kind": "d_psgd", "spoilt": True, "closure": True},
     "choco": {"kind": "choco_sgd", "compressor": True},
+    "noloco": {"outer": {"local_steps": 3}},
+    "gasloc": {"outer": {"local_steps": 3, "consensus": 0.8}},
+    "sparseloco": {"outer": {"local_steps": 3, "decay": 0.9}},
+    "sparse_averaging": {"outer": {"local_steps": 4, "fragments": 2, "delay": 1}},
     "late diloco": {"method": DILOCO, "late": True},
     "late streaming": {"method": STREAMING, "late": True},
     "late gossip": {"kind": "d_psgd", "late": True},
@@ -51,8 +56,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
 class Worker:
     """One training's worker."""
 
-    def __init__(self, how: dict[str, Any], rank: int, late: bool) -> None:
-        self.how, self.rank = how, rank
+    def __init__(self, name: str, rank: int, late: bool) -> None:
+        self.name, self.how, self.rank = name, TRAININGS[name], rank
         self.parameters = [torch.nn.Parameter(torch.zeros(size)) for size in SIZES]
         self.parameters[0].requires_grad_(not late)
         self.buffers = [torch.zeros(2), torch.zeros((), dtype=torch.int64)]
@@ -67,6 +72,13 @@ class Worker:
             mixing = MixingMatrix.of(WEIGHTS)
             return Gossip(self.optimizer, rule, mixing, compressor, buffers=self.buffers,
                           strictness="ignore")  # fmt: skip
+        if "outer" in how:
+            sparse = self.name == "sparseloco"
+            exchange = Gathered(TopKChunks(share=0.25, block=8)) if sparse else None
+            method = LOCAL[self.name](**how["outer"])
+            hook = LocalUpdates(self.parameters, method, exchange, buffers=self.buffers, seed=2)
+            self.optimizer.register_step_post_hook(hook)
+            return hook
         method = DiLoCo(**how["method"])
         if kind == "quorum":
             hook = QuorumMember(self.parameters, method, deadline_s=600, buffers=self.buffers)
@@ -104,7 +116,7 @@ class Worker:
         kept = io.BytesIO()
         tensors = [one.data for one in self.parameters], self.buffers
         torch.save([tensors, self.optimizer.state_dict(), self.hook.state_dict()], kept)
-        other = Worker(self.how, self.rank, late="late" in self.how)
+        other = Worker(self.name, self.rank, late="late" in self.how)
         (parameters, buffers), optimizer, hook = torch.load(io.BytesIO(kept.getvalue()))
         with torch.no_grad():
             for one, value in zip([*other.parameters, *other.buffers], [*parameters, *buffers],
@@ -116,9 +128,10 @@ class Worker:
         return other
 
 
-def trained(how: dict[str, Any], rank: int, stop: int | None) -> dict[str, Any]:
+def trained(name: str, rank: int, stop: int | None) -> dict[str, Any]:
     """Each step's parameters and buffers, and the results at the end."""
-    worker = Worker(how, rank, late="late" in how)
+    how = TRAININGS[name]
+    worker = Worker(name, rank, late="late" in how)
     history, buffers = [], []
     for number in range(STEPS):
         if number == LATE and "late" in how:
@@ -131,7 +144,9 @@ def trained(how: dict[str, Any], rank: int, stop: int | None) -> dict[str, Any]:
         history.append([*worker.parameters[0].tolist(), *worker.parameters[1].tolist()])
         buffers.append([*worker.buffers[0].tolist(), worker.buffers[1].item()])
     found = {"x": history, "buffers": buffers, "not_finite": worker.hook.not_finite}
-    if "method" in how:
+    if "outer" in how:
+        found["sent"] = worker.hook.exchange.sent_bytes
+    elif "method" in how:
         found["counted"] = worker.hook.counted
     else:
         found["sent"] = worker.hook.sent_bytes
@@ -159,7 +174,7 @@ def said(rank: int) -> list[str]:
         warnings.simplefilter("always")
         Gossip(optimizer, DPSGD(), MixingMatrix.of(WEIGHTS))
     lines += [str(one.message) for one in caught if __file__ == one.filename]
-    worker = Worker(TRAININGS["quorum"], rank, late=True)
+    worker = Worker("quorum", rank, late=True)
     worker.parameters[0].requires_grad_(True)
     try:
         worker.step(0)
@@ -179,8 +194,8 @@ def main(folder: Path, patience_s: float) -> None:
     store, timeout = f"file://{folder / 'store'}", timedelta(seconds=600)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=N, timeout=timeout)
     found = {
-        "trainings": {name: trained(how, rank, None) for name, how in TRAININGS.items()},
-        "again": {name: trained(how, rank, STOP) for name, how in TRAININGS.items()},
+        "trainings": {name: trained(name, rank, None) for name in TRAININGS},
+        "again": {name: trained(name, rank, STOP) for name in TRAININGS},
         "said": said(rank),
     }
     (folder / f"{rank}.json").write_text(json.dumps(found))

@@ -1,8 +1,6 @@
 """The bound on small messages: by hand, and never above what any schedule takes."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gradweave as gw
+from benchmarks.exhaustive_messages import least_time
 from gradweave.bounds import latency_bound
 from gradweave.bounds.seconds.latency import MessageTimes, spread_times
 from gradweave.bounds.seconds_bound import seconds_bound
@@ -27,10 +26,6 @@ from gradweave.schedulers.solving.timing import timing_of
 from gradweave.schedules.schedule import COLLECTIVES
 from gradweave.topology import Topology
 from tests.simulator.random_networks import networks
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from exhaustive_messages import least_time
 
 net = gw.topology.from_spec
 STRATEGIES = (

@@ -216,7 +216,7 @@ def test_what_is_printed_around_processes_stays_text(gradweave, here, monkeypatc
             "resumed_from": 0, "devices": 1, "weights": hostile, "scheduler": f"learned:{hostile}"
         },
     )  # fmt: skip
-    monkeypatch.setattr("gradweave.marl.loading.load_trained", lambda _: SimpleNamespace())
+    monkeypatch.setattr("gradweave.marl.folder.load_trained", lambda _: SimpleNamespace())
     monkeypatch.setattr("gradweave.marl.results.description", lambda _: {
         "algorithm": hostile, "env": hostile, "steps": 1
     })  # fmt: skip

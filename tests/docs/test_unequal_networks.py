@@ -1,14 +1,9 @@
 """The networks of a recorded benchmark: drawn alike again, and as their source says."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from unequal_networks import COUNT, unequal_network, wide_areas
+from benchmarks.unequal_networks import COUNT, unequal_network, wide_areas
 
 
 def test_sixty_networks_that_differ() -> None:

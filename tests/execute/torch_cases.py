@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradweave import torch as td
 from gradweave.errors import GradweaveError, LostServerError, OptionError, RunError, ScheduleError
 from gradweave.execute import play
-from gradweave.execute.torch_distributed.backend import State
+from gradweave.execute.torch_distributed.ddp import State
 from gradweave.execute.torch_distributed.demands import exchange_by
 from gradweave.execute.torch_distributed.gloo_messages import pair
 from gradweave.execute.torch_distributed.round_by_round import Rounds

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from gradweave.learning import ppo
 from gradweave.learning.ppo import PPO, Samples, advantages_and_targets, minibatch, samples
 from gradweave.learning.rollout import Draw, RoundLog
+from gradweave.training.advantages import clipped_objective
 
 ROUNDS, EPISODES = 9, 5
 
@@ -100,7 +101,7 @@ def test_a_minibatch_takes_real_rounds_first_and_others_another_time():
 def test_gains_end_where_odds_have_moved_enough():
     ratio = jnp.asarray([0.5, 0.9, 1.1, 1.5] * 2)
     advantage = jnp.asarray([1.0] * 4 + [-1.0] * 4)
-    gain = ppo._clipped_gain(ratio, advantage, 0.2)
+    gain = clipped_objective(ratio, advantage, 0.2)
     np.testing.assert_allclose(gain, [0.5, 0.9, 1.1, 1.2, -0.8, -0.9, -1.1, -1.5], rtol=1e-6)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import gradweave as gw
 from gradweave.errors import FileError, OptionError, ScheduleError
-from gradweave.marl.combining import SCHEDULE, Combining, combining
 from gradweave.marl.config import PPO, Config
+from gradweave.marl.folder import SCHEDULE, Combining, combining
 from gradweave.processes.agreement import Processes
 
 

@@ -18,15 +18,14 @@ import jax.numpy as jnp
 from gradweave.errors import FileError, GradweaveError, OptionError
 from gradweave.marl import checkpoint
 from gradweave.marl.evaluation import play, random_action
+from gradweave.marl.folder import POLICY, imported, load_trained
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.environments import make
 from gradweave.marl.games.own import check_actions
 from gradweave.marl.games.parallel import game_errors
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.own_network import Plan, draw_own, named
-from gradweave.marl.loading import imported, load_trained
 from gradweave.marl.request import read_request
-from gradweave.marl.trained import POLICY
 from tests.marl import own_parts
 from tests.marl.own_parts import (
     CELLS,

@@ -21,6 +21,7 @@ from gradweave.marl.config import PPO
 from gradweave.marl.evaluation import evaluate
 from gradweave.marl.games.environment import Environment
 from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.learner import optimizer_step
 from gradweave.marl.learners.networks import Network, Networks, draw
 from gradweave.marl.learners.q_settings import QLearning
 from gradweave.marl.learners.sets import mean_of_each, sets_of
@@ -145,7 +146,7 @@ def test_a_sets_step_depends_on_its_own_agents_alone():
     state = jax.jit(one.init)(jax.random.key(0), 0)
     _, samples, _ = jax.jit(rollout(one))(state)
     part = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
-    learn = jax.jit(one._learn)
+    learn = jax.jit(functools.partial(optimizer_step, one._loss, one.optimizer))
     carry = state.parameters, state.optimizer
     (expected, _), _ = learn(carry, part)
     other = dataclasses.replace(

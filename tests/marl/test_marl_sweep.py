@@ -17,7 +17,8 @@ from gradweave.errors import OptionError
 from gradweave.marl import Config, load_trained, make, train
 from gradweave.marl.learners.algorithms import settings
 from gradweave.marl.request import read_sweep
-from gradweave.marl.sweep import _learner, configs, train_sweep
+from gradweave.marl.sweep import configs, swept_learner
+from gradweave.marl.training import train_sweep
 from gradweave.training.log import read_log
 
 GAME = "tests.marl.own_parts:Corridor:max_steps=4"
@@ -65,7 +66,7 @@ def test_a_combination_is_a_training_of_its_own_and_resumes(tmp_path):
 def test_all_seeds_of_a_combination_have_its_settings_and_lie_side_by_side():
     asked = config()
     several = configs(asked, SWEEP | {"discount": [0.5, 0.6]})
-    learner = _learner(asked, several, list(SWEEP), make(GAME), lambda optimizer: optimizer)
+    learner = swept_learner(asked, several, list(SWEEP), make(GAME), lambda optimizer: optimizer)
     made = np.stack([learner.values[name] for name in SWEEP], 1)
     pairs = itertools.product([1e-3, 1e-2], [0.5, 0.6])
     np.testing.assert_allclose(made, np.repeat(list(pairs), 2, axis=0), rtol=1e-6)

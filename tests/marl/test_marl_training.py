@@ -21,10 +21,11 @@ import jax
 from safetensors import safe_open
 
 from gradweave.errors import FileError, NotFiniteError, OptionError
-from gradweave.marl import checkpoint, training
+from gradweave.marl import checkpoint, folder, training
 from gradweave.marl.config import PPO, Config
-from gradweave.marl.session import reporting
-from gradweave.marl.trained import CHECKPOINT, POLICY, Report, updates_done
+from gradweave.marl.folder import CHECKPOINT, POLICY, updates_done
+from gradweave.marl.request import reporting
+from gradweave.marl.results import Report
 from gradweave.marl.training import train
 from gradweave.training.log import LOG, read_log
 from tests.marl.doors import doors
@@ -56,7 +57,7 @@ def compiled() -> Any:
     return Program(learner, jax.devices()[:1], CONFIG.seed, CONFIG.seeds)
 
 
-def once(learner, devices, seed, seeds):
+def once(learner, devices, seed, seeds, groups):
     """All trainings of these tests are of one program."""
     assert (seed, seeds) == (CONFIG.seed, CONFIG.seeds)
     return compiled()
@@ -83,10 +84,10 @@ def unbroken() -> Path:
     import atexit
     import tempfile
 
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    train(CONFIG, folder, aggregate=alone)
-    return folder
+    place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    train(CONFIG, place, aggregate=alone)
+    return place
 
 
 def test_killed_and_resumed_is_as_if_nothing_had_been(tmp_path):
@@ -148,7 +149,7 @@ def test_the_log_has_every_update_of_every_seed():
 
 def test_a_policy_is_read_as_it_was_written():
     program = compiled()
-    got = training.load_policy(unbroken(), program.learner, CONFIG)
+    got = folder.load_policy(unbroken(), program.learner, CONFIG)
     expected = arrays(unbroken() / POLICY)
     assert {x.tobytes() for x in jax.tree.leaves(got)} == {x.tobytes() for x in expected.values()}
     held = arrays(unbroken() / CHECKPOINT)
@@ -193,16 +194,16 @@ def test_a_checkpoint_that_is_none_is_refused(tmp_path, spoil, reason):
 
 
 def test_what_cannot_be_done_is_refused_before_a_folder_is_made(tmp_path):
-    folder = tmp_path / "made"
+    place = tmp_path / "made"
     more = len(jax.devices()) + 1
     settings = dataclasses.replace(SETTINGS, environments=2 * more)
     config = dataclasses.replace(CONFIG, devices=more, settings=settings)
     with pytest.raises(OptionError, match=f"devices: expected at most {more - 1}, got {more}"):
-        train(config, folder, aggregate=alone)
-    assert not folder.exists()
-    folder.write_text("taken")
+        train(config, place, aggregate=alone)
+    assert not place.exists()
+    place.write_text("taken")
     with pytest.raises(FileError, match="cannot be made a directory: File exists"):
-        train(CONFIG, folder, aggregate=alone)
+        train(CONFIG, place, aggregate=alone)
     with pytest.raises(OptionError, match="environments: expected a multiple of the 3 devices"):
         dataclasses.replace(CONFIG, devices=3)
 
@@ -281,7 +282,7 @@ def test_without_decay_the_number_of_steps_does_not_count():
 
 def test_the_schedule_is_kept_beside_the_checkpoint_which_names_it(tmp_path, monkeypatch):
     import gradweave as gw
-    from gradweave.marl.combining import SCHEDULE, Combining
+    from gradweave.marl.folder import SCHEDULE, Combining
     from gradweave.schedules.file import load
 
     by = Combining(alone, gw.solve(gw.topology.ring(4)).schedule, kept=True)
@@ -293,24 +294,22 @@ def test_the_schedule_is_kept_beside_the_checkpoint_which_names_it(tmp_path, mon
 
 
 def test_a_training_is_loaded_from_its_folder(tmp_path, monkeypatch):
-    from gradweave.marl import loading
-
-    monkeypatch.setattr(loading, "make", lambda spec, **options: doors())
-    loaded = loading.load_trained(unbroken())
+    monkeypatch.setattr(folder, "make", lambda spec, **options: doors())
+    loaded = folder.load_trained(unbroken())
     assert (loaded.config, loaded.resumed_from) == (CONFIG, CONFIG.updates)
     held = arrays(unbroken() / POLICY)
     assert {x.tobytes() for x in jax.tree.leaves(loaded.parameters)} == {
         x.tobytes() for x in held.values()
     }
     with pytest.raises(FileError, match=r"there is no policy\.safetensors; give the folder of a t"):
-        loading.load_trained(tmp_path)
+        folder.load_trained(tmp_path)
     shutil.copy(unbroken() / CHECKPOINT, tmp_path)
     with pytest.raises(FileError, match="the training has not finished; train again"):
-        loading.load_trained(tmp_path)
+        folder.load_trained(tmp_path)
     raw = (unbroken() / POLICY).read_bytes()
     (tmp_path / POLICY).write_bytes(raw.replace(b"settings.clip_ratio", b"settings.klip_ratio"))
     with pytest.raises(FileError, match="settings: klip_ratio: unknown; did you mean clip_ratio"):
-        loading.load_trained(tmp_path)
+        folder.load_trained(tmp_path)
 
 
 class Counting:

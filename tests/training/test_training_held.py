@@ -82,7 +82,7 @@ def _start(training: str, folder: Path) -> None:
 
         train_by_server(nothing, folder)
     elif training == "sweep":
-        from gradweave.marl.sweep import train_sweep
+        from gradweave.marl.training import train_sweep
 
         train_sweep(nothing, nothing, folder)
     elif training == "policies":

@@ -5,8 +5,8 @@ messages. `gossip` mixes parameters with those of neighbours by a rule: `d_psgd`
 `ecd_psgd` and `choco_sgd` are its forms, the last three with compression. With `local_updates`, as
 `diloco`, `streaming_diloco` and `noloco`, workers train separately for many steps between
 exchanges. All are `optax.GradientTransformation`s for use inside `jax.shard_map`, and need the
-extra ``train``. The asynchronous parameter server, `asynchronous`, is a separate engine, on Ray
-(extra ``ray``).
+extra ``train``. `advise` predicts what they cost on a network. The asynchronous parameter server,
+`asynchronous`, is a separate engine, on Ray (extra ``ray``).
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from gradweave.common.lazy import lazily
 
 if TYPE_CHECKING:
     from gradweave.aggregate import asynchronous
+    from gradweave.aggregate.advice import advise
     from gradweave.aggregate.aggregation import aggregator, resolve
     from gradweave.aggregate.chosen_matchings import exchange_seconds, fast_matchings
     from gradweave.aggregate.compressors import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         RandomK,
         RandomKUnscaled,
         TopK,
+        TopKChunks,
         Uncompressed,
     )
     from gradweave.aggregate.decentralized import (
@@ -34,8 +36,21 @@ if TYPE_CHECKING:
         gossip,
     )
     from gradweave.aggregate.exact_mean import mean, parameter_server, ring_mean, scheduled
-    from gradweave.aggregate.local.methods import DiLoCo, NoLoCo, outer_settings
-    from gradweave.aggregate.local.updates import diloco, noloco, streaming_diloco
+    from gradweave.aggregate.local.methods import (
+        DiLoCo,
+        GASLoC,
+        NoLoCo,
+        SparseAveraging,
+        SparseLoCo,
+        StreamingDiLoCo,
+        outer_settings,
+    )
+    from gradweave.aggregate.local.updates import (
+        diloco,
+        local_updates,
+        noloco,
+        streaming_diloco,
+    )
     from gradweave.aggregate.messages import not_finite, sent_bytes
     from gradweave.aggregate.mixing import MixingMatrix
     from gradweave.aggregate.replicas import consensus, disagreement, replicate
@@ -61,6 +76,7 @@ __all__ = [
     "ChocoSGD",
     "Compressor",
     "DiLoCo",
+    "GASLoC",
     "GossipRule",
     "Grid",
     "MaxNorm",
@@ -68,10 +84,15 @@ __all__ = [
     "NoLoCo",
     "RandomK",
     "RandomKUnscaled",
+    "SparseAveraging",
+    "SparseLoCo",
+    "StreamingDiLoCo",
     "TopK",
+    "TopKChunks",
     "Uncompressed",
     "ValidityWarning",
     "absent_workers",
+    "advise",
     "aggregator",
     "asynchronous",
     "best_contraction",
@@ -90,6 +111,7 @@ __all__ = [
     "failing_links",
     "fast_matchings",
     "gossip",
+    "local_updates",
     "mean",
     "noloco",
     "not_finite",

@@ -56,14 +56,15 @@ def aggregator(
             ``scheduled:`` and the file of a schedule, or a network to find one for, which may take
             long; ``d_psgd``, ``dcd_psgd``, ``ecd_psgd``, ``choco_sgd`` or ``naive_psgd`` with
             options: ``compressor`` (max_norm, grid, random_k, random_k_unscaled, top_k,
-            uncompressed) and its options (``bits``, ``block``, ``step``, ``share``), ``mixing``
-            (weights, matchings, clusters; or networks that change: changing_matchings,
+            top_k_chunks, uncompressed) and its options (``bits``, ``block``, ``step``, ``share``),
+            ``mixing`` (weights, matchings, clusters; or networks that change: changing_matchings,
             changing_clusters, failing_links, absent_workers, trace) and its options (``clusters``,
             ``probability``, ``leave``, ``come_back``, ``steps``, ``file``), ``local_steps``,
             ``seed``, ``strictness``, ``consensus``, and last ``network=`` and the workers' network,
-            by default a ring; ``diloco``, ``streaming_diloco`` or ``noloco`` with the options of
-            `gradweave.aggregate.local.methods` and of a compressor, by default none (``bits=4``
-            means ``compressor=max_norm,bits=4``).
+            by default a ring; ``diloco``, ``streaming_diloco``, ``sparseloco`` or
+            ``sparse_averaging`` with the options of `gradweave.aggregate.local.methods` and of a
+            compressor (``bits=4`` means ``compressor=max_norm,bits=4``); ``noloco`` or ``gasloc``
+            with their options, ``mixing`` and ``network=``.
         workers: N, which is also the number of devices along the axis.
         axis_name: name of the workers' axis.
         same_data: whether all workers draw their data from one distribution, see
@@ -210,8 +211,15 @@ def _local(spec: LocalSpec, workers: int, axis_name: AxisName) -> Wrap:
     def wrap(optimizer: "optax.GradientTransformation") -> "optax.GradientTransformation":
         from gradweave.aggregate.local.updates import local_updates
 
+        mixing = spec.mixing_matrix(workers) if spec.method.mixes else None
         return local_updates(
-            spec.method, optimizer, workers, spec.compressor, axis_name, seed=spec.seed
+            spec.method,
+            optimizer,
+            workers,
+            spec.compressor,
+            axis_name,
+            mixing=mixing,
+            seed=spec.seed,
         )
 
     return wrap

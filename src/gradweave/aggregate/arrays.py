@@ -63,7 +63,7 @@ class Arrays(Protocol):
         ...
 
     def top(self, magnitudes: Array, count: int) -> Array:
-        """[count] indices of the largest elements; of equal elements, the first."""
+        """[…, L] → […, count] indices of the largest elements; of equal elements, the first."""
         ...
 
     def placed(self, indices: Array, values: Array, size: int, dtype: Any) -> Array:
@@ -183,10 +183,12 @@ class _TorchArrays:
     def top(self, magnitudes: Array, count: int) -> Array:
         """In the order of indices; `torch.topk` would choose arbitrarily among equal elements."""
         magnitudes = magnitudes.nan_to_num(torch.inf)
-        least = magnitudes.topk(count).values[-1:]
-        above = (magnitudes > least).nonzero().flatten()
-        equal = (magnitudes == least).nonzero().flatten()[: count - len(above)]
-        return torch.cat([above, equal])
+        least = magnitudes.topk(count).values[..., -1:]
+        kept = magnitudes > least
+        left = count - kept.sum(-1, keepdim=True)
+        equal = magnitudes == least
+        kept |= equal & (equal.cumsum(-1) <= left)
+        return kept.nonzero()[:, -1].view(*magnitudes.shape[:-1], count)
 
     def placed(self, indices: Array, values: Array, size: int, dtype: Any) -> Array:
         zeros = torch.zeros(size, dtype=dtype, device=values.device)

@@ -155,11 +155,18 @@ def exchange_seconds(
     seconds = []
     for weights in mixing.weights:
         target, source = np.nonzero(weights * (1 - np.eye(mixing.workers)))
-        routes = _Routes.of(topology, source, target)
-        load = np.bincount(routes.links, minlength=len(topology.source))
-        busiest = (load * _message_seconds(topology, message_bytes)).max()
-        seconds.append(busiest + routes.latency_s.max(initial=0))
+        seconds.append(messages_seconds(topology, source, target, message_bytes))
     return np.array(seconds)
+
+
+def messages_seconds(
+    topology: Topology, source: NDArray, target: NDArray, message_bytes: float
+) -> float:
+    """Seconds of messages from ranks [M] to ranks [M], as `exchange_seconds` counts them."""
+    routes = _Routes.of(topology, source, target)
+    load = np.bincount(routes.links, minlength=len(topology.source))
+    busiest = (load * _message_seconds(topology, message_bytes)).max()
+    return float(busiest + routes.latency_s.max(initial=0))
 
 
 class Matching(NamedTuple):

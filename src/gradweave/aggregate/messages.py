@@ -49,7 +49,9 @@ def num_bytes(payload: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(payload))
 
 
-def message_bytes(compressor: Compressor, vectors: Iterable[jax.Array]) -> int:
+def message_bytes(
+    compressor: Compressor, vectors: Iterable[jax.Array | jax.ShapeDtypeStruct]
+) -> int:
     """Bytes that a worker sends to one neighbour, with each vector compressed separately."""
     key = jax.random.key(0)
     return sum(num_bytes(jax.eval_shape(compressor.compress, key, vector)) for vector in vectors)

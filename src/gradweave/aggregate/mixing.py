@@ -199,6 +199,18 @@ class MixingMatrix:
             number = np.zeros(self.period, np.int64)
         return Plans(tuple(tuple(each.pairs for each in one) for one in exchanges), number)
 
+    def check_workers(self, processes: int, name: str = "the mixing matrix") -> None:
+        """Refuses a group with another number of processes.
+
+        Raises:
+            OptionError: the message has both numbers.
+        """
+        if processes != self.workers:
+            raise OptionError(
+                f"{name} is for {counted(self.workers, 'worker')}, the group has "
+                f"{counted(processes, 'process', 'processes')}; make both for the same number"
+            )
+
     def weights_in(self, dtype: DTypeLike) -> NDArray[Any]:
         """[T, N, N] weights for computing, whose diagonal corrects the rounding error of each row.
 

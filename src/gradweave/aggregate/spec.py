@@ -103,17 +103,11 @@ class GossipSpec:
 
     def __post_init__(self) -> None:
         check_gossip_options(self.local_steps, self.strictness)
-        if isinstance(self.mixing, str) and self.mixing not in MIXINGS:
-            known = ", ".join((*MIXINGS, *SEQUENCES))
-            raise OptionError(f"mixing: expected {known}, got {self.mixing!r:.60}")
+        _check_mixing(self.mixing)
 
     def check_workers(self, workers: int) -> None:
         """Refuses a number of workers that differs from the network's servers."""
-        if self.network is not None and self.network.num_servers != workers:
-            raise OptionError(
-                f"network: {self.network.name} has {self.network.num_servers} servers, but "
-                f"there {_are(workers)}"
-            )
+        _check_network(self.network, workers)
 
     def mixing_matrix(self, workers: int) -> MixingMatrix:
         """The mixing matrix, or the sequence of them, of the network or the default ring.
@@ -123,14 +117,7 @@ class GossipSpec:
             TopologyError: the network does not support this kind.
             FileError: a trace cannot be read.
         """
-        if not isinstance(self.mixing, str):
-            network = self.network or ring_graph(workers)
-            matrix = self.mixing.make(network, self.seed)
-        elif self.network is None and (self.mixing == "weights" or workers < 3):
-            matrix = MixingMatrix.ring(workers)
-        else:
-            network = self.network or network_from_spec(f"ring:{workers}")
-            matrix = MIXINGS[self.mixing](network)
+        matrix = _mixing_matrix(self.mixing, self.network, workers, self.seed)
         self.rule.check_mixing(matrix)
         return matrix
 
@@ -143,11 +130,25 @@ class LocalSpec:
     method: LocalMethod
     compressor: Compressor
     seed: int = 0
+    mixing: str | Drawn | None = None
+    """As in `GossipSpec`, of a method that mixes; None without a network: the method's default."""
+    network: Topology | None = None
     exact: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        if self.mixing is not None:
+            _check_mixing(self.mixing)
+
     def check_workers(self, workers: int) -> None:
-        """Refuses a quorum larger than the number of workers."""
+        """Refuses a quorum larger than the number of workers, and a network of other size."""
         self.method.check_workers(workers)
+        _check_network(self.network, workers)
+
+    def mixing_matrix(self, workers: int) -> MixingMatrix:
+        """The mixing matrix of the averages; see `GossipSpec.mixing_matrix`."""
+        if self.mixing is None and self.network is None:
+            return self.method.default_mixing(workers, self.seed)
+        return _mixing_matrix(self.mixing or "weights", self.network, workers, self.seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +250,30 @@ def _are(workers: int) -> str:
     return f"{'is' if workers == 1 else 'are'} {counted(workers, 'worker')}"
 
 
+def _check_network(network: Topology | None, workers: int) -> None:
+    if network is not None and network.num_servers != workers:
+        raise OptionError(
+            f"network: {network.name} has {network.num_servers} servers, but there {_are(workers)}"
+        )
+
+
+def _check_mixing(mixing: str | Drawn) -> None:
+    if isinstance(mixing, str) and mixing not in MIXINGS:
+        known = ", ".join((*MIXINGS, *SEQUENCES))
+        raise OptionError(f"mixing: expected {known}, got {mixing!r:.60}")
+
+
+def _mixing_matrix(
+    mixing: str | Drawn, network: Topology | None, workers: int, seed: int
+) -> MixingMatrix:
+    """The mixing matrix of a network, by default a ring."""
+    if not isinstance(mixing, str):
+        return mixing.make(network or ring_graph(workers), seed)
+    if network is None and (mixing == "weights" or workers < 3):
+        return MixingMatrix.ring(workers)
+    return MIXINGS[mixing](network or network_from_spec(f"ring:{workers}"))
+
+
 def _parse_scheduled(text: str) -> ScheduledSpec:
     source = text.partition(":")[2].strip()
     if not source:
@@ -270,11 +295,7 @@ def _parse_gossip(method: str, text: str) -> GossipSpec:
     parts = [field_kinds(part) if part else {} for part in (rule, compressor, sequence)]
     options = read_options(method, values, _gossip_kinds(method, *parts))
 
-    def made(part: type | None, names: Mapping[str, Any]) -> Any:
-        taken = {name: options.pop(name) for name in names if name in options}
-        return part(**taken) if part else None
-
-    own, of_messages, of_steps = map(made, (rule, compressor, sequence), parts)
+    own, of_messages, of_steps = (_made(part, options) for part in (rule, compressor, sequence))
     options.pop("compressor", None)
     mixing = options.pop("mixing", "weights")
     if method == "naive_psgd":
@@ -298,18 +319,32 @@ def _gossip_kinds(
 
 
 def _parse_local(name: str, text: str) -> LocalSpec:
-    values = parse_spec(text)[1]
     method = LOCAL[name]
-    # By default nothing is compressed; `bits` selects max_norm.
-    compressor = _compressor_class(values, "max_norm" if "bits" in values else "uncompressed")
-    kinds, compressor_kinds = field_kinds(method), field_kinds(compressor)
-    options = read_options(
-        name, values, kinds | compressor_kinds | {"seed": int, "compressor": str}
-    )
-    options.pop("compressor", None)
-    chosen = {key: options.pop(key) for key in compressor_kinds if key in options}
-    seed = options.pop("seed", 0)
-    return LocalSpec(text, method(**options), compressor(**chosen), seed)
+    head, given, network = text.partition(_NETWORK) if method.mixes else (text, "", "")
+    values = parse_spec(head.rstrip().rstrip(",:"))[1]
+    kinds, parts = {"seed": int}, (method, SEQUENCES.get(values.get("mixing", "")))
+    if method.mixes:
+        kinds |= {"mixing": str}
+    else:  # without a compressor, the method's; `bits` selects max_norm
+        named = "compressor" in values or "bits" in values
+        kinds |= {"compressor": str}
+        default = type(method().default_compressor)
+        parts = method, _compressor_class(values) if named else default
+    kinds |= {key: kind for part in parts if part for key, kind in field_kinds(part).items()}
+    options = read_options(name, values, kinds)
+    own, other = (_made(part, options) for part in parts)
+    mixing, seed = options.get("mixing"), options.get("seed", 0)
+    if not method.mixes:
+        return LocalSpec(text, own, other, seed)
+    of_network = network_from_spec(network) if given else None
+    return LocalSpec(text, own, own.default_compressor, seed, other or mixing, of_network)
+
+
+def _made(part: type | None, options: dict[str, Any]) -> Any:
+    """An object of its options, which are taken out, or None."""
+    if part is None:
+        return None
+    return part(**{name: options.pop(name) for name in field_kinds(part) if name in options})
 
 
 def _parse_asynchronous(text: str) -> AsynchronousSpec:
@@ -332,8 +367,8 @@ def _parse_asynchronous(text: str) -> AsynchronousSpec:
     return AsynchronousSpec(text, consistency, stragglers=stragglers, **options)
 
 
-def _compressor_class(values: Mapping[str, str], default: str = "max_norm") -> type[Compressor]:
-    name = values.get("compressor", default)
+def _compressor_class(values: Mapping[str, str]) -> type[Compressor]:
+    name = values.get("compressor", "max_norm")
     kind = COMPRESSORS.get("uncompressed" if name == "exact" else name)  # an earlier name
     if kind is None:
         raise OptionError(f"compressor: expected {', '.join(COMPRESSORS)}, got {name!r:.60}")

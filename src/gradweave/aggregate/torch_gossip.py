@@ -42,7 +42,7 @@ from gradweave.aggregate.torch_steps import (
     unlike_the_first,
 )
 from gradweave.aggregate.validity import ValidityWarning, advised_consensus, check_validity, enforce
-from gradweave.common.wording import counted, listed, noun_of
+from gradweave.common.wording import listed, noun_of
 from gradweave.errors import OptionError, RunError
 from gradweave.execute.torch_distributed.groups import Group, copy_of
 
@@ -269,13 +269,7 @@ class Gossip:
             self._add(late)
 
     def _check_size(self, mixing: MixingMatrix) -> None:
-        workers = dist.get_world_size(self._group)
-        if workers != mixing.workers:
-            raise OptionError(
-                f"{self._rule.name}'s mixing matrix is for "
-                f"{counted(mixing.workers, 'worker')}, the group has "
-                f"{counted(workers, 'process', 'processes')}; make both for the same number"
-            )
+        mixing.check_workers(dist.get_world_size(self._group), f"{self._rule.name}'s mixing matrix")
 
     def _before_step(self, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> Arguments | None:
         """Saves the parameters, and makes the optimizer skip a step with gradients not finite."""
@@ -320,12 +314,7 @@ class Gossip:
         own = buffers.read()
         meeting = Meeting(number, self._mixing, own.dtype, self._group)
         self.sent_bytes += meeting.sent_to * own.numel() * own.element_size()
-        total, weights = torch.zeros_like(own), torch.zeros_like(own)
-        for weight, one in [(meeting.own, own), *meeting.exchanged(own)]:
-            finite = one.isfinite()
-            total.add_(torch.where(finite, one, 0), alpha=weight)
-            weights.add_(finite, alpha=weight)
-        buffers.write(torch.where(weights > 0, total / weights, own))
+        buffers.write(mixed_where_finite(meeting, own))
 
 
 class _Vector:
@@ -388,6 +377,16 @@ class Meeting:
         into = dict(zip(self._from, messages, strict=True))
         _exchange(self._group, into, self._to, message)
         return [(self._weights[one], into[one]) for one in self._from]
+
+
+def mixed_where_finite(meeting: Meeting, own: torch.Tensor) -> torch.Tensor:
+    """[size] the average with the neighbours', over the finite values of each element."""
+    total, weights = torch.zeros_like(own), torch.zeros_like(own)
+    for weight, one in [(meeting.own, own), *meeting.exchanged(own)]:
+        finite = one.isfinite()
+        total.add_(torch.where(finite, one, 0), alpha=weight)
+        weights.add_(finite, alpha=weight)
+    return torch.where(weights > 0, total / weights, own)
 
 
 class TorchChannel:

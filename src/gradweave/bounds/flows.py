@@ -54,6 +54,8 @@ class MaximumFlows:
         If bandwidths do not fit into 64 bits, the sets are found with rounded bandwidths and what
         leaves them is counted exactly; the result is at most L rounding units above the minimum.
         """
+        # Either the set has the first server and misses another, or it misses the first and has
+        # another.
         first, *others = self.topology.servers.tolist()
         pairs = [ends for other in others for ends in ((first, other), (other, first))]
         flows = self if self.solver else MaximumFlows(self.topology, self._rounded())

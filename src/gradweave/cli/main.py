@@ -36,6 +36,7 @@ SECTIONS = {
         "export": "export",
     },
     "Train": {
+        "advise": "advise_aggregation",
         "train": "train",
         "evaluate": "evaluate",
         "plot": "plot",

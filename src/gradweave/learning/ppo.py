@@ -24,7 +24,7 @@ from gradweave.learning.rollout import (
     tree_log_probability,
 )
 from gradweave.learning.settings import PPO as PPO
-from gradweave.training.advantages import advantages
+from gradweave.training.advantages import advantages, clipped_objective
 
 Agent = Literal["tree", "workload"]
 """Flow-tree selection, or workload scheduling."""
@@ -103,10 +103,6 @@ def _draw_log_probability(
     return of_hops_wanted + of_pieces_wanted, spread
 
 
-def _clipped_gain(ratio: Array, advantage: Array, clip: float) -> Array:
-    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
-
-
 def with_agent(policy: HierarchicalPolicy, agent: Agent, trained: Any) -> HierarchicalPolicy:
     """The policies with other parameters for one agent."""
     return eqx.tree_at(lambda policy: getattr(policy, agent), policy, trained)
@@ -171,7 +167,7 @@ def _sums(
         odds = jax.nn.sigmoid(scores)
         each = -odds * jax.nn.log_sigmoid(scores) - (1 - odds) * jax.nn.log_sigmoid(-scores)
         spread = jnp.where(log.features.candidates, each, 0.0).sum()
-        gain = _clipped_gain(ratio, advantage, how.clip_ratio)
+        gain = clipped_objective(ratio, advantage, how.clip_ratio)
         return gain, spread, jnp.abs(ratio - 1), policy.tree.critic(embeddings)
 
     def of_workload(log: RoundLog, advantage: Array) -> tuple[Array, ...]:
@@ -182,7 +178,7 @@ def _sums(
         )(log.draws)
         real = log.draws.real.astype(jnp.float32)
         ratio = jnp.exp(jnp.where(log.draws.real, now - log.draws.log_probability, 0.0))
-        gain = _clipped_gain(ratio, advantage, how.clip_ratio)
+        gain = clipped_objective(ratio, advantage, how.clip_ratio)
         if log.draws.wanted is not None:  # imitation: made likelier, regardless of the ratio
             gain = jnp.where(log.draws.real, now, 0.0)
         sums = ((x * real).sum() for x in (gain, spread, jnp.abs(ratio - 1)))

@@ -11,13 +11,13 @@ from gradweave.common.lazy import lazily
 if TYPE_CHECKING:
     from gradweave.marl.config import PPO, Config
     from gradweave.marl.evaluation import evaluate
+    from gradweave.marl.folder import load_trained
     from gradweave.marl.games.environment import Environment, View
     from gradweave.marl.games.environments import make
     from gradweave.marl.games.family import Family
     from gradweave.marl.games.reading import Reading
     from gradweave.marl.learners.learner import Learner
-    from gradweave.marl.loading import load_trained
-    from gradweave.marl.trained import Trained
+    from gradweave.marl.results import Trained
     from gradweave.marl.training import train
 
 __all__ = [

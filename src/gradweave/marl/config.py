@@ -15,6 +15,7 @@ from gradweave.common.checks import (
 )
 from gradweave.errors import OptionError
 from gradweave.training.config import OLD_NAMES, convert, new_names
+from gradweave.training.proximal import Proximal
 
 T = TypeVar("T")
 Activation = Literal["tanh", "relu"]
@@ -37,7 +38,7 @@ class Settings(Protocol):
         ...
 
 
-def check_network(hidden: tuple[int, ...], activation: str, sharing: str) -> None:
+def check_network(hidden: tuple[int, ...], activation: str, sharing: str = "shared") -> None:
     """Refuses settings that no network can have."""
     if not hidden or min(hidden) < 1:
         raise OptionError(f"hidden: expected at least one width of 1 or more, got {list(hidden)}")
@@ -49,33 +50,58 @@ def check_network(hidden: tuple[int, ...], activation: str, sharing: str) -> Non
 
 
 @dataclasses.dataclass(frozen=True)
-class PPO:
-    """The settings of IPPO and MAPPO."""
+class OnPolicy(Proximal):
+    """Settings of learners that play a roll-out, learn from it, and forget it."""
 
     environments: int = 64
     """Number of games in parallel, over all devices."""
     rollout: int = 128
     """Steps of each game per update."""
-    epochs: int = 4
-    """Number of passes over the steps of an update."""
-    minibatches: int = 4
-    """Minibatches per epoch and device; each makes one optimizer step."""
-    learning_rate: float = 1e-3
     decay: bool = True
     """Whether the learning rate decays linearly to 0 over the optimizer steps of the training."""
-    discount: float = 0.99
-    gae_lambda: float = 0.95
-    """λ of the generalised advantage estimate."""
-    clip_ratio: float = 0.2
-    """ε: how far the probability ratio of an action may move from 1 in one update."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, for every actor and critic."""
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least_one(self, "environments", "rollout")
+        check_network(self.hidden, self.activation)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps per update, over all games and devices."""
+        return self.environments * self.rollout
+
+    def parts(self, games: int) -> tuple[int, str]:
+        """The number of samples in an update of some games, and what they are."""
+        return games * self.rollout, "steps"
+
+    def check_devices(self, devices: int) -> None:
+        """Refuses settings that cannot be divided evenly among the devices.
+
+        Raises:
+            OptionError: the games, or the minibatches of a device, cannot be divided evenly.
+        """
+        if self.environments % devices:
+            raise OptionError(
+                f"environments: expected a multiple of the {devices} devices, "
+                f"got {self.environments}"
+            )
+        number, what = self.parts(self.environments // devices)
+        if number % self.minibatches:
+            raise OptionError(
+                f"minibatches: expected a divisor of the {number} {what} in an update on each "
+                f"device, got {self.minibatches}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PPO(OnPolicy):
+    """The settings of IPPO and MAPPO."""
+
     value_clip: float | None = None
     """How far the critic's value may move in one update, or None for no limit."""
-    entropy_coefficient: float = 0.01
-    """Weight of the entropy bonus."""
-    value_coefficient: float = 0.5
-    """Weight of the critic's loss."""
-    max_gradient_norm: float = 0.5
-    """Norm to which gradients are clipped after the devices have combined them."""
     normalise_advantages: bool = True
     """Whether advantages are normalised to mean 0 and deviation 1 in each minibatch of a device."""
     normalise_values: bool = False
@@ -89,21 +115,17 @@ class PPO:
     """Initial weight of the game's shaped rewards."""
     shaping_fraction: float = 0.5
     """Share of the training after which that weight has reached 0."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, for the actor and the critic each."""
     recurrent: bool = False
     """Whether a gated recurrent unit of the same width follows the last hidden layer."""
-    activation: Activation = "tanh"
     parameter_sharing: Sharing = "shared"
     """Which agents share parameters: all of them, those of a team, or none."""
     log_std: float = 0.0
     """Initial logarithm of the standard deviation of continuous actions."""
 
     def __post_init__(self) -> None:
-        check_above_zero(self, "learning_rate", "clip_ratio", "max_gradient_norm")
-        check_at_least_one(self, "environments", "rollout", "epochs", "minibatches")
-        check_not_below_zero(self, "entropy_coefficient", "value_coefficient", "shaping")
-        check_share(self, "discount", "gae_lambda", "shaping_fraction")
+        super().__post_init__()
+        check_not_below_zero(self, "shaping")
+        check_share(self, "shaping_fraction")
         check_network(self.hidden, self.activation, self.parameter_sharing)
         if self.value_clip is not None:
             check_above_zero(self, "value_clip")
@@ -112,29 +134,9 @@ class PPO:
         if not math.isfinite(self.log_std):
             raise OptionError(f"log_std: expected a finite number, got {self.log_std}")
 
-    @property
-    def steps(self) -> int:
-        """Environment steps per update, over all games and devices."""
-        return self.environments * self.rollout
-
-    def check_devices(self, devices: int) -> None:
-        """Refuses settings that cannot be divided evenly among the devices.
-
-        Raises:
-            OptionError: the games, or the minibatches of a device, cannot be divided evenly.
-        """
-        if self.environments % devices:
-            raise OptionError(
-                f"environments: expected a multiple of the {devices} devices, "
-                f"got {self.environments}"
-            )
-        games = self.environments // devices
-        parts, what = (games, "games") if self.recurrent else (games * self.rollout, "steps")
-        if parts % self.minibatches:
-            raise OptionError(
-                f"minibatches: expected a divisor of the {parts} {what} of an update on each "
-                f"device, got {self.minibatches}"
-            )
+    def parts(self, games: int) -> tuple[int, str]:
+        """See `OnPolicy.parts`; a network with a memory learns from whole games."""
+        return (games, "games") if self.recurrent else super().parts(games)
 
 
 _SOUPS = {"learning_rate": 1e-3, "rollout": 128, "shaping": 1.0, "activation": "relu"}

@@ -1,18 +1,144 @@
-"""The result of a training as JSON: its settings, the policy's returns, and a picture."""
+"""The results of a training: its reports, the rows of its log, and the outcome as JSON."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from gradweave.common.atomic import atomic_write
+from gradweave.marl.config import Config
 from gradweave.marl.evaluation import HOWS, Returns, evaluate
 from gradweave.marl.fairness.measures import summary
+from gradweave.marl.games.environment import Environment
 from gradweave.marl.games.render import episode, save_gif
-from gradweave.marl.trained import Trained
+from gradweave.marl.learners.learner import Learner, Metrics
+from gradweave.schedules.schedule import Schedule
+from gradweave.training.log import Log
+
+if TYPE_CHECKING:
+    from gradweave.aggregate.asynchronous.history import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The progress of a training."""
+
+    update: int
+    """Updates completed."""
+    of: int
+    steps: int
+    """Environment steps completed, summed over all games."""
+    mean_return: float | None
+    """Mean return of the episodes that ended recently, over all seeds and agents, or None if none
+    ended."""
+    steps_per_s: float
+    """Recent speed, over all games of one seed; the first report includes compilation."""
+    seconds_left: float
+    by_agent: tuple[float, ...] = ()
+    """Mean return of each agent; empty if no episode ended."""
+    not_finite: tuple[int, ...] = ()
+    """Number of gradients per device skipped so far because they were not finite."""
+    replaced: int = 0
+    """Number of workers of an asynchronous server that have died and been replaced so far."""
+    recovered: int = 0
+    """Number of times so far that servers were lost and the run resumed from its checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """The result of a training."""
+
+    config: Config
+    environment: Environment
+    learner: Learner
+    parameters: Any
+    """Learned parameters, with a leading axis [S, ...] over seeds."""
+    resumed_from: int
+    """Number of updates that the checkpoint contained when this call resumed it; 0 for a fresh
+    start."""
+    steps_per_s: float | None
+    """Speed over all games of one seed, without compilation, or None if too few updates ran to
+    measure it."""
+    schedule: Schedule | None = None
+    """The schedule that averaged the devices' gradients, or None if no schedule was used."""
+    extended: tuple[int, ...] = ()
+    """Earlier targets in steps, oldest first, if a finished training was extended."""
+    run: "Run | None" = None
+    """The asynchronous server's record of applied gradients, or None without such a server."""
+
+
+def row(metrics: Metrics, update: int, steps: int, agents: tuple[str, ...]) -> dict[str, Any]:
+    """The log row of one update, with a value per seed.
+
+    Args:
+        metrics: the update's metrics, [S, ...].
+        update: number of updates so far.
+        steps: environment steps so far, summed over all games.
+        agents: names of the [A] agents.
+
+    Returns:
+        A list over seeds by the name of the metric, or None if no episode ended whose mean it would
+        be.
+    """
+
+    def mean(total: Any) -> list[float | None]:
+        pairs = zip(total.tolist(), metrics.episodes.tolist(), strict=True)
+        return [round(one / number, 6) if number else None for one, number in pairs]
+
+    return {
+        "update": update,
+        "steps": steps,
+        "episodes": metrics.episodes.tolist(),
+        "return": mean(np.asarray(metrics.returns, np.float64).mean(-1)),
+        "returns": {agent: mean(metrics.returns[:, i]) for i, agent in enumerate(agents)},
+        "length": mean(metrics.lengths),
+        **{name: mean(np.asarray(x, np.float64)) for name, x in metrics.measures.items()},
+        **{name: np.asarray(x, np.float64).tolist() for name, x in metrics.figures.items()},
+    }
+
+
+def write(log: Log, metrics: Metrics, updates: int, steps: int, agents: tuple[str, ...]) -> None:
+    """Logs every update of a call, and adds it to the curves.
+
+    Args:
+        log: log of the training.
+        metrics: metrics of the updates, [U, S, ...].
+        updates: number of updates so far, including these.
+        steps: environment steps per update, summed over all games.
+        agents: names of the [A] agents.
+    """
+    first = updates - len(metrics.episodes) + 1
+    lines = [
+        row(jax.tree.map(lambda x, i=i: x[i], metrics), update, update * steps, agents)
+        for i, update in enumerate(range(first, updates + 1))
+    ]
+    log.write(lines)
+    for line in lines:
+        plot(log, line)
+
+
+def plot(log: Log, row: Mapping[str, Any]) -> None:
+    """Adds a row to the curves over steps: means over seeds, and the return of each seed."""
+    for name, value in row.items():
+        if name not in ("update", "steps", "seconds"):
+            _plot(log, name, value, row["steps"])
+
+
+def _plot(log: Log, name: str, value: Any, step: int) -> None:
+    if isinstance(value, dict):
+        for part, of_part in value.items():
+            _plot(log, f"{name}/{part}", of_part, step)
+        return
+    real = [each for each in value if each is not None]
+    if real:
+        log.plot(name, float(np.mean(real)), step)
+    for seed, each in enumerate(value if len(value) > 1 and name == "return" else ()):
+        if each is not None:
+            log.plot(f"{name}/seed_{seed}", each, step)
 
 
 def description(trained: Trained) -> dict[str, Any]:

@@ -1,37 +1,46 @@
-"""A training from its configuration to its policy: resumable, logged, and with reports."""
+"""A training from its configuration to its policy: resumable, logged, and with reports.
+
+A sweep trains several settings of one algorithm in one program. A single training is the same with
+one setting, whose subfolder is the folder itself.
+"""
 
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from gradweave.aggregate.finite import is_finite
 from gradweave.aggregate.spec import ASYNCHRONOUS, method_of
+from gradweave.common.atomic import make_folder
 from gradweave.common.plugins import name_of
 from gradweave.errors import NotFiniteError, OptionError
-from gradweave.marl import checkpoint, rows
-from gradweave.marl.combining import Combining, combining
+from gradweave.marl import checkpoint, results
 from gradweave.marl.config import Config
-from gradweave.marl.games.environment import Environment
-from gradweave.marl.games.environments import id_of, make
-from gradweave.marl.learners import algorithms
-from gradweave.marl.learners.algorithms import Aggregate
-from gradweave.marl.learners.learner import Learner, Metrics
-from gradweave.marl.learners.own_network import Factory, named
-from gradweave.marl.program import AT_ONCE, Program
-from gradweave.marl.trained import (
+from gradweave.marl.folder import (
     CHECKPOINT,
     POLICY,
-    Report,
-    Trained,
+    Combining,
+    Sweep,
+    check_environment,
+    combining,
     description,
     extended_from,
     stated,
 )
+from gradweave.marl.games.environment import Environment
+from gradweave.marl.games.environments import make
+from gradweave.marl.learners import algorithms
+from gradweave.marl.learners.algorithms import Aggregate
+from gradweave.marl.learners.learner import Metrics
+from gradweave.marl.learners.own_network import Factory, named
+from gradweave.marl.program import AT_ONCE, Program
+from gradweave.marl.results import Report, Trained
+from gradweave.marl.sweep import SweptLearner, configs, swept_learner
 from gradweave.processes.agreement import Processes
 from gradweave.training.held import held
 from gradweave.training.log import Log
@@ -107,7 +116,6 @@ def train(
             finite gradient; the checkpoint has the preceding parameters.
         KeyboardInterrupt: the user pressed Ctrl-C in any process; the checkpoint has been written.
     """
-    processes = processes or Processes()
     check_environment(config, environment)
     if network is not None and config.network is None:
         config = dataclasses.replace(config, network=name_of(network))
@@ -129,71 +137,130 @@ def train(
             extend=extend,
             wandb=wandb,
         )
+    (trained,) = train_sweep(
+        config,
+        None,
+        folder,
+        report=report,
+        progress=progress,
+        checkpoint_minutes=checkpoint_minutes,
+        stop_after=stop_after,
+        extend=extend,
+        aggregate=aggregate,
+        processes=processes,
+        environment=environment,
+        network=network,
+        wandb=wandb,
+    ).values()
+    return trained
+
+
+def train_sweep(
+    config: Config,
+    sweep: Sweep | None,
+    folder: Path,
+    *,
+    report: Callable[[Report], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
+    checkpoint_minutes: float = 2.0,
+    stop_after: int | None = None,
+    extend: bool = False,
+    aggregate: Aggregate | None = None,
+    processes: Processes | None = None,
+    environment: Environment | None = None,
+    network: Factory | None = None,
+    wandb: str | None = None,
+) -> dict[str, Trained]:
+    """Trains every combination of settings in parallel, with `Config.seeds` seeds each.
+
+    A combination has the same seeds, the same numbers up to rounding, and the same folder as a
+    separate training. Only the checkpoint is shared, and lies in the parent folder.
+
+    Args:
+        config: configuration of all combinations; the values of the sweep replace its settings.
+        sweep: values by the name of a setting, see `sweep.SWEPT`; or None for a single training.
+        folder: folder of the checkpoint, with a subfolder per combination.
+        report: as for `train`, over all combinations; speed is that of one seed of one.
+        progress: as for `train`, as are the following.
+        checkpoint_minutes: minutes between checkpoints.
+        stop_after: number of updates after which to stop early, with a checkpoint.
+        extend: whether to resume from the end of a training with fewer steps instead of refusing.
+        aggregate: replaces the aggregation of the configuration.
+        processes: the processes that train together, if already known.
+        environment: replaces the environment of the configuration.
+        network: factory of the learner's networks, for a single training.
+        wandb: project that receives the curves; each combination is a run.
+
+    Returns:
+        The result of each combination, by its folder. Parameters that are not finite are only
+        returned, and no policy is written.
+
+    Raises:
+        OptionError: a setting cannot be swept, or the folder holds another training.
+        FileError: the folder cannot be made, or its checkpoint cannot be read.
+        KeyboardInterrupt: the user pressed Ctrl-C; the checkpoint has been written.
+    """
+    processes = processes or Processes()
     with (
         contextlib.ExitStack() as stack,
         processes.lost_is_an_error(),
         processes.interruptible(),
     ):
         processes.by_first(lambda: stack.enter_context(held(folder)))
+        several = {"": config} if sweep is None else configs(config, sweep)
         processes.check_same(config.flat())
-        metadata = processes.by_first(lambda: stated(config, folder, extend))
+        metadata = processes.by_first(lambda: stated(config, folder, extend, sweep=sweep))
         before = processes.number_of_first(lambda: 0 if metadata is None else metadata["updates"])
         environment = processes.together(lambda: environment or make(config.env, **config.options))
-        network = processes.together(lambda: network or named_network(config))
+        network = processes.together(
+            lambda: network or (None if config.network is None else named(config.network))
+        )
         devices = processes.together(lambda: devices_of(config.devices))
         progress(f"preparing {config.aggregation}")
         by = Combining(aggregate) if aggregate else combining(config, folder, metadata, processes)
         progress("compiling")
         learner = processes.together(
-            lambda: algorithms.build(config, environment, by.aggregate, network)
+            lambda: (
+                algorithms.build(config, environment, by.aggregate, network)
+                if sweep is None
+                else swept_learner(config, several, list(sweep), environment, by.aggregate)
+            )
         )
-        program = Program(learner, devices, config.seed, config.seeds)
+        total = len(several) * config.seeds
+        program = Program(learner, devices, config.seed, total, groups=len(several))
         processes.by_first(lambda: by.keep(folder))
-        run = _Run(
-            config, folder, environment, program, by, extended_from(config, metadata), processes
-        )
+        extended = extended_from(config, metadata)
+        run = _Run(config, several, sweep, folder, environment, program, by, extended, processes)
         training = Training(Progress(run.start(before), before), run.write, processes)
-        log = Log(folder, before, before * config.settings.steps, wandb)
+        steps = before * config.settings.steps
+        logs = [Log(folder / name, before, steps, wandb) for name in several]
+        processes.by_first(lambda: [make_folder(folder / name) for name in several])
         training.run(
             config.updates if stop_after is None else min(stop_after, config.updates),
             run.advance,
-            lambda now, call: report(run.record(log, now, call)),
-            log=log,
+            lambda now, call: report(run.record(logs, now, call)),
+            log=_opened(logs),
             pace=run.pace,
             checkpoint_minutes=checkpoint_minutes,
             most_per_call=AT_ONCE,
         )
         parameters = run.finish(training.progress)
-    rate = run.steps_per_s
-    return Trained(
-        config, environment, learner, parameters, before, rate, by.schedule, run.extended
-    )
+    rate = run.pace.updates_per_s
+    steps_per_s = None if rate is None else rate * config.settings.steps
+    base = learner.base if isinstance(learner, SweptLearner) else learner
+    return {
+        name: Trained(one, environment, base, own, before, steps_per_s, by.schedule, extended)
+        for (name, one), own in zip(several.items(), parameters, strict=True)
+    }
 
 
-def check_environment(config: Config, environment: Environment | None) -> None:
-    """Refuses a game that is not the game of the training.
-
-    Raises:
-        OptionError: the configuration names another game.
-    """
-    if environment is not None and environment.family != id_of(config.env):
-        raise OptionError(f"environment: expected {config.env}, got {environment.id}")
-
-
-def named_network(config: Config) -> Factory | None:
-    """The network factory that a configuration names, if any."""
-    return None if config.network is None else named(config.network)
-
-
-def load_policy(folder: Path, learner: Learner, config: Config) -> Any:
-    """Reads the parameters [S, ...] of a finished training.
-
-    Raises:
-        FileError: the file cannot be read, or has another format.
-    """
-    program = Program(learner, jax.devices()[:1], config.seed, config.seeds)
-    like = jax.eval_shape(program.parameters, program.shapes())
-    return checkpoint.load(folder / POLICY, like)
+@contextlib.contextmanager
+def _opened(logs: Sequence[Log]) -> Iterator[None]:
+    """The logs of all combinations, open while the block lasts."""
+    with contextlib.ExitStack() as stack:
+        for log in logs:
+            stack.enter_context(log)
+        yield
 
 
 class _CallMetrics(NamedTuple):
@@ -206,9 +273,12 @@ class _CallMetrics(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """The program of a training, with its checkpoints and reports."""
+    """The program of a training or sweep, with its checkpoints and reports."""
 
     config: Config
+    several: Mapping[str, Config]
+    """The configuration of each combination, by subfolder."""
+    sweep: Sweep | None
     folder: Path
     environment: Environment
     program: Program
@@ -237,43 +307,52 @@ class _Run:
         """One call of the program."""
         with self.pace.timed(updates):
             state, metrics = self.program.run(progress.state, updates)
-        return state, _CallMetrics(metrics, self.left_out.counted(self.program, state, updates))
+        if self.sweep is None:
+            return state, _CallMetrics(metrics, self.left_out.counted(self.program, state, updates))
+        # A combination that diverges does not end the others.
+        return state, _CallMetrics(metrics, self.program.left_out(state))
 
-    def record(self, log: Log, progress: Progress[Any], call: _CallMetrics) -> Report:
-        """Logs each update of a call, and reports over all of them."""
+    def record(self, logs: Sequence[Log], progress: Progress[Any], call: _CallMetrics) -> Report:
+        """Logs each update of a call by combination, and reports over all of them."""
         steps = self.config.settings.steps
-        rows.write(log, call.metrics, progress.updates, steps, self.environment.agents)
+        for log, own in zip(logs, self._by_combination(call.metrics, axis=1), strict=True):
+            results.write(log, own, progress.updates, steps, self.environment.agents)
         return report_of(self.config, progress.updates, call.metrics, self.pace, call.not_finite)
 
     def write(self, progress: Progress[Any]) -> None:
         """Writes the checkpoint."""
         state = self.processes.gather(progress.state)
-        about = self._about(updates=progress.updates)
+        about = self._about(self.config, updates=progress.updates, sweep=self.sweep)
         path = self.folder / CHECKPOINT
         self.processes.by_first(lambda: checkpoint.save(path, state, about))
 
-    def finish(self, progress: Progress[Any]) -> Any:
-        """The parameters of all seeds, written to the policy's file if the training has ended."""
-        parameters = self.program.parameters(progress.state)
-        if not self.processes.alone:
-            parameters = jax.tree.map(np.asarray, parameters)
+    def finish(self, progress: Progress[Any]) -> list[Any]:
+        """The parameters of each combination [S, ...], written to its policy's file at the end."""
+        parameters = jax.tree.map(np.asarray, self.program.parameters(progress.state))
+        found = self._by_combination(parameters, axis=0)
         if progress.updates == self.config.updates:
-            path, about = self.folder / POLICY, self._about(agents=self.environment.agents)
-            self.processes.by_first(lambda: checkpoint.save(path, parameters, about))
+            self.processes.by_first(lambda: self._write_policies(found))
         self.processes.agree()
-        return parameters
+        return found
 
-    @property
-    def steps_per_s(self) -> float | None:
-        """Speed over all calls but the first, which includes compilation."""
-        rate = self.pace.updates_per_s
-        return None if rate is None else rate * self.config.settings.steps
+    def _write_policies(self, found: Sequence[Any]) -> None:
+        for (name, config), own in zip(self.several.items(), found, strict=True):
+            if is_finite(own):
+                about = self._about(config, agents=self.environment.agents)
+                checkpoint.save(self.folder / name / POLICY, own, about)
 
-    def _about(self, **more: Any) -> dict[str, Any]:
+    def _by_combination(self, tree: Any, axis: int) -> list[Any]:
+        """The arrays of each combination, whose seeds lie next to each other along an axis."""
+        parts = len(self.several)
+        cut = [np.split(x, parts, axis) for x in jax.tree.leaves(tree)]
+        structure = jax.tree.structure(tree)
+        return [jax.tree.unflatten(structure, own) for own in zip(*cut, strict=True)]
+
+    def _about(self, config: Config, **more: Any) -> dict[str, Any]:
         """The metadata of the training's files: everything that their arrays depend on."""
         digest = self.by.digest
-        schedule = {} if digest is None else {"schedule": digest}
-        return description(self.config, self.extended, **more, **schedule)
+        schedule: dict[str, Any] = {} if digest is None else {"schedule": digest}
+        return description(config, self.extended, **more, **schedule)
 
 
 @dataclasses.dataclass

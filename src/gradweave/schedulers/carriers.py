@@ -96,6 +96,8 @@ class Relayed:
         self._relays = relays
         cost = cost[np.ix_(relays, relays)].copy()
         self._before = np.repeat(np.arange(len(relays))[:, None], len(relays), 1)
+        # Floyd and Warshall's algorithm. Only a true gain replaces a path, so that rounding and
+        # ties keep the path with fewer relays.
         for over in range(len(relays)):
             through = cost[:, over, None] + cost[over]
             shorter = through < cost * (1 - TUNING.relay_gain)

@@ -16,7 +16,7 @@ class Tuning:
     """Steps between updates of the bound at the program's duals, which needs exact sums."""
     carriers_per_step: int = 16
     """Fewest carriers that a step adds if blocks are few."""
-    dearer: float = 1.0
+    log_price_rise: float = 1.0
     """Logarithm of the price increase of the link that a step's carriers load most."""
     roots_per_step: int = 8
     """Roots whose trees a step adds for a block of several contributors and destinations."""

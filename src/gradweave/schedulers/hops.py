@@ -86,6 +86,7 @@ class Hops:
         lengths = (table >= 0).sum(axis=1)
         ends = _ends(table)
         source, target = (topology.rank[nodes].astype(np.int64) for nodes in ends)
+        # The sort is stable: among the routes between two servers, the widest stays first.
         order = np.lexsort((source, target))
         if nearest is not None:
             count = topology.num_servers

@@ -198,6 +198,7 @@ def transfer_times(
     links, transfer = schedule.route_links
     slowest = np.full(len(topology.source), np.inf)
     np.minimum.at(slowest, links, rate[transfer])
+    # A slot that rounding took away would make transfers wait, a slot too many is never used.
     at_once = np.floor(topology.bandwidth_bytes_per_s / slowest * (1 + 1e-6))
     carried = np.bincount(links, minlength=len(topology.source))
     slots = np.minimum(at_once, carried).astype(np.int64)

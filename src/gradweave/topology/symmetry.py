@@ -179,6 +179,8 @@ def _cell_relabellings(n: int) -> Iterator[list[NDArray]]:
 
     shift = (np.arange(cells) + 1) % cells
     if cells > 2 and all(cells % factor for factor in range(2, cells)):
+        # A primitive root: with its powers as a, each pair of cells is moved to each other by
+        # exactly one element.
         for factor in range(2, cells):
             if len({pow(factor, power, cells) for power in range(cells - 1)}) == cells - 1:
                 yield [moved(shift), moved(np.arange(cells) * factor % cells)]
@@ -382,6 +384,7 @@ def _free_powers(topology: Topology, element: NDArray[np.int32]) -> Iterator[NDA
     whole = int(np.lcm.reduce(distinct))
     if whole > MAX_ORDER:
         return
+    # The d-th power has cycles of length n / gcd(n, d) where the element has cycles of length n.
     for divisor in range(1, whole):
         if whole % divisor == 0 and len(np.unique(distinct // np.gcd(distinct, divisor))) == 1:
             powered = np.arange(topology.num_nodes, dtype=np.int32)

@@ -264,6 +264,8 @@ def _fabric(family: str, values: Mapping[str, str]) -> Translations | None:
         leaves, per_leaf = number("leaves", 0), number("servers_per_leaf", 0)
         if min(leaves, per_leaf, spines) < 1:
             return None
+        # Spines shift along an axis of the servers as far as their numbers have a common factor:
+        # elements that kept the links to the spines in place would bring more images over these.
         shared = math.gcd(per_leaf, spines)
         sizes = (leaves, per_leaf // shared, shared, spines // shared)
         return Translations(sizes, ((0, 1, 2), (0,), (2, 3)), fixed=(3,))

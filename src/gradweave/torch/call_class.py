@@ -42,7 +42,7 @@ class Choice:
     own_s: float | None
     """The same for the backend's own algorithm."""
     change: int = 0
-    """The change of the network that the plan follows; 0: the network as given."""
+    """The change of the network, or of the cost of messages, that the plan follows; 0: none."""
 
 
 class CallClass:
@@ -64,6 +64,8 @@ class CallClass:
         self.plan_s: float | None = None
         self.own_s: float | None = None
         """As in `Choice`."""
+        self.timed: tuple[float, int] | None = None
+        """`plan_s` and the size of the calls, if the plan was timed on the network as it is."""
         self.usual: list[Plan | None] = []
         """The plan, or None for the backend's own algorithm, that ran the calls before the network
         first changed; empty if it still runs them."""
@@ -94,21 +96,22 @@ class CallClass:
     def candidates(self, plan: Plan | None) -> list[Plan | None]:
         """The candidates of a trial once there is a plan; the last candidate runs the calls now.
 
-        After a change of the network, the backend's own algorithm is one of them unless it was
-        far slower than the plan before.
+        After a change of the network, what ran before the first change is one of them, since the
+        network may have recovered in part, and so is the backend's own algorithm unless it was far
+        slower than the plan before.
         """
-        new = [] if plan is None else [plan]
-        if self.plan is None:
-            return [*new, None]
-        if plan is not None and digest(plan.schedule) == digest(self.plan.schedule):
-            new = []
+        known = [*self.usual, self.plan]
+        if plan is not None and not any(same_plan(plan, each) for each in known):
+            known = [plan, *known]
         far = self.own_s is None or self.plan_s is None or self.own_s > CLEAR * self.plan_s
-        return [*new, *([] if far else [None]), self.plan]
+        if not far and None not in known:
+            known.insert(-1, None)
+        return known
 
     def start(self, candidates: list[Plan | None], group: Any) -> None:
         """Starts a trial, if there is a choice."""
         if len(candidates) == 1:
-            self.change = self.of.change
+            self.change, self.timed = self.of.change, None
             self.stay()
         else:
             self.stage, self.trial, self.tried = Stage.TRIAL, Trial(candidates, group), 0
@@ -125,11 +128,14 @@ class CallClass:
             self.own_s = seconds[None]
         if plans := [each for each in (best, *seconds) if each is not None]:
             self.plan_s = seconds[plans[0]]
+        self.timed = None if best is None else (seconds[best], self.trial.bytes)
         self.since = 0
+        # `usual` was timed again without another change of the network
+        again = self.change == self.of.change
         back = bool(self.usual) and best is self.usual[0]
         if back:
-            self.usual, self.change = [], 0
-        elif self.change == self.of.change:
+            self.usual, self.change = [], 0 if again else self.of.change
+        elif again:
             self.look_after = min(2 * self.look_after, LOOK_MOST)
         else:
             if best is not self.plan:
@@ -142,7 +148,7 @@ class CallClass:
     def running(self, of: SizeClass) -> Running:
         """How its calls run outside trials."""
         plan = None if self.plan is None else self.plan.schedule
-        return Running(of, plan, self.change, bool(self.usual))
+        return Running(of, plan, self.change, self.timed)
 
     def named(self, plan: Plan | None) -> str:
         """One of the candidates of its trial, for the log."""
@@ -151,3 +157,10 @@ class CallClass:
         if self.usual and plan is self.usual[0]:
             return "the plan from before"
         return "the present plan" if plan is self.plan else "the plan"
+
+
+def same_plan(one: Plan | None, other: Plan | None) -> bool:
+    """Whether calls run in the same way; None is the backend's own algorithm."""
+    if one is None or other is None:
+        return one is other
+    return digest(one.schedule) == digest(other.schedule)

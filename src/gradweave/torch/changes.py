@@ -32,8 +32,8 @@ class Changes:
 
     Each rank compares the rates of its messages with what they were when the present plans were
     adopted, writes the ratios into the store, and counts up a key of the store once a change lasts.
-    Rank 0 then locates the change on links. By the votes of `Choices`, all ranks learn at the same
-    call that there is a new network, or that the old one may be back.
+    Rank 0 then locates the change on links, also if links recover. By the votes of `Choices`, all
+    ranks learn at the same call that there is a new network.
 
     Args:
         rank: rank of this process in the group.
@@ -49,7 +49,7 @@ class Changes:
         self._uses = self._used = 0
         self._written: dict[int, float] = {}
         self._reported = self._adapting = False
-        self._reports = self._recoveries = self._counted = self._followed = 0
+        self._reports = self._followed = 0
         self._quiet_s, self._due_s = QUIET_S, 0.0
 
     def use(self, running: Sequence[Running]) -> None:
@@ -60,26 +60,23 @@ class Changes:
         """
         self._running, self._uses = running, self._uses + 1
 
-    def ballot(self) -> list[int]:
+    def ballot(self) -> int:
         """This rank's part of a vote; the minimum over all ranks is counted."""
-        changes = 0 if self._planner is None else self._planner.changes
-        return [-changes, -self._recoveries]
+        return 0 if self._planner is None else -self._planner.changes
 
-    def counted(self, votes: Sequence[int], *, adapting: bool) -> tuple[int, bool]:
+    def counted(self, vote: int, *, adapting: bool) -> int:
         """Notes the result of a vote, at the same call on all ranks.
 
         Args:
-            votes: the result.
-            adapting: whether plans for the last change are still searched for or on trial.
+            vote: the result.
+            adapting: whether plans for an earlier change are still searched for or on trial.
 
         Returns:
-            The number of changes of the network so far, and whether messages have become faster
-            since the last change, as if the network had recovered.
+            The number of changes of the network so far.
         """
-        changes, recoveries = (-vote for vote in votes)
-        recovers, self._counted = recoveries > self._counted, recoveries
-        self._followed, self._adapting = changes, adapting
-        return changes, recovers
+        # Plans for a change that this vote has made known are requested after it.
+        self._adapting, self._followed = adapting or -vote > self._followed, -vote
+        return self._followed
 
     def tick(self, store: distributed_c10d.Store) -> float:
         """Samples the rates, and reports changes; called by the thread of the store.
@@ -95,6 +92,8 @@ class Changes:
             self._heard.clear()
             self._written, self._reported = {}, False
             self._reports, self._quiet_s, self._due_s = 0, QUIET_S, 0.0
+            if self._planner is not None:
+                self._planner.timed(running)
         if running:
             self._hear(store)
             self._rates.sample(now_s, ends, self._owner)
@@ -131,16 +130,11 @@ class Changes:
         if now_s < self._due_s:
             return
         self._reports, ratios = store.add(f"changed {self._used}", 0), self._ratios(store)
-        slower = min(ratios.values(), default=1.0) < LOW
-        faster = max(ratios.values(), default=1.0) > HIGH
-        if not slower and not faster:  # it did not last
+        if all(LOW <= ratio <= HIGH for ratio in ratios.values()):  # it did not last
             self._due_s = 0.0
             return
         self._due_s, self._quiet_s = now_s + self._quiet_s, min(2 * self._quiet_s, QUIET_MOST_S)
-        if not slower and any(one.returns for one in running):
-            self._recoveries += 1
-        else:
-            planner.note(running, ratios)
+        planner.note(running, ratios)
 
     def _hear(self, store: distributed_c10d.Store) -> None:
         """Reads which addresses the other ranks have."""

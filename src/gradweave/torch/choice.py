@@ -149,7 +149,7 @@ class Choices:
             return
         states = [self._known(one) for one in classes]
         if changes is not None:
-            states += [*changes.ballot(), self._calls_per_s()]
+            states += [changes.ballot(), self._calls_per_s()]
         ballot = torch.tensor(states)
         work = self._own.allreduce([ballot], all_reduce_options(dist.ReduceOp.MIN))
         self._vote = self._calls + self._vote_for, classes, ballot, work
@@ -184,9 +184,7 @@ class Choices:
             self._report_running()
         if self._offers.changes is not None:
             adapting = any(one.open and one.of.change for _, one in self._heavy())
-            self._change, recovers = self._offers.changes.counted(others[:-1], adapting=adapting)
-            if recovers:
-                self._look_back_soon()
+            self._change = self._offers.changes.counted(others[0], adapting=adapting)
             self._follow()
         self._go_again(any(states), *others[-1:])
 

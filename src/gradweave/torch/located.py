@@ -14,6 +14,7 @@ from gradweave.simulator.seconds import first_links
 from gradweave.simulator.traffic import piece_bytes
 from gradweave.topology.capacity import capacities_from_bandwidths
 from gradweave.topology.topology import Topology
+from gradweave.torch.rates import HIGH, LOW
 
 MOST_CHANGES = 4
 """Largest number of links or servers that a change is explained by."""
@@ -80,9 +81,12 @@ def located(network: Topology, flows: Sequence[Flow]) -> Topology | None:
 
 
 def nearly(given: Topology, now: Topology) -> Topology:
-    """The network as it is now, where links that have nearly recovered are as they were given."""
+    """The network as it is now, where links that have nearly recovered are as they were given.
+
+    From the network as given, such a change of rates would not be reported.
+    """
     before, after = given.bandwidth_bytes_per_s, now.bandwidth_bytes_per_s
-    recovered = np.abs(after / before - 1) <= LEAST_CHANGE
+    recovered = (after >= LOW * before) & (after <= HIGH * before)
     return given if recovered.all() else _with(now, np.where(recovered, before, after))
 
 

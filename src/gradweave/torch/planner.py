@@ -43,9 +43,9 @@ class Running(NamedTuple):
     plan: Schedule | None
     """The plan; None: the backend's own algorithm."""
     change: int
-    """Number of changes of the network when this was decided."""
-    returns: bool = False
-    """Whether something else ran before the network changed, to which the calls may return."""
+    """Number of changes when this was decided."""
+    timed: tuple[float, int] | None = None
+    """The plan's time in seconds and the size of its calls in bytes, if measured since."""
 
 
 Ratios = Mapping[tuple[int, int], float]
@@ -63,7 +63,7 @@ class Planner:
 
     def __init__(self, plans: Plans) -> None:
         self._plans = [plans]
-        """For the network as given, and for the network after each of its changes."""
+        """As given, and after each change of the network or of the cost of messages."""
         self._noted: _Noted | None = None
         self._wanted: dict[SizeClass, Callable[[], Weight]] = {}
         self._changed = threading.Condition()
@@ -97,8 +97,27 @@ class Planner:
 
     @property
     def changes(self) -> int:
-        """Number of changes of the network so far."""
+        """Number of changes so far, of the network and of the cost of messages."""
         return len(self._plans) - 1
+
+    def timed(self, running: Sequence[Running]) -> None:
+        """Has plans made with more expensive messages, if the present plans' times show them.
+
+        Args:
+            running: what runs now.
+        """
+        if not running:
+            return
+        try:
+            plans = self._plans[max(one.change for one in running)]
+            cost = max(plans.measured_cost(one.plan, one.of, one.timed) for one in running)
+        except Exception as error:  # of any kind: the plans stay as they are
+            _log.warning("%s", in_one_line(f"the cost of messages is unknown: {error}"))
+            return
+        if cost > plans.cost:
+            self._change(plans.costing(cost), running)
+            stated = f"the runtime {plans.settings.runtime} states"
+            _log.info("messages cost about %d times what %s; plans are made for it", cost, stated)
 
     def note(self, running: Sequence[Running], ratios: Ratios) -> None:
         """Reports rates of messages that have changed.
@@ -193,11 +212,20 @@ class Planner:
         if changed is None or given is None:
             return
         changed = nearly(given, changed)
-        self._plans.append(self._plans[0].on(changed))
-        for one in noted.running:  # all ranks will want them after a vote
-            weight = functools.partial(Weight, True, one.of.size)
-            self.want(one.of._replace(change=self.changes), weight)
+        if (changed.bandwidth_bytes_per_s == network.bandwidth_bytes_per_s).all():
+            return
+        earlier = [plans for plans in self._plans if plans.network is changed]
+        plans = self._plans[0].on(changed, cost=self._plans[-1].cost)
+        self._change(earlier[-1] if earlier else plans, noted.running)
         _log.warning("%s", in_one_line(_described(given, changed)))
+
+    def _change(self, plans: Plans, running: Sequence[Running]) -> None:
+        """Plans with another network or other costs from now on."""
+        with self._changed:
+            self._plans.append(plans)
+            for one in running:  # all ranks will want them after a vote
+                weight = functools.partial(Weight, True, one.of.size)
+                self.want(one.of._replace(change=self.changes), weight)
 
     def _flows(self, network: Topology, noted: "_Noted") -> list[Flow]:
         """The messages whose rates are known, with their routes in the plan of most bytes."""

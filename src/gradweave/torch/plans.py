@@ -21,6 +21,7 @@ from gradweave.errors import (
 from gradweave.execute.program import check_plan, check_servers
 from gradweave.execute.running.hosts import order_by_hosts, server_names
 from gradweave.execute.torch_distributed.shards import sharded
+from gradweave.probe.calibration import write
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.owned import temporary_folder
 from gradweave.schedulers.request import Request
@@ -28,7 +29,7 @@ from gradweave.schedules.demand import ROOTED, collective
 from gradweave.schedules.file import load
 from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.schedule import COLLECTIVES, Schedule
-from gradweave.simulator.runtime import runtime_of
+from gradweave.simulator.runtime import Runtime, runtime_of
 from gradweave.topology.formats.files import save
 from gradweave.topology.spec import as_topology
 from gradweave.topology.subnetwork import subnetwork
@@ -37,7 +38,13 @@ from gradweave.topology.units import format_seconds
 from gradweave.torch.cache import check_regular, set_aside
 from gradweave.torch.calls import DEMANDED, NO_ROOT, Planned, SizeClass
 from gradweave.torch.child import run_command
-from gradweave.torch.predicted import LOSES, own_seconds, plan_seconds
+from gradweave.torch.predicted import (
+    LOSES,
+    costlier,
+    message_cost,
+    own_seconds,
+    plan_seconds,
+)
 from gradweave.torch.settings import Settings
 
 SEARCH_S, AGAIN_S = 60, 10
@@ -152,6 +159,8 @@ class Plans:
     """The network of the group's servers, for which further plans are searched."""
     search_s: float = SEARCH_S
     """Timeout of a search, in seconds."""
+    cost: int = 1
+    """Cost of messages in proportion to the runtime's profile; see `message_cost`."""
     before: "Plans | None" = None
     """The plans of the network before it changed, from which searches start."""
 
@@ -160,9 +169,34 @@ class Plans:
         """Whether the group has a source of plans."""
         return bool(self.given) or self.network is not None
 
-    def on(self, network: Topology) -> "Plans":
+    @property
+    def runtime(self) -> Runtime:
+        """The profile with the measured cost of messages."""
+        return costlier(runtime_of(self.settings.runtime), self.cost)
+
+    def on(self, network: Topology, *, cost: int) -> "Plans":
         """The source of plans for the same group on a network with other bandwidths."""
-        return dataclasses.replace(self, given=(), network=network, search_s=AGAIN_S, before=self)
+        changed = self.costing(cost)
+        return dataclasses.replace(changed, network=network, before=self)
+
+    def costing(self, cost: int) -> "Plans":
+        """The source of plans for the same group if messages cost more."""
+        return dataclasses.replace(self, given=(), cost=cost, search_s=AGAIN_S, before=None)
+
+    def measured_cost(
+        self, plan: Schedule | None, of: SizeClass, timed: tuple[float, int] | None
+    ) -> int:
+        """The cost of messages that explains the time of a plan that was searched for.
+
+        Args:
+            plan: the plan.
+            of: its calls.
+            timed: its time in seconds and the size of the calls in bytes, if known.
+        """
+        if plan is None or timed is None or self.network is None or self.given:
+            return self.cost
+        on_it, of = plan.replace(topology=self.network), of._replace(size=timed[1])
+        return message_cost(on_it, runtime_of(self.settings.runtime), of, timed[0])
 
     def find(
         self, of: SizeClass, given_up: Callable[[], str | None] = lambda: None
@@ -186,11 +220,11 @@ class Plans:
 
     def seconds(self, plan: Schedule, of: SizeClass) -> float:
         """The predicted time of a call by a plan."""
-        return plan_seconds(plan, runtime_of(self.settings.runtime), of)
+        return plan_seconds(plan, self.runtime, of)
 
     def hopeless(self, plan: Schedule, of: SizeClass) -> str | None:
         """Reason why a plan is not worth a trial, or None if it may beat the backend's own."""
-        own_s = own_seconds(plan.topology, runtime_of(self.settings.runtime), of)
+        own_s = own_seconds(plan.topology, self.runtime, of)
         if own_s is None or (plan_s := self.seconds(plan, of)) <= LOSES * own_s:
             return None
         return (
@@ -205,6 +239,7 @@ class Plans:
         if Path(runtime).suffix == ".toml":
             with contextlib.suppress(OSError):
                 runtime = Path(runtime).read_text()
+        runtime += f" × {self.cost}" if self.cost > 1 else ""
         key = hashlib.blake2b(digest(self.network).encode() + runtime.encode(), digest_size=12)
         root = "" if of.root == NO_ROOT else f"-{of.root}"
         return self.settings.cache / f"{of.collective}-{key.hexdigest()}-{of.size}{root}.json"
@@ -248,13 +283,17 @@ class Plans:
         with cleared_folder("gradweave-") as folder:  # even if this process is killed
             network, found, said = folder / "network.json", folder / "plan.json", folder / "said"
             save(self.network, network)
-            request = self._request(of, network, found)
+            runtime = self.settings.runtime
+            if self.cost > 1:
+                runtime = str(folder / "runtime.toml")
+                write(self.runtime, Path(runtime))
+            request = self._request(of, network, found, runtime)
             run_command(request.arguments, said, given_up, patient=True)
             plan = read_plan(found).replace(topology=self.network)  # restores its name
         self.keep(plan, of)
         return _to_run(plan)
 
-    def _request(self, of: SizeClass, network: Path, output: Path) -> Request:
+    def _request(self, of: SizeClass, network: Path, output: Path, runtime: str) -> Request:
         """The search for a plan, on the network of a file."""
         assert self.network is not None
         earlier = None if self.before is None else self.before.file(of)
@@ -264,7 +303,7 @@ class Plans:
             collective=of.collective,
             gradient_bytes=self._bytes(of),
             root=None if of.root == NO_ROOT else int(self.network.servers[of.root]),
-            runtime=self.settings.runtime,
+            runtime=runtime,
             time_limit=self.search_s,
             start_from=str(earlier) if earlier is not None and earlier.is_file() else None,
         )

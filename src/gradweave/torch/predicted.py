@@ -1,6 +1,8 @@
 """Predicted times of plans and of gloo's own collectives, before either is timed."""
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from gradweave.schedulers.textbook.ring import Ring
 from gradweave.schedulers.textbook.runtimes import BinomialTree, Direct
 from gradweave.schedules.demand import collective
 from gradweave.schedules.schedule import Schedule
-from gradweave.simulator.runtime import Runtime
+from gradweave.simulator.runtime import Costs, Runtime
 from gradweave.topology.topology import Topology
 from gradweave.torch.calls import NO_ROOT, SizeClass
 
@@ -18,6 +20,40 @@ LOSES = 1.25
 """A plan predicted to take more than this many times as long as gloo is not timed. Predictions are
 only that accurate: an all-gather of 64 MiB on loopback was predicted to take 1.16 times as long as
 gloo, and took 0.42 times as long (`benchmarks/experiments/torch_backend_calls.py`)."""
+
+COSTS = 1, 2, 4
+"""Costs of messages that are distinguished, in proportion to the runtime's profile."""
+AS_NEAR = 0.05
+"""A smaller cost is preferred if its prediction is off by at most this much more (as a logarithm):
+with few messages, a slower network looks the same as more expensive messages."""
+
+
+def costlier(runtime: Runtime, cost: int) -> Runtime:
+    """The runtime if each message costs a multiple of what its profile states."""
+
+    def scaled(costs: Costs) -> dict[str, Any]:
+        each_s = tuple(cost * seconds for seconds in costs.seconds)
+        return {"seconds": each_s, "start_s": cost * costs.start_s}
+
+    executor = dataclasses.replace(runtime.executor, **scaled(runtime.executor))
+    own = tuple(dataclasses.replace(one, **scaled(one)) for one in runtime.own)
+    return dataclasses.replace(runtime, executor=executor, own=own)
+
+
+def message_cost(plan: Schedule, runtime: Runtime, of: SizeClass, seconds: float) -> int:
+    """The cost of messages, of `COSTS`, that explains the time of a plan.
+
+    Args:
+        plan: the plan, on the network as it was.
+        runtime: the profile.
+        of: the calls, with their largest size.
+        seconds: the measured time.
+    """
+    off = {
+        cost: abs(math.log(seconds / plan_seconds(plan, costlier(runtime, cost), of)))
+        for cost in COSTS
+    }
+    return next(cost for cost in COSTS if off[cost] <= min(off.values()) + AS_NEAR)
 
 
 def plan_seconds(plan: Schedule, runtime: Runtime, of: SizeClass) -> float:

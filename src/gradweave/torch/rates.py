@@ -11,7 +11,7 @@ LEAST_BYTES, LEAST_BUSY_S = 1 << 17, 0.01
 """A window ends after `WINDOW_S` if the connection was always busy, or once at least `LEAST_BYTES`
 have left in at least `LEAST_BUSY_S`: fewer bytes may only have filled a queue on the way."""
 REFERENCES = 5
-"""Windows whose median is the reference."""
+"""Windows whose rates are the reference."""
 MOSTLY = 0.5
 """Fraction of the time from which a connection counts as always busy."""
 LASTING = 2
@@ -141,12 +141,21 @@ def _ratio(rates: Rates, references: Sequence[Rates]) -> float:
     acknowledgement, which may be delayed by 40 ms, counts as busy. Rates of delivery leave that
     out, but single samples may be far too high.
     """
-    by_busy_time = rates[0] / statistics.median(each[0] for each in references)
+    by_busy_time = _against(rates[0], [each[0] for each in references])
     delivered = [each[1] for each in references if each[1] is not None]
     if rates[1] is None or not delivered:
         return by_busy_time
-    by_delivery = rates[1] / statistics.median(delivered)
+    by_delivery = _against(rates[1], delivered)
     if (by_busy_time < 1) != (by_delivery < 1):
         return 1.0
     nearer_to_1 = max if by_busy_time < 1 else min
     return nearer_to_1(by_busy_time, by_delivery)
+
+
+def _against(rate: float, usual: Sequence[float]) -> float:
+    """A rate in proportion to the nearest usual rate or, if it has changed, to their median.
+
+    On busy processors, rates of small messages vary between half and twice the median.
+    """
+    ratio = rate / min(max(rate, min(usual)), max(usual))
+    return ratio if LOW <= ratio <= HIGH else rate / statistics.median(usual)

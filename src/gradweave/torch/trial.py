@@ -39,6 +39,8 @@ class Trial:
         cycle = 2 * len(self._candidates)
         self.lengths = SHORT_CYCLES * cycle, CYCLES * cycle
         """Numbers of calls after which the trial may be over."""
+        self.bytes = 0
+        """Size of the largest call, all ranks' parts together."""
         self.decided = False
         """Whether the trial is over."""
         self.best: Plan | None = self._candidates[-1]
@@ -56,6 +58,7 @@ class Trial:
         if self.decided:
             self._by(call, self.best)
             return
+        self.bytes = max(self.bytes, call.whole.nbytes)
         if not self._seconds:  # the setup of the first call is not timed
             for plan in self._candidates:
                 if plan is not None:

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation over episodes that end within the steps."""
+"""Generalised advantage estimates, and the clipped objective that they weight."""
 
 import jax
 import jax.numpy as jnp
@@ -45,3 +45,17 @@ def advantages(
     error = reward + discount * next_value - value
     continues = 1.0 - done.astype(jnp.float32)
     return jax.lax.scan(step, jnp.zeros_like(error[0]), (error, continues, weight), reverse=True)[1]
+
+
+def clipped_objective(
+    ratio: Float[Array, "*B"], advantage: Float[Array, "*B"], clip_ratio: float
+) -> Float[Array, "*B"]:
+    """The clipped objective of actions, equation 7 of Schulman et al. 2017.
+
+    Args:
+        ratio: probability of each action now, relative to that when it was taken.
+        advantage: advantages of the actions.
+        clip_ratio: ε.
+    """
+    clipped = jnp.clip(ratio, 1.0 - clip_ratio, 1.0 + clip_ratio)
+    return jnp.minimum(ratio * advantage, clipped * advantage)

@@ -17,11 +17,10 @@ TABLE_BYTES = 2
 def not_copied(schedule: Schedule) -> NDArray[np.int64]:
     """Pieces, in ascending order, that this proof does not show to end right.
 
-    It applies to pieces with one contributor, if all their transfers are
-    copies. A cell is a node's memory of such a piece. A copy writes it in its round, and the
-    contributor's cell is written before all rounds. A copy reads a cell when its round starts, and
-    a destination's cell is read after all rounds. A piece is proved if each of its cells that is
-    read has been written before.
+    It applies to pieces with one contributor, if all their transfers are copies. A cell is a node's
+    memory of such a piece. A copy writes it in its round, and the contributor's cell is written
+    before all rounds. A copy reads a cell when its round starts, and a destination's cell is read
+    after all rounds. A piece is proved if each of its cells that is read has been written before.
 
     The destinations of a proved piece have all of it in the end, since every write is of the whole
     piece, by induction over the rounds: the contributor's first write is, and a copy reads a cell
@@ -32,7 +31,6 @@ def not_copied(schedule: Schedule) -> NDArray[np.int64]:
 
     Args:
         schedule: a schedule with valid routes and ends, and without conflicting copies.
-        schedule: without routes, ends or conflicting copies that are wrong.
     """
     everything = np.arange(schedule.pieces)
     alone = schedule.contributors.sizes == 1

@@ -259,6 +259,7 @@ def _capacity_violation(checked: _Checked) -> Violation | None:
     count, first_round = len(schedule.topology.source), int(block.round[0])
     key = (block.round[transfer] - first_round) * count + links
     cells = (int(block.round[-1]) - first_round + 1) * count
+    # A table of all links and rounds, unless nearly all of it would be empty.
     if cells <= max(1 << 24, 4 * len(key)):
         load = np.bincount(key, minlength=cells)
         used = np.flatnonzero((load.reshape(-1, count) > schedule.topology.capacity).ravel())

@@ -7,20 +7,23 @@ The model is not wrapped in DDP: between averages nothing is sent. The notation 
 `gradweave.aggregate.local.methods`.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from gradweave.aggregate import threefry
-from gradweave.aggregate.arrays import PyTree
-from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.local.flat import FlatTensors, floating, trained
-from gradweave.aggregate.local.methods import DiLoCo
-from gradweave.aggregate.payloads import as_bytes, from_bytes
+from gradweave.aggregate.local.methods import Arrived, LocalMethod, Worker
+from gradweave.aggregate.local.torch_exchanges import (
+    ByMixing,
+    BySchedule,
+    Exchange,
+    Gathered,
+)
+from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.torch_steps import (
     Arguments,
     GuardedSteps,
@@ -30,98 +33,29 @@ from gradweave.aggregate.torch_steps import (
     on_each_step_of,
 )
 from gradweave.errors import OptionError
-from gradweave.execute.torch_distributed.backend import Collective
-from gradweave.execute.torch_distributed.groups import Group, copy_of
+from gradweave.execute.torch_distributed.groups import default_group
 from gradweave.schedules.given import ScheduleLike
-
-
-@runtime_checkable
-class Exchange(Protocol):
-    """Computes the mean of Δ."""
-
-    @property
-    def group(self) -> Group:
-        """The process group of the workers, used for no other messages."""
-        ...
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that this process has sent so far."""
-        ...
-
-    def mean(self, change: torch.Tensor) -> torch.Tensor:
-        """[size] Δ → [size] the mean over all workers."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state needed to continue with the same bits."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a saved state."""
-        ...
-
-
-class BySchedule:
-    """The exact mean by a schedule, or by the backend's all-reduce without one.
-
-    Args:
-        schedule: an all-reduce for as many servers as the group has processes.
-        group: the process group; by default the default group. Messages use a copy of it.
-
-    Raises:
-        ScheduleError: the schedule is for another number of servers.
-    """
-
-    def __init__(
-        self, schedule: ScheduleLike | None = None, group: dist.ProcessGroup | None = None
-    ) -> None:
-        self.group = copy_of(group)
-        self._collective = None if schedule is None else Collective(schedule, self.group)
-        self._other_bytes = 0
-        """Bytes sent by the backend's all-reduce, and before a checkpoint."""
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes counted per message; for the backend's all-reduce, 2(N−1)/N of the vector."""
-        planned = 0 if self._collective is None else int(self._collective.sent_bytes.sum())
-        return self._other_bytes + planned
-
-    def mean(self, change: torch.Tensor) -> torch.Tensor:
-        """The mean of all workers' Δ, computed in place."""
-        if self._collective is not None:
-            self._collective(change, reduction="mean")
-            return change
-        size = dist.get_world_size(self.group)
-        dist.all_reduce(change, group=self.group)
-        self._other_bytes += 2 * (size - 1) * change.numel() * change.element_size() // size
-        return change.div_(size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The bytes sent so far."""
-        return {"sent_bytes": self.sent_bytes}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a saved state."""
-        self._other_bytes += state["sent_bytes"] - self.sent_bytes
 
 
 class Averages(NamedTuple):
     """The result of a communication, for one fragment."""
 
-    part: slice
-    change: torch.Tensor
-    """Mean of Δ over the workers that count."""
+    number: int
+    """Number of the communication, from 1."""
+    size: int
+    """Number of elements of all parameters when it began."""
+    arrived: Arrived
+    """The average over the workers that count."""
     counted: int
-    """Number of workers that made a step since the last communication."""
+    """Number of workers that made a step since the last communication; all, if neighbours mix."""
     mine: bool
     """Whether this worker made a step."""
     buffers: torch.Tensor
-    """Mean of each buffer element over the workers that have a finite value, or NaN."""
+    """Average of each buffer element over the workers that have a finite value, or NaN."""
 
 
 class LocalUpdates:
-    """A hook for `torch.optim.Optimizer.register_step_post_hook`, with plain or streaming DiLoCo.
+    """A hook for `torch.optim.Optimizer.register_step_post_hook`.
 
     With a delay, a thread averages a fragment while the next steps are made.
 
@@ -133,24 +67,28 @@ class LocalUpdates:
 
     Args:
         parameters: parameters of the model, equal at all workers at the start.
-        method: which parts are averaged, and when.
-        exchange: how they are averaged; by default with the backend's all-reduce.
+        method: what workers send, when, and how they use its average.
+        exchange: how messages are averaged: for methods that mix, a mixing matrix, by default the
+            method's; for others a schedule, by default the backend's all-reduce.
         buffers: buffers of the model, such as BatchNorm's statistics. Floating-point buffers are
             averaged with each fragment, without elements that are not finite; each worker keeps its
             integer buffers.
+        seed: seed of the parts that are averaged and of default exchanges, the same at all workers.
 
     Raises:
-        OptionError: there are no parameters, the workers' parameters differ, or the method has to
-            exclude workers, which needs `gradweave.aggregate.local.quorum`.
+        OptionError: there are no parameters, the workers' parameters differ, the exchange does not
+            fit the method, or the method has to exclude workers, which needs
+            `gradweave.aggregate.local.quorum`.
     """
 
     def __init__(
         self,
         parameters: Iterable[torch.nn.Parameter],
-        method: DiLoCo,
-        exchange: Exchange | ScheduleLike | None = None,
+        method: LocalMethod,
+        exchange: Exchange | ScheduleLike | MixingMatrix | None = None,
         *,
         buffers: Iterable[torch.Tensor] = (),
+        seed: int = 0,
     ) -> None:
         self._trained = Trained(parameters)
         if method.quorum > 1 or method.in_time > 0:
@@ -158,10 +96,8 @@ class LocalUpdates:
                 "quorum: a collective waits for all its workers; use "
                 "gradweave.aggregate.local.quorum.QuorumMember"
             )
-        self._method = method
-        self.exchange: Exchange = (
-            exchange if isinstance(exchange, Exchange) else BySchedule(exchange)
-        )
+        self._method, self._seed = method, seed
+        self.exchange = _exchange_of(method, exchange, seed)
         self._buffers = floating(buffers)
         self._guard = GuardedSteps()
         self._hold(self._trained.joined)
@@ -190,11 +126,12 @@ class LocalUpdates:
         self._taken += self._guard.after(optimizer)
         with torch.no_grad():
             if phase == 0:
-                part = self._part(number)
-                change = (self._parameters.read() - self._shared)[part]
-                mine, self._taken = self._taken > 0 and all_finite([change]), 0
+                size = len(self._shared)
+                worker = self._worker(number, size)
+                mine, self._taken = self._taken > 0 and all_finite([worker.x]), 0
+                message = self._method.message(worker if mine else worker._replace(x=worker.shared))
                 self._arriving = self._queue.submit(
-                    self._averages, part, change, mine, self._buffers.read()
+                    self._averages, number, size, message, mine, self._buffers.read()
                 )
             if phase == self._method.delay and self._arriving is not None:
                 self._take(self._arriving.result())
@@ -215,7 +152,7 @@ class LocalUpdates:
             "parameters": self._trained.places,
             "shared": self._shared.clone(),
             "momentum": self._momentum.clone(),
-            "arriving": arrived and (arrived.part.start, arrived.part.stop, *arrived[1:]),
+            "arriving": arrived and (*arrived[:2], *arrived.arrived, *arrived[3:]),
             "exchange": self.exchange.state_dict(),
         }
 
@@ -236,9 +173,10 @@ class LocalUpdates:
         self._momentum = state["momentum"].to(self._shared)
         self._arriving = None
         if state["arriving"] is not None:
-            start, stop, change, *others = state["arriving"]
-            arrived = Averages(slice(start, stop), change.to(self._shared), *others)
-            self._arriving = self._queue.submit(lambda: arrived)
+            number, size, *vectors, counted, mine, buffers = state["arriving"]
+            arrived = Arrived(*(one.to(self._shared) for one in vectors))
+            averages = Averages(number, size, arrived, counted, mine, buffers)
+            self._arriving = self._queue.submit(lambda: averages)
         self.steps, self._taken = int(state["steps"]), int(state["taken"])
         self.counted, self._guard.not_finite = int(state["counted"]), int(state["not_finite"])
         self.exchange.load_state_dict(state["exchange"])
@@ -264,96 +202,77 @@ class LocalUpdates:
         return self._guard.before(args, kwargs)
 
     def _averages(
-        self, part: slice, change: torch.Tensor, mine: bool, buffers: torch.Tensor
+        self, number: int, size: int, message: torch.Tensor, mine: bool, buffers: torch.Tensor
     ) -> Averages:
-        """The means over the workers that count. Runs in a thread."""
-        group = self.exchange.group
-        buffers = buffers.to(change)
+        """The averages over the workers that count. Runs in a thread."""
+        exchange, group = self.exchange, self.exchange.group
+        workers = dist.get_world_size(group)
+        buffers = buffers.to(message)
+        if isinstance(exchange, ByMixing):
+            arrived = Arrived(message, message, exchange.mean(message))
+            return Averages(number, size, arrived, workers, mine, exchange.mixed(buffers))
         finite = buffers.isfinite()
-        sums = torch.cat([change.new_tensor([mine]), finite, torch.where(finite, buffers, 0)])
+        sums = torch.cat([message.new_tensor([mine]), finite, torch.where(finite, buffers, 0)])
         dist.all_reduce(sums, group=group)
-        counted, workers = int(sums[0]), dist.get_world_size(group)
-        mean = self.exchange.mean(change if mine else torch.zeros_like(change))
+        counted = int(sums[0])
+        mean = exchange.mean(message.clone() if mine else torch.zeros_like(message))
         if 0 < counted < workers:
             mean *= workers / counted
+        own = exchange.own if isinstance(exchange, Gathered) else message
         counts, totals = sums[1:].split(len(buffers)) if len(buffers) else (buffers, buffers)
-        return Averages(part, mean, counted, mine, totals / counts)
+        arrived = Arrived(message, own, mean)
+        return Averages(number, size, arrived, counted, mine, totals / counts)
 
-    def _take(self, arrived: Averages) -> None:
-        """Moves φ by an average, and θ towards it."""
-        self.counted = arrived.counted
-        keep = self._method.keep if arrived.mine else 0.0
+    def _take(self, averages: Averages) -> None:
+        """Makes new parameters and buffers of the averages."""
+        self.counted, method = averages.counted, self._method
+        keep = method.keep if averages.mine else 0.0
         own = self._buffers.read()
-        mean = arrived.buffers.to(own)
+        mean = averages.buffers.to(own)
         mean = torch.where(own.isfinite(), keep * own + (1 - keep) * mean, mean)
         self._buffers.write(torch.where(mean.isfinite(), mean, own))
-        if not arrived.counted:
+        if not averages.counted:
             return
-        part = arrived.part
-        moved = self._method.outer_step(self._shared[part], self._momentum[part], arrived.change)
-        self._shared[part], self._momentum[part] = moved
+        part = self._part(averages.number, averages.size)
+        worker = self._worker(averages.number, averages.size)
+        after = method.take(worker, averages.arrived, averages.mine)
         x = self._parameters.read()
-        x[part] = keep * x[part] + (1 - keep) * self._shared[part]
+        x[part], self._shared[part], self._momentum[part] = after
         self._parameters.write(x)
 
-    def _part(self, number: int) -> slice:
-        """The fragment of communication `number`, from 1."""
-        size = -(-len(self._shared) // self._method.fragments)
-        turn = (number - 1) % self._method.fragments
-        return slice(turn * size, (turn + 1) * size)
+    def _worker(self, number: int, size: int) -> Worker:
+        """The fragment of a communication."""
+        part = self._part(number, size)
+        return Worker(self._parameters.read()[part], self._shared[part], self._momentum[part])
+
+    def _part(self, number: int, size: int) -> slice | torch.Tensor:
+        """The places of a fragment among the first `size` elements."""
+        turn, length = (number - 1) % self._method.fragments, -(-size // self._method.fragments)
+        part = slice(turn * length, min((turn + 1) * length, size))
+        if not self._method.scattered:
+            return part
+        key = threefry.fold_in(threefry.key_of(self._seed), 0)
+        key = threefry.fold_in(key, (number - 1) // self._method.fragments)
+        return threefry.permutation(key, size, self._shared.device)[part]
 
 
-@dataclasses.dataclass
-class Compressed:
-    """The mean of Δ, compressed by one of `gradweave.aggregate`'s compressors.
+def _exchange_of(method: LocalMethod, given: Any, seed: int) -> Exchange:
+    """The exchange of a method.
 
-    It works like `gradweave.aggregate.local.exchange.AllReduceExchange`: each worker sums a part
-    and returns the mean, with compression both times and the same random numbers.
+    Raises:
+        OptionError: the given exchange does not fit it.
     """
-
-    compressor: Compressor
-    group: Group = None  # pyright: ignore[reportAssignmentType]
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.group = copy_of(self.group)
-        self.sent_bytes = 0
-        self._number = 0
-
-    def mean(self, change: torch.Tensor) -> torch.Tensor:
-        """The mean of all workers' Δ."""
-        compress, workers = self.compressor.compress, dist.get_world_size(self.group)
-        part = -(-len(change) // workers)
-        self._number += 1
-        key = threefry.fold_in(threefry.key_of(self.seed), self._number)
-        first, second = threefry.split(threefry.fold_in(key, dist.get_rank(self.group)))
-        rows = change.new_zeros(workers * part)
-        rows[: len(change)] = change
-        payloads = [
-            compress(each, row)
-            for each, row in zip(threefry.split(first, workers), rows.split(part), strict=True)
-        ]
-
-        def exchanged(messages: list[PyTree]) -> torch.Tensor:
-            """[workers, part] the received messages, if message r goes to process r."""
-            sent = torch.stack([as_bytes(each) for each in messages])
-            received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent, group=self.group)
-            return torch.stack(
-                [
-                    self.compressor.decompress(from_bytes(row, messages[0]), part, change.dtype)
-                    for row in received
-                ]
-            )
-
-        mean = compress(second, exchanged(payloads).sum(0) / workers)
-        self.sent_bytes += 2 * (workers - 1) * as_bytes(mean).numel()
-        return exchanged([mean] * workers).reshape(-1)[: len(change)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The bytes sent so far, and the position in the random numbers."""
-        return {"sent_bytes": self.sent_bytes, "number": self._number}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a saved state."""
-        self.sent_bytes, self._number = state["sent_bytes"], state["number"]
+    if method.mixes and (given is None or isinstance(given, MixingMatrix)):
+        workers = default_group().size()
+        return ByMixing(given or method.default_mixing(workers, seed))
+    if method.feeds_back and given is None:
+        return Gathered(method.default_compressor, seed=seed)
+    made = given if isinstance(given, Exchange) else BySchedule(given)
+    if method.mixes != isinstance(made, ByMixing) or (
+        method.feeds_back != isinstance(made, Gathered)
+    ):
+        fits = "ByMixing" if method.mixes else "Gathered" if method.feeds_back else "BySchedule"
+        raise OptionError(
+            f"{method.name}: expected an exchange like {fits}, got {type(given).__name__}"
+        )
+    return made

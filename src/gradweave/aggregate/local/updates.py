@@ -20,10 +20,17 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from gradweave.aggregate.compressors import Compressor, Uncompressed
+from gradweave.aggregate.compressors import Compressor
 from gradweave.aggregate.finite import check_all_take_part, is_finite
-from gradweave.aggregate.local.exchange import AllReduceExchange, PairwiseExchange
-from gradweave.aggregate.local.methods import DiLoCo, LocalMethod, NoLoCo, StreamingDiLoCo
+from gradweave.aggregate.local.exchange import AllReduceExchange, MixingExchange
+from gradweave.aggregate.local.methods import (
+    Arrived,
+    DiLoCo,
+    LocalMethod,
+    NoLoCo,
+    StreamingDiLoCo,
+    Worker,
+)
 from gradweave.aggregate.messages import (
     check_floating,
     check_workers,
@@ -31,21 +38,10 @@ from gradweave.aggregate.messages import (
     of_this_worker,
     widened,
 )
+from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.errors import OptionError
 from gradweave.execute.axis import AXIS, AxisName
 from gradweave.execute.jax_mesh.buffers import PyTree, by_dtype, from_vectors, to_vectors
-
-Vectors = tuple[jax.Array, ...]
-"""The elements of a tree, [size] for each type of its leaves; or of a fragment of it."""
-
-
-class Arriving(NamedTuple):
-    """Averages of a fragment, one vector per type of its leaves."""
-
-    change: Vectors
-    """Mean of Δ."""
-    shared: Vectors
-    """Mean of φ; see `Average.shared`."""
 
 
 class LocalState(NamedTuple):
@@ -60,13 +56,14 @@ class LocalState(NamedTuple):
     momentum: PyTree
     """m."""
     arriving: PyTree
-    """The average that is being computed, `Arriving`, or None without delay."""
+    """The average that is being computed, an `Arrived` of each type, or None without delay."""
     taken: jax.Array
     """Number of steps that this worker has made since the last communication, int32."""
     in_time: jax.Array
     """[] whether this worker was in time for the last communication."""
     counted: jax.Array
-    """Number of workers that were in time for the last communication, float32."""
+    """Number of workers that were in time for the last communication, float32; all of them if the
+    method mixes."""
     sent_bytes: jax.Array
     """Bytes that this worker sent in the last update, float32."""
     not_finite: jax.Array
@@ -81,6 +78,7 @@ def local_updates(
     compressor: Compressor | None = None,
     axis_name: AxisName = AXIS,
     *,
+    mixing: MixingMatrix | None = None,
     seed: int = 0,
 ) -> optax.GradientTransformationExtraArgs:
     """Wraps an optimizer in a method of local updates; all workers start with the same parameters.
@@ -89,22 +87,25 @@ def local_updates(
         method: what workers exchange and when, and how they apply it.
         optimizer: optimizer of a worker's local steps.
         workers: N, which is also the number of devices along the axis.
-        compressor: compressor of Δ; by default no compression.
+        compressor: compressor of messages; by default the method's.
         axis_name: name of the workers' axis.
-        seed: seed of the compressor's random numbers and of random pairs.
+        mixing: weights with which neighbours average, for methods that mix; by default the
+            method's.
+        seed: seed of all random numbers.
 
     Raises:
-        OptionError: the method does not support that number of workers.
+        OptionError: the method does not support that number of workers, or an argument.
     """
     if workers < 1:
         raise OptionError(f"workers: expected at least 1, got {workers}")
     method.check_workers(workers)
-    compressor = compressor or Uncompressed()
-    exchange = (
-        PairwiseExchange.drawn(compressor, axis_name, workers, seed)
-        if method.pairwise
-        else AllReduceExchange(compressor, axis_name)
-    )
+    method.check_messages(compressor, mixing)
+    if method.mixes:
+        mixing = mixing or method.default_mixing(workers, seed)
+        exchange = MixingExchange(mixing, axis_name)
+    else:
+        compressor = compressor or method.default_compressor
+        exchange = AllReduceExchange(compressor, axis_name, method.feeds_back)
     inner = optax.with_extra_args_support(optimizer)
     made = _LocalUpdates(method, inner, workers, exchange, axis_name, seed)
     return optax.GradientTransformationExtraArgs(made.init, made.update)
@@ -141,26 +142,15 @@ def streaming_diloco(
 def noloco(
     optimizer: optax.GradientTransformation,
     workers: int,
-    compressor: Compressor | None = None,
     axis_name: AxisName = AXIS,
     *,
+    mixing: MixingMatrix | None = None,
     seed: int = 0,
     **options: Any,
 ) -> optax.GradientTransformationExtraArgs:
     """`NoLoCo` with these options; other arguments and errors are those of `local_updates`."""
     method = NoLoCo(**options)
-    return local_updates(method, optimizer, workers, compressor, axis_name, seed=seed)
-
-
-class _Worker(NamedTuple):
-    """One worker's vectors, for one type of leaves."""
-
-    x: jax.Array
-    """[size] θ."""
-    shared: jax.Array
-    """[size] φ."""
-    momentum: jax.Array
-    """[size] m."""
+    return local_updates(method, optimizer, workers, None, axis_name, mixing=mixing, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,21 +160,9 @@ class _LocalUpdates:
     method: LocalMethod
     optimizer: optax.GradientTransformationExtraArgs
     workers: int
-    exchange: AllReduceExchange | PairwiseExchange
+    exchange: AllReduceExchange | MixingExchange
     axis_name: AxisName
     seed: int
-
-    @property
-    def _fragments(self) -> int:
-        return self.method.fragments if isinstance(self.method, DiLoCo) else 1
-
-    @property
-    def _interval(self) -> int:
-        return self.method.local_steps // self._fragments
-
-    @property
-    def _delay(self) -> int:
-        return self.method.delay if isinstance(self.method, DiLoCo) else 0
 
     def init(self, params: PyTree) -> LocalState:
         check_floating(params)
@@ -195,7 +173,7 @@ class _LocalUpdates:
             step=zero,
             shared=shared,
             momentum=jax.tree.map(jnp.zeros_like, shared),
-            arriving=self._nothing(params) if self._delay else None,
+            arriving=self._nothing(params) if self.method.delay else None,
             taken=zero,
             in_time=jnp.zeros((), bool),
             counted=jnp.zeros((), jnp.float32),
@@ -247,11 +225,12 @@ class _LocalUpdates:
 
     def _communicate(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
         """The communication due after the step: sends a fragment, or takes an arrived one."""
-        phase = state.step % self._interval
-        if not self._delay:
+        method = self.method
+        phase = state.step % method.interval
+        if not method.delay:
             return lax.cond(phase == 0, self._send_and_take, _stay, x, state)
         _, state = lax.cond(phase == 0, self._send, _stay, x, state)
-        due = (phase == self._delay) & (state.step >= self._interval)
+        due = (phase == method.delay) & (state.step >= method.interval)
         return lax.cond(due, self._take, _stay, x, state)
 
     def _send_and_take(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
@@ -261,97 +240,79 @@ class _LocalUpdates:
 
     def _send(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
         """Averages the fragment that is due."""
-        number = state.step // self._interval
-        mine = state.taken > 0
-        if isinstance(self.method, DiLoCo):
-            mine &= state.taken >= self.method.in_time * self._interval
-        counted = lax.psum(mine.astype(jnp.float32), self.axis_name)
+        method, number = self.method, state.step // self.method.interval
+        mine = (state.taken > 0) & (state.taken >= method.in_time * method.interval)
+        counted = jnp.float32(self.workers)
+        if not method.mixes:
+            counted = lax.psum(mine.astype(jnp.float32), self.axis_name)
         key = jax.random.fold_in(jax.random.key(self.seed), number)
-        averages = [
-            self.exchange.average(
-                jax.random.fold_in(key, group),
-                self._fragment(worker.x - worker.shared, number),
-                self._fragment(worker.shared, number),
-                mine,
-                counted,
-                number,
-            )
-            for group, worker in enumerate(self._vectors(x, state))
-        ]
-        columns = [tuple(column) for column in zip(*averages, strict=True)]
+        arriving, sent_bytes = [], state.sent_bytes
+        for group, worker in enumerate(self._vectors(x, state)):
+            part = self._fragment(worker, number)
+            message = method.message(part._replace(x=jnp.where(mine, part.x, part.shared)))
+            group_key = jax.random.fold_in(key, group)
+            sent = self.exchange.average(group_key, message, mine, counted, number)
+            arriving.append(Arrived(message, sent.own, sent.average))
+            sent_bytes += sent.sent_bytes
         return x, state._replace(
-            arriving=Arriving(columns[0], columns[1]),
+            arriving=arriving,
             taken=jnp.zeros_like(state.taken),
             in_time=mine,
             counted=counted,
-            sent_bytes=state.sent_bytes + sum(columns[2], jnp.zeros(())),
+            sent_bytes=sent_bytes,
         )
 
     def _take(self, x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:
-        """Moves φ by an average, and θ towards it."""
-        number = state.step // self._interval
-        workers = self._vectors(x, state)
+        """Takes an average; without enough workers in time, everything stays as it is."""
+        number = state.step // self.method.interval
+        enough = state.counted >= self.method.quorum
         assert state.arriving is not None
-        arriving = zip(state.arriving.change, state.arriving.shared, strict=True)
         moved = []
-        for worker, average in zip(workers, arriving, strict=True):
-            parts = _Worker(*(self._fragment(vector, number) for vector in worker))
-            after = self._moved(parts, *average, state)
-            moved.append(
-                [
-                    self._with_fragment(vector, part, number)
-                    for vector, part in zip(worker, after, strict=True)
-                ]
-            )
+        for worker, arrived in zip(self._vectors(x, state), state.arriving, strict=True):
+            part = self._fragment(worker, number)
+            after = self.method.take(part, arrived, state.in_time)
+            after = jax.tree.map(partial(jnp.where, enough), after, part)
+            moved.append(self._with_fragment(worker, after, number))
         groups = list(by_dtype(jax.tree.leaves(x)).values())
         trees = [from_vectors(list(column), x, groups) for column in zip(*moved, strict=True)]
         return trees[0], state._replace(shared=trees[1], momentum=trees[2])
 
-    def _moved(
-        self, worker: _Worker, change: jax.Array, shared: jax.Array, state: LocalState
-    ) -> _Worker:
-        """A worker's fragment after an average."""
-        method = self.method
-        if isinstance(method, NoLoCo):
-            apart = worker.shared - shared
-            momentum = method.outer_momentum * worker.momentum
-            momentum += method.outer_rate * change - method.consensus * apart
-            shared = worker.shared + momentum
-            return _Worker(shared, shared, momentum)
-        shared, momentum = method.outer_step(worker.shared, worker.momentum, change)
-        keep = jnp.where(state.in_time, method.keep, 0.0)
-        x = keep * worker.x + (1 - keep) * shared
-        enough = state.counted >= method.quorum
-        return jax.tree.map(partial(jnp.where, enough), _Worker(x, shared, momentum), worker)
-
-    def _vectors(self, x: PyTree, state: LocalState) -> list[_Worker]:
+    def _vectors(self, x: PyTree, state: LocalState) -> list[Worker]:
         groups = list(by_dtype(jax.tree.leaves(x)).values())
         columns = (to_vectors(tree, groups) for tree in (x, state.shared, state.momentum))
-        return [_Worker(*vectors) for vectors in zip(*columns, strict=True)]
+        return [Worker(*vectors) for vectors in zip(*columns, strict=True)]
 
-    def _fragment(self, vector: jax.Array, number: jax.Array) -> jax.Array:
-        """[size] → [size of a fragment], that of communication `number`, padded with zeros."""
-        if self._fragments == 1:
-            return vector
-        return self._rows(vector)[(number - 1) % self._fragments]
+    def _fragment(self, worker: Worker, number: jax.Array) -> Worker:
+        """The fragment of communication `number`, each vector padded with zeros."""
+        if self.method.fragments == 1:
+            return worker
+        places = self._places(worker.x.size, number)
+        return jax.tree.map(lambda vector: vector.at[places].get(mode="fill", fill_value=0), worker)
 
-    def _with_fragment(self, vector: jax.Array, part: jax.Array, number: jax.Array) -> jax.Array:
-        """The vector with one fragment replaced."""
-        if self._fragments == 1:
+    def _with_fragment(self, worker: Worker, part: Worker, number: jax.Array) -> Worker:
+        """The vectors with one fragment replaced."""
+        if self.method.fragments == 1:
             return part
-        rows = self._rows(vector).at[(number - 1) % self._fragments].set(part)
-        return rows.reshape(-1)[: vector.size]
+        places = self._places(worker.x.size, number)
+        return jax.tree.map(lambda vector, new: vector.at[places].set(new), worker, part)
 
-    def _rows(self, vector: jax.Array) -> jax.Array:
-        size = -(-vector.size // self._fragments)
-        padded = jnp.pad(vector, (0, self._fragments * size - vector.size))
-        return padded.reshape(self._fragments, size)
+    def _places(self, size: int, number: jax.Array) -> jax.Array:
+        """[size of a fragment] places of a fragment's elements, some of them beyond the last."""
+        fragments = self.method.fragments
+        turn, length = (number - 1) % fragments, -(-size // fragments)
+        places = turn * length + jnp.arange(length)
+        if not self.method.scattered:
+            return places
+        key = jax.random.fold_in(jax.random.key(self.seed), 0)
+        key = jax.random.fold_in(key, (number - 1) // fragments)
+        order = jax.random.permutation(key, size)
+        return order.at[places].get(mode="fill", fill_value=size)
 
-    def _nothing(self, params: PyTree) -> Arriving:
+    def _nothing(self, params: PyTree) -> list[Arrived]:
         """An average of the right shapes, before any has been sent."""
         vectors = to_vectors(jax.tree.map(widened, params))
-        empty = tuple(jnp.zeros(-(-one.size // self._fragments), one.dtype) for one in vectors)
-        return Arriving(empty, empty)
+        lengths = [(-(-one.size // self.method.fragments), one.dtype) for one in vectors]
+        return [Arrived(*[jnp.zeros(*length)] * 3) for length in lengths]
 
 
 def _stay(x: PyTree, state: LocalState) -> tuple[PyTree, LocalState]:

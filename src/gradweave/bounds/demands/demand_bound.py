@@ -239,6 +239,8 @@ def _ports(topology: Topology, demand: Demand, unit: Unit) -> list[DemandLengths
         order = np.lexsort((idle_s, ends))
         first = np.flatnonzero(np.diff(ends[order], prepend=-1))
         rate, unused = (_sums_within(each[order], first) for each in (capacity, capacity * idle_s))
+        # A server's first k links, the soonest to carry bytes, need T with Σ rate · (T − idle) =
+        # bytes; T is smallest when exactly the links that are of use by then are counted.
         since = (moved[ends[order]] + unused) / np.maximum(rate, 1e-300)
         nodes = ends[order][first]
         busiest = int(nodes[np.argmax(np.minimum.reduceat(since, first) * (moved[nodes] > 0))])

@@ -140,6 +140,8 @@ def pipeline_bound(
                     continue
                 pair = (root, int(topology.servers[end]))
                 pair = pair[::-1] if towards else pair
+                # The overheads of transfers across the cuts are in W; all others count on their
+                # own.
                 waits, besides = Fraction(cuts - 1), (far, far - cuts)
                 found = _least(topology, size, pair, waits, most, besides)
                 if best is None or found.seconds > best.seconds:
@@ -229,6 +231,8 @@ def _least(
     each = float(made.slowest * overhead)
     of_waits = float(waits) / (2 * across * float(made.fastest))
 
+    # Bisection in floats over a range that is wide enough in practice; `holds` confirms the result
+    # in fractions, whatever the range.
     low, high = 0.0, (1 + float(waits)) * (4 * size / across + 100 * float(overhead))
     while high - low > ROUNDING * high:
         middle = (low + high) / 2

@@ -29,7 +29,8 @@ UNIT = 1 << 36
 """The integer that stands for one whole gradient in flows."""
 DENOMINATORS = (*range(1, 25), 60, 360, 5040, 10**6, 10**9, 10**12)
 """Dual values are rounded to multiples of one over the first of these denominators that keeps the
-bound to within `ROUNDING`; small denominators make the certificate easier to check."""
+bound to within `ROUNDING`: small ones, which make the certificate easier to check, then numbers
+with many divisors, then fine ones."""
 ROUNDING = 1e-10
 """Relative loss that rounding the duals may cause; a tenth of the difference at which two times
 count as equal (`gradweave.topology.units.ROUNDING`)."""
@@ -446,6 +447,8 @@ def violated_cuts(
     tail = np.concatenate([topology.source, np.full(len(servers), nodes)]).astype(np.int32)
     head = np.concatenate([topology.target, servers]).astype(np.int32)
     solver: Any = max_flow.SimpleMaxFlow()  # its stubs misstate the arrays' types
+    # No cut needs more than one gradient; more is cut off, so that sums over links stay within
+    # int64.
     room = (np.concatenate([np.minimum(volume, 2.0), shares]) * UNIT).astype(np.int64)
     solver.add_arcs_with_capacity(tail, head, room)
     enough = (float(shares.sum()) - TOLERANCE) * UNIT

@@ -395,6 +395,8 @@ class MessageTimes:
                 self._reached(chosen, True),
             )
             lacking = int(chosen.sum()) - known[server]
+            # A single partner must bring all that the server lacks; several may divide it among
+            # them, so that the most that each can know is added up.
             if partners == 1:
                 fits &= known >= lacking
             elif np.sort(known[others])[-partners:].sum() < lacking:

@@ -250,6 +250,8 @@ def time_expanded(
     given = checked_shares(shares, topology.num_servers)
     programs = _Programs(topology, collective, given, gradient_bytes)
     least_s = max(least_s, lower_s)
+    # The optimum is between the two, at a ratio that is not known: the geometric mean is the
+    # middle.
     length_s = math.sqrt(least_s * upper_s) if upper_s and upper_s > least_s else least_s
     if slots:
         return _search(programs, slots, least_s, length_s, upper_s, stop)

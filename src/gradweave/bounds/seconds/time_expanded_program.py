@@ -141,6 +141,8 @@ class Program:
             possible &= own >= earliest[servers].max(axis=1)
         if len(slots.stages) == 1:
             possible &= slot == (count - 1 if slots.stages[0] == "reduce_scatter" else 0)
+        # The mirror image of a turn in slot k is one in slot K − 1 − k: one variable stands for
+        # both.
         half = (count + 1) // 2 if self.mirrored else count
         self.turn = self._new_columns(possible[:half, self.first])
         if self.mirrored:

@@ -88,6 +88,7 @@ def arcs_of(topology: Topology) -> Arcs:
     tail = first[topology.source[link]] + counted - begins[link]
     behind = np.concatenate(levels)[tail] + topology.latency_s[link]
     target = topology.target[link]
+    # The highest distinguished latency that is not above what has accumulated.
     head = np.array(
         [
             first[v] + max(int(np.searchsorted(levels[v], after * (1 + 1e-12), "right")) - 1, 0)
@@ -175,6 +176,7 @@ def longest_valid(arcs: Arcs, delay: NDArray[np.int64], slots: int) -> Fraction 
     late = np.flatnonzero(delay)
     if not len(late):
         return None
+    # Floats find the few arcs that may decide, fractions the exact minimum among them.
     least = (arcs.delay_s[late] / delay[late]).argsort()[:8]
     return min(Fraction(float(arcs.delay_s[a])) * slots / int(delay[a]) for a in late[least])
 
@@ -267,8 +269,8 @@ class SlottedTime:
         paid = self._paid(whole)
         if paid is None:
             return None, most
-        dearest = self._dearest(whole, charges).sum(axis=0)
-        charged = Prices(self.topology, dearest[None]).offered
+        highest = self._highest_charges(whole, charges).sum(axis=0)
+        charged = Prices(self.topology, highest[None]).offered
         if not charged:
             return Fraction(0), most
         return Fraction(gradient_bytes) * paid * self.count / charged, most
@@ -277,8 +279,8 @@ class SlottedTime:
         self, prices: Sequence[NDArray], tolls: Sequence[NDArray]
     ) -> NDArray[np.float64]:
         """[L] total charge of each link direction over all slots, in any unit."""
-        dearest = self._dearest(*self.in_integers(prices, tolls)).sum(axis=0)
-        return dearest * self.topology.bandwidth_bytes_per_s
+        highest = self._highest_charges(*self.in_integers(prices, tolls)).sum(axis=0)
+        return highest * self.topology.bandwidth_bytes_per_s
 
     def in_integers(
         self, prices: Sequence[NDArray], tolls: Sequence[NDArray]
@@ -320,15 +322,15 @@ class SlottedTime:
         """[K, A] whether bytes that leave an arc's tail in a slot arrive before the end."""
         return np.arange(self.count)[:, None] + self.delay < self.count
 
-    def _dearest(
+    def _highest_charges(
         self, prices: Sequence[NDArray[np.int64]], tolls: Sequence[NDArray[np.int64]]
     ) -> NDArray[np.int64]:
         """[K, L] maximum charge of a byte for a link direction in a slot."""
-        dearest = np.zeros((self.count, len(self.topology.source)), np.int64)
+        highest = np.zeros((self.count, len(self.topology.source)), np.int64)
         for stage, cost, toll in zip(self.stages, prices, tolls, strict=True):
             arcs = self.arcs_in(stage)
             slots, arc = np.nonzero(self.possible)
             price = cost.sum(axis=2)[slots, arc]
             price += toll[slots + self.delay[arc], arcs.head[arc]] - toll[slots, arcs.tail[arc]]
-            np.maximum.at(dearest, (self.used_at(stage, slots, arc), arcs.link[arc]), price)
-        return dearest
+            np.maximum.at(highest, (self.used_at(stage, slots, arc), arcs.link[arc]), price)
+        return highest

@@ -61,7 +61,7 @@ def evaluate(
     begun = time.monotonic()
     start_jax()
     with Progress("reading the policy") as progress:
-        from gradweave.marl.loading import imported, load_trained
+        from gradweave.marl.folder import imported, load_trained
         from gradweave.marl.results import description, evaluated
 
         trained = load_trained(folder, **imported(folder, env, network))

@@ -19,7 +19,7 @@ from gradweave.errors import NotFiniteError, OptionError
 from gradweave.training.pace import duration
 
 if TYPE_CHECKING:
-    from gradweave.marl.trained import Trained
+    from gradweave.marl.results import Trained
 
 
 @command(examples=["--env MPE_simple_spread_v3 --algorithm ippo --output run"])
@@ -147,9 +147,8 @@ def train(
 
         check_installed()
     begun = time.monotonic()
-    from gradweave.marl.request import Request, read_request, read_sweep
-    from gradweave.marl.session import session, train_several
-    from gradweave.marl.session import train as train_in
+    from gradweave.marl.request import Request, read_request, read_sweep, session
+    from gradweave.marl.request import train as train_in
 
     sweep = read_sweep(sweeps)
 
@@ -170,24 +169,24 @@ def train(
     ):
         if not group.first:
             progress.hide()
-        training = {
-            "progress": progress,
-            "checkpoint_minutes": checkpoint_minutes,
-            "note": note,
-            "wandb": wandb,
-        }
-        if sweep:
-            several = train_several(request, sweep, output, **training)
-            from gradweave.marl import results
-
-            result = results.of_sweep(several, output, episodes, progress)
-        else:
-            several = {}
-            trained = train_in(request, output, group, **training)
+        several = train_in(
+            *(request, output, group),
+            sweep=sweep or None,
+            progress=progress,
+            checkpoint_minutes=checkpoint_minutes,
+            note=note,
+            wandb=wandb,
+        )
+        if not sweep:
             group.leave()
             if not group.first:
                 return
-            from gradweave.marl import results
+        from gradweave.marl import results
+
+        if sweep:
+            result = results.of_sweep(several, output, episodes, progress)
+        else:
+            (trained,) = several.values()
 
             result = results.description(trained)
             result |= results.of_training(trained, output, group.number)
@@ -195,7 +194,8 @@ def train(
     result["wall_s"] = round(time.monotonic() - begun, 2)
     results.save(result, output)
     yield Answer(result, _lines_of_sweep(result) if sweep else _lines(result))
-    _check_finite(several)
+    if sweep:
+        _check_finite(several)
 
 
 def _check_finite(several: "Mapping[str, Trained]") -> None:

@@ -1,8 +1,6 @@
-"""Schedules on torch.distributed: an all-reduce on any process group, and a hook for DDP.
+"""Schedules on torch.distributed: an all-reduce on any process group.
 
     gradweave.torch.all_reduce(gradient, schedule)
-
-    gradweave.torch.ddp_hook(ddp_model, schedule)
 
 On gloo, each message is sent as soon as its data is ready. gloo does not take tensors on GPUs, so
 they go through host memory. Other backends require both ends to queue their messages in the same
@@ -12,20 +10,17 @@ order, so they run the schedule round by round.
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
 
 from gradweave.errors import OptionError
 from gradweave.execute.layout import Layout
 from gradweave.execute.program import check_all_reduce, check_servers, is_own
 from gradweave.execute.reduction import Reduction, check_reduction
 from gradweave.execute.signature import digest, mismatch, signature
-from gradweave.execute.torch_distributed.completions import Completions
 from gradweave.execute.torch_distributed.gloo_messages import (
     Channels,
     Cuts,
@@ -33,7 +28,7 @@ from gradweave.execute.torch_distributed.gloo_messages import (
     combine,
     pair,
 )
-from gradweave.execute.torch_distributed.groups import Group, copy_of, default_group, member_of
+from gradweave.execute.torch_distributed.groups import Group, default_group, member_of
 from gradweave.execute.torch_distributed.memory import plain, read
 from gradweave.execute.torch_distributed.round_by_round import Rounds
 from gradweave.execute.torch_distributed.watchdog import Watchdog
@@ -278,104 +273,3 @@ class Collective:
         every = torch.stack(self._run.gather(mine if self._on_host else mine.to(tensor.device)))
         if error := mismatch(every.cpu().numpy()):
             raise error
-
-
-class State:
-    """State of the hook of `ddp_hook`: the schedule on a separate process group."""
-
-    def __init__(self, schedule: Schedule, group: Group | None = None) -> None:
-        check_all_reduce(schedule)
-        parent = member_of(group)
-        check_servers(schedule, dist.get_world_size(parent), what="processes in the group")
-        self._backend = dist.get_backend(parent)
-        # A separate group, so that its messages never meet those that DDP sends meanwhile.
-        self._apart = copy_of(parent)
-        self.collective = Collective(schedule, self._apart)
-        """The collective, which counts the bytes sent."""
-        self._is_own = self.collective.is_own
-        self._queue, self._completions = ThreadPoolExecutor(1, "gradweave"), Completions()
-
-    def submit(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Starts the mean of a tensor; buckets run one after the other, in the order of DDP."""
-        if self._is_own:
-            return self._own(tensor)
-        devices = [tensor.device] if tensor.is_cuda else None
-        if self._backend != "gloo":
-            self.collective(tensor, reduction="mean")
-            done = torch.futures.Future(devices=devices)  # pyright: ignore[reportArgumentType]
-            done.set_result(tensor)
-            return done
-        written = (
-            torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
-        )
-        done, complete = self._completions.future(lambda: tensor, devices)
-        run = self._queue.submit(self._run, tensor, written, complete)
-        _raise_in_backward(run)
-        return done
-
-    def _own(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """The backend's all-reduce, called as in DDP without a hook; errors are the backend's."""
-        tensor /= self._apart.size()
-        work = dist.all_reduce(tensor, group=self._apart, async_op=True)
-        assert work is not None
-        return work.get_future().then(lambda done: done.value()[0])
-
-    def _run(self, tensor: torch.Tensor, written: Any, complete: Callable[[], None]) -> None:
-        try:
-            if written is not None:  # an event of the stream of backward's thread
-                written.wait(torch.cuda.current_stream(tensor.device))
-            self.collective(tensor, reduction="mean")
-        except BaseException:
-            # DDP accepts only tensors here. On a static graph it reads the result before backward
-            # raises the error, and the parameters' gradients may be views of this tensor.
-            tensor.fill_(torch.nan)
-            raise
-        finally:
-            complete()
-
-
-def _raise_in_backward(run: Future[None]) -> None:
-    """Makes the running ``backward`` wait for a run, and raise the run's error.
-
-    DDP would take the error of a `torch.futures.Future` for its result and fail to cast it to a
-    tensor. A callback of autograd at the end of backward may raise any error, and DDP's callback
-    runs after it.
-    """
-    try:
-        Variable._execution_engine.queue_callback(run.result)
-    except RuntimeError:  # outside of backward, in DDP's `join`
-        run.result()
-
-
-def ddp_hook(model: Any, schedule: ScheduleLike, group: Group | None = None) -> State:
-    """Has DDP take the mean of each bucket of gradients by a schedule.
-
-    All processes call it, since it makes a process group. ``loss.backward()`` raises the errors:
-    LostServerError if a process went away, or was silent for longer than the process group's
-    timeout. After that, the DDP model is unusable; its module can be used in a new DDP model on a
-    new process group.
-
-    Args:
-        model: a `torch.nn.parallel.DistributedDataParallel`.
-        schedule: an all-reduce for as many servers as the group has processes; rank r is the r-th
-            server in order of id.
-        group: DDP's process group; the default group if not given. Its timeout applies to the hook.
-
-    Returns:
-        The hook's state, whose ``collective`` counts the bytes sent.
-
-    Raises:
-        ScheduleError: the schedule is for another number of servers, or another collective.
-
-    Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
-    """
-    state = State(as_schedule(schedule), group)
-    model.register_comm_hook(state=state, hook=_hook)
-    return state
-
-
-def _hook(
-    state: State,
-    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
-) -> torch.futures.Future[torch.Tensor]:
-    return state.submit(bucket.buffer())

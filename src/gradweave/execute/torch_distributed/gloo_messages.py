@@ -123,8 +123,8 @@ class Messages:
         channels: gloo process groups with as many processes as the schedule has servers.
         group: the process group that identifies the processes and whose liveness is checked. It may
             be the first group of the first channel, if PyTorch knows that group.
-        watchdog: ends stalled collectives instead of a `LossDetector`, which needs a group that
-            PyTorch knows.
+        watchdog: ends stalled collectives, instead of the `LossDetector` of the group, which must
+            be a group that PyTorch knows.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Messages:
         schedule: Schedule,
         channels: Channels,
         group: dist.ProcessGroup,
-        watchdog: Watchdog | None = None,
+        watchdog: Watchdog | LossDetector | None = None,
     ) -> None:
         pairs, channel = channels
         self._group = group

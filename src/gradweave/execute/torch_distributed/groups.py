@@ -1,5 +1,7 @@
 """Copies of process groups, so that messages of different users never meet."""
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -50,19 +52,53 @@ def copy_of(group: Group | None) -> Group:
     timeout, backend = group_timeout(parent), dist.get_backend(parent)
     if backend != "gloo":
         return member_of(dist.new_group(ranks, timeout=timeout, backend=backend))
-    # dist.new_group waits for all processes of the job, and names groups by the number of groups
-    # that a process is in: copies of two groups, made simultaneously, would have the same name.
     store, rank = group_store(parent), parent.rank()
     number = store.add(f"gradweave copies of {rank}", 1)
+    return gloo_group(
+        store, f"gradweave copy {number} of {parent.group_name}", rank, ranks, timeout
+    )
+
+
+def gloo_group(
+    store: distributed_c10d.Store, name: str, place: int, ranks: Sequence[int], timeout: timedelta
+) -> Group:
+    """A new gloo group that torch.distributed knows; only its processes call this.
+
+    Args:
+        store: the store through which the processes find each other.
+        name: name of the group, used once in this process and in the store.
+        place: rank of this process in the group.
+        ranks: the processes' ranks in the default group. It need not have all of them: processes
+            that came later have default groups of their own.
+        timeout: timeout of the group.
+    """
+    # dist.new_group waits for all processes of the job, and names groups by the number of groups
+    # that a process is in: copies of two groups, made simultaneously, would have the same name.
+    ranks = list(ranks)
+    if ranks[place] != dist.get_rank():  # PyTorch wants to find this process among them
+        ranks = [dist.get_world_size() + rank for rank in ranks]
+        ranks[place] = dist.get_rank()
     made, _ = distributed_c10d._new_process_group_helper(
         len(ranks),
-        rank,
+        place,
         ranks,
-        dist.Backend(backend),
+        dist.Backend("gloo"),
         store,
-        f"gradweave copy {number} of {parent.group_name}",  # pyright: ignore[reportArgumentType]
+        name,  # pyright: ignore[reportArgumentType]
         timeout=timeout,
     )
     members = {global_rank: place for place, global_rank in enumerate(ranks)}
     distributed_c10d._world.pg_group_ranks[made] = members
     return member_of(made)
+
+
+def alone(name: str) -> Group:
+    """A new gloo group of this process only.
+
+    Args:
+        name: name of the group, used once in this process.
+    """
+    made: Any = dist  # the stubs lack the store
+    return gloo_group(
+        made.HashStore(), name, 0, [dist.get_rank()], distributed_c10d.default_pg_timeout
+    )

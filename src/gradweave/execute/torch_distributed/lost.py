@@ -71,26 +71,30 @@ class LossDetector:
     Args:
         group: the process group.
         topology: the network whose servers are the group's processes, by rank.
+        stays: whether this process continues after a loss, and with it the store that it may hold.
     """
 
     @staticmethod
-    def of(group: dist.ProcessGroup, topology: Topology) -> "LossDetector":
+    def of(group: dist.ProcessGroup, topology: Topology, *, stays: bool = False) -> "LossDetector":
         """The detector of a group, which is made on first use, naming servers by this network."""
         if group not in _of_group:
-            _of_group[group] = LossDetector(group, topology)
+            _of_group[group] = LossDetector(group, topology, stays=stays)
         same = copy.copy(_of_group[group])  # shares the thread, the status and the verdict
         same._topology = topology
         return same
 
-    def __init__(self, group: dist.ProcessGroup, topology: Topology) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, topology: Topology, *, stays: bool = False
+    ) -> None:
         self._size, self._rank = dist.get_world_size(group), dist.get_rank(group)
         self._topology, self._group = topology, weakref.ref(group)
-        self._holder, self._may_hold_store = store_holder(group), dist.get_rank() == 0
+        self._holder = store_holder(group)
+        self._may_hold_store = dist.get_rank() == 0 and not stays
         self.timeout_s = group_timeout(group).total_seconds()
         self.grace_s = min(max(self.timeout_s / 2, GRACE_S[0]), GRACE_S[1])
         self.judge = Judge(self._size, self.timeout_s)
         self.shared = SharedVerdict(self._rank, self._size)
-        self._own, self._reported = OwnStatus(group), False
+        self._own, self._reported = OwnStatus(group), stays
         tick_s = min(max(self.timeout_s / 16, _TICK_S[0]), _TICK_S[1])
         this: weakref.ref[LossDetector] = weakref.ref(self)
 

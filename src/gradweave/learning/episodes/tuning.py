@@ -35,5 +35,5 @@ RULE = RuleWeights(
     piece=np.array([PIECE[feature] for feature in range(table.PIECE_FEATURES)], np.float32),
 )
 """Found by CMA-ES on the exercises of `gradweave.learning`, the best of three searches:
-benchmarks/experiments/learned_ablation.py, seed 1. Only differences of scores matter: the larger
-all weights, the closer draws are to best actions."""
+benchmarks/experiments/learned_ablation.py of commit 4c2bd757, seed 1. Only differences of scores
+matter: the larger all weights, the closer draws are to best actions."""

@@ -21,22 +21,15 @@ from gradweave.aggregate.asynchronous.task import Task
 from gradweave.aggregate.asynchronous.train import train_on_ray as train_on_servers
 from gradweave.aggregate.spec import AsynchronousSpec, parse
 from gradweave.common.wording import counted
-from gradweave.marl import checkpoint, rows
+from gradweave.marl import checkpoint, results
 from gradweave.marl.asynchronous.worker import Workers
 from gradweave.marl.config import Config
+from gradweave.marl.folder import POLICY, SERVERS, description, extended_from, stated
 from gradweave.marl.games.environments import make
 from gradweave.marl.learners import algorithms
 from gradweave.marl.learners.learner import Metrics
 from gradweave.marl.learners.own_network import named
-from gradweave.marl.trained import (
-    POLICY,
-    SERVERS,
-    Report,
-    Trained,
-    description,
-    extended_from,
-    stated,
-)
+from gradweave.marl.results import Report, Trained
 from gradweave.training.held import one_at_a_time
 from gradweave.training.log import Log
 
@@ -223,9 +216,11 @@ class _Rounds:
         stale = np.mean([stale for _, stale in self._gathered])
         figures: dict[str, Any] = {**metrics.figures, "staleness": np.full(config.seeds, stale)}
         metrics = dataclasses.replace(metrics, figures=figures)
-        line = rows.row(metrics, update, steps, self._agents) | {"seconds": round(made.seconds, 3)}
+        line = results.row(metrics, update, steps, self._agents) | {
+            "seconds": round(made.seconds, 3)
+        }
         self._log.write([line])
-        rows.plot(self._log, line)
+        results.plot(self._log, line)
         self._gathered = []
         episodes, rate = metrics.episodes.sum(), self.steps_per_s or 0.0
         returns = np.sum(metrics.returns, 0)

@@ -29,8 +29,7 @@ from gradweave.marl.fairness.objectives import OF_UTILITIES, contribution, objec
 from gradweave.marl.fairness.settings import FEN
 from gradweave.marl.games.environment import View
 from gradweave.marl.learners import distributions
-from gradweave.marl.learners.learner import Metrics, RunningReturns, optimizer_step
-from gradweave.marl.learners.ppo import surrogate
+from gradweave.marl.learners.learner import Metrics, RunningReturns, learned
 from gradweave.marl.learners.randomness import (
     draw_each,
     game_keys,
@@ -38,7 +37,7 @@ from gradweave.marl.learners.randomness import (
     rollout_keys,
     split_each,
 )
-from gradweave.training.advantages import advantages
+from gradweave.training.advantages import advantages, clipped_objective
 
 LEAST_INFORMATION = -5.0
 """Lower limit for the log-probability of being chosen, so that its reward stays bounded."""
@@ -196,15 +195,15 @@ class FENLearner:
         """See `Learner.update`."""
         state, samples, metrics = self._rollout(state)
         key, learning = jax.random.split(state.key)
-
-        def epoch(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-            return jax.lax.scan(self._learn, carry, self._minibatches(samples, key))
-
-        keys = jax.random.split(learning, self.settings.epochs)
-        carry = state.parameters, state.optimizer
-        (parameters, optimizer), learned = jax.lax.scan(epoch, carry, keys)
+        (parameters, optimizer), of_steps = learned(
+            self._loss,
+            self.optimizer,
+            (state.parameters, state.optimizer),
+            functools.partial(self._minibatches, samples),
+            jax.random.split(learning, self.settings.epochs),
+        )
         state = dataclasses.replace(state, parameters=parameters, optimizer=optimizer, key=key)
-        reported = metrics.figures | jax.tree.map(jnp.mean, learned)
+        reported = metrics.figures | jax.tree.map(jnp.mean, of_steps)
         return state, dataclasses.replace(metrics, figures=reported)
 
     def _rollout(self, state: FENState) -> tuple[FENState, Samples, Metrics]:
@@ -374,10 +373,6 @@ class FENLearner:
         parts = self.settings.minibatches
         return jax.tree.map(lambda x: x[order].reshape(parts, -1, *x.shape[1:]), samples)
 
-    def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
-        """One optimizer step."""
-        return optimizer_step(self._loss, self.optimizer, carry, part)
-
     def _loss(
         self, parameters: Parameters, part: Samples
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
@@ -415,6 +410,6 @@ class FENLearner:
         self, log_p: Array, value: Array, change: Array, advantage: Array, target: Array
     ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
         """A level's clipped objective, the error of its critic, and its entropy."""
-        gain = surrogate(change, advantage, self.settings.clip_ratio).mean()
+        gain = clipped_objective(jnp.exp(change), advantage, self.settings.clip_ratio).mean()
         error = 0.5 * jnp.square(value - target).mean()
         return gain, error, distributions.entropy(log_p).mean()

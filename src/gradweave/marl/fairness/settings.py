@@ -12,7 +12,7 @@ from gradweave.common.checks import (
     check_share,
 )
 from gradweave.errors import OptionError
-from gradweave.marl.config import Activation, check_network
+from gradweave.marl.config import OnPolicy
 
 Objective = Literal[
     "fair_efficient", "own", "average", "minimum", "inequity_aversion", "alpha_fair", "jain"
@@ -25,24 +25,17 @@ EXACT, COMPLETE, RING = "exact", "complete", "ring"
 
 
 @dataclasses.dataclass(frozen=True)
-class FEN:
+class FEN(OnPolicy):
     """Settings of a controller and its sub-policies, or of one policy without a hierarchy.
 
     Source: Jiang and Lu 2019 (1910.14472). Numbers of games, learning rates and widths are
-    Gradweave's.
+    Gradweave's. `rollout` is a multiple of `choice_steps`.
     """
 
     environments: int = 32
-    """Number of games in parallel, over all devices."""
     rollout: int = 250
-    """Steps of each game per update: a multiple of `choice_steps`."""
     epochs: int = 2
-    """Number of passes over the steps of an update."""
-    minibatches: int = 4
-    """Minibatches per epoch and device; each makes one optimizer step."""
     learning_rate: float = 2e-3
-    decay: bool = True
-    """Whether the learning rate decays linearly to 0 over the optimizer steps of the training."""
     objective: Objective = "fair_efficient"
     """What the controller maximises, or the single policy without a hierarchy."""
     hierarchy: bool = True
@@ -78,31 +71,17 @@ class FEN:
     """γ for the steps of the policies."""
     choice_discount: float = 0.98
     """γ for the choices of the controller."""
-    gae_lambda: float = 0.95
-    """λ of the generalised advantage estimate."""
-    clip_ratio: float = 0.2
-    """How far the probability ratio of an action may move from 1 in one update."""
     entropy_coefficient: float = 0.03
     """Weight of the entropy bonus of the policies."""
     choice_entropy_coefficient: float = 0.03
     """Weight of the entropy bonus of the controller."""
-    value_coefficient: float = 0.5
-    """Weight of the critics' loss."""
-    max_gradient_norm: float = 0.5
-    """Norm to which gradients are clipped after the devices have combined them."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of every actor and critic."""
-    activation: Activation = "tanh"
 
     def __post_init__(self) -> None:
-        check_above_zero(self, "learning_rate", "clip_ratio", "max_gradient_norm")
+        super().__post_init__()
         check_above_zero(self, "capacity", "epsilon")
-        check_at_least_one(self, "environments", "rollout", "epochs", "minibatches")
         check_at_least_one(self, "sub_policies", "choice_steps", "exchanges")
-        check_not_below_zero(self, "entropy_coefficient", "choice_entropy_coefficient")
-        check_not_below_zero(self, "value_coefficient", "information", "alpha", "penalty")
-        check_share(self, "discount", "choice_discount", "gae_lambda", "goal")
-        check_network(self.hidden, self.activation, "shared")
+        check_not_below_zero(self, "choice_entropy_coefficient", "information", "alpha", "penalty")
+        check_share(self, "choice_discount", "goal")
         known = get_args(Objective)
         if self.objective not in known:
             raise OptionError(f"objective: expected {', '.join(known)}, got {self.objective!r}")
@@ -124,11 +103,6 @@ class FEN:
         network_of(self.gossip)
 
     @property
-    def steps(self) -> int:
-        """Environment steps per update, over all games and devices."""
-        return self.environments * self.rollout
-
-    @property
     def worth(self) -> str | None:
         """The member of `MEANS` whose mean agents estimate, or None if no objective needs it."""
         maximised = (self.objective, self.first_objective)
@@ -139,23 +113,9 @@ class FEN:
         """Whether learning depends on the mean utility."""
         return self.hierarchy or self.objective != "own"
 
-    def check_devices(self, devices: int) -> None:
-        """Refuses settings that cannot be divided evenly among the devices.
-
-        Raises:
-            OptionError: the games, or the minibatches of a device, cannot be divided evenly.
-        """
-        if self.environments % devices:
-            raise OptionError(
-                f"environments: expected a multiple of the {devices} devices, "
-                f"got {self.environments}"
-            )
-        parts = self.environments // devices * (self.rollout // self.choice_steps)
-        if parts % self.minibatches:
-            raise OptionError(
-                f"minibatches: expected a divisor of the {parts} choices of an agent in an update "
-                f"on each device, got {self.minibatches}"
-            )
+    def parts(self, games: int) -> tuple[int, str]:
+        """See `OnPolicy.parts`; choices are the samples."""
+        return games * (self.rollout // self.choice_steps), "choices of an agent"
 
 
 def network_of(gossip: str) -> GossipSpec | None:

@@ -5,6 +5,7 @@ over seeds and `jax.shard_map` over devices; the optimizer's aggregation communi
 of devices. A state consists of arrays, including random keys, so a checkpoint holds all of it.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -258,3 +259,26 @@ def optimizer_step(
     change, state = optimizer.update(gradient, state, parameters)
     figures |= {"gradient_norm": norm(gradient)} | sent_bytes(state)
     return (optax.apply_updates(parameters, change), state), figures
+
+
+def learned(
+    loss: Callable[[Any, Any], tuple[Array, dict[str, Array]]],
+    optimizer: optax.GradientTransformation,
+    carry: tuple[Any, Any],
+    minibatches: Callable[[PRNGKeyArray], Any],
+    keys: PRNGKeyArray,
+) -> tuple[tuple[Any, Any], dict[str, Array]]:
+    """Epochs of optimizer steps on random minibatches.
+
+    Args:
+        loss: see `optimizer_step`.
+        optimizer: see `optimizer_step`.
+        carry: parameters and the optimizer's state.
+        minibatches: divides the samples at random, given a key: [minibatches, ...].
+        keys: a key for each epoch.
+
+    Returns:
+        The new parameters and state, and the figures of each step, [epochs, minibatches].
+    """
+    step = functools.partial(optimizer_step, loss, optimizer)
+    return jax.lax.scan(lambda now, key: jax.lax.scan(step, now, minibatches(key)), carry, keys)

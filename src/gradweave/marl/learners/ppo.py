@@ -28,12 +28,12 @@ from gradweave.marl.learners.learner import (
     RunningReturns,
     UpdatesDone,
     at_step,
-    optimizer_step,
+    learned,
 )
 from gradweave.marl.learners.randomness import game_keys, permutation, rollout_keys, split_each
 from gradweave.marl.learners.sets import mean_of_each, number
 from gradweave.marl.learners.value_norm import ValueNorm
-from gradweave.training.advantages import advantages
+from gradweave.training.advantages import advantages, clipped_objective
 
 
 class PPOState(eqx.Module):
@@ -75,21 +75,6 @@ class _Outcome(NamedTuple):
     shaped: Float[Array, "E A"]
     done: Bool[Array, " E"]
     measures: dict[str, Float[Array, " E"]]
-
-
-def surrogate(
-    change: Float[Array, "*B"], advantage: Float[Array, "*B"], clip_ratio: float
-) -> Float[Array, "*B"]:
-    """The clipped objective, equation 7 of Schulman et al.
-
-    Args:
-        change: change of the actions' log-probabilities since they were taken.
-        advantage: advantages of the actions.
-        clip_ratio: ε.
-    """
-    ratio = jnp.exp(change)
-    clipped = jnp.clip(ratio, 1.0 - clip_ratio, 1.0 + clip_ratio)
-    return jnp.minimum(ratio * advantage, clipped * advantage)
 
 
 class Experience(NamedTuple):
@@ -191,16 +176,16 @@ class PPOLearner:
         """
         state, samples, evaluated = self._evaluated(state, experience, progress, stale=stale)
         key, learning = jax.random.split(state.key)
-
-        def epoch(carry: Any, key: PRNGKeyArray) -> tuple[Any, dict[str, Array]]:
-            return jax.lax.scan(self._learn, carry, self._minibatches(samples, key))
-
         settings, optimizer = self.settings, state.optimizer
         if progress is not None:
             optimizer = at_step(optimizer, progress * settings.epochs * settings.minibatches)
-        keys = jax.random.split(learning, settings.epochs)
-        carry = state.parameters, optimizer
-        (parameters, optimizer), figures = jax.lax.scan(epoch, carry, keys)
+        (parameters, optimizer), figures = learned(
+            self._loss,
+            self.optimizer,
+            (state.parameters, optimizer),
+            functools.partial(self._minibatches, samples),
+            jax.random.split(learning, settings.epochs),
+        )
         state = dataclasses.replace(
             state,
             parameters=parameters,
@@ -332,10 +317,6 @@ class PPOLearner:
             *jax.tree.map(by_game, (samples.played, samples.advantage, samples.target)),
         )
 
-    def _learn(self, carry: Any, part: Samples) -> tuple[Any, dict[str, Array]]:
-        """One optimizer step."""
-        return optimizer_step(self._loss, self.optimizer, carry, part)
-
     def _loss(
         self, parameters: ActorCritic, part: Samples
     ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
@@ -347,7 +328,7 @@ class PPOLearner:
             advantage = self._normalised(advantage)
         change = log_probability - played.log_probability
         ratio = jnp.exp(change)
-        gain = self._mean(surrogate(change, advantage, settings.clip_ratio))
+        gain = self._mean(clipped_objective(ratio, advantage, settings.clip_ratio))
         error = jnp.square(value - part.target)
         if settings.value_clip is not None:
             near = played.value + jnp.clip(

@@ -62,8 +62,8 @@ class ExactDemand(DemandStrategy):
     several transfers share a link in one round, as capacities above 1 allow, are excluded, and may
     be faster.
 
-    Times are counted in ticks, about a millionth of the duration of all transfers in sequence,
-    rounded down.
+    Times are counted in ticks and rounded down. A tick is at most a ten-millionth of the duration
+    of all transfers in sequence, or longer if it divides all times.
     """
 
     name: ClassVar[str] = "exact"
@@ -206,6 +206,8 @@ def _carrier(
         _parents(moved.copies, place, towards=False),
         np.isin(servers, demand.destinations[block]),
     )
+    # Both trees may have a hop between the same two servers. So each tree is asked for its hops by
+    # itself, and their starts are noted in the order of the whole carrier.
     sent: list[Sent] = []
     root = servers == moved.root
     for part, hops in (

@@ -26,9 +26,11 @@ Phase = Literal["sum", "copy"]
 MAX_ROUTES = 16
 """Most routes over switches between two servers; the model may use all of them."""
 TICKS = 100_000_000
-"""Approximate length in ticks of the longest schedule, with all transfers in sequence."""
+"""Most ticks of the longest schedule, with all transfers in sequence; at least a tenth of them, as
+ticks are powers of ten. Shorter ticks make bounds more exact, and the solver slower."""
 MAX_COST = 1 << 20
-"""Largest bandwidth in the integer units used for links shared by several transfers."""
+"""Largest bandwidth in the integer units used for links shared by several transfers: its product
+with `TICKS`, about the largest load of a link, stays far within int64."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +116,7 @@ class DemandModel:
         self._coarsen()
         self.model: Any = cp_model.CpModel()
         self.horizon = self._longest() + 1
+        # Strictly below the limit, in whole ticks.
         if most_s / self.tick_s < self.horizon:
             self.horizon = max(0, math.ceil(most_s / self.tick_s * (1 - 1e-9)) - 1)
         least = min(int(least_s / self.tick_s), self.horizon + 1)
@@ -123,6 +126,7 @@ class DemandModel:
         self.pieces_of = [
             [_Piece(self, block) for _ in range(pieces)] for block in range(len(demand))
         ]
+        # A block's pieces are interchangeable: one of their orders is enough.
         for alike in self.pieces_of:
             for one, other in itertools.pairwise(alike):
                 self.model.add(one.order <= other.order)
@@ -228,6 +232,7 @@ class DemandModel:
                 self.model.add_no_overlap(intervals)
             else:
                 unit = room / MAX_COST if room > MAX_COST else 1.0
+                # Rounded down, so that no feasible schedule is excluded.
                 demands = np.floor(rates / unit).astype(int).tolist()
                 self.model.add_cumulative(intervals, demands, int(room / unit))
             # Σ held · rate ≤ room · end, in integers rounded so that nothing feasible is excluded

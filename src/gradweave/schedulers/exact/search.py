@@ -69,6 +69,8 @@ class RoundsSearch:
         while self.best.rounds > max(unanswered + 1, self.impossible_below):
             sure = unanswered < self.impossible_below
             rounds = self.impossible_below if sure else (unanswered + self.best.rounds) // 2
+            # The last question may take all the time that is left; any other leaves half of it to
+            # the rest.
             last = rounds + 1 == self.best.rounds
             if self._ask(rounds, share=1.0 if last else 0.5) is None:
                 unanswered, hard = rounds, hard + 1

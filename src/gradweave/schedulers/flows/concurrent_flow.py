@@ -158,6 +158,7 @@ class _Search:
         self.capacity = np.zeros(len(self.size))
         self.capacity[self.orbit] = messages.capacity(unit)
         self.left_out = _left_out(messages, unit)
+        # The bound of equal lengths becomes the unit of load; it is found in any unit first.
         self.graph = self._graph(1.0)
         self.work: Work = no_work(self.graph)
         ones = np.ones(len(self.size))
@@ -238,6 +239,7 @@ class _Search:
     def judge(self) -> float:
         """The gap, updating the bound at current prices; if passes are many, not after each."""
         if self.passes >= self.judged:
+            # A bound costs about as much as a pass: paths from every source.
             self.judged = self.passes + 1 + self.passes // 8
             prices = self._prices(float(self.load.max()))
             proven = self._proven(prices)

@@ -108,7 +108,7 @@ def no_work(graph: OrbitGraph) -> Work:
         np.empty(links),
         np.empty(nodes),
         np.empty(nodes, np.int64),
-        no_events.py_func(links + 1),
+        no_events.py_func(links + 1),  # a search relaxes each link at most once
         np.zeros(len(graph.unit), np.int64),
         np.zeros(len(graph.unit), np.bool_),
         np.empty(2 * nodes, np.int64),
@@ -164,6 +164,7 @@ def _improve(
         cheapest_paths(graph, sources.root[s], work)
         for k in range(sources.first[s], sources.first[s + 1]):
             begin = new.length[0]
+            # Space for all paths that are still to be copied, and for a new one.
             rest = old.first[old.length[0]] - old.first[known]
             if new.first[begin] + rest + longest > len(new.links):
                 return False
@@ -197,6 +198,7 @@ def cheapest_paths(graph: OrbitGraph, root: int, work: Work) -> None:
     while events.length[0]:
         least = events.when[0]
         node = pop_event(events, True)
+        # Outdated: a shorter path to this node was found after the entry was pushed.
         if least > distance[node]:
             continue
         for link in range(graph.first_link[node], graph.first_link[node + 1]):
@@ -242,6 +244,8 @@ def _receiver(
         if cost < least:
             best, least = path, cost
     count = new.length[0]
+    # The new path is charged at current prices: since it was found, other messages of this source
+    # have moved.
     at, cost, node = new.first[count], 0.0, sources.target[k]
     while node != sources.root[s]:
         link = work.last[node]
@@ -283,16 +287,16 @@ def _shift(
 ) -> None:
     """Moves flow from one path to another until both cost the same (a Newton step)."""
     listed = _differences(graph, path, best, new, work)
-    dearer, curvature = 0.0, 0.0
+    saved, curvature = 0.0, 0.0
     for i in range(listed):
         orbit = work.listed[i]
         slope = work.net[orbit] * graph.unit[orbit]
-        dearer += slope * prices.price[orbit]
+        saved += slope * prices.price[orbit]
         curvature += slope * slope * prices.price[orbit]
     moved, flow = 0.0, new.flow[path]
-    if dearer > 0.0:
+    if saved > 0.0:
         curvature *= prices.setting[0] * weight
-        moved = flow if flow * curvature <= dearer else dearer / curvature
+        moved = flow if flow * curvature <= saved else saved / curvature
         if moved > flow - LEAST_MOVED * amount:
             moved = flow
     for i in range(listed):

@@ -119,6 +119,7 @@ def _place(parts: Transfers, state: Any, x: int, rounds: int) -> None:
             if weight < least:
                 least, at, best, alike = weight, now, route, 1
             elif weight == least:
+                # Each of the equal places is the last one drawn with the same probability.
                 alike += 1
                 if np.random.randint(alike) == 0:
                     at, best = now, route

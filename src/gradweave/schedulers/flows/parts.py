@@ -20,7 +20,7 @@ SPARE_LINKS = 4
 """Links by which a part's path may exceed the longest path that carries flow."""
 MAX_ROUTES = 16
 """Most routes of a hop, with the fewest links, among which a round may choose."""
-DEARER = 0.01
+MAX_EXCESS = 0.01
 """Excess length of such a route over the planned route, relative to the largest length."""
 
 SWEEPS = 2
@@ -113,6 +113,7 @@ def divided(
     limit = np.minimum(longest_s * slowest, most)
     moved = paths.flow[:count].copy()
     least = np.minimum.reduceat(limit, first_path[:-1])
+    # Sent whole if it is no larger than a part may be: the flow's other paths would cost messages.
     whole = np.flatnonzero((sources.amount <= least) & (np.diff(first_path) > 1))
     order = np.random.default_rng(seed).permutation(whole)
     of_orbit = np.unique(flow.orbit, return_index=True)[1]
@@ -123,6 +124,7 @@ def divided(
     moved[np.isin(pair, whole)] = 0.0
     moved[chosen[whole]] = sources.amount[whole]
     fraction = moved / sources.amount[pair]
+    # Without paths whose share rounds to nothing.
     kept = np.flatnonzero(np.rint(fraction * UNITS))
     first_kept = np.searchsorted(pair[kept], np.arange(len(sources.amount) + 1))
     own, place = own_messages(flow)
@@ -248,7 +250,7 @@ class _Alternatives:
         ends = int(topology.source[route[0]]), int(topology.target[route[-1]])
         if ends not in self.found:
             others = self._shortest(*ends) if len(route) > 2 else []
-            most = self.dual[list(route)].sum() + DEARER
+            most = self.dual[list(route)].sum() + MAX_EXCESS
             self.found[ends] = dict.fromkeys(
                 one
                 for one in others

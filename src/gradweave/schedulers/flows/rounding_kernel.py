@@ -163,6 +163,7 @@ def _choose_path(
         amount += paths.flow[path]
     for path in range(begin, end):
         flow = paths.flow[path]
+        # In the first sweep the message is still divided as in the flow; then it is on one path.
         if before >= 0:
             flow = amount if path == before else 0.0
         _add(paths, path, weight, load, -flow)

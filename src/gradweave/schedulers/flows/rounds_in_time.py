@@ -82,6 +82,8 @@ def rounds_by_events(
 
 def _in_rounds(transfers: Transfers, wires: Wires, order: Integers) -> NDArray[np.int64]:
     """[X] rounds that keep the order in which transfers start, one transfer per link and round."""
+    # Each transfer reads a cell of its own, which the transfer before it in its part has written;
+    # the last of a part writes a cell that nobody reads.
     number, count = np.arange(len(order)), np.diff(transfers.first)
     last = np.repeat(transfers.first[1:], count) - 1
     rounds = np.empty(len(order), np.int64)

@@ -191,6 +191,7 @@ def _sort(parts: Transfers, state: Any, farther: float, ahead: float) -> None:
                     link = parts.links[j]
                     later = max(later, state.left[link] / state.slots.capacity[link])
         urgency = most + ahead * later + farther * (parts.first[part + 1] - next_one)
+        # Less than a round of load: it only mixes parts that are about as urgent.
         urgency += np.random.random() / 2
         push_event(state.events, -urgency, part, True)
     for i in range(state.length[0]):
@@ -268,6 +269,7 @@ def _bring_in(parts: Transfers, state: Any, part: int) -> bool:
             gain += _force(parts, state, out, True)
             kicks += 1
         waiting += 1
+    # A loss is accepted with probability exp(gain / temperature) (Metropolis et al. 1953).
     if gain > TEMPERATURE * np.log(np.random.random()):
         state.changed[0] = 0
         return True

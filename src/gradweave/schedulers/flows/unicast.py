@@ -342,6 +342,8 @@ def _ordered_in_time(
     """The schedule of parts as they start in an event simulation."""
     topology = flow.messages.topology
     transfers = transfers_of(topology, parts)
+    # Images of one transfer meet on a link that cannot carry them: an order of the quotient is none
+    # of the network, and every image is ordered by itself.
     if not quotient.carries(transfers):
         parts, _ = quotient.spread(flow.messages, parts)
         quotient, transfers = Quotient.trivial(topology), transfers_of(topology, parts)

@@ -99,6 +99,7 @@ def graph_of(wiring: Wiring) -> Graph:
     fullest = np.zeros(nodes)
     np.maximum.at(fullest, links.source, full)
     np.maximum.at(fullest, links.target, full)
+    # Scales and offsets bring features to about unit size; the shipped weights depend on them.
     link = [
         np.log(links.bandwidth),
         np.log(links.bandwidth * degree[links.source] / leaves[links.source]),

@@ -44,7 +44,7 @@ class Proposal(NamedTuple):
 
 
 def even(topology: Topology) -> Proposal:
-    """Equal shares, duals from link loads only, and the order of `packed`.
+    """Equal shares, duals from link loads only, and the order by `EVEN_ORDER`.
 
     Args:
         topology: the network.
@@ -185,7 +185,8 @@ def trees_for(wiring: Wiring, fewer: float, effort_s: float) -> tuple[int, int]:
     """
     servers = wiring.topology.num_servers
     small = servers <= TUNING.few_servers and path_steps(wiring) <= TUNING.max_path_steps
-    simulated = 4 * len(wiring.stages) * (servers - 1)  # uncut, and again with the order improved
+    # Transfers to simulate for one tree: uncut, then in pieces forwards, backwards and forwards.
+    simulated = 4 * len(wiring.stages) * (servers - 1)
     trees = TUNING.trees if small else TUNING.max_trees
     trees = max(1, round(min(trees * fewer, 1e6 * effort_s / (TUNING.transfer_us * simulated))))
     if servers <= TUNING.trained_servers:

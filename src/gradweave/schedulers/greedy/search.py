@@ -63,6 +63,8 @@ def search(wiring: Wiring, first: Decisions, effort_s: float, seed: int, stop: S
             plan = starts[number]
         seconds = decode(wiring, proposal_of(wiring, plan), draw_s).seconds
         if drawn:
+            # One success undoes four failures, so that lengths settle where one draw in five is
+            # better.
             longer = TUNING.longer if seconds < least else TUNING.longer**-0.25
             spread = max(spread * longer, TUNING.least_spread)
         if seconds < least:

@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     sharpness: float
     """Logarithm of the cost ratio between the fullest link and an empty link."""
     residual: float
-    """Weight of the bandwidth that a transfer leaves unusable; see `unequal.paths`."""
+    """Weight of the bandwidth that a transfer leaves unusable; see `packing.paths.PathCosts`."""
     flatter: float
     """Extra cost that an arc may have if it brings a server nearer to the root, relative to the
     mean of the tree's arcs."""

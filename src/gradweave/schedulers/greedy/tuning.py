@@ -14,9 +14,11 @@ class Tuning:
     max_servers: int = 512
     """Most servers; more would need too much memory. 512 take a few seconds and 0.2 GB."""
     passes: int = 2
-    """How often each tree is grown."""
+    """How often each tree is grown: the second time given the loads of all others, not only of the
+    trees before it."""
     trees: int = 192
-    """Trees grown on small networks."""
+    """Trees grown on small networks: more trees divide links more evenly, and leave less time for
+    their order."""
     few_servers: int = 20
     """Most servers of a small network."""
     max_trees: int = 96
@@ -77,6 +79,7 @@ class Tuning:
     spread: float = 0.3
     """Initial standard deviation of a drawn decision, as in training."""
     least_spread: float = 0.05
+    """Smallest such deviation, about 13 steps of a decision (`decisions.STEP`)."""
     longer: float = 1.5
     """Factor by which it grows when a drawn plan is better."""
     max_rates: int = 6
@@ -85,5 +88,5 @@ class Tuning:
 
 TUNING = Tuning()
 EVEN_ORDER = (1.0, -1.5, 0.0, -1.0, 0.0, 0.0)
-"""Weights of `transfers_kernel.FEATURES` as in `packed`. The policy's weights are added to them, so
-another choice would need another training."""
+"""Weights of `transfers_kernel.FEATURES`: the order of `packed` when the policy was trained. The
+policy's weights are added to them, so another choice would need another training."""

@@ -240,6 +240,8 @@ class _Search:
     def _played(self, trees: Composed, dependent: Dependencies, chunks: int) -> _Cut:
         """The faster of pieces of equal size and pieces of exact shares, if they differ."""
         count = np.rint(trees.share * chunks * len(trees.share)).astype(np.int64)
+        # A part smaller than half a piece is left out here; with exact shares it gets a small
+        # piece.
         alike = self._of_counts(trees, dependent, count, np.ones(len(count)))
         count = np.maximum(count, 1)
         exact = trees.share / count
@@ -282,6 +284,7 @@ class _Search:
         assert best is not None
         topology, trees, wires = self._topology, best.trees, self._wires
         servers, part, start = topology.num_servers, best.part, best.start
+        # Without the transfers of roots, over no link, whose start is infinite.
         order = np.argsort(start, kind="stable")[: int(np.isfinite(start).sum())]
         row, server = np.divmod(order, servers)
         piece, stage = np.divmod(row, len(self._stages))

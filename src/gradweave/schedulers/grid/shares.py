@@ -18,6 +18,7 @@ def least_time_shares(columns: NDArray[np.float64]) -> tuple[NDArray[np.float64]
         columns: [K, L] seconds per byte for which each of K choices occupies each link.
     """
     unit = float(columns.mean(axis=0).max())
+    # Links that look the same give the same row, up to the last bits: one constraint is enough.
     rows = np.unique(np.round((columns / unit).T, 12), axis=0)
     rows = rows[rows.any(axis=1)]
     least, _ = _solved(rows, None)

@@ -100,9 +100,11 @@ def composed(
         parent[part, server] = above
         hop[part, 0, server] = hops.first[d] + server * grid.sizes[d] + to
         hop[part, 1, server] = hops.first[d] + above * grid.sizes[d] + own
+        # A server that has passed on its sum takes no part in later dimensions.
         moving &= ~moves
     at_root = np.nonzero(moving)[1]
     parent[np.arange(parts), at_root] = at_root
+    # The hop from a server to its own place, which has no links.
     nowhere = hops.first[0] + at_root * grid.sizes[0] + grid.place[at_root, 0]
     hop[np.arange(parts), :, at_root] = nowhere[:, None]
     key, keys = _keys(grid, root, order)

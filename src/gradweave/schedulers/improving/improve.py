@@ -137,6 +137,7 @@ class Steps:
     def with_fewer_pieces(self, state: _State) -> _State:
         """The schedule without some small pieces, or the same schedule if that takes longer."""
         size, best = state.size, state
+        # The square makes small numbers likelier than large ones.
         most = TUNING.fewer * len(size) * self._rng.random() ** 2
         left_out = np.zeros(len(size), np.bool_)
         left_out[self.leave_first(state)[: max(1, int(most))]] = True
@@ -217,7 +218,10 @@ class _OrderSearch:
     """Searches the order of transfers for pieces of given sizes.
 
     Each step disturbs the start times at random, then improves their order both ways, see
-    `ListScheduler`. The result is kept if it is not slower.
+    `ListScheduler`. The next step begins at the result if that is not slower by more than
+    `TUNING.worse`.
+
+    Source: Dueck and Scheuer, "Threshold accepting", 1990, with a constant threshold.
     """
 
     def __init__(self, graph: TransferGraph, size: NDArray[np.float64]) -> None:

@@ -64,6 +64,8 @@ class TransferGraph:
             topology.num_nodes,
         )
         root = topology.rank[schedule.root].astype(np.int64)
+        # Bytes may move between the pieces of a block, or of a root in a single stage; in an
+        # all-reduce, between all pieces, as any server may root any share.
         group = np.zeros(schedule.pieces, np.int64)
         if schedule.demand is not None and schedule.block is not None:
             group = schedule.block.astype(np.int64)

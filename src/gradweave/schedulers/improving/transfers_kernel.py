@@ -107,6 +107,7 @@ def chains(
             if now <= 0.0:
                 break
             i = np.searchsorted(arrives, low)
+            # Only transfers that started sooner: the walk back in time ends.
             while i < count and arrives[i] <= high and cause < 0:
                 y = by_end[i]
                 if piece[y] == piece[x] and target[y] == source[x] and start[y] < now:

@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Limits and weights."""
+    """Limits and weights, chosen by hand; docs/experiments/seconds.md has what each step gains."""
 
     # Sizes of pieces
     reach: float = 0.3
@@ -13,12 +13,16 @@ class Tuning:
     usual: float = 0.3
     """The smallest size to which that is relative, as a part of the mean size."""
     least_reach: float = 5e-3
+    """Relative change of a size below which the search for sizes ends."""
     wider: float = 1.5
+    """Factor by which the region grows, on a gain about as large as predicted."""
     as_predicted: float = 0.5
     """Part of the predicted gain from which the region grows."""
     least_gain: float = 1e-5
+    """Relative gain of time that counts as one: smaller gains do not prolong a search."""
     near_end: float = 0.8
-    """Chains count that end later than this part of the time."""
+    """Chains count that end later than this part of the time: with other sizes they may end last.
+    More chains make the program larger, fewer make it predict too much."""
     tiny: float = 0.02
     """Pieces smaller than this part of the mean are dropped."""
 
@@ -39,9 +43,9 @@ class Tuning:
     promising: tuple[float, ...] = (1.02, 1.01, 1.0)
     """Multiple of the best time up to which fewer pieces are worth another turn, turn by turn."""
     rough_reach: float = 0.05
-    """In place of `least_reach` in these turns."""
+    """Instead of `least_reach` in these turns."""
     rough_failures: int = 15
-    """In place of `failures`."""
+    """Instead of `failures` in these turns."""
 
     # The order of transfers
     failures: int = 50

@@ -28,6 +28,10 @@ def minimum_arborescences(
 
     Returns:
         [N] cost of each root's tree, and [N, N] each server's parent in it; the root's is −1.
+
+    Source: Edmonds, "Optimum branchings", 1967; Tarjan, "Finding optimum branchings", 1977; Gabow,
+        Galil, Spencer and Tarjan, "Efficient algorithms for finding minimum spanning trees in
+        undirected and directed graphs", 1986, for growing a single path.
     """
     servers = len(cost)
     total, parents = np.zeros(servers), np.empty((servers, servers), np.int64)
@@ -194,6 +198,7 @@ def _make_cycle(growing: _Growing, length: int, first: int, node: int) -> int:
         part = growing.path[length]
         growing.cycle[part] = node
         for u in range(servers):
+            # Arcs from within the cycle come along; `_take_cheapest` passes over them.
             if growing.into[part, u] < growing.into[node, u]:
                 growing.into[node, u] = growing.into[part, u]
                 growing.head[node, u] = growing.head[part, u]
@@ -220,10 +225,12 @@ def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> Non
         for v in range(servers):
             if v == root or depth[v] <= 1:
                 continue
-            near, dearest = parent[v], cost[parent[v], v] + tolerance
+            near, most = parent[v], cost[parent[v], v] + tolerance
             for u in range(servers):
-                # A server less deep than v's parent is not below v.
-                if depth[u] < depth[near] and cost[u, v] <= dearest:
+                # A server less deep than v's parent is not below v. That holds for depths of the
+                # pass's start, too old for servers that have moved since: every parent, former or
+                # new, is less deep by these, so that no cycle can close.
+                if depth[u] < depth[near] and cost[u, v] <= most:
                     near = u
             if near != parent[v]:
                 parent[v] = near
@@ -234,7 +241,14 @@ def _flatten(cost: Floats, tolerance: float, root: int, parent: Integers) -> Non
 
 @kernel(inner=True)
 def reparent(cost: Floats, delay: Floats, root: int, parent: Integers) -> None:
-    """Gives servers a parent with a smaller sum of delay and arc cost."""
+    """Gives servers a parent with a smaller sum of delay and arc cost.
+
+    Args:
+        cost: [N, N] cost of the arc from each server to each other.
+        delay: [N, N] delay over it, above 0: otherwise servers could become each other's parents.
+        root: rank.
+        parent: [N] a tree; changed.
+    """
     servers = len(parent)
     reached = np.zeros(servers)
     for _ in range(servers):

@@ -19,6 +19,8 @@ _EIGHTS, _SUM = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
 @kernel(inlined=True)
 def count(word: Any) -> Any:
     """The number of set bits in a word."""
+    # Counts of 2, 4 and then 8 bits are added side by side; the product collects the eight bytes'
+    # counts in the top byte.
     word = word - ((word >> _ONE) & _PAIRS)
     word = (word & _FOURS) + ((word >> _TWO) & _FOURS)
     word = (word + (word >> _FOUR)) & _EIGHTS

@@ -13,7 +13,8 @@ from gradweave.topology.topology import Floats
 
 _LOG2_E = 1.4426950408889634
 _LN_2, _LN_2_REST = 0.6931471803691238, 1.9082149292705877e-10
-"""Their sum is the logarithm of 2; multiples of the first up to 2000 are exact."""
+"""Their sum is the logarithm of 2, split as in fdlibm's `exp` (after Cody and Waite, 1980), so that
+multiples of the first up to 2000 are exact."""
 _TERMS = 14
 """Terms of the Taylor series, for up to half that logarithm: the next term is below one bit."""
 

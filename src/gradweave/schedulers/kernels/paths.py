@@ -73,6 +73,8 @@ def cheapest_from(
         for link in range(first_link[node], first_link[node + 1]):
             there, to = least + link_cost[link], target[link]
             if there < cost[to]:
+                # A switch is listed when it is first reached; its cost may still fall while it
+                # waits.
                 if not is_server[to] and cost[to] == np.inf:
                     waiting[count] = to
                     count += 1

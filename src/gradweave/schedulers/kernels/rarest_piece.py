@@ -106,6 +106,8 @@ def rarest_piece(
         salt: a random number, the same for all hops of a round or moment.
     """
     best, lowest = -1, np.int64(1) << 62
+    # The primes near 2^16 and 2^32 over the golden ratio (Fibonacci hashing), and one of xxHash.
+    # They only have to mix well, and were not tuned.
     mix = salt + hop * 40503
     held, wanted, near = holdings.holds[source], holdings.wanted[target], holdings.near[target]
     limited = len(holdings.most_steps) > 0

@@ -18,13 +18,14 @@ from gradweave.schedules.schedule import DEMAND, REDUCE, Collective, Schedule
 from gradweave.schedules.shares import apportion
 
 DENOMINATOR = 1 << 24
-"""Shares are rounded to about one part in this many."""
-
-
+"""Shares are rounded to about one part in this many: finer than any time can show, and small enough
+for sums in int64 and exact in float32."""
 MIN_GAIN = 0.002
-"""Relative gain of the next number of pieces below which it does not pay."""
+"""Relative gain of the next number of pieces below which it does not pay: each number doubles the
+time of the search, and the transfers of a schedule. Chosen by hand."""
 PATIENCE = 2
-"""Numbers of pieces in a row that do not pay, after which no more are tried."""
+"""Numbers of pieces in a row that do not pay, after which no more are tried: times need not
+fall steadily, since some numbers of pieces fill the links better than others."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +68,8 @@ def while_it_pays(
             break
         patience = PATIENCE if seconds < fastest * (1 - min_gain) else patience - 1
         fastest = min(fastest, seconds)
+        # Each number is about twice its predecessor, and simulation time is proportional to the
+        # pieces.
         next_s = 2 * (clock.now() - begun)
         if (patience <= 0 and number > least) or next_s > stop.seconds_left:
             break
@@ -84,6 +87,7 @@ def cuts_of(parts: Parts, pieces: int) -> list[Cut]:
         parts: the parts to cut.
         pieces: approximate number of pieces.
     """
+    # Half a piece is the smallest share that rounds to a whole piece.
     kept = _large_enough(parts, 0.5 / pieces)
     share = _shared_out(parts, kept)
     count = np.maximum(np.rint(share * pieces), kept).astype(np.int64)
@@ -145,6 +149,7 @@ def in_turn(share: NDArray[np.float64], count: NDArray[np.int64]) -> Cut:
     """
     part = np.repeat(np.arange(len(share)), count)
     number = number_within(part)
+    # The pieces of a part are spread evenly over the whole, each in the middle of its interval.
     order = np.argsort((number + 0.5) / count[part], kind="stable")
     part = part[order]
     return Cut(part, number[order], (share / np.maximum(count, 1))[part])
@@ -231,6 +236,7 @@ def schedule_of(
     topology, hops = transfers.topology, transfers.trees.hop
     of_piece = np.zeros(len(cut.part), np.int64) if block is None else block[cut.part]
     by_block = np.argsort(of_piece, kind="stable")
+    # A schedule's pieces are numbered block by block.
     name = np.argsort(by_block)
     begun = np.flatnonzero(np.isfinite(start))
     order = begun[np.argsort(start[begun], kind="stable")]
@@ -239,6 +245,7 @@ def schedule_of(
     adds = None
     if demand is not None:
         target = topology.servers[transfers.target[hop]]
+        # A server that does not contribute can only add to a copy, which must have arrived before.
         adds = (op == REDUCE) & ~demand.contributors.has(of_piece[place], target)
     return lower(
         topology,

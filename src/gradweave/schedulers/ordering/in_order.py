@@ -171,6 +171,7 @@ class InOrder:
         before = (rank.max() - rank) * self._apart_s
         part = np.lexsort((self._begun, rank))
         part = part if counts is None else part[counts[part]]
+        # One weight only: each order of jobs costs a simulation, and many orders are tried.
         (urgency,) = urgencies(trees, wires, part, size[part], PENALTIES[1:])
         urgency += before[part, None]
         scheduler = ListScheduler.of_pieces(trees, wires, part, size[part])
@@ -197,6 +198,8 @@ class InOrder:
         over = np.repeat(bytes_of, np.diff(wires.first))
         load = np.bincount(wires.links, over, len(wires.bandwidth)) / wires.bandwidth
         held_s = float(wires.overhead.max()) * self.schedule.num_transfers
+        # An urgency is at most the longest path, and at least minus `PENALTIES` times the load of
+        # the busiest link with its overheads: this exceeds the difference of any two.
         return 2 * longest + 4 * float(load.max()) + held_s
 
     def made(self, order: Order) -> Schedule:

@@ -20,7 +20,8 @@ def dependencies(
     """Dependencies among a piece's transfers: in any order that keeps them, all read the same data.
 
     A transfer waits for the previous writes to its source, and for transfers that read or copy to
-    the data it overwrites. A sum also waits for the copy that it is added to.
+    the data it overwrites. A sum also waits for the copy that it is added to; sums into the same
+    data need no order among themselves. O(M²) per piece.
 
     Args:
         first: [P+1] index of each piece's first transfer; transfers are in the order of rounds.
@@ -50,6 +51,8 @@ def dependencies(
                     if reads or source[a] == target[b]:
                         return waits, following, starts, False
                     continue
+                # A server that does not contribute has nothing to add to but what was copied to it
+                # before.
                 adds = copies[a] and not owns[b]
                 over = target[a] == target[b] and (copies[b] or adds)
                 if reads or over or source[a] == target[b]:

@@ -178,6 +178,7 @@ def _channels(
     """
     count = len(tie)
     lengths = np.diff(first_link)
+    # Routes with the same links get the same number, link by link; −1 pads shorter routes.
     route = np.zeros(count, np.int64)
     for step in range(int(lengths.max(initial=0))):
         link = np.where(
@@ -191,6 +192,7 @@ def _channels(
     starts = np.searchsorted(route[in_route], np.arange(count))
     within = np.empty(count, np.int64)
     within[in_route] = np.arange(count) - starts[route[in_route]]
+    # The workloads of a route are dealt out to its channels in turn.
     _, channel = np.unique(
         route * (int(narrowest.max(initial=1)) + 1) + within % narrowest, return_inverse=True
     )

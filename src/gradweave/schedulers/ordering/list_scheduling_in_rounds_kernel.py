@@ -273,6 +273,7 @@ def _sorted_channels(
     _write_ties(problem, state, fresh, ties)
     order = np.argsort(ties)
     fresh, ties = fresh[order], ties[order]
+    # Marks for `_merge` which channels to leave out of the old order.
     state.touched[touched] = True
     merged = np.empty(len(channels) + len(fresh), np.int64)
     count = _merge(problem, state, channels, fresh, ties, merged)

@@ -126,6 +126,8 @@ def _play(
         if not events.length[0]:
             return last, tried
         now = events.when[0]
+        # Events that differ by rounding only are one moment: whatever they free is there before the
+        # next transfer starts, so that rounding does not decide which one it is.
         while events.length[0] and events.when[0] <= now * (1 + ROUNDING):
             at = events.when[0]
             what = pop_event(events, False)
@@ -222,6 +224,7 @@ def _first_fitting(state: Any, wires: Wires, over: int) -> tuple[int, int]:
     word = state.low[over]
     if not _may_fit(state, over):
         return found, tried
+    # The bits of this word's waiting transfers that were not tried yet.
     untried = state.waiting[word]
     while found < 0 and passed < MOST_PASSED and tried - passed < MOST_MOVED:
         while not untried and word < end:
@@ -241,6 +244,8 @@ def _first_fitting(state: Any, wires: Wires, over: int) -> tuple[int, int]:
             continue
         else:  # from now on it waits for that link
             _wait(state, t, blocking, link)
+            # A link outside the heap has no room for this transfer, and is listed when some is
+            # freed. In the heap, it may now have to move up.
             if state.place[link] >= 0:
                 _list(state, link)
         state.waiting[word] &= ~bit(here)

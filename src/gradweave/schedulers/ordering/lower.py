@@ -45,6 +45,7 @@ def lower(
     source, target = nodes[offsets[:-1]], nodes[offsets[1:] - 1]
     in_rounds = rounds
     if in_rounds is None:
+        # A cell is a server's memory of a piece.
         cells = topology.rank.astype(np.int64) * len(root)
         in_rounds = rounds_in_order(
             links,

@@ -36,6 +36,8 @@ def periodic_slots(transfers: CarrierTransfers, cut: Cut) -> NDArray[np.float64]
     distance = np.where(there, ranks % transfers.topology.num_servers, 1)
     copies = transfers.op == COPY
     stages = 2 if copies.any() and not copies.all() else 1
+    # Reductions and copies over the same distance have slots next to each other, so that both
+    # stages of different pieces share every period.
     slot = stages * (distance - 1) + (copies if stages == 2 else 0)
     length = stages * int(distance.max())
     later = _periods_later(trees, slot, length)

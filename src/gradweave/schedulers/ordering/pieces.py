@@ -47,8 +47,8 @@ class Pieces:
         self.plan = plan
         made = CarrierTransfers.of(plan.topology, plan.carriers)
         demand = plan.demand
-        # [C] release time of each carrier in seconds
         self._busiest_s = plan.busiest_s
+        # [C] release time of each carrier in seconds
         self._ready_s = demand.ready_at_s[demand.job[plan.block]].astype(np.float64)
         starts = (made.trees.hop >= 0) & (made.trees.waits == 0)
         ready = np.where(starts, self._ready_s[:, None], 0.0)
@@ -69,6 +69,7 @@ class Pieces:
         def seconds_of(number: int, _: float) -> float | None:
             nonlocal best, at, took
             begun = clock.now()
+            # The next number has twice the transfers of the last, and takes about twice as long.
             if 2 * took > stop.seconds_left and self._transfers(number) > most:
                 return None
             found = self._fastest_of(2.0**-number, best)
@@ -107,6 +108,7 @@ class Pieces:
         busiest_s = np.bincount(wires.links, held_s, len(wires.bandwidth)).max()
         path_s = float((trees.tail_s_per_byte.max(axis=1) * plan.bytes).max())
         each = max(int((trees.hop >= 0).sum()), 1)
+        # Half of the limit leaves room for a try with twice as many pieces.
         most = min(most / each, TUNING.max_transfers / each / 2, TUNING.first_pieces)
         pieces = min(math.sqrt(path_s / max(busiest_s, 1e-300)), most)
         return max(round(math.log2(max(pieces, 1.0))), 0)

@@ -77,6 +77,8 @@ class _Program(Master):
         self._topology, self._demand, self._first = topology, demand, first
         self._paths = PathCosts(topology, residual=residual)
         bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
+        # Bytes count relative to the demand's total, bandwidths to the largest; so a unit of time
+        # is that of all bytes over the fastest link.
         self._bytes = demand.bytes / demand.total_bytes
         self._whole_s = demand.total_bytes / float(bandwidth.max())
         self._late = (topology.latency_s + topology.overhead_s) / self._whole_s
@@ -112,12 +114,13 @@ class _Program(Master):
         return self._plan(self._bound)
 
     def _is_near(self, steps: int) -> bool:
+        # Not after the first solution, which has only the initial carriers: its duals prove little.
         if steps % TUNING.steps_a_bound == 1:
             proved = self._proved()
             if proved.seconds_of_parts > self._bound.seconds_of_parts or len(self._times) > 1:
                 self._bound = max(self._bound, proved, key=_of_parts)
                 self._best_duals = self._prices()
-        if len(self._times) > 1:
+        if len(self._times) > 1:  # the bound is on the last stage's time, not on the weighted sum
             return False
         seconds = self._lengths[-1] * self._whole_s
         return seconds <= self._bound.seconds_of_parts * (1 + TUNING.tolerance)
@@ -145,7 +148,7 @@ class _Program(Master):
                 links = np.concatenate([np.array(route) for route in carrier.routes])
                 np.add.at(taken, links, self._bytes[block])
             load = taken / self._bandwidth
-            prices = prices * np.exp(TUNING.dearer * load / load.max())
+            prices = prices * np.exp(TUNING.log_price_rise * load / load.max())
         return added > 0
 
     def _cheapest(self, prices: NDArray[np.float64]) -> Iterator[tuple[int, Carrier]]:
@@ -162,10 +165,10 @@ class _Program(Master):
             return False
         links = np.concatenate([np.array(route) for route in carrier.routes])
         factors = np.concatenate([self._paths.factors(route) for route in carrier.routes])
-        since, links_of = int(self._stages.of_job[self._demand.job[block]]), len(self._bandwidth)
+        since, num_links = int(self._stages.of_job[self._demand.job[block]]), len(self._bandwidth)
         if not self._add(
             block,
-            since * links_of + links,
+            since * num_links + links,
             factors,
             self._latency(carrier),
             windows=len(self._times) - since,

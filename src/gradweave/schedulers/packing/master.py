@@ -82,6 +82,8 @@ class Master(abc.ABC):
             if self._is_near(step) or stop.reached():
                 return
             duals = self._prices()
+            # At smoothed duals no carrier may improve although one does at the program's own duals
+            # ("mispricing"). Only the latter prove that the program is optimal.
             smoothed = SMOOTHING * self._best_duals + (1 - SMOOTHING) * duals
             if not self._add_columns(smoothed) and not self._add_columns(duals):
                 return  # no carrier improves the program, within float precision
@@ -109,6 +111,8 @@ class Master(abc.ABC):
             raise ArithmeticError("the linear program over carriers was not solved")
         self._amounts = [variable.solution_value() for variable in self._carried]
         self._lengths = [time.solution_value() for time in self._times]
+        # A row `load ≤ room` of a minimisation has a dual of at most 0, whose negative is the price
+        # of the link. Rounding in the solver can give it the wrong sign.
         duals = np.maximum([-row.dual_value() for row in self._on_link], 0.0)
         self._duals = duals.reshape(-1, len(self._bandwidth))
         self._demand_duals = [row.dual_value() for row in self._demands]
@@ -137,6 +141,8 @@ class Master(abc.ABC):
         Returns:
             Whether it was added.
         """
+        # Several transfers may pass a link. SetCoefficient overwrites, so their loads are added
+        # first.
         distinct, where = np.unique(rows, return_inverse=True)
         loads = np.bincount(where, loads).astype(np.float64)
         rows = distinct + len(self._bandwidth) * np.arange(windows)[:, None]

@@ -184,6 +184,7 @@ class _Search:
             parts: the parts with their trees.
             counts: numbers of pieces to try, in this order.
         """
+        # If servers are late, there are only two packings, and both are cut to the end.
         known = math.inf if self._best is None or self._waiting else self._best.seconds
 
         def seconds_of(pieces: int, fastest: float) -> float:
@@ -243,6 +244,7 @@ class _Search:
         """Divisors of the number of pieces for which a period has at most two pieces per part."""
         if not self._periodic:
             return []
+        # In a single stage, every root has the same number of pieces in a period.
         step = self._topology.num_servers if parts.fixed_roots else 1
         lengths = range(step, min(2 * len(parts.root), pieces // 2) + 1, step)
         return [pieces // length for length in lengths if pieces % length == 0][
@@ -254,6 +256,7 @@ class _Search:
 
         wires, gradient_bytes = parts.wires, self._gradient_bytes
         if math.isinf(gradient_bytes):
+            # If only bytes count, any finite size gives the same order.
             nothing = np.zeros(len(wires.rate))
             wires = wires._replace(overhead=nothing, latency=nothing)
             gradient_bytes = float(wires.bandwidth.max())

@@ -98,6 +98,7 @@ def parts_with(
     ready = made.trees.ready
     if ready_at_s is not None:
         source = made.source[made.trees.hop]
+        # In an all-gather only the root's data is waited for; otherwise each server adds its own.
         own = (source == root[:, None]) | (collective != "all_gather")
         ready = np.where(own, np.array(ready_at_s)[source], 0.0)
     return Parts(

@@ -71,7 +71,11 @@ class PathCosts:
         self._bandwidth = topology.bandwidth_bytes_per_s.astype(np.float64)
         self._rates, self._weight = np.array([0.0]), residual
         if residual:
+            # This comes first: while there is a single rate, paths are sought without factors.
             self._slow = self._bottlenecks()
+            # The load on a link depends on the bottleneck of the whole path, which Dijkstra's
+            # algorithm does not know in advance. So it runs once for each rate that a bottleneck
+            # may have, over links that are at least as fast.
             self._rates = some_rates(np.unique(self._bandwidth), TUNING.max_rates)
             every = np.arange(len(self._bandwidth))
             self._factors = np.array([self._factors_at(every, rate) for rate in self._rates])

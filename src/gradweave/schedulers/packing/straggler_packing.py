@@ -75,8 +75,8 @@ class _Search(TreeProgram):
         )
         self._add_columns(self._best_duals)
         # These trees make the program feasible: all their hops may be in the last window.
-        dear = np.where(np.arange(len(self._starts)) < len(self._starts) - 1, 1e6, 1.0)
-        self._add_columns(dear[:, None] * self._by_bandwidth())
+        costs_more = np.where(np.arange(len(self._starts)) < len(self._starts) - 1, 1e6, 1.0)
+        self._add_columns(costs_more[:, None] * self._by_bandwidth())
 
     def spread(self) -> None:
         """Among solutions of little more time, minimises the largest share."""
@@ -156,6 +156,8 @@ class _Paths:
 
         parent, since = np.full(len(level), -1), np.zeros(len(level), np.int64)
         inside = np.arange(len(level)) == root
+        # The latest server joins first. Sums that join its hops afterwards are ready no later than
+        # the hops' window, which can stay as it is.
         while (left := ~inside & (level > 0)).any():
             latest = int(level[left].max())
             self._join_nearest(
@@ -163,6 +165,7 @@ class _Paths:
             )
         arcs = np.ascontiguousarray(self._cost[0].T)  # from the root outwards
         for server in np.flatnonzero(parent >= 0).tolist():
+            # Edmonds' algorithm keeps the hops found so far, as these servers have no other arc.
             arcs[:, server] = np.inf
             arcs[parent[server], server] = 0.0
         _, parent = minimum_arborescence(arcs, self._tolerance, root)

@@ -114,7 +114,7 @@ class TreeProgram(Master):
         (bandwidth,) = in_units(topology, (unit_bytes_per_s,))
         super().__init__(bandwidth, np.append(lengths, 0.0), [-1] * len(lengths) + [0], [1.0])
         self._topology, self._stages = topology, stages
-        self._dear = math.inf if are_alike(topology) else TUNING.max_dual
+        self._max_dual = math.inf if are_alike(topology) else TUNING.max_dual
         solver, servers = self._solver, topology.num_servers
         shares = self._shares = [solver.NumVar(least_share, 1, "") for _ in range(servers)]
         together = solver.Constraint(1.0, 1.0)
@@ -122,6 +122,7 @@ class TreeProgram(Master):
             together.SetCoefficient(share, 1.0)
         for _ in stages:
             for share in shares:
+                # One demand per stage and root: its trees carry at least the root's share.
                 self._demands[self._ask(0.0)].SetCoefficient(share, -1.0)
         self._trees: list[Tree] = []
 
@@ -139,12 +140,12 @@ class TreeProgram(Master):
 
     def _relative(self, duals: NDArray, paid: float) -> NDArray:
         """Duals scaled to mean one, each capped relative to what the whole gradient pays."""
-        return relative(np.minimum(duals, self._dear * paid))
+        return relative(np.minimum(duals, self._max_dual * paid))
 
     def _by_bandwidth(self) -> NDArray:
         """[L] duals proportional to the seconds per byte on each link."""
         with np.errstate(divide="ignore"):
-            return np.minimum(1 / self._bandwidth, self._dear)
+            return np.minimum(1 / self._bandwidth, self._max_dual)
 
     def _largest_share(self) -> object:
         """A variable that no root's share exceeds."""
@@ -209,6 +210,8 @@ class TreeSearch(TreeProgram):
         least_share = 0.0 if self._free else 1 / topology.num_servers
         seconds_per_byte = float(least.duals.seconds_per_byte)
         self._unit = float(topology.bandwidth_bytes_per_s.max())
+        # In this unit the minimum length is 1. With very different bandwidths, a length in units of
+        # the largest would be beyond the range in which a solver's absolute tolerances make sense.
         if not are_alike(topology):
             self._unit = 1 / seconds_per_byte
         super().__init__(topology, stages, np.zeros(0), self._unit, least_share)
@@ -235,7 +238,10 @@ class TreeSearch(TreeProgram):
             stop: when to stop looking for more trees.
         """
         least, objective = self._length, self._solver.Objective()
+        # Times now count in multiples of the minimum, and the largest share with N·slack: halving
+        # it from 2/N to 1/N is worth `slack`.
         objective.SetCoefficient(self._times[0], 1 / least)
+        # If latency counts, flatter trees may cost more time of bytes than this.
         if math.isinf(gradient_bytes):
             self._times[0].SetUb(least * (1 + TUNING.slack))
         seconds = least / self._unit * gradient_bytes
@@ -254,6 +260,8 @@ class TreeSearch(TreeProgram):
         self._solve()
         for _ in range(TUNING.max_flatter_steps if math.isfinite(gradient_bytes) else 0):
             duals = self._prices()
+            # A list, not a generator: trees of every extra cost are added, not only of the first
+            # that improves.
             if stop.reached() or not any(
                 [self._add_columns(duals, costlier) for costlier in TUNING.flatter]
             ):
@@ -345,9 +353,12 @@ class TreeSearch(TreeProgram):
             arcs = np.ascontiguousarray(cost.T if stage == "reduce_scatter" else cost)
             costs, parents[stage] = minimum_arborescences(arcs, nearer)
             total += costs
+        # Trees chosen at an extra cost are not the cheapest, and prove nothing.
         if self._paths.leave_residual and not costlier:
             self._take_bound(duals, total)
         roots = np.argsort(total, kind="stable")
+        # A root with a fixed share always needs its own trees, and before the first solution every
+        # root has to have some.
         if self._free and self._duals is not None:
             roots = roots[: TUNING.roots_per_step]
         known = len(self._trees)

@@ -46,7 +46,8 @@ class Tuning:
     """Number of best packings that are then cut finer and finer: with four, two boxes of A100s took
     160 s of processor time."""
     abandon_factor: float = 1.1
-    """Multiple of the best time up to which another packing's coarse pieces are cut finer."""
+    """Multiple of the best time up to which another packing's coarse pieces are cut finer: coarse
+pieces compare packings only roughly."""
 
     # How many pieces
     max_transfers: int = 200_000

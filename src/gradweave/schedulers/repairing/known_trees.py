@@ -134,6 +134,8 @@ def _of_stage(
     names = old.source if stage == "reduce_scatter" else old.target
     servers_then = old.topology.num_servers
     cells = old.piece[rows].astype(np.int64) * old.topology.num_nodes + names[rows]
+    # Every server except the root sends, or receives, each piece exactly once: in a valid schedule,
+    # such transfers form a tree.
     alone = len(np.unique(cells)) == len(cells) == old.pieces * (servers_then - 1)
     if not alone or (names[rows] == old.root[old.piece[rows]]).any():
         return None

@@ -152,6 +152,7 @@ class _Pieces:
 
     @classmethod
     def of(cls, old: Schedule, stays: NDArray[np.bool_], anew: Schedule) -> "_Pieces":
+        # As fine as integers allow, since ends of new pieces fall anywhere.
         finer = MAX_DENOMINATOR // int(old.weights.sum())
         size = old.weights * finer
         goes = np.flatnonzero(~stays)
@@ -206,6 +207,7 @@ def _joined(
     at = np.concatenate([kept_at, at_s + begins[rows]])
     options = {**anew.scheduler.options, "replanned_at_s": at_s}
     provenance = dataclasses.replace(anew.scheduler, options=options)
+    # The new transfers begin next to the remaining old ones, or after the last of these has begun.
     for last_s in (0.0, float(kept_at.max(initial=0.0))):
         order = np.argsort(at + is_new * last_s, kind="stable")
         joined = _in_order(staying, coming, order, int((at < at_s).sum()))

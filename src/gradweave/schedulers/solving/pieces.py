@@ -85,6 +85,8 @@ def _excess(bandwidth: Floats, overhead: Floats, stage: Bottleneck, count: int) 
     least = pieces / float(bandwidth.sum())
     values, links = np.unique(1 / (overhead + 1 / bandwidth), return_counts=True)
     ideal = pieces / float((values * links).sum())
+    # The last of these ends comes at least one piece of each link after 2·ideal, so that enough
+    # whole pieces have crossed by then.
     most = np.ceil(ideal * values * 2) + 1
     ends = np.unique(
         np.concatenate(

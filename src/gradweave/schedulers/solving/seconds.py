@@ -375,6 +375,8 @@ class Seconds(Goal):
         options |= {"improved": True} if best.improved else {}
         options |= self._request()
         compare = traits.rounds_compare and not best.improved
+        # An improved schedule chooses its pieces itself, like `Packed`: bounds that count pieces do
+        # not hold for it.
         bound = bound_for(
             self.topology,
             self.collective,
@@ -522,6 +524,7 @@ def _cut_coarser(search: Search, goal: Seconds) -> None:
             for candidate in goal.variants(made, scheduler, stop, math.inf):
                 best = min(best, candidate, key=lambda one: one.value)
     finest, base = best, best.base
+    # All coarser cuts together have about parts² / 2 times as many transfers as the base.
     step = max(1, finest.parts**2 * base.num_transfers // (2 * TUNING.max_recut_transfers))
     for parts in range(finest.parts - 1, 0, -step):
         if stop.reached():

@@ -211,6 +211,7 @@ class Search:
             return
         self._progress(f"improving order, sizes and number of pieces{self.goal.so_far(self.best)}")
         near = stop.at(self.goal.target * (1 + TUNING.improved_near))
+        # By value: of schedules that take equally long, which are mostly the same, one is enough.
         starts = {
             one.value: one
             for one in sorted(self._candidates, key=lambda one: one.value)

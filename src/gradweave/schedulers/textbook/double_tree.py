@@ -83,6 +83,8 @@ def parents(count: int) -> list[int]:
         raise OptionError(f"double_tree: expected at least one place, got {count}")
     above = [-1]
     for place in range(1, count):
+        # As in NCCL's ncclGetBtree: the lowest set bit moves up by one, or is cleared if there is
+        # no such place.
         low = place & -place
         up = (place ^ low) | (low << 1)
         above.append(up if up < count else place ^ low)

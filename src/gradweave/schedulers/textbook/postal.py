@@ -464,6 +464,8 @@ class _Program:
             return np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
         least, hops = clock.closed, clock.backward if towards else clock.forward
         far = (least[:, roots].min(axis=1) if towards else least[roots].min(axis=0))[others]
+        # Near servers first, as they pass messages on soon; and far servers first, as messages to
+        # them take long.
         orders = np.stack(
             [others[np.argsort(far, kind="stable")], others[np.argsort(-far, kind="stable")]]
         )
@@ -545,11 +547,13 @@ def _pairs(least: NDArray[np.float64], across: NDArray[np.float64] | None) -> li
             takes = closed[:, ends] + onward
         else:
             takes = np.maximum(closed[:, ends], closed[ends].T)
+            # Half of the total time: to the roots, across, and back.
             takes = takes + across[one, other] / 2
         if not np.isfinite(takes).all() or not np.isfinite(least[one, other] + least[other, one]):
             continue
         takes[one, 1], takes[other, 0] = np.inf, np.inf
         side = takes[:, 1] < takes[:, 0] * (1 - ROUNDING)
+        # Servers that are as near to both roots even out the sides.
         alike = np.flatnonzero(~side & (takes[:, 1] <= takes[:, 0] * (1 + ROUNDING)))
         side[alike[: max(0, count // 2 - int(side.sum()))]] = True
         each = np.where(side, takes[:, 1], takes[:, 0])

@@ -130,6 +130,7 @@ def grow_best(
             moved, roots, source, first_into, links, first_link, hold, latency,
             informed, free, hop, turn,
         )  # fmt: skip
+        # Moves between equally good orders are made as well: they lead away from a plateau.
         if latest <= best:
             best = latest
             order[:] = moved

@@ -142,6 +142,8 @@ def grow_trees(
     queue, depth = np.empty(size, np.int64), np.full((count, nodes), -1)
     flow[:nodes, :nodes] = arcs
     parent[:] = -1
+    # A node for each tree gives one unit, over arcs that limit nothing, to whatever nodes the tree
+    # has; the last node feeds all of these.
     for tree in range(count):
         depth[tree, root] = 0
         flow[nodes + tree, root] = count

@@ -421,6 +421,7 @@ def _note(growth: Growth, state: Any, server: Any) -> None:
 def _draw(growth: Growth, state: Any) -> Any:
     """A uniformly random hop into an open server, drawn from all hops, or from theirs if few."""
     if DENSE * state.opened[1] > len(growth.hops.source):
+        # Rejection: `DENSE` draws on average at most.
         while True:
             hop = np.random.randint(len(growth.hops.source))
             if state.place[growth.hops.target[hop]] >= 0:

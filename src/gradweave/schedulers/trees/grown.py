@@ -117,6 +117,7 @@ class Grown(Scheduler):
             transfers = search(slots.growth, how)
             if transfers is not None and (best is None or transfers[-1, 0] < best[1][-1, 0]):
                 best = slots, transfers
+            # Rounds count from 0, so the bound is met.
             if best is not None and best[1][-1, 0] < bound.rounds:
                 break
         if best is None:

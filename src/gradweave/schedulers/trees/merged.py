@@ -22,7 +22,8 @@ class Merged(Scheduler):
     far above the bound of free trees: the choice of trees matters most, and this strategy does not
     choose.
 
-    Source: the paper's section 4.1 (trees and merge); list scheduling is Graham's.
+    Source: the paper's section 4.1 (trees and merge); Graham, "Bounds for certain multiprocessing
+        anomalies", 1966 (list scheduling).
     """
 
     name: ClassVar[str] = "merged"

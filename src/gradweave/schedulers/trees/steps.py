@@ -16,6 +16,7 @@ def distances(hops: Hops, servers: int) -> NDArray[np.int16]:
         hops: between N servers.
         servers: N.
     """
+    # Floats, since matrix products of integers do not use BLAS; only signs of the counts matter.
     near = np.zeros((servers, servers), np.float32)
     near[hops.source, hops.target] = 1
     distance = np.where(np.eye(servers, dtype=bool), 0, -1).astype(np.int16)

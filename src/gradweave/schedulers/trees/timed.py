@@ -139,6 +139,8 @@ class Timed(Scheduler):
         from gradweave.schedulers.trees.timed_kernel import Clocked
 
         if math.isinf(self.gradient_bytes):
+            # Any size gives the same order; with this one, a piece takes one unit of time on the
+            # fastest link.
             piece_bytes = float(topology.bandwidth_bytes_per_s.max())
             latency = overhead = np.zeros(len(topology.source))
         else:

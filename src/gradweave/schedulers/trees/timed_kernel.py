@@ -112,6 +112,7 @@ def _send_all(clocked: Clocked, state: Any, rarity: Rarity, target_s: float, mos
         elif soonest < np.inf:  # all remaining arrivals are too late: allow the soonest
             target_s = soonest * LATER
             _list_all(waiting)
+        # Nothing is on its way, and only some hops were tried: now all are.
         elif waiting.length[0] < len(waiting.members):
             _list_all(waiting)
         else:
@@ -176,6 +177,7 @@ def _send(
         hop = state.waiting.members[i]
         free = now + clocked.hold[hop]
         arrives = free + clocked.latency[hop]
+        # `soonest` is beyond the target, so that a later arrival is of no use.
         if arrives >= soonest or not _room(clocked, state, hop):
             continue
         source, target = hops.source[hop], hops.target[hop]
@@ -208,6 +210,7 @@ def _by_urgency(clocked: Clocked, state: Any) -> int:
             continue
         waiting.members[kept] = hop
         slack = -missing[server] / clocked.intake[server]
+        # The random factor only breaks ties.
         urgency[kept] = slack * (1 + 1e-6 * np.random.random())
         kept += 1
     _sort(urgency[:kept], state.order[:kept])
@@ -258,6 +261,7 @@ def _process_event(clocked: Clocked, state: Any, event: int) -> None:
         return
     for i in range(hops.first_link[hop], hops.first_link[hop + 1]):
         link = hops.links[i]
+        # Sums of floats drift: a link never gets more than its bandwidth.
         state.free[link] = min(state.free[link] + clocked.rate[hop], clocked.bandwidth[link])
         for j in range(over.first[link], over.first[link + 1]):
             list_member(state.waiting, over.hop[j])

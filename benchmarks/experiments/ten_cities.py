@@ -1,0 +1,213 @@
+"""Decentralized training between ten cities: loss against seconds and against bytes.
+
+    python benchmarks/experiments/ten_cities.py [--small] [--resume]
+
+The training of `diloco.py` by ten workers, one in each of the ten cities of `cities`, from random
+parameters, on a text that ships with Python (pydoc's topics). Every aggregation sends something in
+one of ten steps, except synchronous training. Rates are searched on a seed of their own: of the
+optimizer for gossip and synchronous training, else of the outer step.
+
+Seconds are the steps' measured computing, plus predictions: for averages over all workers, of an
+all-reduce by the best schedule for the cities' links; for others, of messages that all leave at
+once by shortest routes (`exchange_seconds`). An average that workers do not wait for costs what it
+exceeds the computing of the steps in its delay. The workers compute side by side on one device.
+``--small`` trains a model of an eighth of the parameters, and records it on its own.
+"""
+
+import pydoc_data.topics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import diloco
+import jax
+import jax.numpy as jnp
+import numpy as np
+from command_line import parser_of
+from record import record, show
+from unfinished import Unfinished
+
+import gradweave as gw
+from gradweave.aggregate import MixingMatrix, exchange_seconds
+from gradweave.aggregate.messages import messages_sent
+from gradweave.aggregate.spec import GossipSpec, LocalSpec, parse
+
+NAME, SEEDS, SEARCHED = "ten_cities", 5, 100
+"""Number of seeds, and the seed on which rates are searched."""
+SETTING = {"WORKERS": 10, "STEPS": 240, "SEGMENT": 20, "BATCH": 1, "CONTEXT": 64, "JUDGED": 32}
+SMALL = {"LAYERS": 2, "WIDTH": 64, "HEADS": 2, "CONTEXT": 32}
+FEW = "distinct=8,message_bytes=4.3e6,network=cities"
+METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "synchronous": ("mean", ("1e-3", "2e-3", "4e-3")),
+    "D-PSGD, chosen pairs": (
+        f"d_psgd:local_steps=10,strictness=ignore,mixing=fast_matchings,{FEW}",
+        ("1e-3", "2e-3", "4e-3"),
+    ),
+    "CHOCO, 4 bits, ring": (
+        "choco_sgd:bits=4,local_steps=10,strictness=ignore",
+        ("1e-3", "2e-3", "4e-3"),
+    ),
+    "DiLoCo": ("diloco:local_steps=10", ("0.7,0.5", "1,0.5", "1,0.7")),
+    "NoLoCo": ("noloco:local_steps=10", ("0.7,0.5", "1,0.5", "1,0.7")),
+    "GASLoC, random pairs": (
+        "gasloc:local_steps=10,mixing=changing_matchings,steps=16,network=cities",
+        ("0.7,0.5", "1,0.5", "1,0.7"),
+    ),
+    "GASLoC, chosen pairs": (
+        f"gasloc:local_steps=10,mixing=fast_matchings,{FEW}",
+        ("0.7,0.5", "1,0.5", "1,0.7"),
+    ),
+    "SparseLoCo": ("sparseloco:local_steps=10", ("0.7,0.95", "1,0.95", "1,0.8")),
+    "sparse averaging": (
+        "sparse_averaging:local_steps=40,fragments=4,delay=5",
+        ("0,0.5", "0.5,0.5", "1,0.5"),
+    ),
+}
+"""Aggregations, and the values among which each chooses: the optimizer's rate; the outer rate and
+momentum, or decay; or the correction and its smoothing."""
+NAMES = {"sparseloco": ("outer_rate", "decay"), "sparse_averaging": ("correction", "smoothing")}
+
+
+def chosen(name: str, values: str) -> tuple[str, float]:
+    """The aggregation and the optimizer's rate."""
+    spec, _ = METHODS[name]
+    method = spec.partition(":")[0]
+    if method in ("mean", "d_psgd", "choco_sgd"):
+        return spec, float(values)
+    one, other = NAMES.get(method, ("outer_rate", "outer_momentum"))
+    first, second = values.split(",")
+    head, colon, rest = spec.partition(":")
+    return f"{head}{colon}{one}={first},{other}={second},{rest}", 2e-3
+
+
+def content() -> np.ndarray:
+    """[length] bytes below 128."""
+    text = "\n".join(text for _, text in sorted(pydoc_data.topics.topics.items()))
+    return np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int32)
+
+
+def fresh(seed: int, _: np.ndarray) -> dict[str, Any]:
+    """The parameters with which all runs of a seed begin."""
+    return diloco.new_parameters(jax.random.key(seed))
+
+
+def best(rows: list[dict[str, Any]], name: str) -> str:
+    """The values with the least loss on the seed of the search."""
+    of = [row for row in rows if (row["name"], row["seed"]) == (name, SEARCHED)]
+    return min(of, key=lambda row: row["loss"] if np.isfinite(row["loss"]) else np.inf)["values"]
+
+
+def plan(kept: Unfinished, seeds: int) -> Iterator[tuple[str, str, int]]:
+    """Name, values and seed of the runs that are left, the search first."""
+    there = {(row["name"], row["values"], row["seed"]) for row in kept.rows()}
+    for number in range(max(len(values) for _, values in METHODS.values())):
+        for name, (_, values) in METHODS.items():
+            if (name, values[number], SEARCHED) not in there:
+                yield name, values[number], SEARCHED
+    for seed in range(seeds):
+        for name in METHODS:
+            values = best(kept.rows(), name)
+            if (name, values, seed) not in there:
+                yield name, values, seed
+
+
+def run(name: str, values: str, seed: int) -> dict[str, Any]:
+    """One training."""
+    spec, diloco.RATE = chosen(name, values)
+    made = diloco.trained(spec, False, seed, content())
+    return {"name": name, "values": values, "seed": seed, "spec": spec, "rate": diloco.RATE} | made
+
+
+def exchange_s(spec: str, parameters: int, bytes_a_worker: float, step_s: float) -> float:
+    """Predicted seconds of a training's exchanges, in addition to its computing."""
+    of, cities, steps = parse(spec), gw.topology.from_spec("cities"), diloco.STEPS
+    if isinstance(of, GossipSpec) or (isinstance(of, LocalSpec) and of.method.mixes):
+        mixing = of.mixing_matrix(diloco.WORKERS)
+        every = of.local_steps if isinstance(of, GossipSpec) else of.method.interval
+        count = steps // every
+        message = bytes_a_worker / count / messages_sent(mixing).max(1).mean()
+        turns = np.arange(count) % mixing.period
+        return float(exchange_seconds(cities, mixing, message)[turns].sum())
+    every, delay = 1, 0
+    if isinstance(of, LocalSpec):
+        every, delay = of.method.interval, of.method.delay
+        if of.method.feeds_back:
+            all_to_all = MixingMatrix.complete(diloco.WORKERS)
+            message = bytes_a_worker / (steps // every) / (diloco.WORKERS - 1)
+            return steps // every * float(exchange_seconds(cities, all_to_all, message)[0])
+    fragments = of.method.fragments if isinstance(of, LocalSpec) else 1
+    size = 4.0 * parameters / fragments
+    schedule = gw.solve(cities, size=size, objective="seconds", time_limit=20, seed=0).schedule
+    takes = float(gw.simulator.seconds(schedule, size, "events"))
+    return steps // every * max(0.0, takes - delay * step_s)
+
+
+def measured_step_s() -> float:
+    """The least of a worker's step, its gradient and its optimizer, of twenty."""
+    params, optimizer = fresh(0, content()), diloco.inner_optimizer()
+    tokens = diloco.batches(content(), np.arange(diloco.BATCH) * 1000)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        gradient = jax.grad(diloco.loss_of)(params, tokens)
+        updates, state = optimizer.update(gradient, state, params)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    carry, found = (params, optimizer.init(params)), []
+    for _ in range(21):
+        begun = time.perf_counter()
+        carry = jax.block_until_ready(step(*carry))
+        found.append(time.perf_counter() - begun)
+    return min(found[1:])
+
+
+def main() -> None:
+    """Makes the runs that are not kept yet, and records when all are."""
+    parser = parser_of(__doc__, resumes=True)
+    parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
+    parser.add_argument("--small", action="store_true", help="train the small model")
+    asked = parser.parse_args()
+    name = NAME + "_small" * asked.small
+    command = f"python benchmarks/experiments/{NAME}.py" + " --small" * asked.small
+    for key, value in (SETTING | (SMALL if asked.small else {})).items():
+        setattr(diloco, key, value)
+    diloco.started = fresh
+    resume = asked.resume or asked.finish
+    kept = Unfinished(name, command, resume=resume, libraries=("jax", "optax"))
+    while not asked.finish and (left := next(plan(kept, SEEDS), None)):
+        row = run(*left)
+        kept.add(row)
+        show({key: value for key, value in row.items() if key not in ("losses", "spec")})
+    rows, step_s = kept.rows(), measured_step_s()
+    shapes = jax.eval_shape(diloco.new_parameters, jax.random.key(0))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    seconds: dict[str, float] = {}
+    for row in rows:
+        if row["name"] not in seconds:
+            seconds[row["name"]] = exchange_s(
+                row["spec"], parameters, row["bytes_a_worker"], step_s
+            )
+        row["exchange_s"] = seconds[row["name"]]
+    record(
+        name,
+        command,
+        libraries=("jax", "optax"),
+        parameters=parameters,
+        workers=diloco.WORKERS,
+        steps=diloco.STEPS,
+        segment=diloco.SEGMENT,
+        step_s=step_s,
+        seeds=sorted({row["seed"] for row in rows} - {SEARCHED}),
+        searched=SEARCHED,
+        rows=rows,
+    )
+    if not asked.finish:
+        kept.end()
+
+
+if __name__ == "__main__":
+    main()
