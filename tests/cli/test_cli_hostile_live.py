@@ -102,7 +102,7 @@ KEYS = (
 @pytest.fixture(autouse=True)
 def as_root(monkeypatch):
     """So far as a lab asks before it starts."""
-    monkeypatch.setattr("gradweave.cli.commands.lab.require_lab", lambda: None)
+    monkeypatch.setattr("gradweave.cli.labs.require_lab", lambda: None)
 
 
 def check_refusal(answer) -> None:

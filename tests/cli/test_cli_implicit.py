@@ -52,7 +52,7 @@ def test_large_networks_of_a_family_get_one(
     ("options", "message"),
     [
         (["--scheduler", "ring"], "--scheduler: expected no --implicit with it"),
-        (["--objective", "seconds"], "--objective: expected rounds with --implicit, got seconds"),
+        (["--objective", "seconds"], "--objective seconds: expected no --implicit with it"),
         (["--size", "1MB,2MB"], "--implicit: expected one --size with it"),
         (["--job", "all_reduce:bytes=1MB"], "--job: expected no --implicit with it"),
         (["--collective", "broadcast"], "--collective: expected all_reduce"),

@@ -38,7 +38,7 @@ def test_a_submission_is_judged_recorded_and_frozen(gradweave, refused, shelf, f
     frozen = gradweave("library", "freeze", "--output", "release.zip", "--json").json
     listed = gradweave("library", "list", "--library", "release.zip", "--json").json
     assert (len(frozen["sha256"]), listed["closed"]) == (64, 1)
-    assert "--by NAME" in refused("library", "submit", "slow.json", "--write")
+    assert "expected --by with it" in refused("library", "submit", "slow.json", "--write")
     gw.export.save_msccl_xml(slow, "slow.xml")
     assert "give --instance" in refused("library", "submit", "slow.xml")
     foreign = gradweave("library", "submit", "slow.xml", "--instance", "ring-4.cost")

@@ -72,7 +72,7 @@ def test_where_processors_decide_it_says_so(gradweave, hosts):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ranks", "star:4", "--format", "slurm"], "give both"),
+        (["ranks", "star:4", "--format", "slurm"], "expected --output with it"),
         (["ranks", "star:4", "--output", "x"], "have no names to use as hosts"),
         (["ranks", "star:4", "--hosts", "a,b", "--output", "x"], "one for each of the 4 servers"),
         (["ranks", "star:4", "--bandwidth", "1Gbit/s"], "--bandwidth: expected a FILE with it"),

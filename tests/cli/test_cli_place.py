@@ -61,7 +61,7 @@ def test_servers_that_share_a_name_are_told_apart():
     model = gw.placement.Transformer(layers=2, width=8)
     placed = gw.placement.place(net, model, pipeline=2, strategy="rank_order", bound=False)
     names = {"gpu (node 0)", "gpu (node 1)", "host", "3"}
-    lines = placement_lines(placed)
+    _, *lines = placement_lines(placed)
     assert {name for line in lines for name in line.split(": ")[1].split(" → ")} == names
     page = placement_page(placed)
     assert all(f"<td>server {name}</td>" in page for name in names)
@@ -71,9 +71,9 @@ def test_a_search_that_was_cut_short_says_so():
     work = gw.placement.even_stages(2, activation_bytes=1, gradient_bytes=1)
     endless, limit = "annealing:moves=10000000000", 0.05
     placed = gw.placement.place("ring:4", work, strategy=endless, bound=False, time_limit=limit)
-    assert place._lines(placed, None, [])[-1].endswith(" s, when time was up")
+    assert [*place._lines(placed, None, [])][-1].endswith(" s, when time was up")
     whole = gw.placement.place("ring:4", work, strategy="rank_order", bound=False)
-    assert place._lines(whole, None, [])[-1].endswith(" s")
+    assert [*place._lines(whole, None, [])][-1].endswith(" s")
 
 
 REFUSED = {
@@ -107,9 +107,9 @@ def test_servers_are_the_launchers_only_where_there_is_one(monkeypatch):
 
 
 @pytest.mark.parametrize("output", [None, Path("trained.json")])
-def test_a_pipelines_training_is_written_where_it_is_asked(monkeypatch, capsys, output):
+def test_a_pipelines_training_is_written_where_it_is_asked(monkeypatch, output):
     monkeypatch.setattr(placed_training, "_as_object", lambda *_: {"step_s": 1.0})
     monkeypatch.setattr(placed_training, "_write", lambda *given: [str(given[-1])])
-    placed_training._report([cast(Any, None)], None, output, as_json=True)
+    answer = placed_training._answer([cast(Any, None)], None, output)
     written = ["trained.json"] if output else []
-    assert json.loads(capsys.readouterr().out) == {"step_s": 1.0, "output": written}
+    assert answer.as_object() == {"step_s": 1.0, "output": written}

@@ -215,8 +215,8 @@ OPTIONS = {
     "more in one process": (["--backend", "jax", "--elements", 10**13], "of memory are available"),
     "no repetitions": (["--repetitions", "0"], "--repetitions"),
     "no time": (["--timeout", "0"], "--timeout"),
-    "processes of torch": (["--processes", "3"], "--processes is for the backend jax"),
-    "devices of mpi": (["--backend", "mpi", "--devices", "cpu"], "--devices is for the backend"),
+    "processes of torch": (["--processes", "3"], "--processes: expected --backend jax"),
+    "devices of mpi": (["--backend", "mpi", "--devices", "cpu"], "--devices: expected --backend"),
     "no processes": (["--backend", "jax", "--processes", "0"], "--processes"),
     "too many processes": (
         ["--backend", "jax", "--processes", "10"],

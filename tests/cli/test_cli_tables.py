@@ -63,8 +63,8 @@ def test_measurements_may_decide(hosts: str, tmp_path: Path, capsys):
     [
         (["--table", "mpich"], "libmpi.so"),
         (["--table", "mpich", "--base", "HERE"], "expected MPICH's selection"),
-        (["--table", "openmpi", "--mesh", "dp=2,tp=4"], "--mesh: has no place"),
-        (["--table", "openmpi", "--format", "seq"], "--format: has no place"),
+        (["--table", "openmpi", "--mesh", "dp=2,tp=4"], "--mesh: expected no --table with it"),
+        (["--table", "openmpi", "--format", "seq"], "--format: expected no --table with it"),
         (["--numbered", "best"], "--numbered: expected --table"),
         (["--base", "HERE"], "--base: expected --table"),
         (["--table", "openmpi", "--measured", "none.csv"], "No such file"),

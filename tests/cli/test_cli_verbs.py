@@ -11,7 +11,7 @@ import pytest
 
 import gradweave as gw
 import gradweave_check
-from gradweave.cli.console import Progress, print_table, printable, table
+from gradweave.cli.console import Progress, Table, print_table, printable
 from gradweave.report.comparison import LEARNED, TABLE_2
 from gradweave.report.paper import NOT_REPRODUCED, PAPER
 from gradweave.schedules.schedule import COLLECTIVES, Provenance
@@ -236,7 +236,7 @@ def test_a_schedule_under_way_is_replanned(gradweave, here):
     assert rest.json["seconds"] < rest.json["as_before_s"]
     assert gradweave("verify", "rest.json").status == 0
     alone = gradweave("solve", *slower, "--changed-at", "30ms", *seconds)
-    assert alone.status == 2 and "expected --start-from FILE" in alone.stderr
+    assert alone.status == 2 and "expected --start-from with it" in alone.stderr
 
 
 def test_what_was_understood_is_one_line(gradweave, here):
@@ -723,7 +723,7 @@ def test_progress_goes_to_standard_error_once_the_work_takes_long(capsys, monkey
 
 
 def test_a_table_is_a_line_a_row_with_figures_to_the_right(capsys):
-    print_table(table(("name", "n"), [("a", "1"), ("bcd", "20")]), "a note")
+    print_table(Table(("name", "n"), [("a", "1"), ("bcd", "20")], ["a note"]))
     lines = [line.rstrip() for line in capsys.readouterr().out.split("\n")]
     assert lines == ["name   n", "a      1", "bcd   20", "a note", ""]
 

@@ -199,9 +199,9 @@ def test_a_network_is_measured_once_for_its_hosts(
                 super().__init__(command, **given)
                 return
             taken.append(int(env["RANK"]))
-            assert command[2:5] == ["gradweave", "topology", "measure"] and env["WORLD_SIZE"] == "3"
+            assert command[1:3] == ["-m", "gradweave.probe"] and env["WORLD_SIZE"] == "3"
             wanted = env["RANK"] == "0" and fails is False
-            copy = ("cp", str(tmp_path / "found.json"), command[5])
+            copy = ("cp", str(tmp_path / "found.json"), command[3])
             super().__init__(copy if wanted else ("false",), **given)
 
     monkeypatch.setattr(subprocess, "Popen", Child)

@@ -455,10 +455,12 @@ def test_a_search_with_measured_costs(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def run_command(arguments: list[str], *_: Any, **__: Any) -> None:
         asked.append(arguments)
-        stated = runtime_of(arguments[arguments.index("--runtime") + 1])
+        module, request = arguments[0], json.loads(arguments[1])
+        assert module == "gradweave.schedulers.request"
+        stated = runtime_of(request["runtime"])
         assert stated.executor.seconds == pytest.approx(costly.runtime.executor.seconds, rel=1e-4)
         found = Packed(gradient_bytes=of.size).schedule(network)
-        found.save(arguments[arguments.index("--output") + 1])
+        found.save(request["output"])
 
     monkeypatch.setattr(plans, "run_command", run_command)
     first = dataclasses.replace(source, first=True)

@@ -176,5 +176,5 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     }
     lines = output(*file, "--equal-pieces", "--size", "50MB").splitlines()
     assert lines[1].startswith("50 MB: ") and f"in the {before.pieces} pieces of" in lines[1]
-    with pytest.raises(OptionError, match=r"--pieces is for --equal-pieces; give both"):
+    with pytest.raises(OptionError, match=r"--pieces: expected --equal-pieces with it"):
         output(*file, "--pieces", 8)

@@ -7,19 +7,17 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 
 from gradweave.common import clock
+from gradweave.common.wording import counted
 from gradweave.errors import CertificateWarning, FileError, InputWarning
 from gradweave.printable import in_one_line, printable
 from gradweave.topology.names import name_of
 from gradweave.topology.topology import Topology
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 PATIENCE_S = 2.0
 """Work that takes longer than this shows its progress."""
@@ -29,9 +27,33 @@ _MOST_RANKS = 16
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Writes one JSON object to standard output, on one line."""
+    """Writes one JSON object to standard output, on one line; arrays as lists, paths as text."""
     with standard_output():
-        click.echo(json.dumps(value))
+        click.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def fields_of(held: object, *names: str) -> dict[str, Any]:
+    """Attributes as fields of a JSON object, under the same names."""
+    return {name: getattr(held, name) for name in names}
+
+
+def network_fields(topology: Topology) -> dict[str, Any]:
+    """A network's name and its numbers of servers and links, for JSON."""
+    return {
+        "topology": topology.name,
+        "servers": topology.num_servers,
+        "links": topology.num_links,
+    }
+
+
+def link_fields(topology: Topology) -> dict[str, Any]:
+    """The columns of a network's links, for JSON."""
+    names = ("source", "target", "bandwidth_bytes_per_s", "latency_s", "overhead_s")
+    return {name: getattr(topology, name).tolist() for name in names}
 
 
 def print_lines(*lines: str) -> None:
@@ -40,38 +62,57 @@ def print_lines(*lines: str) -> None:
         click.echo("\n".join(map(printable, lines)))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> "Table":
-    """A table whose first column has names, to the left, and the others figures, to the right.
+class Table:
+    """A table whose first column has names, to the left, and the others figures, to the right."""
 
-    Args:
-        heads: of the columns.
-        rows: a cell per column; more are added by `add_row`, with a style if need be.
-    """
-    from rich.table import Table
+    def __init__(
+        self, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), notes: Iterable[str] = ()
+    ) -> None:
+        """A table.
 
-    result = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for number, head in enumerate(heads):
-        result.add_column(printable(head), justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        result.add_row(*map(printable, row))
-    return result
+        Args:
+            heads: of the columns.
+            rows: a cell per column; `add_row` adds more.
+            notes: lines below the table.
+        """
+        self.heads, self.notes = heads, notes
+        self.rows = [(row, "") for row in rows]
+
+    def add_row(self, *cells: str, style: str = "") -> None:
+        """Adds a row, in a style such as "bold"."""
+        self.rows.append((cells, style))
 
 
-def print_table(table: "Table", *notes: str) -> None:
-    """Writes a table, and faint lines below; as plain text where standard output is no terminal.
+def print_table(table: Table) -> None:
+    """Writes a table, and its notes faintly; as plain text where standard output is no terminal.
 
     No cell is cut short, however narrow the terminal is.
     """
+    from rich import table as rich
     from rich.console import Console
 
+    shown = rich.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for number, head in enumerate(table.heads):
+        shown.add_column(printable(head), justify="right" if number else "left", no_wrap=True)
+    for cells, style in table.rows:
+        shown.add_row(*map(printable, cells), style=style or None)
     # Paths may have [brackets] and :colons:, which mean something else to Rich.
     plain = functools.partial(Console, markup=False, emoji=False, highlight=False)
-    width = plain(width=_WIDEST).measure(table).maximum
+    width = plain(width=_WIDEST).measure(shown).maximum
     console = plain(width=max(100, Console().width, width))
     with standard_output():
-        console.print(table)
-        for line in notes:
+        console.print(shown)
+        for line in table.notes:
             console.print(printable(line), style="dim")
+
+
+def network_line(topology: Topology) -> str:
+    """A network's name and its numbers of servers, switches and links."""
+    return (
+        f"{topology.name}: {counted(topology.num_servers, 'server')}, "
+        f"{counted(len(topology.switches), 'switch', 'switches')}, "
+        f"{counted(topology.num_links, 'link')}"
+    )
 
 
 def rank_map(topology: Topology) -> list[dict[str, Any]]:

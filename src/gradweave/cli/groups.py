@@ -2,16 +2,22 @@
 
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import rules_of
 from gradweave.common.checks import expected_one_of
+from gradweave.errors import SUCCESS
 
 
 class Command(click.Command):
-    """A command whose help ends with examples."""
+    """A command that returns an `Answer`, or several one by one; its help ends with examples.
+
+    It has the option ``--json``, and refuses what `needs` and `excludes` declare.
+    """
 
     def __init__(self, *arguments: Any, examples: Sequence[str] = (), **given: Any):
         """A command.
@@ -23,6 +29,22 @@ class Command(click.Command):
         """
         super().__init__(*arguments, **given)
         self.examples = tuple(examples)
+        self.context_settings.setdefault("show_default", True)
+        meaning = "Print one JSON object and nothing else."
+        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=meaning))
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Runs the command and prints its answers."""
+        for rule in rules_of(self.callback):
+            rule.check(ctx)
+        as_json = ctx.params.pop("as_json")
+        made: Answer | Iterable[Answer] | None = super().invoke(ctx)
+        status = SUCCESS
+        for answer in [made] if isinstance(made, Answer) else made or ():
+            answer.show(as_json)
+            status = answer.status
+        if status != SUCCESS:
+            ctx.exit(status)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples, one per line."""
@@ -82,5 +104,6 @@ def deepest(command: click.Command, words: Sequence[str]) -> tuple[click.Context
             found = context.command.get_command(context, rest[0])
         if found is None:
             break
-        context = click.Context(found, parent=context, info_name=rest.pop(0))
+        more = found.context_settings
+        context = click.Context(found, parent=context, info_name=rest.pop(0), **more)
     return context, rest

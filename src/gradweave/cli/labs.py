@@ -1,6 +1,7 @@
-"""Requirements of every lab: root, packages, and options of links."""
+"""The emulated network of a lab: its requirements, and the options of its links."""
 
 import os
+from typing import TYPE_CHECKING
 
 from gradweave.cli.console import warn
 from gradweave.common.lazy import require
@@ -12,21 +13,8 @@ from gradweave.topology.units import (
     parse_latency,
 )
 
-
-def lab_bandwidth(text: str) -> float:
-    """The bandwidth given by --bandwidth, with a warning if the value is ambiguous."""
-    bandwidth = parse_bandwidth(text)
-    if doubt := ambiguous_bandwidth(text):
-        warn(f"--bandwidth: {doubt}")
-    return bandwidth
-
-
-def lab_latency(text: str) -> float:
-    """The latency given by --latency, with a warning if the value is ambiguous."""
-    latency = parse_latency(text)
-    if doubt := ambiguous_time("latency", text):
-        warn(f"--latency: {doubt}")
-    return latency
+if TYPE_CHECKING:
+    from gradweave.topology.topology import Topology
 
 
 def require_lab() -> None:
@@ -34,3 +22,28 @@ def require_lab() -> None:
     require("a lab", "pyroute2", "torch", extra="lab")
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise OptionError("a lab makes network namespaces, which needs root; run it with sudo")
+
+
+def emulated(topology: "Topology", bandwidth: str, latency: str | None) -> "Topology":
+    """The network that is emulated, with a warning of ambiguous values.
+
+    Args:
+        topology: the network.
+        bandwidth: of the slowest link, as ``--bandwidth`` states it.
+        latency: of every link, as ``--latency`` states it; each link's own if None.
+
+    Raises:
+        OptionError: a package or root is missing.
+    """
+    require_lab()
+    from gradweave.lab import measure
+
+    bandwidth_bytes_per_s = parse_bandwidth(bandwidth)
+    if doubt := ambiguous_bandwidth(bandwidth):
+        warn(f"--bandwidth: {doubt}")
+    latency_s = None if latency is None else parse_latency(latency)
+    if latency is not None and (doubt := ambiguous_time("latency", latency)):
+        warn(f"--latency: {doubt}")
+    return measure.emulated(
+        topology, bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s
+    )

@@ -5,11 +5,9 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import click
-
-from gradweave.cli.console import print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import complain
 from gradweave.common import plugins
-from gradweave.printable import in_one_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,25 +20,22 @@ class Entry:
     """The package of a plugin; empty for built-in entries."""
 
 
-def print_listing(what: str, listed: Iterable[Entry | str], as_json: bool) -> None:
-    """Prints entries; reports refused plugins on standard error, one line each.
+def listing(what: str, listed: Iterable[Entry | str]) -> Answer:
+    """Entries; plugins that are refused are reported on standard error, one line each.
 
     Args:
         what: is listed, a key of the JSON object.
         listed: entries, and reasons why plugins are refused.
-        as_json: prints one JSON object.
     """
     entries, refused = [], []
     for one in listed:
         (refused if isinstance(one, str) else entries).append(one)
-    if as_json:
-        shown = [dataclasses.asdict(entry) for entry in entries]
-        print_json({"what": what, what: shown, "refused": refused})
-    else:
-        width = max(len(entry.name) for entry in entries)
-        print_lines(*(_line(entry, width) for entry in entries))
     for fault in refused:
-        click.echo(f"gradweave: {in_one_line(fault)}", err=True)
+        complain(fault)
+    shown = [dataclasses.asdict(entry) for entry in entries]
+    width = max(len(entry.name) for entry in entries)
+    lines = (_line(entry, width) for entry in entries)
+    return Answer({"what": what, what: shown, "refused": refused}, lines)
 
 
 def _line(entry: Entry, width: int) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import click
 from click.core import ParameterSource
@@ -17,32 +17,60 @@ from gradweave.topology.formats.readers import SUFFIXES
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.spec import from_spec as network_from_spec
 from gradweave.topology.topology import Link, Topology
-from gradweave.topology.units import (
-    ambiguous_bandwidth,
-    parse_bandwidth,
-    parse_size,
-    parse_sizes,
-)
+from gradweave.topology.units import ambiguous_bandwidth, parse_bandwidth, parse_size, parse_sizes
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."
-)
+FILE = click.Path(path_type=Path)
 
 
-def positive(kind: type[int] | type[float]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A check that an option is a finite number above zero, or not given."""
+def option(names: str, meaning: str, type: Any = None, **more: Any) -> Callable[..., Any]:
+    """`click.option` in fewer lines.
 
-    def check(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        if value is not None and not 0 < value < float("inf"):
-            raise click.BadParameter(
-                f"expected a {kind.__name__} above 0, got {value}", param=parameter
-            )
-        return value
+    Args:
+        names: of the option and, behind a space, of its parameter.
+        meaning: sentences of the help text.
+        type: of the value; ``bool`` for a flag.
+        more: other arguments of `click.option`.
+    """
+    if type is bool:
+        more = {"is_flag": True, **more}
+    return click.option(*names.split(), type=type, help=meaning, **more)
 
-    return check
+
+def grouped(*options: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Several options, and rules on them, as one decorator; in their order."""
+    return lambda command: functools.reduce(
+        lambda given, each: each(given), reversed(options), command
+    )
+
+
+def written_option(
+    names: str, meaning: str, suffixes: Sequence[str] = (), **more: Any
+) -> Callable[..., Any]:
+    """Adds an option for a file to write, which is refused if it cannot be; see `writable`."""
+
+    def check(_context: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+        writable(path, *suffixes)
+        return path
+
+    return option(names, meaning, FILE, callback=check, **more)
+
+
+class Positive(click.types.FloatParamType):
+    """A finite number above zero, of seconds unless a metavar says otherwise."""
+
+    def get_metavar(self, *_: Any, **__: Any) -> str:
+        """The name of the value in the help."""
+        return "SECONDS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, checked."""
+        number = super().convert(value, param, ctx)
+        if not 0 < number < float("inf"):
+            self.fail(f"expected a float above 0, got {number}", param, ctx)
+        return number
+
+
+SECONDS = Positive()
 
 
 class SizeType(click.ParamType):
@@ -75,42 +103,28 @@ class SizesType(SizeType):
         return value if isinstance(value, tuple) else parse_sizes(value, self._least)
 
 
-seed_option = click.option(
-    "--seed",
-    type=click.IntRange(0, 2**31 - 1),
-    default=0,
-    show_default=True,
-    help="Make every random choice from this seed.",
+seed_option = option(
+    "--seed", "Make every random choice from this seed.", click.IntRange(0, 2**31 - 1), default=0
 )
-time_limit_option = click.option(
-    "--time-limit",
-    type=float,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="End the search after this time.",
-)
+time_limit_option = option("--time-limit", "End the search after this time.", SECONDS)
 
 
-_FAULT_OPTIONS = (
-    click.option(
+fault_options = grouped(
+    option(
         "--without-link",
+        "Remove this link, given by its nodes' names or ids. Repeatable.",
         multiple=True,
         metavar="A-B",
-        help="Remove this link, given by its nodes' names or ids. Repeatable.",
     ),
-    click.option(
-        "--without-server",
-        multiple=True,
-        metavar="NODE",
-        help="Remove this server. Repeatable.",
-    ),
-    click.option(
+    option("--without-server", "Remove this server. Repeatable.", multiple=True, metavar="NODE"),
+    option(
         "--slow",
+        "Reduce this link to a fraction of its bandwidth, as in 0-16=0.5. Repeatable.",
         multiple=True,
         metavar="A-B=FACTOR",
-        help="Reduce this link to a fraction of its bandwidth, as in 0-16=0.5. Repeatable.",
     ),
 )
+"""The options for a network's faults; see `FaultOptions`."""
 
 
 class FaultOptions(TypedDict):
@@ -119,18 +133,6 @@ class FaultOptions(TypedDict):
     without_link: tuple[str, ...]
     without_server: tuple[str, ...]
     slow: tuple[str, ...]
-
-
-def fault_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options for a network's faults to a command; see `FaultOptions`."""
-    return with_options(command, _FAULT_OPTIONS)
-
-
-def with_options(
-    command: Callable[Parameters, Result], options: Sequence[Callable[..., Any]]
-) -> Callable[Parameters, Result]:
-    """Adds click's options to a command, in their order."""
-    return functools.reduce(lambda given, option: option(given), reversed(options), command)
 
 
 def faults(given: FaultOptions) -> Faults:
@@ -143,11 +145,11 @@ def network_of(spec: str, given: FaultOptions) -> Topology:
     return faults(given).apply_to(network_from_spec(spec))
 
 
-oversubscription_option = click.option(
+oversubscription_option = option(
     "--oversubscription",
-    type=float,
-    help="Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
+    "Oversubscription of racks, for a list of hosts: with 4, an uplink has a quarter of its "
     "hosts' bandwidth.  [default: 1]",
+    float,
 )
 
 
@@ -220,11 +222,11 @@ def is_given(*names: str) -> bool:
 
 
 def refuse(names: Sequence[str], expected: str) -> None:
-    """Refuses options that are on the command line.
+    """Refuses options that are on the command line, for a reason that is no other option.
 
     Args:
         names: of the parameters of the command.
-        expected: the rest of the message, such as "no --job with it".
+        expected: the rest of the message, such as "one --size with it".
 
     Raises:
         OptionError: naming the first of them.
@@ -246,12 +248,28 @@ def scheduler_option(meaning: str, default: str | None = None) -> Callable[..., 
         meaning: of the option, a sentence of the help text.
         default: strategies if none are given.
     """
-    return click.option(
-        "--scheduler",
-        multiple=True,
-        callback=together,
-        metavar="SPEC",
-        default=None if default is None else (default,),
-        show_default=default is not None,
-        help=f"{meaning} Repeatable.",
-    )
+    given = None if default is None else (default,)
+    more: dict[str, Any] = {"multiple": True, "callback": together, "metavar": "SPEC"}
+    return option("--scheduler", f"{meaning} Repeatable.", default=given, **more)
+
+
+RANGE = "A list (1MB,8MB) or a range (1MB..64MB, doubling; 1KB..1GB*10) makes a table."
+
+
+def size_option(meaning: str, default: str | None = None) -> Callable[..., Any]:
+    """Adds ``--size``, one size; the command gets `gradient_bytes`, in bytes."""
+    return option("--size gradient_bytes", meaning, SizeType(), default=default)
+
+
+def sizes_option(
+    default: str, meaning: str, least: int = 1, more: str = RANGE
+) -> Callable[..., Any]:
+    """Adds ``--size``, one size or several; the command gets `gradient_bytes`, a tuple in bytes.
+
+    Args:
+        default: sizes if none are given.
+        meaning: of the sizes, a sentence of the help text.
+        least: smallest size accepted, in bytes.
+        more: a sentence on several sizes.
+    """
+    return option("--size gradient_bytes", f"{meaning} {more}", SizesType(least), default=default)

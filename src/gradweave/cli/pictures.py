@@ -7,26 +7,15 @@ from pathlib import Path
 
 import click
 
+from gradweave.cli.combinations import excludes
 from gradweave.cli.console import standard_output
-from gradweave.cli.options import Parameters, Result, with_options, writable
+from gradweave.cli.options import grouped, option, writable
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.printable import printable
 from gradweave.report.picture.moments import CLOCKS, ByRounds, Clock
-from gradweave.report.picture.picture import (
-    FILM_WIDTH,
-    FILMS,
-    STILL_WIDTH,
-    STILLS,
-    write_picture,
-)
-from gradweave.report.picture.scene import (
-    LEAST_WIDTH,
-    MOST_WIDTH,
-    Scenes,
-    Stage,
-    network_scene,
-)
+from gradweave.report.picture.picture import FILM_WIDTH, FILMS, STILL_WIDTH, STILLS, write_picture
+from gradweave.report.picture.scene import LEAST_WIDTH, MOST_WIDTH, Scenes, Stage, network_scene
 from gradweave.report.picture.shapes import Label, Scene
 from gradweave.report.picture.terminal import characters
 from gradweave.schedules.schedule import OPS, Schedule
@@ -41,34 +30,30 @@ _MOST_LINES = 24
 """Transfers that are listed below a drawing."""
 
 
-_OPTIONS = (
-    click.option(
-        "--round",
-        "number",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Draw only this round, as a picture or a film.  [default: a picture shows only the "
+picture_options = grouped(
+    option(
+        "--round number",
+        "Draw only this round, as a picture or a film.  [default: a picture shows only the "
         "network]",
+        click.IntRange(0),
+        metavar="N",
     ),
-    click.option(
+    option(
         "--width",
-        type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
+        f"Width of the picture.  [default: {STILL_WIDTH}; for a film {FILM_WIDTH}]",
+        click.IntRange(LEAST_WIDTH, MOST_WIDTH),
         metavar="PIXELS",
-        help=f"Width of the picture.  [default: {STILL_WIDTH}; for a film {FILM_WIDTH}]",
     ),
-    click.option(
-        "--by",
-        "clock",
-        type=click.Choice(CLOCKS),
-        help="Clock of a film.  [default: seconds if rounds do not determine the time]",
+    option(
+        "--by clock",
+        "Clock of a film.  [default: seconds if rounds do not determine the time]",
+        click.Choice(CLOCKS),
     ),
-    click.option("--print", "printed", is_flag=True, help="Draw it on the terminal."),
+    option("--print printed", "Draw it on the terminal.", bool),
+    excludes("--print", "--json"),
+    excludes("--by seconds", "--round"),
 )
-
-
-def picture_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of pictures and films; see `PictureOptions`."""
-    return with_options(command, _OPTIONS)
+"""The options of pictures and films; see `PictureOptions`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +77,7 @@ class PictureOptions:
         """Whether the picture needs no schedule."""
         return self.any and self.number is None and self._suffix not in FILMS
 
-    def check(self, what: Sequence[str], title: str | None, as_json: bool) -> None:
+    def check(self, what: Sequence[str], title: str | None) -> None:
         """Refuses options that exclude each other, and files that cannot be written.
 
         Raises:
@@ -102,17 +87,13 @@ class PictureOptions:
         writable(self.output, *PAGES, *STILLS, *FILMS)
         if self.any and len(what) > 1:
             raise OptionError(f"a picture shows one schedule, got {len(what)}; a page shows two")
-        if self.printed and as_json:
-            raise OptionError("--print draws where --json writes; leave out one of them")
         if self.any and title is not None:
             raise OptionError("--title is for a page; leave it out")
         if self.clock is not None and self._suffix not in FILMS:
             raise OptionError("--by is for a film: --output FILE.gif or FILE.mp4")
-        if self.clock == "seconds" and self.number is not None:
-            raise OptionError("--round shows a round; leave out --by seconds")
-        for option, value in (("--round", self.number), ("--width", self.width)):
+        for name, value in (("--round", self.number), ("--width", self.width)):
             if value is not None and not self.any:
-                raise OptionError(f"{option} is for a picture or a film: --output FILE.svg")
+                raise OptionError(f"{name} is for a picture or a film: --output FILE.svg")
 
     def write(
         self, shown: Topology | Schedule, gradient_bytes: float, progress: Callable[[str], None]

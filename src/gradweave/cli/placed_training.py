@@ -2,22 +2,22 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from gradweave.cli.console import Progress, complain, print_json, print_lines, print_table, table
-from gradweave.cli.labs import lab_bandwidth, lab_latency, require_lab
-from gradweave.cli.options import Parameters, Result, network_of, refuse, with_options, writable
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import needs
+from gradweave.cli.console import Progress, Table, complain, fields_of
+from gradweave.cli.labs import emulated
+from gradweave.cli.options import grouped, network_of, option, writable
 from gradweave.cli.placing import PlacementOptions, model_of, placement_lines
 from gradweave.common.atomic import atomic_write
 from gradweave.common.lazy import require
-from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
-from gradweave.placement.placement import Placement
 from gradweave.placement.timeline.orders import Order
 from gradweave.placement.workload import Workload
 from gradweave.probe.launch import told_in_one_line
@@ -35,49 +35,29 @@ _SAME = 1e-4
 and an optimizer that divides by the gradient's size."""
 
 
-_TRAINING_OPTIONS = (
-    click.option(
-        "--train",
-        is_flag=True,
-        help="Train what is placed, one process per server, and time its steps.",
+training_options = grouped(
+    option("--train", "Train what is placed, one process per server, and time its steps.", bool),
+    option(
+        "--steps", "With --train: train for this many steps.", click.IntRange(1, 100_000), default=6
     ),
-    click.option(
-        "--steps",
-        type=click.IntRange(1, 100_000),
-        default=6,
-        show_default=True,
-        help="With --train: train for this many steps.",
-    ),
-    click.option(
+    option(
         "--slept",
-        is_flag=True,
-        help="With --train: compute nothing; a pass sleeps for its stage's seconds, for a machine "
+        "With --train: compute nothing; a pass sleeps for its stage's seconds, for a machine "
         "whose cores stand for many devices.",
+        bool,
     ),
-    click.option(
-        "--lab",
-        is_flag=True,
-        help="With --train: train on NETWORK, emulated here; needs root.",
-    ),
-    click.option(
+    option("--lab", "With --train: train on NETWORK, emulated here; needs root.", bool),
+    option(
         "--bandwidth",
+        "With --lab: give the slowest link this bandwidth; the others keep their proportion to it.",
         default="20Mbit/s",
-        show_default=True,
-        help="With --lab: give the slowest link this bandwidth; the others keep their proportion "
-        "to it.",
     ),
-    click.option(
-        "--latency",
-        help="With --lab: give every link this latency.  [default: each link's own]",
-    ),
-    click.option(
-        "--check",
-        is_flag=True,
-        help="With --train: train in one process as well, and compare the losses.",
-    ),
+    option("--latency", "With --lab: give every link this latency.  [default: each link's own]"),
+    option("--check", "With --train: train in one process as well, and compare the losses.", bool),
+    needs("--train", "--steps", "--slept", "--lab", "--check"),
+    needs("--lab", "--bandwidth", "--latency"),
 )
-_ONLY_TRAINING = ("steps", "slept", "lab", "check")
-_ONLY_LAB = ("bandwidth", "latency")
+"""The options of a training; see `TrainingOptions`."""
 
 
 class TrainingOptions(TypedDict):
@@ -92,63 +72,57 @@ class TrainingOptions(TypedDict):
     check: bool
 
 
-def training_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of a training to a command; see `TrainingOptions`."""
-    return with_options(command, _TRAINING_OPTIONS)
-
-
-def check_options(given: TrainingOptions) -> None:
-    """Refuses options of a training or of a lab that there is not.
-
-    Raises:
-        OptionError: one is on the command line.
-    """
-    if not given["train"]:
-        refuse(_ONLY_TRAINING, "--train with it")
-    if not given["lab"]:
-        refuse(_ONLY_LAB, "--lab with it")
+class TrainedOptions(PlacementOptions, TrainingOptions):
+    """Options of the placement and of its training."""
 
 
 def train_placed(
     network: str,
-    options: TrainingOptions,
-    given: PlacementOptions,
+    given: TrainedOptions,
     order: Order,
-    *,
     memory: int | None,
+    output: Path | None,
+    *,
     seed: int,
     time_limit: float | None,
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Trains the placed model by processes, and reports its steps' times."""
+) -> Answer | None:
+    """Trains the placed model by processes, and times its steps."""
     with ended_at_once(complain):
         require("training a pipeline", "torch", extra="torch")
         if rank_given(launcher() or ""):  # rank 0 decides
             _follow()
-            return
+            return None
         from gradweave.placement.training.contenders import Contest, contenders
         from gradweave.placement.training.running import Settings
 
         writable(output, ".json", ".png")
-        workload, in_lab = model_of(given["model"]), options["lab"]
-        trained = None if options["slept"] or isinstance(workload, Workload) else workload
-        if options["check"] and trained is None:
+        workload, in_lab = model_of(given["model"]), given["lab"]
+        trained = None if given["slept"] or isinstance(workload, Workload) else workload
+        if given["check"] and trained is None:
             raise OptionError("--check: expected a transformer, and no --slept")
         topology = _trained_on(
-            network_of(network, given), in_lab, options["bandwidth"], options["latency"]
+            network_of(network, given), in_lab, given["bandwidth"], given["latency"]
         )
         first, *others = split_specs(given["scheduler"] or (_IN_LAB if in_lab else _ALONE))
         doing = f"training {given['model']} on {network}"
         with _launched(topology) as (topology, servers), Progress(doing) as progress:
             placing = {name: given[name] for name in ("pipeline", "data", "cost")}
             placing["memory_bytes"] = memory
-            settings = Settings(order, options["steps"], seed, time_limit=time_limit)
+            settings = Settings(order, given["steps"], seed, time_limit=time_limit)
             contest = Contest(topology, workload, settings, trained, placing, progress)
             trainers = _trainers(topology, servers, in_lab, progress)
             trainings = contest.trainings(contenders(first, others), trainers)
-            alone = contest.alone() if options["check"] else None
-    _report(trainings, alone, output, as_json)
+            alone = contest.alone() if given["check"] else None
+    return _answer(trainings, alone, output)
+
+
+def _answer(
+    trainings: "Sequence[Training]", alone: list[float] | None, output: Path | None
+) -> Answer:
+    """The results, written if a file is given."""
+    result = _as_object(trainings, alone)
+    written = [] if output is None else _write(result, trainings[0], output)
+    return Answer(result | {"output": written}, _text(trainings, alone, written))
 
 
 def _follow() -> None:
@@ -178,33 +152,7 @@ def _trained_on(topology: Topology, in_lab: bool, bandwidth: str, latency: str |
         return topology
     if launcher() is not None:
         raise OptionError("--lab starts its processes itself: expected no launcher around it")
-    require_lab()
-    return _emulated(topology, bandwidth, latency)
-
-
-def _report(
-    trainings: "Sequence[Training]", alone: list[float] | None, output: Path | None, as_json: bool
-) -> None:
-    """Writes and prints the results."""
-    result = _as_object(trainings, alone)
-    written = [] if output is None else _write(result, trainings[0], output)
-    if as_json:
-        print_json(result | {"output": written})
-        return
-    print_lines(*_placed(trainings[0].placement))
-    print_table(_table(trainings))
-    print_lines(*_notes(trainings[0], alone, written))
-
-
-def _emulated(topology: Topology, bandwidth: str, latency: str | None) -> Topology:
-    """The emulated network."""
-    from gradweave.lab.measure import emulated
-
-    return emulated(
-        topology,
-        bandwidth_bytes_per_s=lab_bandwidth(bandwidth),
-        latency_s=None if latency is None else lab_latency(latency),
-    )
+    return emulated(topology, bandwidth, latency)
 
 
 def _trainers(
@@ -243,16 +191,12 @@ def _as_object(trainings: "Sequence[Training]", alone: list[float] | None) -> di
 def _one(training: "Training") -> dict[str, Any]:
     predicted = training.predicted
     return {
-        "name": training.name,
-        "averages": training.averages,
+        **fields_of(training, "name", "averages", "measured_s", "ratio", "losses"),
         "placement": training.placement.servers.tolist(),
-        "measured_s": training.measured_s,
         "steps_s": [step.seconds for step in training.steps],
         "passes_s": [step.passes_s for step in training.steps],
-        "predicted_s": None if predicted is None else predicted.seconds,
-        "predicted_passes_s": None if predicted is None else predicted.passes_s,
-        "ratio": training.ratio,
-        "losses": training.losses,
+        "predicted_s": predicted and predicted.seconds,
+        "predicted_passes_s": predicted and predicted.passes_s,
     }
 
 
@@ -269,19 +213,19 @@ def _write(result: dict[str, Any], ours: "Training", output: Path) -> list[str]:
     return [str(figures), str(chart)]
 
 
-def _placed(placement: Placement) -> list[str]:
-    stages, data = placement.servers.shape
-    topology = placement.topology
-    return [
-        f"{topology.name}: {topology.num_servers} servers; {placement.workload.name}: "
-        f"{counted(stages, 'stage')}, {counted(data, 'pipeline')}",
-        *placement_lines(placement),
-    ]
-
-
-def _table(trainings: "Sequence[Training]") -> Any:
+def _text(
+    trainings: "Sequence[Training]", alone: list[float] | None, written: Sequence[str]
+) -> Iterator[str | Table]:
+    ours = trainings[0]
+    yield from placement_lines(ours.placement)
     heads = ("training", "predicted s", "measured s", "spread", "ratio", "first loss", "last loss")
-    return table(heads, [_cells(training) for training in trainings])
+    yield Table(heads, map(_cells, trainings))
+    if alone is not None:
+        apart = max(abs(a / b - 1) for a, b in zip(ours.losses, alone, strict=True))
+        equal = "equal" if apart <= _SAME else "not equal"
+        yield f"losses {equal} to those of one process: {apart:.1e} apart at most"
+    if written:
+        yield f"written to {', '.join(written)}"
 
 
 def _cells(training: "Training") -> list[str]:
@@ -296,13 +240,3 @@ def _cells(training: "Training") -> list[str]:
         f"{losses[0]:.4f}" if losses else "–",
         f"{losses[-1]:.4f}" if losses else "–",
     ]
-
-
-def _notes(ours: "Training", alone: list[float] | None, written: Sequence[str]) -> list[str]:
-    """Below the table."""
-    lines = []
-    if alone is not None:
-        apart = max(abs(a / b - 1) for a, b in zip(ours.losses, alone, strict=True))
-        equal = "equal" if apart <= _SAME else "not equal"
-        lines.append(f"losses {equal} to those of one process: {apart:.1e} apart at most")
-    return [*lines, f"written to {', '.join(written)}"] if written else lines

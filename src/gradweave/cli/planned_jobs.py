@@ -2,16 +2,17 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import click
 import numpy as np
 
 from gradweave.bounds.classes import class_of, optimal_in
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import excludes, needs
+from gradweave.cli.console import fields_of, network_fields, network_line
 from gradweave.cli.meshes import mesh_axes
-from gradweave.cli.options import network_of, refuse
+from gradweave.cli.options import grouped, network_of, option, refuse
 from gradweave.cli.solving import SearchOptions, collective_named, ended_by_ctrl_c
 from gradweave.common.specification import parse_spec
 from gradweave.common.wording import counted
@@ -30,24 +31,28 @@ TIME_LIMIT_S = 60.0
 """Time limit of the search if none is given."""
 _KEYS = ("bytes", "servers", "axis", "root", "relays", "name", "ready", "weight")
 _OF_ALL_SERVERS = ("workers", "ready_at", "changed_at", "fair")
-_NOT_WITH_JOBS = ("collective", "root", "gradient_bytes", *_OF_ALL_SERVERS)
+"""Options of searches for the collectives of `COLLECTIVES` only."""
 
-job_option = click.option(
-    "--job",
-    "jobs",
-    multiple=True,
-    metavar="JOB",
-    help="Take this collective, such as all_to_all:bytes=1GB or "
+_JOB = (
+    "Take this collective, such as all_to_all:bytes=1GB or "
     "broadcast:bytes=1GB,root=0,servers=0-7.16; with --mesh also all_reduce:bytes=1GB,axis=tp. "
     "ready=5ms delays its start; relays=all lets other servers pass its data on. Repeatable: all "
-    "jobs share the network.",
+    "jobs share the network."
 )
-mesh_option = click.option(
-    "--mesh",
-    metavar="AXES",
-    help="Take the servers, in the order of their ids, as a mesh such as dp=4,tp=8; jobs may have "
-    "groups along its axes.",
+_MESH = (
+    "Take the servers, in the order of their ids, as a mesh such as dp=4,tp=8; jobs may have "
+    "groups along its axes."
 )
+
+
+def job_options(*excluded: str) -> Callable[[Any], Any]:
+    """Adds ``--job``, ``--mesh``, which needs it, and a refusal of the options that it excludes."""
+    return grouped(
+        option("--job jobs", _JOB, multiple=True, metavar="JOB"),
+        option("--mesh", _MESH, metavar="AXES"),
+        needs("--job", "--mesh", more=", such as all_reduce:bytes=1GB,axis=dp"),
+        excludes("--job", *excluded),
+    )
 
 
 def asked_jobs(
@@ -69,7 +74,6 @@ def asked_jobs(
     """
     name, root = given["collective"], given["root"]
     if jobs:
-        refuse(_NOT_WITH_JOBS, "no --job with it")
         return jobs
     check_root(name, root)
     if name in COLLECTIVES:
@@ -218,32 +222,31 @@ def _servers(topology: Topology, text: str, listed: str | None) -> list[int] | N
     return servers
 
 
-def job_lines(solution: Solution, output: Path | None) -> list[str]:
-    """The result as lines of text."""
-    best, network = solution.schedule, solution.schedule.topology
-    demand = best.demand
+def job_answer(solution: Solution) -> Answer:
+    """The plan of jobs."""
+    return Answer(_summary(solution), _lines(solution))
+
+
+def _lines(solution: Solution) -> Iterator[str]:
+    best, demand = solution.schedule, solution.schedule.demand
     assert demand is not None
-    far = _far(solution)
+    yield network_line(best.topology)
+    yield f"{demand.name}: {format_size(demand.total_bytes)} in {counted(len(demand), 'block')}"
+    yield (
+        f"{counted(best.num_transfers, 'transfer')} in {counted(best.rounds, 'round')}, verified; "
+        f"{counted(best.pieces, 'piece')}"
+    )
+    yield _far(solution)
+    yield f"{format_seconds(solution.seconds)} in all{_ends(solution)}"
+    yield from use_lines(best, demand.total_bytes)[:1]
+    yield f"found by {solution.scheduler.name} in {solution.wall_s:.2f} s"
     others = [
-        f"{one.scheduler.name} "
-        + (format_seconds(one.seconds) if one.seconds is not None else "none")
+        f"{one.scheduler.name} {'none' if one.seconds is None else format_seconds(one.seconds)}"
         for one in solution.attempts
         if one.scheduler != solution.scheduler
     ]
-    return [
-        f"{network.name}: {counted(network.num_servers, 'server')}, "
-        f"{counted(len(network.switches), 'switch', 'switches')}, "
-        f"{counted(network.num_links, 'link')}",
-        f"{demand.name}: {format_size(demand.total_bytes)} in {counted(len(demand), 'block')}",
-        f"{counted(best.num_transfers, 'transfer')} in {counted(best.rounds, 'round')}, verified; "
-        f"{counted(best.pieces, 'piece')}",
-        far,
-        f"{format_seconds(solution.seconds)} in all{_ends(solution)}",
-        *use_lines(best, demand.total_bytes)[:1],
-        f"found by {solution.scheduler.name} in {solution.wall_s:.2f} s",
-        *([f"also tried: {', '.join(others)}"] if others else []),
-        *([] if output is None else [f"written to {output}"]),
-    ]
+    if others:
+        yield f"also tried: {', '.join(others)}"
 
 
 def _far(solution: Solution) -> str:
@@ -286,46 +289,35 @@ def _ends(solution: Solution) -> str:
     return f": {', '.join(shown)}"
 
 
-def job_summary(solution: Solution, output: Path | None) -> dict[str, Any]:
-    """The same as JSON."""
+def _summary(solution: Solution) -> dict[str, Any]:
     best, demand, bound = solution.schedule, solution.schedule.demand, solution.makespan_bound
     assert demand is not None and bound is not None
-    return {
-        "topology": best.topology.name,
+    return network_fields(best.topology) | {
         "scheduler": solution.scheduler.name,
         "jobs": [
             {"name": name, "seconds": seconds}
             for name, seconds in zip(demand.jobs, solution.job_seconds.tolist(), strict=True)
         ],
         "bytes": demand.total_bytes,
-        "servers": best.topology.num_servers,
-        "links": best.topology.num_links,
-        "rounds": best.rounds,
         "transfers": best.num_transfers,
-        "pieces": best.pieces,
-        "seconds": solution.seconds,
+        **fields_of(best, "rounds", "pieces"),
         "seconds_bound": {
             "seconds": bound.seconds,
             "reason": bound.reason(),
             "holds_for": bound.holds_for.removeprefix(" for ") or "every schedule",
         },
         "seconds_gap": solution.seconds / bound.seconds - 1,
-        "objective": solution.objective,
-        "value": solution.value,
         "value_bound": solution.least,
-        "gap": solution.gap,
-        "optimal_in": list(solution.optimal_in),
+        **fields_of(solution, "seconds", "objective", "value", "gap", "optimal_in"),
         "verified": True,  # Every strategy verifies before it returns.
         "attempts": [
             {
                 "scheduler": one.scheduler.name,
                 "options": one.scheduler.options(),
-                "seconds": one.seconds,
-                "improved": one.improved,
+                **fields_of(one, "seconds", "improved"),
                 "reason": one.reason or None,
             }
             for one in solution.attempts
         ],
         "wall_s": round(solution.wall_s, 4),
-        "output": None if output is None else str(output),
     }

@@ -10,17 +10,17 @@ from typing import Any, cast
 import click
 
 from gradweave.cli.options import (
+    FILE,
     FaultOptions,
-    Parameters,
-    Result,
     fault_options,
+    grouped,
     is_given,
     network_of,
+    option,
     refuse,
     scheduler_option,
     seed_option,
     time_limit_option,
-    with_options,
 )
 from gradweave.common.stop import Interrupt
 from gradweave.common.wording import counted
@@ -64,23 +64,20 @@ _MINIMISED = (
     "What to minimise: rounds, or the predicted time, which depends on latency, bandwidth and size."
 )
 _CHOSEN = "  [default: seconds if bandwidths differ or a runtime is given, else rounds]"
-chosen_objective_option = click.option(
-    "--objective", type=click.Choice(OBJECTIVES), help=f"{_MINIMISED}{_CHOSEN}"
-)
-searched_objective_option = click.option(
+chosen_objective_option = option("--objective", f"{_MINIMISED}{_CHOSEN}", click.Choice(OBJECTIVES))
+searched_objective_option = option(
     "--objective",
-    type=click.Choice((*OBJECTIVES, *JOB_OBJECTIVES)),
-    help=f"{_MINIMISED} With --job: the end of the last job (makespan, the default), the sum of "
+    f"{_MINIMISED} With --job: the end of the last job (makespan, the default), the sum of "
     f"their ends, that sum weighted, or the largest slowdown (fair).{_CHOSEN}",
+    click.Choice((*OBJECTIVES, *JOB_OBJECTIVES)),
 )
-runtime_option = click.option(
+runtime_option = option(
     "--runtime",
-    metavar="NAME|FILE",
-    default="ideal",
-    show_default=True,
-    help=f"Plan with the message costs of this runtime: {', '.join(NAMES)}, or a TOML file from "
+    f"Plan with the message costs of this runtime: {', '.join(NAMES)}, or a TOML file from "
     "gradweave bench --write-runtime. If no plan is faster, the answer is the runtime's own "
     "all-reduce.",
+    metavar="NAME|FILE",
+    default="ideal",
 )
 
 
@@ -109,67 +106,57 @@ class CollectiveType(click.Choice):
         return super().convert(collective_named(str(value), self.choices), param, ctx)
 
 
-collective_option = click.option(
+collective_option = option(
     "--collective",
-    type=CollectiveType(NAMES_OF_COLLECTIVES),
+    "Schedule this collective of all servers.",
+    CollectiveType(NAMES_OF_COLLECTIVES),
     default="all_reduce",
-    show_default=True,
-    help="Schedule this collective of all servers.",
 )
-root_option = click.option(
+root_option = option(
     "--root",
+    "Root of a broadcast, reduce, scatter or gather.  [default: the first server]",
     metavar="SERVER",
-    help="Root of a broadcast, reduce, scatter or gather.  [default: the first server]",
 )
-
-
-_SEARCH_OPTIONS = (
+search_options = grouped(
     collective_option,
     root_option,
     runtime_option,
     seed_option,
     time_limit_option,
-    click.option(
+    option(
         "--workers",
-        type=click.IntRange(1, 1024),
+        "Try strategies in parallel in this many processes.",
+        click.IntRange(1, 1024),
         default=1,
-        show_default=True,
-        help="Try strategies in parallel in this many processes.",
     ),
     fault_options,
-    click.option(
+    option(
         "--ready-at",
+        "Release time of this server's gradient, as in 3=50ms. Repeatable. Needs --objective "
+        "seconds.",
         multiple=True,
         metavar="SERVER=SECONDS",
-        help="Release time of this server's gradient, as in 3=50ms. Repeatable. Needs --objective "
-        "seconds.",
     ),
-    click.option(
+    option(
         "--start-from",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Keep as much as possible of this schedule, made for the network before a fault. It "
+        "Keep as much as possible of this schedule, made for the network before a fault. It "
         "also gives defaults for objective, size and runtime.",
+        FILE,
+        metavar="FILE",
     ),
 )
+"""The options of a search, except --scheduler and --objective; see `SearchOptions`."""
 
 
-def search_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds the options of a search, except --scheduler and --objective; see `SearchOptions`."""
-    return with_options(command, _SEARCH_OPTIONS)
-
-
-def solving_options(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Adds all options of a search; see `SearchOptions`."""
-    options = (
-        scheduler_option(
-            "Try these strategies (by default all), such as ring,merged:rule=deepest, and keep the "
-            "best result."
-        ),
-        searched_objective_option,
-        search_options,
-    )
-    return with_options(command, options)
+solving_options = grouped(
+    scheduler_option(
+        "Try these strategies (by default all), such as ring,merged:rule=deepest, and keep the "
+        "best result."
+    ),
+    searched_objective_option,
+    search_options,
+)
+"""All options of a search; see `SearchOptions`."""
 
 
 def ready_times_of(topology: Topology, texts: Sequence[str]) -> list[float] | None:

@@ -3,62 +3,62 @@
 import csv
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gradweave.cli.console import note, print_json, print_lines, print_table, table, warn
-from gradweave.cli.options import with_options
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import excludes, needs
+from gradweave.cli.console import Table
+from gradweave.cli.options import FILE, grouped, option
 from gradweave.common.wording import counted
 from gradweave.errors import FileError, OptionError
 from gradweave.ranks.search import optimize
 from gradweave.ranks.stock import Named
 from gradweave.ranks.table_files import TABLE_FORMATS, save_table, to_table
-from gradweave.ranks.tables import Entry, Point, Table, measured_table, predict_table
+from gradweave.ranks.tables import Entry, Point, measured_table, predict_table
+from gradweave.ranks.tables import Table as Algorithms
 from gradweave.topology.topology import Topology
 from gradweave.topology.units import format_size
 
 NUMBERINGS = ("id", "name", "best")
 _COLUMNS = ("collective", "bytes", "algorithm", "segment", "seconds")
 
-_TABLE_OPTIONS = (
-    click.option(
-        "--table",
-        "table_format",
-        type=click.Choice([*TABLE_FORMATS]),
-        help="Instead of an order, write a table of algorithms by size for this library.",
+table_options = grouped(
+    option(
+        "--table table_format",
+        "Instead of an order, write a table of algorithms by size for this library.",
+        click.Choice([*TABLE_FORMATS]),
     ),
-    click.option(
+    option(
         "--numbered",
-        type=click.Choice(NUMBERINGS),
-        help="With --table, ranks in this order: of ids, of names, or the best.  [default: id]",
+        "With --table, ranks in this order: of ids, of names, or the best.  [default: id]",
+        click.Choice(NUMBERINGS),
     ),
-    click.option(
+    option(
         "--measured",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help=f"With --table, choose by measurements: CSV with the columns {','.join(_COLUMNS)}, "
+        f"With --table, choose by measurements: CSV with the columns {','.join(_COLUMNS)}, "
         "where 'default' is one algorithm.",
-    ),
-    click.option(
-        "--base",
-        type=click.Path(path_type=Path),
+        FILE,
         metavar="FILE",
-        help="With --table mpich, the libmpi.so of your MPICH, or a selection as JSON.",
     ),
-    click.option(
+    option(
+        "--base",
+        "With --table mpich, the libmpi.so of your MPICH, or a selection as JSON.",
+        FILE,
+        metavar="FILE",
+    ),
+    option(
         "--local-ranks",
-        type=click.IntRange(min=1),
-        help="With a table for NCCL, XLA or HAN, the number of ranks per server.  [default: 1]",
+        "With a table for NCCL, XLA or HAN, the number of ranks per server.  [default: 1]",
+        click.IntRange(min=1),
     ),
+    needs("--table", "--numbered", "--measured", "--base", "--local-ranks"),
+    excludes("--table", "--format", "--mesh", "--addresses"),
+    excludes("--measured", "--runtime"),
 )
-
-
-def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a table to a command; see `TableRequest`."""
-    return with_options(command, _TABLE_OPTIONS)
+"""The options of a table; see `TableRequest`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class TableRequest:
     runtime: str | None
     output: Path | None
 
-    def build(self, topology: Topology, gradient_bytes: float, seed: int) -> Table:
+    def build(self, topology: Topology, gradient_bytes: float, seed: int) -> Algorithms:
         """The table, written if a file is given.
 
         Raises:
@@ -83,8 +83,6 @@ class TableRequest:
         library = TABLE_FORMATS[self.format].library
         ranks = self._ranks(topology, library, gradient_bytes, seed)
         if self.measured is not None:
-            if self.runtime is not None:
-                raise OptionError("--runtime: expected predictions, got --measured; give one")
             found = measured_table(topology, library, read_measurements(self.measured), ranks)
         else:
             found = predict_table(topology, library, ranks, runtime=self.runtime)
@@ -110,43 +108,39 @@ class TableRequest:
         servers = topology.servers.tolist()
         return tuple(sorted(servers, key=lambda server: topology.labels[server]))
 
-    def show(self, found: Table, *, as_json: bool) -> None:
-        """Prints the table, how to use it and what shows that it is used."""
+    def answer(self, found: Algorithms) -> Answer:
+        """The table, how to use it and what shows that it is used."""
         how = TABLE_FORMATS[self.format]
-        if as_json:
-            output = None if self.output is None else str(self.output)
-            file = output or "FILE"
-            use, proof = how.use.format(file=file), how.proof.format(file=file)
-            told = {"use": use, "proof": proof, "bad_file": how.bad}
-            print_json(found.as_object() | told | {"format": self.format, "output": output})
-            return
+        output = None if self.output is None else str(self.output)
+        file = output or "FILE"
+        use, proof = how.use.format(file=file), how.proof.format(file=file)
+        about = {"use": use, "proof": proof, "bad_file": how.bad, "format": self.format}
         order = self.numbered or "id"
-        print_lines(
+        lines: list[str | Table] = [
             f"{found.topology.name}: {counted(found.num_ranks, 'rank')} in order of {order}, for "
             f"{found.library.name}"
-        )
+        ]
         rows = _rows(found) if how.by_size else []
-        if not rows and how.by_size:
-            print_lines("no algorithm is enough faster than the library's default")
-        elif rows:
+        if rows:
             when = "measured" if found.measured else "predicted"
-            print_table(
-                table(["collective", "sizes", "algorithm", "default", f"saves, {when}"], rows)
+            lines.append(
+                Table(["collective", "sizes", "algorithm", "default", f"saves, {when}"], rows)
             )
-        if self.output is None:
-            note(f"nothing written: --output rules writes the table for {how.library}")
-            return
-        print_lines(
-            f"written to {self.output}",
-            f"use: {how.use.format(file=self.output)}",
-            f"proof: {how.proof.format(file=self.output)}",
-            f"a bad file: {how.bad}",
-        )
-        if order != "id":
-            warn(f"the table holds for ranks in order of {order}; start the job in that order")
+        elif how.by_size:
+            lines.append("no algorithm is enough faster than the library's default")
+        if output is None:
+            asides = [f"nothing written: --output rules writes the table for {how.library}"]
+        else:
+            lines += [f"written to {output}", f"use: {use}", f"proof: {proof}"]
+            lines.append(f"a bad file: {how.bad}")
+            asides = [
+                f"gradweave: warning: the table holds for ranks in order of {order}; start the "
+                "job in that order"
+            ] * (order != "id")
+        return Answer(found.as_object() | about | {"output": output}, lines, asides)
 
 
-def _rows(found: Table) -> list[list[str]]:
+def _rows(found: Algorithms) -> list[list[str]]:
     rows = []
     for collective, entries in found.named().items():
         ends = [*(entry.from_bytes for entry in entries[1:]), math.inf]
@@ -156,7 +150,7 @@ def _rows(found: Table) -> list[list[str]]:
     return rows
 
 
-def _row(found: Table, collective: Named, entry: Entry, end: float) -> list[str]:
+def _row(found: Algorithms, collective: Named, entry: Entry, end: float) -> list[str]:
     inside = [
         one
         for one in found.points

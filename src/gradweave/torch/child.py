@@ -1,4 +1,4 @@
-"""Runs gradweave commands in a separate process, so that they do not delay the training."""
+"""Runs a search or a measurement in a separate process, so that it does not delay the training."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from gradweave.processes.children import Children, how_ended
 
 _NICE = 10
 _LOOK_S = 0.5
-"""Time between two checks whether to stop the command."""
+"""Time between two checks whether to stop the program."""
 
 
 def run_command(
@@ -22,20 +22,20 @@ def run_command(
     *,
     patient: bool = False,
 ) -> None:
-    """Runs a command, and stops it once it is given up.
+    """Runs a module as a program, and stops it once it is given up.
 
     Args:
-        arguments: the command and its arguments.
+        arguments: the module, such as ``gradweave.probe``, and its arguments.
         log: file for its standard error.
-        given_up: returns the reason to stop the command, or None to continue.
+        given_up: returns the reason to stop the program, or None to continue.
         environment: environment variables of the process.
-        patient: whether the command leaves the processor to the training.
+        patient: whether the program leaves the processor to the training.
 
     Raises:
-        OptionError: the command was given up, or failed; the message is then its last line of
+        OptionError: the program was given up, or failed; the message is then its last line of
             output.
     """
-    command = [sys.executable, "-m", "gradweave", *arguments, "--json"]
+    command = [sys.executable, "-m", *arguments]
     with Children([(command, environment)], log) as child:
         if patient:
             with contextlib.suppress(OSError):  # it has ended already

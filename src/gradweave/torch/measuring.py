@@ -54,7 +54,7 @@ def kept_network(file: Path) -> str | None:
 def measured(store: Any, rank: int, size: int, output: Path | None = None) -> str:
     """Measures the network between a job's processes; collective.
 
-    A child of each process takes part (`gradweave topology measure`), so that its imports stay out
+    A child of each process takes part (`python -m gradweave.probe`), so that its imports stay out
     of the job.
 
     Args:
@@ -81,7 +81,7 @@ def measured(store: Any, rank: int, size: int, output: Path | None = None) -> st
         found = folder / "network.json"
         try:
             run_command(
-                ["topology", "measure", str(found), "--slot", str(SLOT_S)],
+                ["gradweave.probe", str(found), str(SLOT_S)],
                 folder / "said",
                 lambda: late if time.monotonic() > until else None,
                 _environment(given),

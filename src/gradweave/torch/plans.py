@@ -24,6 +24,7 @@ from gradweave.execute.torch_distributed.shards import sharded
 from gradweave.probe.calibration import write
 from gradweave.processes.cleared import cleared_folder
 from gradweave.processes.owned import temporary_folder
+from gradweave.schedulers.request import Request
 from gradweave.schedules.demand import ROOTED, collective
 from gradweave.schedules.file import load
 from gradweave.schedules.planned_for import planned_for
@@ -296,30 +297,31 @@ class Plans:
         with cleared_folder("gradweave-") as folder:  # even if this process is killed
             network, found, said = folder / "network.json", folder / "plan.json", folder / "said"
             save(self.network, network)
-            arguments = ["solve", str(network), "--output", str(found)]
             runtime = self.settings.runtime
             if self.cost > 1:
                 runtime = str(folder / "runtime.toml")
                 write(self.runtime, Path(runtime))
-            arguments += [*self._asked(of), "--runtime", runtime]
-            arguments += ["--time-limit", str(self.search_s)]
-            if self.before is not None and (earlier := self.before.file(of)).is_file():
-                arguments += ["--start-from", str(earlier)]
-            run_command(arguments, said, given_up, patient=True)
+            request = self._request(of, network, found, runtime)
+            run_command(request.arguments, said, given_up, patient=True)
             plan = read_plan(found).replace(topology=self.network)  # restores its name
         if not self.first:
             self.keep(plan, of)
         return _to_run(plan)
 
-    def _asked(self, of: SizeClass) -> list[str]:
-        """Options of the search command."""
-        if of.collective in COLLECTIVES:
-            asked = ["--collective", of.collective, "--objective", "seconds"]
-            return [*asked, "--size", str(self._bytes(of))]
+    def _request(self, of: SizeClass, network: Path, output: Path, runtime: str) -> Request:
+        """The search for a plan, on the network of a file."""
         assert self.network is not None
-        root = "" if of.root == NO_ROOT else f",root={self.network.servers[of.root]}"
-        job = f"{of.collective}:bytes={self._bytes(of)}{root}"
-        return ["--job", job]
+        earlier = None if self.before is None else self.before.file(of)
+        return Request(
+            network=str(network),
+            output=str(output),
+            collective=of.collective,
+            gradient_bytes=self._bytes(of),
+            root=None if of.root == NO_ROOT else int(self.network.servers[of.root]),
+            runtime=runtime,
+            time_limit=self.search_s,
+            start_from=str(earlier) if earlier is not None and earlier.is_file() else None,
+        )
 
     def _bytes(self, of: SizeClass) -> int:
         """The size to search a plan for, rounded up for an all-to-all, which needs equal parts."""

@@ -8,18 +8,19 @@ import click
 
 from gradweave.aggregate.advice import CANDIDATES, SLOWER, Advice, Forecast, advise
 from gradweave.aggregate.spec import GossipSpec, parse
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
     FaultOptions,
     fault_options,
     faults,
-    json_option,
+    option,
     seed_option,
+    size_option,
     time_limit_option,
-    writable,
+    written_option,
 )
-from gradweave.cli.sizes import size_option
 from gradweave.common.atomic import atomic_write
 from gradweave.errors import SpecError
 from gradweave.printable import in_one_line
@@ -52,38 +53,35 @@ class _Seconds(click.ParamType):
 )
 @click.argument("network")
 @size_option("Size of all gradients, which are float32.", "100MB")
-@click.option(
+@option(
     "--compute-time",
-    type=_Seconds(),
+    "What a worker computes per step, without messages, such as 80ms.",
+    _Seconds(),
     required=True,
     metavar="TIME",
-    help="What a worker computes per step, without messages, such as 80ms.",
 )
-@click.option(
-    "--aggregation",
-    "candidates",
+@option(
+    "--aggregation candidates",
+    f"Compare this aggregation; repeatable.  [default: {', '.join(CANDIDATES)}]",
     multiple=True,
     metavar="SPEC",
-    help=f"Compare this aggregation; repeatable.  [default: {', '.join(CANDIDATES)}]",
 )
-@click.option(
+@option(
     "--runtime",
+    f"What sends the messages: {', '.join(NAMES)}, or a profile in a TOML file.",
     default="gloo",
-    show_default=True,
     metavar="NAME",
-    help=f"What sends the messages: {', '.join(NAMES)}, or a profile in a TOML file.",
 )
 @fault_options
 @seed_option
 @time_limit_option
-@click.option(
+@written_option(
     "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE.toml",
-    help="Write the advised aggregation to this file, for gradweave train --config; a schedule or "
+    "Write the advised aggregation to this file, for gradweave train --config; a schedule or "
     "network that it needs is saved beside it.",
+    (".toml",),
+    metavar="FILE.toml",
 )
-@json_option
 def advise_aggregation(
     network: str,
     gradient_bytes: int,
@@ -93,16 +91,14 @@ def advise_aggregation(
     seed: int,
     time_limit: float | None,
     output: Path | None,
-    as_json: bool,
     **lost: Unpack[FaultOptions],
-) -> None:
+) -> Answer:
     """Choose an aggregation for workers on NETWORK.
 
     For each aggregation, predict the seconds of a step, the bytes that the busiest worker sends in
     it, and the steps until an update has reached all workers: one for an exact mean, more for
     gossip and local updates. Those marked * are on the front: no other is as good in all three.
     """
-    writable(output, ".toml")
     with Progress(f"aggregations on {network}") as progress:
         advice = advise(
             faults(lost).apply_to(from_spec(network)),
@@ -116,21 +112,19 @@ def advise_aggregation(
         )
     if output is not None:
         _write(advice, output)
-    if as_json:
-        print_json(_object(advice, output))
-        return
+    asides = [
+        f"gradweave: warning: {one.aggregation}: in doubt: {doubt}"
+        for one in advice.forecasts
+        for doubt in one.doubts
+    ]
     heads = ("aggregation", "step", "exchange", "every", "bytes per step", "reaches all after", "")
-    print_table(table(heads, [_row(one) for one in advice.forecasts]))
-    for one in advice.forecasts:
-        for doubt in one.doubts:
-            warn(f"{one.aggregation}: in doubt: {doubt}")
-    advised = advice.advised
-    print_lines(
-        f"advised: {advised.aggregation}, whose updates reach all workers soonest among steps of "
-        f"at most {SLOWER:g} times the quickest",
+    text = [
+        Table(heads, map(_row, advice.forecasts)),
+        f"advised: {advice.advised.aggregation}, whose updates reach all workers soonest among "
+        f"steps of at most {SLOWER:g} times the quickest",
         f"predicted, {advice.conditions}",
-        *([] if output is None else [f"written to {output}"]),
-    )
+    ]
+    return Answer(_object(advice), text, asides).written_to(output)
 
 
 def _row(one: Forecast) -> list[str]:
@@ -145,29 +139,15 @@ def _row(one: Forecast) -> list[str]:
     ]
 
 
-def _object(advice: Advice, output: Path | None) -> dict[str, Any]:
+def _object(advice: Advice) -> dict[str, Any]:
+    names = ("aggregation", "step_s", "exchange_s", "every", "step_bytes", "reached_after")
+    names += ("on_front", "doubts")
     return {
         "network": advice.topology.name,
         "workers": advice.topology.num_servers,
-        "gradient_bytes": advice.gradient_bytes,
-        "compute_s": advice.compute_s,
-        "runtime": advice.runtime,
+        **fields_of(advice, "gradient_bytes", "compute_s", "runtime", "conditions"),
         "advised": advice.advised.aggregation,
-        "conditions": advice.conditions,
-        "forecasts": [
-            {
-                "aggregation": one.aggregation,
-                "step_s": one.step_s,
-                "exchange_s": one.exchange_s,
-                "every": one.every,
-                "step_bytes": one.step_bytes,
-                "reached_after": one.reached_after,
-                "on_front": one.on_front,
-                "doubts": list(one.doubts),
-            }
-            for one in advice.forecasts
-        ],
-        "output": None if output is None else str(output),
+        "forecasts": [fields_of(one, *names) for one in advice.forecasts],
     }
 
 

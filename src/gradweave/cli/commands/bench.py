@@ -1,25 +1,23 @@
 """``gradweave bench``: the collective on real processes, checked and timed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
-from gradweave.cli.console import (
-    Progress,
-    complain,
-    print_json,
-    print_lines,
-    print_table,
-    rank_lines,
-    rank_map,
-    table,
-    warn,
-)
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import needs
+from gradweave.cli.console import Progress, Table, complain, rank_lines, rank_map, warn
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, positive, writable, writable_folder
-from gradweave.cli.sizes import sizes_option
+from gradweave.cli.options import (
+    FILE,
+    SECONDS,
+    option,
+    sizes_option,
+    writable_folder,
+    written_option,
+)
 from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError
 from gradweave.execute.reduction import REDUCTIONS, Reduction
@@ -36,88 +34,51 @@ from gradweave.schedules.ready import planned_ready_times
 from gradweave.schedules.schedule import Schedule
 from gradweave.topology.units import format_rate, format_seconds, format_size
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 @command(examples=["plan.json --backend torch --size 1MB..64MB"])
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--backend",
-    type=click.Choice(sorted(DTYPES)),
-    default="torch",
-    show_default=True,
-    help="Run on this backend.",
-)
+@click.argument("file", type=FILE)
+@option("--backend", "Run on this backend.", click.Choice(sorted(DTYPES)), default="torch")
 @sizes_option(
     "8MB", "Run on a gradient of this size, such as 400MB or 1GiB; the largest is checked.", least=0
 )
-@click.option(
+@option(
     "--elements",
-    type=click.IntRange(0, 10**15),
-    help="Run on a gradient with this number of elements, instead of --size.",
+    "Run on a gradient with this number of elements, instead of --size.",
+    click.IntRange(0, 10**15),
 )
-@click.option(
+@option(
     "--dtype",
-    type=click.Choice(sorted({name for names in DTYPES.values() for name in names})),
+    "Use numbers of this type.",
+    click.Choice(sorted({name for names in DTYPES.values() for name in names})),
     default="float32",
-    show_default=True,
-    help="Use numbers of this type.",
 )
-@click.option(
-    "--reduction",
-    type=click.Choice(REDUCTIONS),
-    default="sum",
-    show_default=True,
-    help="Combine gradients by this reduction.",
+@option(
+    "--reduction", "Combine gradients by this reduction.", click.Choice(REDUCTIONS), default="sum"
 )
-@click.option(
-    "--repetitions",
-    type=click.IntRange(1, 10**6),
-    default=20,
-    show_default=True,
-    help="Time this many runs.",
+@option("--repetitions", "Time this many runs.", click.IntRange(1, 10**6), default=20)
+@option(
+    "--warm-up", "Make this many runs before the timed ones.", click.IntRange(0, 10**6), default=3
 )
-@click.option(
-    "--warm-up",
-    type=click.IntRange(0, 10**6),
-    default=3,
-    show_default=True,
-    help="Make this many runs before the timed ones.",
-)
-@click.option(
+@option(
     "--processes",
-    type=click.IntRange(1),
-    help="Divide the servers among this many processes (jax).  [default: 1]",
+    "Divide the servers among this many processes (jax).  [default: 1]",
+    click.IntRange(1),
 )
-@click.option(
+@option(
     "--devices",
-    type=click.Choice(["cpu", "found"]),
-    help="Split the processor into devices, or take those that JAX finds (jax).  [default: cpu]",
+    "Split the processor into devices, or take those that JAX finds (jax).  [default: cpu]",
+    click.Choice(["cpu", "found"]),
 )
-@click.option(
-    "--timeout",
-    type=float,
-    default=300.0,
-    show_default=True,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="End the run after this time without progress.",
-)
-@click.option(
-    "--logs",
-    type=click.Path(path_type=Path),
-    metavar="DIRECTORY",
-    help="Keep the processes' logs in this folder.",
-)
-@click.option(
+@needs("--backend jax", "--processes", "--devices")
+@option("--timeout", "End the run after this time without progress.", SECONDS, default=300.0)
+@option("--logs", "Keep the processes' logs in this folder.", FILE, metavar="DIRECTORY")
+@written_option(
     "--write-runtime",
-    type=click.Path(path_type=Path),
-    metavar="FILE.toml",
-    help="Also measure the message costs of this machine, and write them as a profile for "
+    "Also measure the message costs of this machine, and write them as a profile for "
     "gradweave solve --runtime.",
+    (".toml",),
+    metavar="FILE.toml",
 )
-@json_option
 def bench(
     file: Path,
     backend: str,
@@ -132,8 +93,7 @@ def bench(
     timeout: float,
     logs: Path | None,
     write_runtime: Path | None,
-    as_json: bool,
-) -> None:
+) -> Answer | None:
     """Run the schedule in FILE on real processes, and time it.
 
     The schedule's network is not emulated, so times say nothing about it; 'gradweave lab' emulates.
@@ -153,13 +113,10 @@ def bench(
             warm_up,
             tuple(lengths) if len(lengths) > 1 else (),
         )
-        if backend != "jax":
-            _refuse(backend, processes=processes, devices=devices)
         if logs is not None and not logs.parent.is_dir():
             raise OptionError(f"--logs: there is no directory {logs.parent}; make it first")
         writable_folder(logs, "--logs")
         check_schedule_file(file, "bench")
-        writable(write_runtime, ".toml")
         place = Place(processes or 1, devices != "found", logs, timeout)
         first = not rank_given(backend)
         if write_runtime is not None and first:
@@ -170,21 +127,17 @@ def bench(
             more = calibrating if write_runtime is not None else lambda _: ()
             schedule, report = run_file(file, trial, place, progress, complain, more)
     if not first:
-        return
+        return None
     result = {"file": str(file)} | description(schedule, report, trial)
     ran = lengths if elements is None else [elements]
-    result["conditions"] = _conditions(schedule, ran, trial, rank_given(backend) is not None)
+    launched = rank_given(backend) is not None
+    result["conditions"] = _conditions(schedule, ran, trial, launched)
     if write_runtime is not None:
-        launched = rank_given(backend) is not None
         found = calibrated(backend, schedule.topology, report, one_machine=not launched)
         write_profile(found, write_runtime)
         result["runtime"] = str(write_runtime)
-    if as_json:
-        print_json(result | {"ranks": rank_map(schedule.topology)})
-    else:
-        _print(result, rank_lines(schedule.topology))
-        if write_runtime is not None:
-            print_lines(f"message costs written to {write_runtime}")
+    result["ranks"] = rank_map(schedule.topology)
+    return Answer(result, _text(result, rank_lines(schedule.topology)))
 
 
 def _warn_if_busy() -> None:
@@ -199,15 +152,6 @@ def _warn_if_busy() -> None:
 
 _LONG_S = 10.0
 """Times from here on are shown in seconds, not milliseconds."""
-
-
-def _refuse(backend: str, **given: object) -> None:
-    """Refuses options of another backend."""
-    for name, value in given.items():
-        if value is not None:
-            raise OptionError(
-                f"--{name} is for the backend jax; {backend} has one process per server"
-            )
 
 
 def _conditions(
@@ -231,43 +175,43 @@ def _conditions(
     return lines
 
 
-def _print(result: dict[str, Any], ranks: list[str]) -> None:
+def _text(result: dict[str, Any], ranks: list[str]) -> Iterator[str | Table]:
     schedule, native, number = result["schedule"], result["own"], result["processes"]
     checked = f"bit for bit as the oracle's, length {result['oracle_elements']:,}"
     if result["runs_own"]:
         checked = "the runtime's own, in whatever order it adds"
     if result["pattern_elements"] > result["oracle_elements"]:
         checked += f"; exact, length {result['pattern_elements']:,}"
-    print_lines(
+    yield (
         f"{result['collective']} on {result['topology']} by {result['scheduler']}: "
         f"{result['servers']} servers in {counted(number, 'process', 'processes')} on "
-        f"{counted(result['cores'], 'core')}, {result['library']}",
-        f"{format_size(result['gradient_bytes'])} of {result['dtype']}, {result['reduction']}: "
-        f"{checked}",
-        *ranks,
-        *result["conditions"],
+        f"{counted(result['cores'], 'core')}, {result['library']}"
     )
+    size = format_size(result["gradient_bytes"])
+    yield f"{size} of {result['dtype']}, {result['reduction']}: {checked}"
+    yield from (*ranks, *result["conditions"])
     name = Path(result["file"]).name
     rows = [[name, *_cells(schedule)]]
     if native is not None:
         rows.append([native["name"], *_cells(native)])
-    print_table(table(["", "median", "fastest", "quartiles", "bandwidth"], rows))
+    yield Table(["", "median", "fastest", "quartiles", "bandwidth"], rows)
     if result["sizes"]:
-        print_table(_sweep_table(name, native and native["name"], result["sizes"]))
-    if result["runs_own"]:
-        return  # which counts no bytes
-    least, most = (format_size(end(schedule["sent_bytes"])) for end in (min, max))
-    each = most if least == most else f"{least} to {most}"
-    total = format_size(schedule["total_sent_bytes"])
-    print_lines(f"sent by each server, counted: {each}; by all: {total}")
+        yield _sweep_table(name, native and native["name"], result["sizes"])
+    if not result["runs_own"]:  # which counts no bytes
+        least, most = (format_size(end(schedule["sent_bytes"])) for end in (min, max))
+        each = most if least == most else f"{least} to {most}"
+        total = format_size(schedule["total_sent_bytes"])
+        yield f"sent by each server, counted: {each}; by all: {total}"
+    if "runtime" in result:
+        yield f"message costs written to {result['runtime']}"
 
 
-def _sweep_table(name: str, native: str | None, sizes: list[dict[str, Any]]) -> "Table":
+def _sweep_table(name: str, native: str | None, sizes: list[dict[str, Any]]) -> Table:
     """The columns of nccl-tests for the schedule and for the backend's native all-reduce."""
     heads = ["size", f"{name}: median", "algbw", "busbw"]
     if native is not None:
         heads += [f"{native}: median", "algbw", "busbw", "times as fast"]
-    shown = table(heads)
+    shown = Table(heads)
     for each in sizes:
         schedule, own = each["schedule"], each["own"]
         cells = _swept_cells(schedule)

@@ -6,29 +6,20 @@ from typing import Any, Unpack, cast
 import click
 import msgspec
 
-from gradweave.bounds import (
-    Certified,
-    with_certificates,
-)
+from gradweave.bounds import Certified, with_certificates
 from gradweave.bounds.certificates import MOST_NODES
-from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
     FaultOptions,
     fault_options,
-    json_option,
     network_of,
-    refuse,
-    writable,
+    option,
+    size_option,
+    written_option,
 )
-from gradweave.cli.planned_jobs import (
-    check_root,
-    collective_job,
-    job_option,
-    jobs_of,
-    mesh_option,
-)
-from gradweave.cli.sizes import size_option
+from gradweave.cli.planned_jobs import check_root, collective_job, job_options, jobs_of
 from gradweave.cli.solving import collective_option, root_option
 from gradweave.common.atomic import atomic_write
 from gradweave.errors import OptionError
@@ -52,17 +43,15 @@ from gradweave.verifier.verify import check_valid
 @click.argument("what", metavar="NETWORK|FILE")
 @collective_option
 @root_option
-@click.option("--overlap", is_flag=True, help="Let both stages of an all-reduce run at once.")
+@option("--overlap", "Let both stages of an all-reduce run at once.", bool)
 @size_option("Also bound the time for a gradient of this size, such as 100MB.")
-@job_option
-@mesh_option
+@job_options("--collective", "--root", "--overlap", "--size")
 @fault_options
-@click.option(
+@written_option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write network and certificates to this file, .json, for gradweave-check.",
+    "Write network and certificates to this file, .json, for gradweave-check.",
+    (".json", ".json.gz"),
 )
-@json_option
 def bound(
     what: str,
     collective: str,
@@ -72,9 +61,8 @@ def bound(
     jobs: tuple[str, ...],
     mesh: str | None,
     output: Path | None,
-    as_json: bool,
     **given: Unpack[FaultOptions],
-) -> None:
+) -> Answer:
     """Compute and certify lower bounds for NETWORK or FILE.
 
     The first bound on rounds, and with --size the first bound on time, holds for every schedule.
@@ -82,76 +70,65 @@ def bound(
     several collectives at once. Bounds without a certificate are marked as not certified. If FILE
     is a schedule, its certificates are recounted, and --output adds the missing ones.
     """
-    writable(output, ".json", ".json.gz")
     check_root(collective, root)
-    if jobs:
-        refuse(("collective", "root", "overlap", "gradient_bytes"), "no --job with it")
-    elif mesh is not None:
-        raise OptionError("--mesh: expected --job with it, such as all_reduce:bytes=1GB,axis=dp")
     with Progress(f"bounding {what}") as progress:
         if is_schedule_file(what):
-            schedule = load(what)
-            progress("verifying it")
-            check_valid(schedule)
-            size = gradient_bytes or planned_for(schedule).gradient_bytes
-            progress("finding its bounds")
-            schedule = with_certificates(schedule, size)
-            topology, demand, found = schedule.topology, schedule.demand, []
+            return _of_schedule(what, gradient_bytes, progress, output)
+        topology, demand = network_of(what, given), None
+        if not jobs and collective not in COLLECTIVES:
+            if gradient_bytes is None:
+                raise OptionError(
+                    f"--size: expected a size with --collective {collective}, as in 100MB"
+                )
+            jobs = (collective_job(topology, collective, root, gradient_bytes),)
+        if jobs:
+            demand = demand_of(topology, jobs_of(topology, jobs, mesh))
+            progress("solving the linear program of trees and paths")
+            found = bounds_of_demand(topology, demand)
         else:
-            schedule, demand = None, None
-            topology = network_of(what, given)
-            if not jobs and collective not in COLLECTIVES:
-                if gradient_bytes is None:
-                    raise OptionError(
-                        f"--size: expected a size with --collective {collective}, as in 100MB"
-                    )
-                jobs = (collective_job(topology, collective, root, gradient_bytes),)
-            if jobs:
-                demand = demand_of(topology, jobs_of(topology, jobs, mesh))
-                progress("solving the linear program of trees and paths")
-                found = bounds_of_demand(topology, demand)
-            else:
-                kind = cast(Collective, collective)
-                found = bounds_of_network(topology, kind, overlap, gradient_bytes)
-        if not found and schedule is None:
+            kind = cast(Collective, collective)
+            found = bounds_of_network(topology, kind, overlap, gradient_bytes)
+        if not found:
             raise OptionError(
                 f"{what}: {topology.num_nodes} nodes; bounds are certified on at most {MOST_NODES}"
             )
         if output is not None:
             progress(f"writing {output}")
-            if schedule is not None:
-                schedule.save(output)
-            else:
-                name = DEMAND if demand is not None else collective
-                proved = [one for one in found if isinstance(one, Certified)]
-                content = _as_object(topology, name, demand, proved)
-                atomic_write(output, msgspec.json.encode(content))
-    answer: dict[str, Any] = {"what": what, "output": output and str(output)}
-    if schedule is None:
-        answer["bounds"] = [_of(one) for one in found]
-        lines = [one_line(one) for one in found]
-    else:
-        checked = checked_bounds(schedule)
-        least = rounds_bound(schedule, checked)
-        answer |= {"bounds": [one.as_object() for one in checked], **bound_fields(schedule, least)}
-        lines = bound_lines(schedule, least, checked) or ["no bound on it is known"]
-    if as_json:
-        print_json(answer)
-    else:
-        print_lines(*lines, *([] if output is None else [f"written to {output}"]))
+            name = DEMAND if demand is not None else collective
+            proved = [one for one in found if isinstance(one, Certified)]
+            content = _as_object(topology, name, demand, proved)
+            atomic_write(output, msgspec.json.encode(content))
+    answer = Answer({"what": what, "bounds": list(map(_of, found))}, map(one_line, found))
+    return answer.written_to(output)
+
+
+def _of_schedule(
+    what: str, gradient_bytes: int | None, progress: Progress, output: Path | None
+) -> Answer:
+    """The bounds of the schedule in a file."""
+    schedule = load(what)
+    progress("verifying it")
+    check_valid(schedule)
+    progress("finding its bounds")
+    size = gradient_bytes or planned_for(schedule).gradient_bytes
+    schedule = with_certificates(schedule, size)
+    if output is not None:
+        progress(f"writing {output}")
+        schedule.save(output)
+    checked = checked_bounds(schedule)
+    least = rounds_bound(schedule, checked)
+    bounds = [one.as_object() for one in checked]
+    found = {"what": what, "bounds": bounds, **bound_fields(schedule, least)}
+    lines = bound_lines(schedule, least, checked) or ["no bound on it is known"]
+    return Answer(found, lines).written_to(output)
 
 
 def _of(one: Certified | Uncertified) -> dict[str, Any]:
     """The same for JSON."""
     certificate = None if isinstance(one, Uncertified) else one.certificate
-    return {
-        "unit": one.unit,
-        "least": str(one.least),
-        "reason": one.reason,
-        "holds_for": one.holds_for,
-        "holds_unless": sorted(one.forbids),
-        "certificate": certificate,
-    }
+    least, unless = str(one.least), sorted(one.forbids)
+    fields = fields_of(one, "unit", "reason", "holds_for")
+    return fields | {"least": least, "holds_unless": unless, "certificate": certificate}
 
 
 def _as_object(

@@ -1,29 +1,30 @@
 """``gradweave compare``: schedulers by rounds (with the paper's Table 2) or by time."""
 
 import csv
-import dataclasses
 import io
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table, warn
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, warn
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
+    FILE,
     FaultOptions,
     fault_options,
     faults,
-    json_option,
-    refuse,
+    option,
     scheduler_option,
+    sizes_option,
     time_limit_option,
 )
-from gradweave.cli.planned_jobs import job_option, jobs_of, mesh_option
-from gradweave.cli.sizes import sizes_option
+from gradweave.cli.planned_jobs import job_options, jobs_of
 from gradweave.common.atomic import atomic_write
 from gradweave.errors import FileError, MissingExtraError, OptionError
 from gradweave.printable import printable
@@ -38,9 +39,6 @@ from gradweave.schedulers.solving.solve import OBJECTIVES, Objective
 from gradweave.schedulers.spec import as_demand_strategies, from_spec, is_portfolio, split_specs
 from gradweave.topology.named_faults import Faults
 from gradweave.topology.units import format_rate, format_seconds, format_size
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _FORMULAS = ("=", "+", "-", "@")
 """Characters with which a spreadsheet's formula begins."""
@@ -69,29 +67,27 @@ SEEDS = {"rounds": 20, "seconds": 1}
     "Compare these strategies (by default all), such as ring,merged:rule=deepest. learned stands "
     "for three results: the mean of drawn episodes, the greedy episode, and the best of 17."
 )
-@click.option(
+@option(
     "--seeds",
-    type=click.IntRange(1, 100_000),
-    help="Run each strategy with this many seeds.  [default: 20; for seconds 1]",
+    "Run each strategy with this many seeds.  [default: 20; for seconds 1]",
+    click.IntRange(1, 100_000),
 )
-@click.option(
+@option(
     "--objective",
-    type=click.Choice(OBJECTIVES),
-    help="What to minimise: rounds, or the predicted time, which depends on latency, bandwidth and "
+    "What to minimise: rounds, or the predicted time, which depends on latency, bandwidth and "
     "size.  [default: rounds; seconds for several sizes]",
+    click.Choice(OBJECTIVES),
 )
 @sizes_option("100MB", "Minimise the time for a gradient of this size.")
 @fault_options
 @time_limit_option
-@job_option
-@mesh_option
-@click.option(
+@job_options("--objective", "--size")
+@option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write comparison.csv, comparison.json and, with the extra plot, comparison.png to this "
+    "Write comparison.csv, comparison.json and, with the extra plot, comparison.png to this "
     "directory.",
+    FILE,
 )
-@json_option
 def compare(
     networks: tuple[str, ...],
     scheduler: str | None,
@@ -102,9 +98,8 @@ def compare(
     jobs: tuple[str, ...],
     mesh: str | None,
     output: Path | None,
-    as_json: bool,
     **given: Unpack[FaultOptions],
-) -> None:
+) -> Answer:
     """Compare schedulers on NETWORKS.
 
     The default are the nine networks of the paper's Table 2.
@@ -115,88 +110,53 @@ def compare(
     Several sizes make a table for each network, and a chart of the bus bandwidth of nccl-tests.
     With --job, strategies such as bruck or ring are compared by the time until all jobs ended.
     """
-    if jobs:
-        _jobs(networks, scheduler, seeds or 1, time_limit, jobs, mesh, output, as_json, given)
-        return
-    if mesh is not None:
-        raise OptionError("--mesh: expected --job with it, such as all_reduce:bytes=1GB,axis=dp")
-    if objective == "rounds" and len(gradient_bytes) > 1:
+    if not jobs and objective == "rounds" and len(gradient_bytes) > 1:
         raise OptionError("--size: rounds do not depend on size; several need --objective seconds")
-    objective = objective or ("seconds" if len(gradient_bytes) > 1 else "rounds")
-    timed = objective == "seconds"
-    usual = FOR_SECONDS if timed else SCHEDULERS
-    strategies = strategies_of(usual if scheduler is None else scheduler)
-    if not strategies:
-        raise OptionError("--scheduler: expected at least one, got none")
+    timed = bool(jobs) or objective == "seconds" or (not objective and len(gradient_bytes) > 1)
+    objective = "seconds" if timed else "rounds"
+    usual = FOR_JOBS if jobs else FOR_SECONDS if timed else SCHEDULERS
+    text = usual if scheduler is None else scheduler
+    specs = split_specs(text)
+    if jobs:
+        as_demand_strategies([spec for spec in specs if not is_portfolio(spec)])
+    strategies = [] if jobs else strategies_of(text)
     lost = faults(given)
+    if not specs:
+        raise OptionError("--scheduler: expected at least one, got none")
     if lost and not networks:
         raise OptionError("expected a network for --without-link, --without-server and --slow")
-    cases = _cases(networks, lost) or list(TABLE_2)
+    cases = _cases(networks, lost)
+    if jobs and not cases:
+        raise OptionError("expected a network to compare jobs on")
+    for case in cases:
+        if jobs:
+            jobs_of(case.network(0), jobs, mesh)
     if output is not None:
         _prepare(output)
-    options: dict[str, Any] = {"seeds": seeds or SEEDS[objective], "time_limit": time_limit}
-    rows: list[Row] | list[TimedRow]
     with Progress("comparing") as progress:
-        if timed:
-            cases = [dataclasses.replace(case, stages="all_reduce") for case in cases]
-            rows = compare_seconds(cases, strategies, gradient_bytes, progress=progress, **options)
-            shown = _timed_tables(rows)
+        options: dict[str, Any] = {
+            "seeds": seeds or SEEDS[objective], "time_limit": time_limit, "progress": progress
+        }  # fmt: skip
+        rows: list[Row] | list[TimedRow]
+        if jobs:
+            rows = compare_jobs(
+                cases, lambda network: jobs_of(network, jobs, mesh), specs, **options
+            )
+            if scheduler is None:
+                useful = {row.scheduler for row in rows if row.seconds_mean is not None}
+                rows = [row for row in rows if row.scheduler in useful]
+            tables = [_timed_table(rows)]
+        elif timed:
+            cases = [replace(case, stages="all_reduce") for case in cases or TABLE_2]
+            rows = compare_seconds(cases, strategies, gradient_bytes, **options)
+            tables = _timed_tables(rows)
         else:
-            rows = compare_rounds(cases, strategies, progress=progress, **options)
-            shown = [(_table(rows), _notes(rows))]
+            rows = compare_rounds(cases or list(TABLE_2), strategies, **options)
+            tables = [_table(rows)]
         objects = [row.as_object() for row in rows]
         written = [] if output is None else _write(objects, output, objective)
-    if as_json:
-        print_json({"rows": objects})
-    else:
-        for each, notes in shown:
-            print_table(each, *notes)
-        if output is not None:
-            print_lines(f"written to {output}: {', '.join(written)}")
-
-
-def _jobs(
-    networks: tuple[str, ...],
-    schedulers: str | None,
-    seeds: int,
-    time_limit: float | None,
-    jobs: tuple[str, ...],
-    mesh: str | None,
-    output: Path | None,
-    as_json: bool,
-    given: FaultOptions,
-) -> None:
-    """Strategies for several jobs."""
-    refuse(("objective", "gradient_bytes"), "no --job with it")
-    specs = split_specs(FOR_JOBS if schedulers is None else schedulers)
-    as_demand_strategies([spec for spec in specs if not is_portfolio(spec)])
-    cases = _cases(networks, faults(given))
-    if not specs or not cases:
-        raise OptionError("expected a network and a scheduler at least to compare jobs")
-    for case in cases:
-        jobs_of(case.network(0), jobs, mesh)
-    if output is not None:
-        _prepare(output)
-    with Progress("comparing") as progress:
-        rows = compare_jobs(
-            cases,
-            lambda network: jobs_of(network, jobs, mesh),
-            specs,
-            seeds=seeds,
-            time_limit=time_limit,
-            progress=progress,
-        )
-        if schedulers is None:
-            useful = {row.scheduler for row in rows if row.seconds_mean is not None}
-            rows = [row for row in rows if row.scheduler in useful]
-        objects = [row.as_object() for row in rows]
-        written = [] if output is None else _write(objects, output, "seconds")
-    if as_json:
-        print_json({"rows": objects})
-        return
-    print_table(_timed_table(rows), *_timed_notes(rows))
-    if output is not None:
-        print_lines(f"written to {output}: {', '.join(written)}")
+    lines = [f"written to {output}: {', '.join(written)}"] if written else []
+    return Answer({"rows": objects}, [*tables, *lines])
 
 
 def _cases(networks: tuple[str, ...], lost: Faults) -> list[Case]:
@@ -212,7 +172,7 @@ def _cases(networks: tuple[str, ...], lost: Faults) -> list[Case]:
 def _case(spec: str, lost: Faults) -> Case:
     """A named network; its label lists its faults, as in `solve`."""
     case = Case(spec, spec, faults=lost)
-    return dataclasses.replace(case, label=case.topology)
+    return replace(case, label=case.topology)
 
 
 def strategies_of(text: str) -> list[Scheduler | None]:
@@ -260,11 +220,11 @@ def _as_text(value: Any) -> Any:
     return f"'{printable(value)}" if value.startswith(_FORMULAS) else printable(value)
 
 
-def _table(rows: Sequence[Row]) -> "Table":
+def _table(rows: Sequence[Row]) -> Table:
     labels = list(dict.fromkeys(row.label for row in rows))
     names = list(dict.fromkeys(row.scheduler for row in rows))
     at = {(row.scheduler, row.label): row for row in rows}
-    shown = table(["mean rounds", *labels])
+    shown = Table(["mean rounds", *labels], notes=_notes(rows))
     stages = [at[names[0], label].stages for label in labels]
     one = ["both" if stage == "all_reduce" else "one" for stage in stages]
     shown.add_row("stages counted", *one, style="dim")
@@ -291,21 +251,20 @@ def _bound_of(rows: Sequence[Row]) -> str:
     return f"{min(bounds):g}" if bounds else ""
 
 
-def _timed_tables(rows: Sequence[TimedRow]) -> list[tuple["Table", list[str]]]:
-    """One table, or with several sizes one per network; each with its notes."""
+def _timed_tables(rows: Sequence[TimedRow]) -> list[Table]:
+    """One table, or with several sizes one per network."""
     if len({row.gradient_bytes for row in rows}) == 1:
-        return [(_timed_table(rows), _timed_notes(rows))]
+        return [_timed_table(rows)]
     labels = dict.fromkeys(row.label for row in rows)
-    by_network = [[row for row in rows if row.label == label] for label in labels]
-    return [(_sweep_table(each), _timed_notes(each)) for each in by_network]
+    return [_sweep_table([row for row in rows if row.label == label]) for label in labels]
 
 
-def _sweep_table(rows: Sequence[TimedRow]) -> "Table":
+def _sweep_table(rows: Sequence[TimedRow]) -> Table:
     """A network's times by size, the best of each, and its bandwidths."""
     names = list(dict.fromkeys(row.scheduler for row in rows))
     columns = map(with_known_name, names)
     heads = [rows[0].label, *columns, _BOUND, "best", "above it", "algbw", "busbw"]
-    shown = table(heads)
+    shown = Table(heads, notes=_timed_notes(rows))
     for size in dict.fromkeys(row.gradient_bytes for row in rows):
         here = {row.scheduler: row for row in rows if row.gradient_bytes == size}
         times = {name: here[name].seconds_mean for name in names}
@@ -321,7 +280,7 @@ def _sweep_table(rows: Sequence[TimedRow]) -> "Table":
     return shown
 
 
-def _timed_table(rows: Sequence[TimedRow]) -> "Table":
+def _timed_table(rows: Sequence[TimedRow]) -> Table:
     """Times, and how far each is above the bound that holds for all strategies."""
     labels = list(dict.fromkeys(row.label for row in rows))
     at = {(row.scheduler, row.label): row for row in rows}
@@ -329,7 +288,8 @@ def _timed_table(rows: Sequence[TimedRow]) -> "Table":
     for row in rows:
         if row.seconds_bound:
             bounds[row.label] = min(row.seconds_bound, bounds.get(row.label, row.seconds_bound))
-    shown = table([f"mean time for {format_size(rows[0].gradient_bytes)}", *labels])
+    heads = [f"mean time for {format_size(rows[0].gradient_bytes)}", *labels]
+    shown = Table(heads, notes=_timed_notes(rows))
     for name in dict.fromkeys(row.scheduler for row in rows):
         cells = (_timed_cell(at[name, label], bounds.get(label)) for label in labels)
         shown.add_row(with_known_name(name), *cells)

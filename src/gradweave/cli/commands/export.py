@@ -1,15 +1,17 @@
 """``gradweave export``: write a schedule as a file for another program."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, rank_lines, rank_map
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import needs
+from gradweave.cli.console import Progress, fields_of, rank_lines, rank_map
 from gradweave.cli.groups import command
-from gradweave.cli.options import SizeType, json_option, writable
-from gradweave.cli.sizes import size_option
+from gradweave.cli.options import FILE, SizeType, option, size_option, writable
 from gradweave.common.atomic import atomic_write
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
@@ -48,78 +50,62 @@ _PROTOCOLS = tuple(sorted({name for kind in DIALECTS.values() for name in kind.p
         "plan.json --format perfetto --size 100MB --output plan.pftrace",
     ]
 )
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(FORMATS),
-    required=True,
-    help="Write the schedule in this format.",
+@click.argument("file", type=FILE)
+@option(
+    "--format format_", "Write the schedule in this format.", click.Choice(FORMATS), required=True
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Write this file; for chakra-et, the files OUTPUT.<rank>.et.",
+@option(
+    "--output", "Write this file; for chakra-et, the files OUTPUT.<rank>.et.", FILE, required=True
 )
-@click.option("--name", help="Give the algorithm or plan this name.")
-@click.option("--instances", type=int, help="Run this many copies in parallel.  [default: 1]")
-@click.option(
-    "--in-place/--out-of-place",
-    "in_place",
+@option("--name", "Give the algorithm or plan this name.")
+@option("--instances", "Run this many copies in parallel.  [default: 1]", int)
+@option(
+    "--in-place/--out-of-place in_place",
+    "Use it for calls in place or out of place.  [default: in place]",
     default=None,
-    help="Use it for calls in place or out of place.  [default: in place]",
 )
-@click.option("--min-bytes", type=SizeType(least=0), help="Use it for messages from this size on.")
-@click.option("--max-bytes", type=SizeType(), help="Use it for messages up to this size.")
-@click.option(
-    "--protocol",
-    type=click.Choice(_PROTOCOLS),
-    help="Use this protocol (msccl-xml).  [default: Simple]",
-)
-@click.option(
+@option("--min-bytes", "Use it for messages from this size on.", SizeType(least=0))
+@option("--max-bytes", "Use it for messages up to this size.", SizeType())
+@option("--protocol", "Use this protocol (msccl-xml).  [default: Simple]", click.Choice(_PROTOCOLS))
+@option(
     "--dialect",
-    type=click.Choice(tuple(DIALECTS)),
-    help="Write msccl-xml for MSCCL or for RCCL before 2.28.3, which removed it.  [default: msccl]",
+    "Write msccl-xml for MSCCL or for RCCL before 2.28.3, which removed it.  [default: msccl]",
+    click.Choice(tuple(DIALECTS)),
 )
-@click.option(
+@option(
     "--equal-pieces",
-    is_flag=True,
-    default=None,
-    help="Convert pieces of unequal sizes to pieces of one size, and print the cost (msccl-xml, "
+    "Convert pieces of unequal sizes to pieces of one size, and print the cost (msccl-xml, "
     "mscclpp-json).",
+    bool,
+    default=None,
 )
-@click.option(
+@option(
     "--pieces",
-    type=click.IntRange(min=1),
-    help="Number of pieces for --equal-pieces.  [default: chosen by the predicted time]",
+    "Number of pieces for --equal-pieces.  [default: chosen by the predicted time]",
+    click.IntRange(min=1),
 )
+@needs("--equal-pieces", "--pieces")
 @size_option(
     "Size of the gradient. chakra-et and perfetto need it; --equal-pieces is optimised for it.  "
     "[default: the size of the search, else 100MB]"
 )
-@click.option(
-    "--element-bytes", type=int, help="Size of a number in bytes (chakra-et).  [default: 4]"
-)
-@click.option(
+@option("--element-bytes", "Size of a number in bytes (chakra-et).  [default: 4]", int)
+@option(
     "--hosts",
-    metavar="HOSTS",
-    help="Name the hosts in the order of ranks, as in node1:8,node2:8 (rankfile).  "
+    "Name the hosts in the order of ranks, as in node1:8,node2:8 (rankfile).  "
     "[default: the servers' names]",
+    metavar="HOSTS",
 )
-@click.option(
+@option(
     "--measured",
-    type=click.Path(path_type=Path),
+    "Add the runs that 'gradweave bench --json' printed to this file (perfetto).",
+    FILE,
     metavar="FILE",
-    help="Add the runs that 'gradweave bench --json' printed to this file (perfetto).",
 )
-@click.option(
-    "--rank",
-    type=click.IntRange(min=0),
-    help="Write only the transfers of the server of this rank (csv).",
+@option(
+    "--rank", "Write only the transfers of the server of this rank (csv).", click.IntRange(min=0)
 )
-@json_option
-def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any) -> None:
+def export(file: Path, format_: str, output: Path, **options: Any) -> Answer:
     """Convert the schedule in FILE to another tool's format.
 
     The tools are MSCCL and legacy RCCL, MSCCL++, Chakra, mpirun and Perfetto; csv is a table.
@@ -129,8 +115,7 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
     writable(None if format_ == "chakra-et" else output)
     check_schedule_file(file, "export")
     if "rank" in given:
-        _save_rank(file, output, given["rank"], as_json)
-        return
+        return _save_rank(file, output, given["rank"])
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
         cut = None
@@ -141,18 +126,16 @@ def export(file: Path, format_: str, output: Path, as_json: bool, **options: Any
         else:
             progress(f"writing {counted(schedule.num_transfers, 'transfer')}")
             files = _save(schedule, format_, output, given)
-    if as_json:
-        print_json(_summary(file, format_, schedule, files, cut))
-        return
     more = f" to {files[-1]}" if len(files) > 1 else ""
-    print_lines(
+    lines = [
         f"{schedule.name} on {schedule.topology.name}, "
         f"{schedule.topology.num_servers} servers, {counted(schedule.pieces, 'piece')}",
         *([] if cut is None else [_cost_line(cut)]),
         *(rank_lines(schedule.topology) if format_ == "rankfile" else ()),
         f"written to {files[0]}{more}",
         *_use_lines(format_, schedule, output, given),
-    )
+    ]
+    return Answer(_summary(file, format_, schedule, files, cut), lines)
 
 
 _ASTRA_SIM = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -161,33 +144,30 @@ _ASTRA_SIM = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 def _use_lines(
     format_: str, schedule: Schedule, output: Path, given: dict[str, Any]
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """Lines that say which programs read the file, for formats with restrictions."""
     if format_ == "msccl-xml":
-        return (
+        yield (
             "read by MSCCL and by RCCL before 2.28.3; RCCL from 2.28.3 (ROCm 7.13) on ignores it "
-            "without a message",
+            "without a message"
         )
     if format_ == "chakra-et" and schedule.name in _ASTRA_SIM:
         key = f"{schedule.name.replace('_', '-')}-implementation-custom"
-        size = given.get("gradient_bytes")
-        of = f" of {format_size(size)}" if size is not None else ""
-        return (
+        yield (
             f'use: {{"{key}": ["{output}"]}} in the system file of ASTRA-sim, for a workload with '
-            f"this collective{of}",
+            f"this collective of {format_size(given['gradient_bytes'])}"
         )
-    return ()
 
 
-def _save_rank(file: Path, output: Path, rank: int, as_json: bool) -> None:
+def _save_rank(file: Path, output: Path, rank: int) -> Answer:
     """Writes one server's transfers; an implicit schedule is not expanded."""
     with Progress(f"reading {file}"):
         plan = load_implicit(file) if is_implicit_file(file) else load(file)
         save_csv(plan, output, rank=rank)
-    if as_json:
-        print_json({"file": str(file), "format": "csv", "rank": rank, "output": [str(output)]})
-    else:
-        print_lines(f"rank {rank} on {plan.topology.name}", f"written to {output}")
+    return Answer(
+        {"file": str(file), "format": "csv", "rank": rank, "output": [output]},
+        [f"rank {rank} on {plan.topology.name}", f"written to {output}"],
+    )
 
 
 def _summary(
@@ -201,15 +181,11 @@ def _summary(
         "servers": schedule.topology.num_servers,
         "pieces": schedule.pieces,
         "transfers": schedule.num_transfers,
-        "output": [str(path) for path in files],
+        "output": files,
     }
     if cut is not None:
-        summary["equal_pieces"] = {
-            "gradient_bytes": cut.gradient_bytes,
-            "seconds": cut.seconds,
-            "seconds_before": cut.seconds_before,
-            "pieces_before": cut.pieces_before,
-        }
+        names = ("gradient_bytes", "seconds", "seconds_before", "pieces_before")
+        summary["equal_pieces"] = fields_of(cut, *names)
     return summary | ({"ranks": rank_map(schedule.topology)} if format_ == "rankfile" else {})
 
 
@@ -237,18 +213,19 @@ def _save_in_equal_pieces(
 def _save(schedule: Schedule, format_: str, output: Path, given: dict[str, Any]) -> list[Path]:
     if format_ == "chakra-et":
         return save_chakra_et(schedule, output, **given)
-    if format_ == "perfetto":
-        save_perfetto(schedule, output, **given)
-        return [output]
-    if format_ == "csv":
-        save_csv(schedule, output)
-        return [output]
-    if format_ == "rankfile":
-        hosts = parse_hosts(given["hosts"]) if "hosts" in given else None
-        save_rankfile(schedule, output, hosts=hosts)
-        return [output]
-    (save_msccl_xml if format_ == "msccl-xml" else save_mscclpp_json)(schedule, output, **given)
+    if format_ == "rankfile" and "hosts" in given:
+        given = {"hosts": parse_hosts(given["hosts"])}
+    _SAVE[format_](schedule, output, **given)
     return [output]
+
+
+_SAVE: dict[str, Callable[..., None]] = {
+    "perfetto": save_perfetto,
+    "csv": save_csv,
+    "rankfile": save_rankfile,
+    "msccl-xml": save_msccl_xml,
+    "mscclpp-json": save_mscclpp_json,
+}
 
 
 def _check(format_: str, given: dict[str, Any]) -> None:
@@ -257,12 +234,9 @@ def _check(format_: str, given: dict[str, Any]) -> None:
         if name not in _OPTIONS_OF[format_]:
             others = ", ".join(other for other in FORMATS if name in _OPTIONS_OF[other])
             raise OptionError(f"{_option(name)} is for {others}, not for {format_}; leave it out")
-    if "equal_pieces" not in given:
-        if "pieces" in given:
-            raise OptionError("--pieces is for --equal-pieces; give both")
-        if "gradient_bytes" in given and format_ not in _SIZED:
-            sized = ", ".join(_SIZED)
-            raise OptionError(f"--size is for {sized} and --equal-pieces; leave it out")
+    if "gradient_bytes" in given and "equal_pieces" not in given and format_ not in _SIZED:
+        sized = ", ".join(_SIZED)
+        raise OptionError(f"--size is for {sized} and --equal-pieces; leave it out")
     if format_ in _SIZED and "gradient_bytes" not in given:
         raise OptionError(f"--size: {format_} needs the size of the gradient, such as 100MB")
 

@@ -3,29 +3,30 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 import numpy as np
 
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, fields_of, link_fields, print_lines
 from gradweave.cli.groups import command
-from gradweave.cli.labs import lab_bandwidth, lab_latency, require_lab
-from gradweave.cli.measured_jobs import check_options, loaded, measure_asked
+from gradweave.cli.labs import emulated
 from gradweave.cli.options import (
+    FILE,
     FaultOptions,
     fault_options,
     is_given,
-    json_option,
     network_of,
+    option,
     scheduler_option,
     seed_option,
-    writable,
+    sizes_option,
+    written_option,
 )
-from gradweave.cli.planned_jobs import job_option, mesh_option
-from gradweave.cli.sizes import sizes_option
+from gradweave.cli.planned_jobs import job_options, jobs_of
 from gradweave.cli.solving import chosen_objective_option
 from gradweave.common.atomic import atomic_write
 from gradweave.common.wording import counted
@@ -38,14 +39,9 @@ from gradweave.schedules.file import load
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import (
-    format_bandwidth,
-    format_rate,
-)
+from gradweave.topology.units import format_bandwidth, format_rate
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gradweave.lab.emulation import Emulation
     from gradweave.lab.measure import Experiment, ForSizes, Measurement
 
@@ -56,6 +52,20 @@ _PLAN_S = 60.0
 _MEASURES = ("scheduler", "jobs", "mesh", "files", "gradient_bytes", "repetitions")
 _MEASURES += ("objective", "runtime", "seed", "output", "as_json")
 """Parameters that do not apply to a COMMAND."""
+
+
+class _Options(FaultOptions):
+    """Values of the options of a measurement."""
+
+    scheduler: str
+    jobs: tuple[str, ...]
+    mesh: str | None
+    files: tuple[Path, ...]
+    gradient_bytes: tuple[int, ...]
+    repetitions: int
+    objective: Objective | None
+    runtime: str | None
+    seed: int
 
 
 @command(
@@ -71,66 +81,46 @@ _MEASURES += ("objective", "runtime", "seed", "output", "as_json")
     f"default is {PORTFOLIO},{BACKEND}.",
     default=f"{PORTFOLIO},ring,parameter_server,{BACKEND}",
 )
-@job_option
-@mesh_option
-@click.option(
-    "--schedule",
-    "files",
+@job_options("--size", "--objective")
+@option(
+    "--schedule files",
+    "Also measure the schedule in this file, made for NETWORK. Repeatable.",
+    FILE,
     multiple=True,
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also measure the schedule in this file, made for NETWORK. Repeatable.",
 )
 @sizes_option("1MB,8MB", "Measure gradients of this size.", least=4)
-@click.option(
+@option(
     "--bandwidth",
+    "Give the slowest link this bandwidth; the others keep their proportion to it.",
     default="100Mbit/s",
-    show_default=True,
-    help="Give the slowest link this bandwidth; the others keep their proportion to it.",
 )
-@click.option(
-    "--latency", help="Give every link this latency, such as 20ms.  [default: each link's own]"
-)
-@click.option(
-    "--repetitions",
-    type=click.IntRange(1, 10_000),
-    default=5,
-    show_default=True,
-    help="Measure each schedule this many times.",
+@option("--latency", "Give every link this latency, such as 20ms.  [default: each link's own]")
+@option(
+    "--repetitions", "Measure each schedule this many times.", click.IntRange(1, 10_000), default=5
 )
 @chosen_objective_option
-@click.option(
+@option(
     "--runtime",
-    metavar="NAME|FILE",
-    help="Plan with the message costs of this runtime, as in gradweave solve, if seconds are "
+    "Plan with the message costs of this runtime, as in gradweave solve, if seconds are "
     f"minimised.  [default: {BACKEND}, which runs them; with --job on this machine's cores]",
+    metavar="NAME|FILE",
 )
 @fault_options
 @seed_option
-@click.option(
+@written_option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write the figures (.json) and the chart (.png) to files of this name.",
+    "Write the figures (.json) and the chart (.png) to files of this name.",
+    (".json", ".png"),
 )
-@json_option
 def lab(
     network: str,
     command: tuple[str, ...],
-    scheduler: str,
-    jobs: tuple[str, ...],
-    mesh: str | None,
-    files: tuple[Path, ...],
-    gradient_bytes: tuple[int, ...],
     bandwidth: str,
     latency: str | None,
-    repetitions: int,
-    objective: Objective | None,
-    runtime: str | None,
-    seed: int,
     output: Path | None,
-    as_json: bool,
-    **lost: Unpack[FaultOptions],
-) -> None:
+    **given: Unpack[_Options],
+) -> Answer | None:
     """Measure collectives on NETWORK, emulated on this machine.
 
     It measures all-reduces, or the collectives of --job, and needs root.
@@ -143,62 +133,38 @@ def lab(
     A COMMAND after -- runs instead, once per server, with the environment of torchrun and with the
     emulated network as GRADWEAVE_TOPOLOGY.
     """
-    check_options(jobs, mesh)
     if command and is_given(*_MEASURES):
         raise OptionError(
             "COMMAND: expected only --bandwidth, --latency and options for faults with it, since "
             "it runs instead of the measurement"
         )
-    writable(output, ".json", ".png")
-    require_lab()
-    from gradweave.lab import measure as laboratory
-
-    topology = laboratory.emulated(
-        network_of(network, lost),
-        bandwidth_bytes_per_s=lab_bandwidth(bandwidth),
-        latency_s=None if latency is None else lab_latency(latency),
-    )
+    topology = emulated(network_of(network, given), bandwidth, latency)
     if command:
         _run(topology, command)
-        return
-    names = split_specs(scheduler)
+        return None
+    jobs = given["jobs"]
     with Progress(f"scheduling {network}") as progress:
-        loads = [(path, _on(load(path), topology, path)) for path in files]
-        experiment = (
-            measure_asked(
-                topology,
-                jobs,
-                mesh,
-                names if is_given("scheduler") else [PORTFOLIO, BACKEND],
-                [loaded(plan, path) for path, plan in loads],
-                repetitions=repetitions,
-                seed=seed,
-                runtime=runtime,
-                time_limit=_PLAN_S,
-                progress=progress,
-            )
-            if jobs
-            else _all_reduces(
-                topology,
-                names,
-                loads,
-                gradient_bytes,
-                repetitions,
-                objective,
-                runtime,
-                seed,
-                progress,
-            )
-        )
+        plans = [(path, _on(load(path), topology, path)) for path in given["files"]]
+        measure = _jobs if jobs else _all_reduces
+        experiment = measure(topology, plans, given, progress)
     result = _as_object(experiment, topology, jobs)
-    written = _write(result, experiment.measurements, output) if output is not None else []
-    if as_json:
-        print_json(result)
-        return
-    print_lines(_head(topology), _emulated(experiment.emulation))
-    print_table(_table(experiment.measurements, None if jobs else topology.num_servers))
+    written = [] if output is None else _write(result, experiment.measurements, output)
+    return Answer(result, _text(experiment, topology, jobs, written))
+
+
+def _text(
+    experiment: "Experiment", topology: Topology, jobs: Sequence[str], written: Sequence[Path]
+) -> Iterator[str | Table]:
+    yield _head(topology)
+    yield _emulated(experiment.emulation)
+    heads = (
+        *("schedule", "MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
+        *("busbw", "MB sent", "MB on links", "of that not data"),
+    )
+    servers = None if jobs else topology.num_servers
+    yield Table(heads, [_cells(one, servers) for one in experiment.measurements])
     if written:
-        print_lines(f"written to {' and '.join(map(str, written))}")
+        yield f"written to {' and '.join(map(str, written))}"
 
 
 def _run(topology: Topology, command: Sequence[str]) -> None:
@@ -228,23 +194,62 @@ def _head(topology: Topology) -> str:
     )
 
 
+def _jobs(
+    topology: Topology,
+    files: Sequence[tuple[Path, Schedule]],
+    given: _Options,
+    progress: Callable[[str], None],
+) -> "Experiment":
+    """Several collectives at once, planned by each strategy, and the plans of files."""
+    from gradweave.lab.jobs import measure_jobs, shared_runtime
+
+    jobs = jobs_of(topology, given["jobs"], given["mesh"])
+    names = split_specs(given["scheduler"])
+    if not is_given("scheduler"):
+        names = [PORTFOLIO, BACKEND]
+    plans = []
+    for path, plan in files:
+        if plan.demand is None:
+            raise OptionError(f"{path}: is a schedule of {plan.collective}; expected one of jobs")
+        plans.append((path.name, plan))
+    found = []
+    for name in names:
+        if name != BACKEND:
+            progress(f"planning by {name}")
+            best = solve(
+                topology,
+                jobs=jobs,
+                runtime=given["runtime"] or shared_runtime(),
+                schedulers=name,
+                seed=given["seed"],
+                time_limit=_PLAN_S,
+            )
+            found.append((name, best.schedule))
+    return measure_jobs(
+        topology,
+        jobs,
+        [*found, *plans],
+        own=BACKEND in names,
+        repetitions=given["repetitions"],
+        seed=given["seed"],
+        progress=progress,
+    )
+
+
 def _all_reduces(
     topology: Topology,
-    names: Sequence[str],
     files: Sequence[tuple[Path, Schedule]],
-    gradient_bytes: tuple[int, ...],
-    repetitions: int,
-    objective: Objective | None,
-    runtime: str | None,
-    seed: int,
+    given: _Options,
     progress: Callable[[str], None],
 ) -> "Experiment":
     """All-reduces of each size by each strategy and file."""
     from gradweave.lab import measure as laboratory
 
-    wanted = _Wanted(topology, objective, runtime, gradient_bytes, seed)
+    sizes = given["gradient_bytes"]
+    wanted = _Wanted(topology, given["objective"], given["runtime"], sizes, given["seed"])
     contenders: list[tuple[str, ForSizes]] = [
-        (name, None if name == BACKEND else wanted.schedules(name)) for name in names
+        (name, None if name == BACKEND else wanted.schedules(name))
+        for name in split_specs(given["scheduler"])
     ]
     contenders += [(path.name, plan) for path, plan in files]
     if not contenders:
@@ -252,8 +257,8 @@ def _all_reduces(
     return laboratory.measure(
         topology,
         contenders,
-        gradient_bytes=gradient_bytes,
-        repetitions=repetitions,
+        gradient_bytes=sizes,
+        repetitions=given["repetitions"],
         progress=progress,
     )
 
@@ -320,57 +325,39 @@ def _emulated(emulation: "Emulation") -> str:
 def _as_object(experiment: "Experiment", topology: Topology, jobs: Sequence[str]) -> dict[str, Any]:
     from gradweave.lab.network import HEADER_BYTES
 
+    servers = None if jobs else topology.num_servers
     return {
         "topology": topology.name,
         "servers": topology.num_servers,
         "header_bytes_a_packet": HEADER_BYTES,
-        "links": {
-            "source": topology.source.tolist(),
-            "target": topology.target.tolist(),
-            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
-            "latency_s": topology.latency_s.tolist(),
-            "overhead_s": topology.overhead_s.tolist(),
-        },
+        "links": link_fields(topology),
         "emulation": _emulation(experiment.emulation),
         "jobs": list(jobs),
-        "measurements": [
-            _one(one, None if jobs else topology.num_servers) for one in experiment.measurements
-        ],
+        "measurements": [_one(one, servers) for one in experiment.measurements],
     }
 
 
 def _emulation(emulation: "Emulation") -> dict[str, Any]:
-    columns = {
-        field.name: getattr(emulation, field.name) for field in dataclasses.fields(emulation)
-    }
+    fields = fields_of(emulation, *(field.name for field in dataclasses.fields(emulation)))
+    fields["alone_bytes_per_s"] = [
+        None if x != x else x for x in emulation.alone_bytes_per_s.tolist()
+    ]
     return {
         name: column.tolist() if isinstance(column, np.ndarray) else column
-        for name, column in columns.items()
-    } | {"alone_bytes_per_s": [None if x != x else x for x in emulation.alone_bytes_per_s.tolist()]}
+        for name, column in fields.items()
+    }
 
 
 def _one(one: "Measurement", servers: int | None) -> dict[str, Any]:
-    data = one.predicted_link_bytes
-    return {
-        "name": one.name,
-        "rounds": None if one.schedule is None else one.schedule.rounds,
-        "gradient_bytes": one.gradient_bytes,
-        "measured_s": one.measured_s,
-        "algbw_bytes_per_s": algorithm_bandwidth(one.gradient_bytes, one.measured_s),
-        "busbw_bytes_per_s": None
-        if servers is None
-        else bus_bandwidth(one.gradient_bytes, one.measured_s, servers),
-        "runs_s": one.runs_s,
-        "predicted_s": one.predicted_s,
-        "fair_s": one.fair_s,
-        "barrier_s": one.barrier_s,
-        "message_cost_s": one.message_cost_s,
-        "ratio": one.ratio,
-        "overhead": one.overhead,
-        "sent_bytes": one.sent_bytes,
+    data, size = one.predicted_link_bytes, one.gradient_bytes
+    names = ("name", "gradient_bytes", "measured_s", "runs_s", "predicted_s", "fair_s", "barrier_s")
+    names += ("message_cost_s", "ratio", "overhead", "sent_bytes", "correct")
+    return fields_of(one, *names) | {
+        "rounds": one.schedule and one.schedule.rounds,
+        "algbw_bytes_per_s": algorithm_bandwidth(size, one.measured_s),
+        "busbw_bytes_per_s": servers and bus_bandwidth(size, one.measured_s, servers),
         "link_bytes": one.link_bytes.tolist(),
         "predicted_link_bytes": None if data is None else data.tolist(),
-        "correct": one.correct,
     }
 
 
@@ -383,14 +370,6 @@ def _write(
     atomic_write(figures, json.dumps(result, indent=1).encode())
     lab_chart(measurements, result["topology"], chart)
     return [figures, chart]
-
-
-def _table(measurements: Sequence["Measurement"], servers: int | None) -> "Table":
-    heads = (
-        *("schedule", "MB", "rounds", "predicted ms", "measured ms", "spread", "ratio"),
-        *("busbw", "MB sent", "MB on links", "of that not data"),
-    )
-    return table(heads, [_cells(one, servers) for one in measurements])
 
 
 def _cells(one: "Measurement", servers: int | None) -> list[str]:

@@ -3,14 +3,17 @@
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave.cli.console import Progress, note, print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import excludes, needs
+from gradweave.cli.console import Progress, note
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, refuse, writable_folder
+from gradweave.cli.options import FILE, option, writable_folder
 from gradweave.cli.paper_training import case_of, compared, lines_of
 from gradweave.common import lazy
 from gradweave.common.wording import counted
@@ -36,57 +39,54 @@ _AGENTS = {
         "--devices 4 --aggregation scheduled:ring:4 --output learned",
     ]
 )
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Read the training's configuration from this TOML file.  [default: that of the shipped "
+@option(
+    "--config file",
+    "Read the training's configuration from this TOML file.  [default: that of the shipped "
     "weights]",
+    FILE,
+    metavar="FILE",
 )
-@click.option(
+@option(
     "--paper",
-    metavar="NETWORK",
-    help="Train as the paper does, on this network: B3, B4, B5, D4, D5, D6, J10, J15 or J20 of its "
+    "Train as the paper does, on this network: B3, B4, B5, D4, D5, D6, J10, J15 or J20 of its "
     "Table 2, or any other.",
+    metavar="NETWORK",
 )
-@click.option(
+@option(
     "--trees",
-    type=click.Choice(TREES),
+    "With --paper, the reading of its trees: shortest paths with ties broken evenly, or "
+    "(fixed) by lowest ids, or trees that grow with the schedule.",
+    click.Choice(TREES),
     default="even",
-    help="With --paper, the reading of its trees: shortest paths with ties broken evenly, or "
-    "(fixed) by lowest ids, or trees that grow with the schedule.  [default: even]",
 )
-@click.option(
+@option(
     "--seed",
-    type=click.IntRange(0, 2**31 - 1),
+    "With --paper, make every random choice from this seed.",
+    click.IntRange(0, 2**31 - 1),
     default=0,
-    help="With --paper, make every random choice from this seed.  [default: 0]",
 )
-@click.option(
+@needs("--paper", "--trees", "--seed")
+@excludes("--paper", "--config")
+@option(
     "--output",
-    type=click.Path(path_type=Path),
+    "Write weights, checkpoint and logs to this folder; a training that is there is resumed.",
+    FILE,
     metavar="FOLDER",
     default=Path("learned"),
-    show_default=True,
-    help="Write weights, checkpoint and logs to this folder; a training that is there is resumed.",
 )
-@click.option(
+@option(
     "--devices",
-    type=click.IntRange(1, 4096),
+    "Divide the episodes among this many devices.  [default: all accelerators, or else all cores]",
+    click.IntRange(1, 4096),
     metavar="N",
-    help="Divide the episodes among this many devices.  [default: all accelerators, or else all "
-    "cores]",
 )
-@click.option(
+@option(
     "--aggregation",
+    "Average gradients by mean, ring, parameter_server, or scheduled: and a schedule's file "
+    "or a network.",
     metavar="SPEC",
     default="mean",
-    show_default=True,
-    help="Average gradients by mean, ring, parameter_server, or scheduled: and a schedule's file "
-    "or a network.",
 )
-@json_option
 def learn(
     file: Path | None,
     paper: str | None,
@@ -95,8 +95,7 @@ def learn(
     output: Path,
     devices: int | None,
     aggregation: str,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Train the policies of the scheduler "learned".
 
     With --paper, train the paper's two policies on one network by its Algorithm 1, with its
@@ -113,10 +112,8 @@ def learn(
     from gradweave.learning.paper import config as paper_config
 
     if paper is None:
-        refuse(("trees", "seed"), "--paper with it")
         case, config = None, read_config(file)
     else:
-        refuse(("file",), "no --paper with it")
         case = case_of(paper)
         config = paper_config(case.spec, trees, seed)
     parse_aggregation(aggregation, devices)
@@ -127,18 +124,20 @@ def learn(
             progress("drawing episodes by 19 constants")
             result["paper"] = compared(case, config, output)
     result["wall_s"] = round(time.monotonic() - begun, 2)
-    if as_json:
-        print_json(result)
-    else:
-        number = result["devices"]
-        print_lines(
-            f"{counted(config.updates, 'update')}, "
-            f"{config.updates - result['resumed_from']} of them now, "
-            f"in {duration(result['wall_s'])} on {number} device{'s' * (number > 1)}",
-            *([] if case is None else lines_of(result["paper"])),
-            f"weights: {result['weights']}",
-            f"use them: gradweave solve NET --scheduler {shlex.quote(result['scheduler'])}",
-        )
+    return Answer(result, _lines(config, result))
+
+
+def _lines(config: "Config", result: dict[str, Any]) -> Iterator[str]:
+    number = result["devices"]
+    yield (
+        f"{counted(config.updates, 'update')}, "
+        f"{config.updates - result['resumed_from']} of them now, "
+        f"in {duration(result['wall_s'])} on {number} device{'s' * (number > 1)}"
+    )
+    if "paper" in result:
+        yield from lines_of(result["paper"])
+    yield f"weights: {result['weights']}"
+    yield f"use them: gradweave solve NET --scheduler {shlex.quote(result['scheduler'])}"
 
 
 def _train(

@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
-from gradweave.cli.console import print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import needs
+from gradweave.cli.console import Table, fields_of
 from gradweave.cli.groups import Command
-from gradweave.cli.options import json_option, writable
+from gradweave.cli.options import FILE, option, written_option
 from gradweave.common.atomic import atomic_write
 from gradweave.common.wording import counted
-from gradweave.errors import ANSWER_IS_NO, FileError, OptionError
+from gradweave.errors import ANSWER_IS_NO, SUCCESS, FileError, OptionError
 from gradweave.library.freezing import freeze as freeze_library
 from gradweave.library.importers import imported, is_foreign
 from gradweave.library.instance import MODELS, ROUNDS, STATUSES, Instance, fits, summary
@@ -24,11 +26,10 @@ from gradweave.printable import in_one_line
 from gradweave.schedules.file import to_bytes
 from gradweave.topology.units import format_seconds, format_size
 
-library_option = click.option(
-    "--library",
-    "where",
+library_option = option(
+    "--library where",
+    "Take the library from here.  [default: $GRADWEAVE_LIBRARY, or the checkout's]",
     metavar="FOLDER|ARCHIVE",
-    help="Take the library from here.  [default: $GRADWEAVE_LIBRARY, or the checkout's]",
 )
 
 
@@ -38,23 +39,14 @@ def library() -> None:
 
 
 @library.command("list", cls=Command, examples=["--kind torus --status open"])
-@click.option("--kind", help="Only networks of this kind, such as torus.")
-@click.option("--collective", help="Only this collective, such as all_reduce.")
-@click.option("--model", type=click.Choice(MODELS), help="Only this model.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only these.")
+@option("--kind", "Only networks of this kind, such as torus.")
+@option("--collective", "Only this collective, such as all_reduce.")
+@option("--model", "Only this model.", click.Choice(MODELS))
+@option("--status", "Only these.", click.Choice(STATUSES))
 @library_option
-@json_option
-def list_(
-    kind: str | None,
-    collective: str | None,
-    model: str | None,
-    status: str | None,
-    where: str | None,
-    as_json: bool,
-) -> None:
+def list_(where: str | None, **wanted: str | None) -> Answer:
     """List instances: what is known best of each, its bound, and whether both meet."""
     opened = open_library(where)
-    wanted = {"kind": kind, "collective": collective, "model": model, "status": status}
     for field in ("kind", "collective"):
         there = sorted({getattr(one, field) for one in opened.instances.values()})
         if wanted[field] is not None and wanted[field] not in there:
@@ -63,41 +55,34 @@ def list_(
             )
     chosen = {name: one for name, one in opened.instances.items() if fits(one, **wanted)}
     counts = summary(chosen)
-    if as_json:
-        shown = [one.as_object() for one in chosen.values()]
-        print_json({"release": opened.release, **counts, "library": shown})
-        return
-    shown = table(["instance", "servers", "best known", "bound", "above it", "status"])
+    note = (
+        f"release {opened.release}: {counted(counts['instances'], 'instance')}, "
+        f"{counts['closed']} closed ({counts['exact']} exactly), {counts['open']} open"
+    )
+    heads = ["instance", "servers", "best known", "bound", "above it", "status"]
+    shown = Table(heads, notes=[note])
     for one in chosen.values():
         gap = "0" if one.exact else f"{one.gap:.2%}"
         shown.add_row(one.id, str(one.servers), _best(one), _bound(one), gap, one.status)
-    print_table(
-        shown,
-        f"release {opened.release}: {counted(counts['instances'], 'instance')}, "
-        f"{counts['closed']} closed ({counts['exact']} exactly), {counts['open']} open",
-    )
+    objects = [one.as_object() for one in chosen.values()]
+    return Answer({"release": opened.release, **counts, "library": objects}, [shown])
 
 
 @library.command("show", cls=Command, examples=["ID --output best.json.gz"])
 @click.argument("instance")
-@click.option(
+@written_option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write the best schedule, with its certificates, to this file, .json.gz.",
+    "Write the best schedule, with its certificates, to this file, .json.gz.",
+    (".json.gz",),
 )
 @library_option
-@json_option
-def show(instance: str, output: Path | None, where: str | None, as_json: bool) -> None:
+def show(instance: str, output: Path | None, where: str | None) -> Answer:
     """Show INSTANCE: its network, best schedule and bound, who found them, and what came before."""
-    writable(output, ".json.gz")
     opened = open_library(where)
     one = opened.instance(instance)
     opened.schedule(one)  # the file of the index, or an error
     if output is not None:
         atomic_write(output, opened.packed(one))
-    if as_json:
-        print_json(one.as_object() | {"output": output and str(output)})
-        return
     record = one.record
     size = "" if one.bytes is None else f", {format_size(one.bytes)}"
     lines = [
@@ -115,36 +100,26 @@ def show(instance: str, output: Path | None, where: str | None, as_json: bool) -
         f"before: {_value(one, was.value)}, by {was.by}, {was.date}: {was.how}"
         for was in one.history
     ]
-    print_lines(*lines, *([] if output is None else [f"written to {output}"]))
+    return Answer(one.as_object(), lines).written_to(output)
 
 
 @library.command("submit", cls=Command, examples=["plan.json"])
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--instance", help="Judge it for this instance alone; other tools' files need it.")
-@click.option("--write", is_flag=True, help="Record it if it improves on the best known.")
-@click.option("--by", help="Name who found it, in the record.")
-@click.option("--how", default="", help="Say how, in the record.")
+@click.argument("file", type=FILE)
+@option("--instance", "Judge it for this instance alone; other tools' files need it.")
+@option("--write", "Record it if it improves on the best known.", bool)
+@option("--by", "Name who found it, in the record.")
+@option("--how", "Say how, in the record.", default="", show_default=False)
+@needs("--by", "--write")
 @library_option
-@json_option
-@click.pass_context
 def submit(
-    context: click.Context,
-    file: Path,
-    instance: str | None,
-    write: bool,
-    by: str | None,
-    how: str,
-    where: str | None,
-    as_json: bool,
-) -> None:
+    file: Path, instance: str | None, write: bool, by: str | None, how: str, where: str | None
+) -> Answer:
     """Judge the schedule of FILE by gradweave-check, and say what it improves.
 
     FILE is a schedule's, or, with --instance, an algorithm of MSCCL (XML), a solution of TE-CCL
     (JSON) or trees of ForestColl (XML). Exit status 1 says that it is invalid or behind what is
     known.
     """
-    if write and not by:
-        raise OptionError("--write: expected --by NAME with it, for the record")
     opened = open_library(where)
     outcomes = weigh(opened, _content(opened, file, instance), instance)
     written = []
@@ -154,40 +129,30 @@ def submit(
             if one.improves or one.raises_bound:
                 accept(opened, one, str(by), how or f"submitted as {file.name}", today)
                 written.append(one.instance.id)
-    if as_json:
-        print_json(
-            {"file": str(file), "written": written, "outcomes": list(map(_object, outcomes))}
-        )
-    else:
-        print_lines(*(_line(one) for one in outcomes), *(f"{one}: recorded" for one in written))
-        for one in outcomes:
-            for why in one.judged.refused:
-                click.echo(f"gradweave: {one.instance.id}: {in_one_line(why)}", err=True)
-    if all(one.verdict == "behind" for one in outcomes):
-        context.exit(ANSWER_IS_NO)
+    return Answer(
+        {"file": str(file), "written": written, "outcomes": list(map(_object, outcomes))},
+        [*map(_line, outcomes), *(f"{one}: recorded" for one in written)],
+        [
+            f"gradweave: {one.instance.id}: {in_one_line(why)}"
+            for one in outcomes
+            for why in one.judged.refused
+        ],
+        ANSWER_IS_NO if all(one.verdict == "behind" for one in outcomes) else SUCCESS,
+    )
 
 
 @library.command("freeze", cls=Command, examples=["--output library.zip"])
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Write the archive to this file, .zip.",
-)
+@written_option("--output", "Write the archive to this file, .zip.", (".zip",), required=True)
 @library_option
-@json_option
-def freeze(output: Path, where: str | None, as_json: bool) -> None:
+def freeze(output: Path, where: str | None) -> Answer:
     """Write index, schedules and checker into one archive, and say its SHA-256.
 
     Equal libraries make equal bytes, so that a paper can state the sum.
     """
-    writable(output, ".zip")
     opened = open_library(where)
     checksum = freeze_library(opened, output)
-    if as_json:
-        print_json({"release": opened.release, "output": str(output), "sha256": checksum})
-    else:
-        print_lines(f"{checksum}  {output}")
+    found = {"release": opened.release, "output": str(output), "sha256": checksum}
+    return Answer(found, [f"{checksum}  {output}"])
 
 
 def _content(opened: Library, file: Path, instance: str | None) -> dict[str, Any]:
@@ -223,12 +188,11 @@ def _line(one: Outcome) -> str:
 def _object(one: Outcome) -> dict[str, Any]:
     return {
         "instance": one.instance.id,
-        "value": one.judged.value,
         "best": one.instance.record.value,
-        "least": str(one.judged.least),
         "bound": one.instance.record.bound,
+        "least": str(one.judged.least),
         "verdict": one.verdict,
-        "refused": list(one.judged.refused),
+        **fields_of(one.judged, "value", "refused"),
     }
 
 

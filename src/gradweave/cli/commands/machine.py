@@ -1,5 +1,6 @@
 """``gradweave machine``: reward machines, and whether agents can share their tasks."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from gradweave.automata.decomposition import Least, Verdict, check, least
 from gradweave.automata.files import Task, load_machine
 from gradweave.automata.machine import NO_MOVE, Machine
 from gradweave.automata.operations import dead, product, projection, values
-from gradweave.cli.console import print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import fields_of
 from gradweave.cli.groups import Command
-from gradweave.cli.options import json_option, writable
+from gradweave.cli.options import FILE, option, writable
 from gradweave.common.wording import counted
-from gradweave.errors import ANSWER_IS_NO, OptionError, RewardError
+from gradweave.errors import ANSWER_IS_NO, SUCCESS, OptionError, RewardError
 from gradweave.report.machine_page import write_machine_page
 
 
@@ -23,13 +25,9 @@ def machine() -> None:
 
 
 @machine.command("check", cls=Command, examples=["task.yaml"])
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--without-causal", is_flag=True, help="Also count traces that the causal model excludes."
-)
-@json_option
-@click.pass_context
-def check_(context: click.Context, file: Path, without_causal: bool, as_json: bool) -> None:
+@click.argument("file", type=FILE)
+@option("--without-causal", "Also count traces that the causal model excludes.", bool)
+def check_(file: Path, without_causal: bool) -> Answer:
     """Check whether the agents of FILE are done exactly when the team is, and paid alike.
 
     FILE has the team's machine, the events that each agent sees, and what never happens. Exit
@@ -46,21 +44,17 @@ def check_(context: click.Context, file: Path, without_causal: bool, as_json: bo
     except RewardError as error:
         agents, verdict, reason = {}, Verdict(False, None, False, (), 0), str(error)
     smallest = least(task.machine, task.agents, causal)
-    if as_json:
-        print_json(_object(task, agents, verdict, smallest, causal) | {"reason": reason})
-    else:
-        print_lines(*_lines(task, agents, verdict, smallest, causal, reason))
-    if not verdict.valid:
-        context.exit(ANSWER_IS_NO)
+    return Answer(
+        _object(task, agents, verdict, smallest, causal) | {"reason": reason},
+        _lines(task, agents, verdict, smallest, causal, reason),
+        status=SUCCESS if verdict.valid else ANSWER_IS_NO,
+    )
 
 
 @machine.command("show", cls=Command, examples=["task.yaml --output task.html"])
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Write this page.  [default: FILE.html]"
-)
-@json_option
-def show(file: Path, output: Path | None, as_json: bool) -> None:
+@click.argument("file", type=FILE)
+@option("--output", "Write this page.  [default: FILE.html]", FILE)
+def show(file: Path, output: Path | None) -> Answer:
     """Draw the machine of FILE, each agent's part of it, and what the world allows, on one page."""
     task = load_machine(file)
     output = output or Path(f"{file.stem}.html")
@@ -70,10 +64,10 @@ def show(file: Path, output: Path | None, as_json: bool) -> None:
     if task.causal is not None:
         drawn.append(("what never happens", task.causal))
     write_machine_page(drawn, output, task.machine.name, _size(task.machine))
-    if as_json:
-        print_json({"file": str(file), "output": str(output), "machines": len(drawn)})
-    else:
-        print_lines(f"{output}: {counted(len(drawn), 'machine')}; open it in a browser")
+    return Answer(
+        {"file": str(file), "output": str(output), "machines": len(drawn)},
+        [f"{output}: {counted(len(drawn), 'machine')}; open it in a browser"],
+    )
 
 
 def _agents(task: Task) -> dict[str, Machine]:
@@ -118,19 +112,14 @@ def _object(
             for name, machine in agents.items()
         },
         "shared": _shared(task),
-        "causal": None if causal is None else causal.name,
+        "causal": causal and causal.name,
         "lost": _lost(task, causal),
-        "valid": verdict.valid,
-        "counterexample": None if verdict.counterexample is None else list(verdict.counterexample),
-        "team_done": verdict.team_done,
-        "agents_done": list(verdict.agents_done),
-        "explored": verdict.explored,
-        "least": None
-        if smallest is None
-        else {
-            "events": {name: list(events) for name, events in smallest.division.items()},
-            "told": [list(pair) for pair in smallest.communicated],
-            "hidden": [list(pair) for pair in smallest.hidden],
+        **fields_of(verdict, "valid", "counterexample", "team_done", "agents_done", "explored"),
+        "least": smallest
+        and {
+            "events": smallest.division,
+            "told": smallest.communicated,
+            "hidden": smallest.hidden,
             "proved": smallest.proved,
         },
     }
@@ -143,29 +132,26 @@ def _lines(
     smallest: Least | None,
     causal: Machine | None,
     reason: str | None,
-) -> list[str]:
+) -> Iterator[str]:
     shared = _shared(task)
-    lines = [f"{task.machine.name}: {_size(task.machine)}"]
-    lines += [
-        f"  {name} sees {', '.join(task.agents[name])}: {counted(len(machine.states), 'state')}; "
-        f"private: {', '.join(e for e in task.agents[name] if e not in shared) or 'none'}"
-        for name, machine in agents.items()
-    ]
-    lines += [
-        f"  {event} must be communicated among {', '.join(who)}" for event, who in shared.items()
-    ]
+    yield f"{task.machine.name}: {_size(task.machine)}"
+    for name, machine in agents.items():
+        events = task.agents[name]
+        private = ", ".join(event for event in events if event not in shared) or "none"
+        states = counted(len(machine.states), "state")
+        yield f"  {name} sees {', '.join(events)}: {states}; private: {private}"
+    for event, who in shared.items():
+        yield f"  {event} must be communicated among {', '.join(who)}"
     if causal is not None:
-        lines.append(f"  known: {causal.name}")
-        lost = _lost(task, causal)
-        lines += [f"  the task is lost in {', '.join(lost[:8])}"] if lost else []
+        yield f"  known: {causal.name}"
+        if lost := _lost(task, causal):
+            yield f"  the task is lost in {', '.join(lost[:8])}"
     if reason is None:
         explored = counted(verdict.explored, "state")
-        lines.append(
-            f"valid: all agents are done exactly when the team is, and paid alike ({explored})"
-        )
+        yield f"valid: all agents are done exactly when the team is, and paid alike ({explored})"
     else:
-        lines.append(f"not valid: {reason}")
-    return [*lines, _advice(verdict, smallest)]
+        yield f"not valid: {reason}"
+    yield _advice(verdict, smallest)
 
 
 def _reason(agents: dict[str, Machine], verdict: Verdict) -> str:

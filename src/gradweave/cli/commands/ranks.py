@@ -1,13 +1,15 @@
 """``gradweave ranks``: the order of ranks that makes a stock library quick on a network."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
 import click
 
-from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import needs
+from gradweave.cli.console import Progress, Table
 from gradweave.cli.groups import command
 from gradweave.cli.meshes import mesh_axes, of_axes
 from gradweave.cli.options import (
@@ -16,12 +18,12 @@ from gradweave.cli.options import (
     fault_options,
     faults,
     host_links,
-    json_option,
     network_files,
+    option,
     oversubscription_option,
     seed_option,
     time_limit_option,
-    writable,
+    written_option,
 )
 from gradweave.cli.tables import TableRequest, table_options
 from gradweave.errors import OptionError, SpecError
@@ -33,11 +35,7 @@ from gradweave.simulator.runtime import NAMES
 from gradweave.topology.formats.files import read_together
 from gradweave.topology.spec import from_spec
 from gradweave.topology.topology import Topology
-from gradweave.topology.units import (
-    format_seconds,
-    format_size,
-    parse_size,
-)
+from gradweave.topology.units import format_seconds, format_size, parse_size
 
 _SHOWN = 16
 """Number of ranks that are printed."""
@@ -65,54 +63,46 @@ class _RankSizes(SizesType):
     ]
 )
 @click.argument("network")
-@click.option(
-    "--for",
-    "library",
-    type=click.Choice([*LIBRARIES]),
+@option(
+    "--for library",
+    "Optimise for the all-reduce of this library.",
+    click.Choice([*LIBRARIES]),
     default="gloo",
-    show_default=True,
-    help="Optimise for the all-reduce of this library.",
 )
-@click.option(
-    *("--size", "sizes"),
-    type=_RankSizes(),
-    default="25MB",
-    show_default=True,
-    help="Size of the gradient. A list (1MB,8MB) or a range (1MB..64MB, doubling; 1KB..1GB*10) "
+@option(
+    "--size sizes",
+    "Size of the gradient. A list (1MB,8MB) or a range (1MB..64MB, doubling; 1KB..1GB*10) "
     "makes a table, and the order is optimised for the largest. With --mesh, the bytes per step "
     "along each axis, such as tp=4GB,dp=500MB.",
+    _RankSizes(),
+    default="25MB",
 )
-@click.option(
+@option(
     "--mesh",
+    "Groups of ranks, such as dp=4,tp=8; ranks along the last axis are consecutive.",
     metavar="AXIS=N,…",
-    help="Groups of ranks, such as dp=4,tp=8; ranks along the last axis are consecutive.",
 )
-@click.option(
+@option(
     "--runtime",
+    f"Message costs: ideal (none), {', '.join(NAMES)}, or a TOML file.  [default: the library's]",
     metavar="NAME|FILE",
-    help=f"Message costs: ideal (none), {', '.join(NAMES)}, or a TOML file.  "
-    "[default: the library's]",
 )
-@click.option("--hosts", help="Host of each server, in order of id, as in node1,node2.")
-@click.option(
+@option("--hosts", "Host of each server, in order of id, as in node1,node2.")
+@option(
     "--addresses",
+    "With --format mlx, the IP address of each server, in order of id.",
     metavar="IP,…",
-    help="With --format mlx, the IP address of each server, in order of id.",
 )
-@click.option("--bandwidth", help="Bandwidth per host, for a list of hosts.  [default: 100Gbit/s]")
+@option("--bandwidth", "Bandwidth per host, for a list of hosts.  [default: 100Gbit/s]")
 @oversubscription_option
 @fault_options
 @seed_option
 @time_limit_option
-@click.option("--output", type=click.Path(path_type=Path), help="Write the order to this file.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(ORDER_FORMATS),
-    help="Format of the file.  [default: hostfile]",
-)
+@written_option("--output", "Write the order to this file.")
+@option("--format format_", "Format of the file.  [default: hostfile]", click.Choice(ORDER_FORMATS))
 @table_options
-@json_option
+@needs("--output", "--format")
+@needs("--format mlx", "--addresses")
 def ranks(
     network: str,
     library: str,
@@ -132,9 +122,8 @@ def ranks(
     measured: Path | None,
     base: Path | None,
     local_ranks: int | None,
-    as_json: bool,
     **lost: Unpack[FaultOptions],
-) -> None:
+) -> Answer:
     """Find the rank order in which a stock library is fastest.
 
     With --table, find its fastest algorithms by size instead.
@@ -142,41 +131,20 @@ def ranks(
     NETWORK is a specification, a network's file, or a list of hosts: Slurm's topology.conf or
     topology.yaml, topograph's JSON, or lines such as rack1:node7.
     """
-    writable(output)
-    if table_format is not None:
-        for option, value in (("format", format_), ("mesh", mesh), ("addresses", addresses)):
-            if value is not None:
-                raise OptionError(f"--{option}: has no place in a table; remove it or --table")
-        request = TableRequest(table_format, numbered, measured, base, local_ranks, runtime, output)
-        with Progress(f"predicting algorithms on {network}"):
-            topology = faults(lost).apply_to(_network(network, bandwidth, oversubscription))
-            if hosts is not None:
-                topology = _named(topology, hosts_of_servers(topology, parse_hosts(hosts)))
-            largest = 25e6 if isinstance(sizes, dict) else max(sizes)
-            found = request.build(topology, largest, seed)
-        request.show(found, as_json=as_json)
-        return
-    for option, value in {
-        "numbered": numbered,
-        "measured": measured,
-        "base": base,
-        "local-ranks": local_ranks,
-    }.items():
-        if value is not None:
-            raise OptionError(f"--{option}: expected --table with it; give both")
-    if format_ is not None and output is None:
-        raise OptionError("--format: expected --output with it; give both")
     ips = None if addresses is None else [ip.strip() for ip in addresses.split(",")]
-    if ips is not None and format_ != "mlx":
-        raise OptionError("--addresses: expected --format mlx with it; give both")
     axes = None if mesh is None else mesh_axes(mesh)
     moved, gradient_bytes = (sizes, _STEP_BYTES) if isinstance(sizes, dict) else (None, sizes)
-    if moved is not None and axes is None:
+    if moved is not None and axes is None and table_format is None:
         raise OptionError("--size: expected --mesh with sizes along axes")
-    with Progress(f"ordering {network}") as progress:
+    doing = "ordering" if table_format is None else "predicting algorithms on"
+    with Progress(f"{doing} {network}") as progress:
         topology = faults(lost).apply_to(_network(network, bandwidth, oversubscription))
         if hosts is not None:
             topology = _named(topology, hosts_of_servers(topology, parse_hosts(hosts)))
+        if table_format is not None:
+            wanted = (table_format, numbered, measured, base, local_ranks, runtime, output)
+            request = TableRequest(*wanted)
+            return request.answer(request.build(topology, max(gradient_bytes), seed))
         format_ = format_ or "hostfile"
         if output is not None:  # refused before the search
             to_rank_order(topology, topology.servers.tolist(), format_, addresses=ips)
@@ -196,16 +164,9 @@ def ranks(
             sized = [found.at(size) for size in gradient_bytes]
         if output is not None:
             save_rank_order(topology, found.ranks, output, format_, addresses=ips)
-    if as_json:
-        print_json(_object(found, sized, output))
-        return
-    print_lines(*_head(found))
-    print_table(_table(sized))
-    print_lines(*_notes(found))
-    if output is None:
-        note("nothing written: --output hosts.txt --format hostfile writes the order")
-    else:
-        print_lines(f"written to {output}")
+    aside = "nothing written: --output hosts.txt --format hostfile writes the order"
+    answer = Answer(_object(found, sized), _text(found, sized), [aside] * (output is None))
+    return answer.written_to(output)
 
 
 def _network(text: str, bandwidth: str | None, oversubscription: float | None) -> Topology:
@@ -223,28 +184,32 @@ def _named(topology: Topology, hosts: list[str]) -> Topology:
     return dataclasses.replace(topology, labels=tuple(labels))
 
 
-def _object(found: Order, sized: list[Order], output: Path | None) -> dict[str, Any]:
+def _object(found: Order, sized: list[Order]) -> dict[str, Any]:
     keys = ("gradient_bytes", "seconds", "by_id_s", "by_name_s", "bound_s", "algorithm")
     each = [{key: one.as_object()[key] for key in keys} for one in sized]
     why = found.bound.reason(found.topology.id_name)
-    written = None if output is None else str(output)
-    return found.as_object() | {"bound_reason": why, "sizes": each, "output": written}
+    return found.as_object() | {"bound_reason": why, "sizes": each}
 
 
-def _head(found: Order) -> list[str]:
-    topology = found.topology
-    shown = [topology.id_name(server) for server in found.ranks[:_SHOWN]]
+def _text(found: Order, sized: list[Order]) -> Iterator[str | Table]:
+    name = found.topology.id_name
+    yield f"{found.topology.name}: {found.topology.num_servers} servers, for {found.library}"
     more = " …" * (len(found.ranks) > _SHOWN)
-    return [
-        f"{topology.name}: {topology.num_servers} servers, for {found.library}",
-        f"ranks: {' '.join(shown)}{more}",
-    ]
-
-
-def _table(sized: list[Order]) -> Any:
-    by_name = sized[0].by_name_s is not None
-    heads = ["moved", "its", "this order", *(["by name"] if by_name else []), "by id", "at least"]
-    return table([*heads, "above"], [_cells(one) for one in sized])
+    yield f"ranks: {' '.join(map(name, found.ranks[:_SHOWN]))}{more}"
+    by_name = ["by name"] * (found.by_name_s is not None)
+    heads = ["moved", "its", "this order", *by_name, "by id", "at least", "above"]
+    yield Table(heads, map(_cells, sized))
+    yield f"no order is predicted below the bound, since {found.bound.reason(name)}"
+    if found.mesh is not None:
+        yield ", ".join(f"{axis} {format_seconds(s)}" for axis, s in found.axis_s.items())
+    elif found.bound.kind == "processors" and found.gap < 1e-3:
+        yield (
+            "processors, not links, limit the time at this size: other orders are predicted to be "
+            "as fast unless they load a link more; --runtime ideal ignores processors"
+        )
+    how = "every ring was compared" if found.compared_all else "found by annealing"
+    when = ", when time was up" * (found.stopped == "time")
+    yield f"{how} in {found.wall_s:.2f} s{when}"
 
 
 def _cells(one: Order) -> list[str]:
@@ -257,19 +222,3 @@ def _cells(one: Order) -> list[str]:
         format_seconds(one.bound.seconds),
         f"{one.gap:.1%}",
     ]
-
-
-def _notes(found: Order) -> list[str]:
-    name = found.topology.id_name
-    lines = [f"no order is predicted below the bound, since {found.bound.reason(name)}"]
-    if found.mesh is not None:
-        axes: Mapping[str, float] = found.axis_s
-        lines.append(", ".join(f"{axis} {format_seconds(s)}" for axis, s in axes.items()))
-    elif found.bound.kind == "processors" and found.gap < 1e-3:
-        lines.append(
-            "processors, not links, limit the time at this size: other orders are predicted to be "
-            "as fast unless they load a link more; --runtime ideal ignores processors"
-        )
-    how = "every ring was compared" if found.compared_all else "found by annealing"
-    when = ", when time was up" * (found.stopped == "time")
-    return [*lines, f"{how} in {found.wall_s:.2f} s{when}"]

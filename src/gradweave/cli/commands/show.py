@@ -1,18 +1,26 @@
 """``gradweave show``: write the page that plays a schedule, or two; a picture, a film, a trace."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress
 from gradweave.cli.groups import command
-from gradweave.cli.options import FaultOptions, is_given, json_option, network_of, writable
+from gradweave.cli.options import (
+    FILE,
+    FaultOptions,
+    is_given,
+    network_of,
+    option,
+    size_option,
+    writable,
+)
 from gradweave.cli.pictures import PAGES, PictureOptions, picture_options
 from gradweave.cli.planned_jobs import asked_jobs, search_jobs
-from gradweave.cli.sizes import size_option
 from gradweave.cli.solving import (
     SearchOptions,
     ShownOptions,
@@ -37,25 +45,24 @@ from gradweave.verifier.verify import check_valid
     examples=["plan.json", "torus:4x4 --scheduler ring --scheduler portfolio --output two.html"]
 )
 @click.argument("what", metavar="FILE|NETWORK", nargs=-1, required=True)
-@click.option(
+@option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write a page (.html), a picture (.svg, .png, .pdf) or a film (.gif, .mp4).  "
+    "Write a page (.html), a picture (.svg, .png, .pdf) or a film (.gif, .mp4).  "
     "[default: FILE with .html instead of .json; NETWORK.html]",
+    FILE,
 )
-@click.option("--title", help="Give the page this heading.  [default: the network's name]")
-@click.option(
+@option("--title", "Give the page this heading.  [default: the network's name]")
+@option(
     "--scheduler",
+    "Search by these strategies, comma-separated, and show the best result; by default all. "
+    "Give it twice to show two schedules of NETWORK in one page; portfolio stands for all.",
     multiple=True,
     metavar="SPEC",
-    help="Search by these strategies, comma-separated, and show the best result; by default all. "
-    "Give it twice to show two schedules of NETWORK in one page; portfolio stands for all.",
 )
 @picture_options
 @chosen_objective_option
 @search_options
 @size_option("Show, and minimise, the time for a gradient of this size.", default="100MB")
-@json_option
 def show(
     what: Sequence[str],
     output: Path | None,
@@ -66,9 +73,8 @@ def show(
     clock: Clock | None,
     printed: bool,
     gradient_bytes: float,
-    as_json: bool,
     **searching: Unpack[ShownOptions],
-) -> None:
+) -> Answer:
     """Play a schedule as one HTML page, or draw it.
 
     The schedule is read from FILE, or searched for on NETWORK with the options of gradweave solve.
@@ -82,7 +88,7 @@ def show(
     given: SearchOptions = {**searching, "scheduler": first}
     beside = scheduler[1] if len(scheduler) > 1 else None
     wanted = PictureOptions(output, number, width, clock, printed)
-    wanted.check(what, title, as_json)
+    wanted.check(what, title)
     _refuse_search_options(what, wanted.network_alone)
     names = [Path(one).name if is_schedule_file(one) else one for one in what]
     searches = [(one, given) for one in what]
@@ -103,7 +109,8 @@ def show(
             output = output or _page_of(what if beside is None else (*what, beside))
             _write_page(output, names, schedules, title, size, given)
     wanted.draw(shown[0], size)
-    _say(as_json, what, output, shown, names if beside is not None else [])
+    found = _object(what, output, schedules, names if beside is not None else [])
+    return Answer(found, [] if output is None else _lines(output, schedules))
 
 
 def _beside(
@@ -135,35 +142,32 @@ def _write_page(
     )
 
 
-def _say(
-    as_json: bool,
+def _object(
     what: Sequence[str],
     output: Path | None,
-    shown: Sequence[Schedule | Topology],
+    schedules: Sequence[Schedule],
     schedulers: Sequence[str],
-) -> None:
-    """Prints the written file, and the schedulers if one network has several."""
-    schedules = [one for one in shown if isinstance(one, Schedule)]
-    if as_json:
-        rounds = [schedule.rounds for schedule in schedules]
-        found = [rounds_bound(schedule) for schedule in schedules]
-        bounds = [None if bound is None else bound.as_object() for bound in found]
-        written = None if output is None else str(output)
-        several = {"files": list(what), "output": written, "rounds": rounds, "bound": bounds}
-        several |= {"schedulers": list(schedulers)} if schedulers else {}
-        one = {"file": what[0], "output": written}
-        if schedules:
-            one |= {"rounds": rounds[0], "bound": bounds[0]}
-        print_json(several if len(schedules) > 1 else one)
-    elif output is not None:
-        rounds = " and ".join(counted(schedule.rounds, "round") for schedule in schedules)
-        is_page = output.suffix.lower() in PAGES
-        lines = [f"{output}: {rounds or 'the network'}{'; open it in a browser' * is_page}"]
-        for schedule in schedules:
-            bound = rounds_bound(schedule)
-            if bound is not None and bound.doubt:
-                lines += bound_lines(schedule, bound)
-        print_lines(*lines)
+) -> dict[str, Any]:
+    """The file, and the schedulers if one network has several."""
+    rounds = [schedule.rounds for schedule in schedules]
+    found = [rounds_bound(schedule) for schedule in schedules]
+    bounds = [None if bound is None else bound.as_object() for bound in found]
+    written = {"output": None if output is None else str(output)}
+    if len(schedules) > 1:
+        several = {"schedulers": list(schedulers)} if schedulers else {}
+        return {"files": list(what), "rounds": rounds, "bound": bounds, **written, **several}
+    one = {"rounds": rounds[0], "bound": bounds[0]} if schedules else {}
+    return {"file": what[0], **written, **one}
+
+
+def _lines(output: Path, schedules: Sequence[Schedule]) -> Iterator[str]:
+    rounds = " and ".join(counted(schedule.rounds, "round") for schedule in schedules)
+    is_page = output.suffix.lower() in PAGES
+    yield f"{output}: {rounds or 'the network'}{'; open it in a browser' * is_page}"
+    for schedule in schedules:
+        bound = rounds_bound(schedule)
+        if bound is not None and bound.doubt:
+            yield from bound_lines(schedule, bound)
 
 
 def _refuse_search_options(what: Sequence[str], network_alone: bool) -> None:

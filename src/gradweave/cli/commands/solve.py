@@ -3,28 +3,21 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import click
 
-from gradweave.bounds import with_certificates
 from gradweave.bounds.classes import optimal_in
 from gradweave.bounds.scale import has_equal_links
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import excludes, needs
+from gradweave.cli.console import Progress, Table, fields_of, network_fields, network_line
 from gradweave.cli.groups import command
-from gradweave.cli.implicit_plans import is_implicit, solve_implicit
-from gradweave.cli.options import json_option, network_of, refuse, writable
-from gradweave.cli.planned_jobs import (
-    asked_jobs,
-    job_lines,
-    job_option,
-    job_summary,
-    mesh_option,
-    search_jobs,
-)
-from gradweave.cli.sizes import sizes_option
+from gradweave.cli.implicit_plans import EXPLICIT_ONLY, is_implicit, solve_implicit
+from gradweave.cli.options import network_of, option, refuse, sizes_option, written_option
+from gradweave.cli.planned_jobs import asked_jobs, job_answer, job_options, search_jobs
 from gradweave.cli.solving import (
     SearchOptions,
     as_planned,
@@ -44,16 +37,11 @@ from gradweave.schedulers.solving.solution import Attempt, Solution
 from gradweave.schedulers.solving.solve import Objective
 from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.file import load
-from gradweave.schedules.planned_for import planned_for
-from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.bandwidths import algorithm_bandwidth, bus_bandwidth
 from gradweave.simulator.runtime import runtime_of
 from gradweave.simulator.seconds import Model, seconds
 from gradweave.simulator.sequential_steps import steps
 from gradweave.topology.units import format_rate, format_seconds, format_size, parse_seconds
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _MODELS: tuple[tuple[Model, str], ...] = (
     ("rounds", "with a barrier per round"),
@@ -81,27 +69,28 @@ _ENDED = {"time": ", when time was up", "interrupt": ", until Ctrl-C"}
 @click.argument("network")
 @solving_options
 @sizes_option("100MB", "Predict and minimise the time for a gradient of this size.")
-@click.option(
+@option(
     "--changed-at",
-    metavar="SECONDS",
-    help="The network became NETWORK when the schedule of --start-from had run for this time, such "
+    "The network became NETWORK when the schedule of --start-from had run for this time, such "
     "as 50ms; plan the rest again. Needs --objective seconds.",
+    metavar="SECONDS",
 )
-@click.option("--fair", is_flag=True, help="Also predict the time if links are shared fairly.")
-@click.option(
+@needs("--start-from", "--changed-at", more=": the schedule that is under way")
+@excludes("--objective rounds", "--changed-at")
+@option("--fair", "Also predict the time if links are shared fairly.", bool)
+@option(
     "--implicit",
-    is_flag=True,
-    help="Make an implicit schedule: one tree, moved by the network's symmetries. Always on "
+    "Make an implicit schedule: one tree, moved by the network's symmetries. Always on "
     "above 16,384 servers of a family.",
+    bool,
 )
-@job_option
-@mesh_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the schedule to this file, .json or .json.gz.",
+@excludes("--implicit", "--job", "--mesh", *EXPLICIT_ONLY)
+@job_options(
+    *("--collective", "--root", "--size", "--workers", "--ready-at", "--changed-at", "--fair")
 )
-@json_option
+@written_option(
+    "--output", "Write the schedule to this file, .json or .json.gz.", (".json", ".json.gz")
+)
 def solve(
     network: str,
     gradient_bytes: tuple[int, ...],
@@ -111,69 +100,45 @@ def solve(
     jobs: tuple[str, ...],
     mesh: str | None,
     output: Path | None,
-    as_json: bool,
     **given: Unpack[SearchOptions],
-) -> None:
+) -> Answer:
     """Find a schedule for NETWORK and bound its gap.
 
     NETWORK is a specification such as bcube:n=4,k=1 or torus:4x4, or the path of a file. Several
     sizes make a table of the best schedule for each. A search for jobs ends after 60 s unless
     --time-limit is given.
     """
-    writable(output, ".json", ".json.gz")
-    if mesh is not None and not jobs:
-        raise OptionError("--mesh: expected --job with it, such as all_reduce:bytes=1GB,axis=dp")
-    if implicit:
-        refuse(["jobs", "mesh"], "no --implicit with it")
-    elif jobs := asked_jobs(network, jobs, gradient_bytes, given):
-        _jobs(network, jobs, mesh, output, as_json, given)
-        return
+    if not implicit and (jobs := asked_jobs(network, jobs, gradient_bytes, given)):
+        with Progress(f"scheduling {network}") as progress:
+            solution = search_jobs(network, jobs, mesh, progress, given)
+            _write(solution, output, progress)
+        return job_answer(solution).written_to(output)
     first, *others = gradient_bytes
     if others:
-        only_one = {"changed_at": changed_at, "fair": fair or None, "implicit": implicit or None}
-        _refuse_several(**only_one, output=output)
-        _sweep(network, gradient_bytes, as_json, given)
-    else:
-        _one(network, first, changed_at, fair, implicit, output, as_json, given)
-
-
-def _with_seconds_certified(solution: Solution) -> Schedule:
-    """The schedule, with a certificate of its time if time was the objective."""
-    schedule, timing = solution.schedule, solution.timing
-    size = planned_for(schedule).gradient_bytes
-    known = None if timing is None else timing.bound
-    return schedule if size is None else with_certificates(schedule, size, bound=known)
-
-
-def _jobs(
-    network: str,
-    jobs: tuple[str, ...],
-    mesh: str | None,
-    output: Path | None,
-    as_json: bool,
-    given: SearchOptions,
-) -> None:
-    """Several collectives at once."""
+        refuse(("changed_at", "fair", "implicit", "output"), "one --size with it")
+        return _sweep(network, gradient_bytes, given)
+    given, size, as_planned_line = as_planned(given, first)
+    if changed_at is not None:
+        at_s = parse_seconds("changed-at", changed_at)
+        return _replan(network, size, at_s, output, given)
     with Progress(f"scheduling {network}") as progress:
-        solution = search_jobs(network, jobs, mesh, progress, given)
-        if output is not None:
-            progress(f"writing {output}")
-            solution.schedule.save(output)  # even if its certificates fail
-            with_certificates(solution.schedule, bound=solution.makespan_bound).save(output)
-    if as_json:
-        print_json(job_summary(solution, output))
-    else:
-        print_lines(*job_lines(solution, output))
+        topology = network_of(network, given)
+        if is_implicit(topology, implicit, given):
+            return solve_implicit(topology, size, output, given, progress)
+        solution = search(topology, size, progress, given)
+        _write(solution, output, progress)
+    one = _One(solution, size, given)
+    return Answer(lambda: one.summary(fair), one.lines(fair, as_planned_line)).written_to(output)
 
 
-def _refuse_several(**given: object) -> None:
-    """Refuses options of a single schedule."""
-    for name, value in given.items():
-        if value is not None:
-            raise OptionError(f"--{name.replace('_', '-')}: expected one --size with it")
+def _write(solution: Solution, output: Path | None, progress: Progress) -> None:
+    if output is not None:
+        progress(f"writing {output}")
+        solution.schedule.save(output)  # even if its certificates fail
+        solution.certified().save(output)
 
 
-def _sweep(network: str, sizes: tuple[int, ...], as_json: bool, given: SearchOptions) -> None:
+def _sweep(network: str, sizes: tuple[int, ...], given: SearchOptions) -> Answer:
     """The best schedule for each size, in seconds."""
     if given["objective"] == "rounds":
         raise OptionError("--size: rounds do not depend on size; several need --objective seconds")
@@ -185,20 +150,17 @@ def _sweep(network: str, sizes: tuple[int, ...], as_json: bool, given: SearchOpt
             solutions.append(search(network, size, say, given))
             if solutions[-1].stopped == "interrupt":
                 break
-    if as_json:
-        print_json({"sizes": [_summary(one, None, "seconds") for one in solutions]})
-    else:
-        print_lines(solutions[0].schedule.topology.name)
-        print_table(_sweep_table(solutions))
+    found = [_summary(one, "seconds") | {"output": None} for one in solutions]
+    return Answer({"sizes": found}, [solutions[0].schedule.topology.name, _sweep_table(solutions)])
 
 
 def _say(progress: Progress, size: str, doing: str) -> None:
     progress(f"{size}: {doing}")
 
 
-def _sweep_table(solutions: Sequence[Solution]) -> "Table":
+def _sweep_table(solutions: Sequence[Solution]) -> Table:
     """The columns of nccl-tests, and the lower bound."""
-    shown = table(
+    shown = Table(
         ["size", "time", "least", "above it", "algbw", "busbw", "found by", "pieces", "search"]
     )
     for one in solutions:
@@ -219,60 +181,11 @@ def _sweep_table(solutions: Sequence[Solution]) -> "Table":
     return shown
 
 
-def _one(
-    network: str,
-    gradient_bytes: float,
-    changed_at: str | None,
-    fair: bool,
-    implicit: bool,
-    output: Path | None,
-    as_json: bool,
-    given: SearchOptions,
-) -> None:
-    """One size's schedule."""
-    given, gradient_bytes, as_planned_line = as_planned(given, gradient_bytes)
-    if changed_at is not None:
-        at_s = parse_seconds("changed-at", changed_at)
-        _replan(network, gradient_bytes, at_s, output, as_json, given)
-        return
-    with Progress(f"scheduling {network}") as progress:
-        topology = network_of(network, given)
-        if is_implicit(topology, implicit, given):
-            solve_implicit(topology, gradient_bytes, output, as_json, given, progress)
-            return
-        solution = search(topology, gradient_bytes, progress, given)
-        if output is not None:
-            progress(f"writing {output}")
-            solution.schedule.save(output)  # even if its certificates fail
-            _with_seconds_certified(solution).save(output)
-    ready = ready_times_of(solution.schedule.topology, given["ready_at"])
-    if as_json:
-        summary = _summary(solution, output, objective_of(solution.schedule.topology, given))
-        summary |= use_fields(solution.schedule, gradient_bytes, ready)
-        summary |= {"ready_at_s": ready} if ready else {}
-        if fair:
-            shared_s = seconds(solution.schedule, gradient_bytes, "fair", ready_at_s=ready)
-            summary |= {"gradient_bytes": gradient_bytes, "fair_seconds": shared_s}
-        print_json(summary)
-    else:
-        lines = _lines(solution, gradient_bytes, ready, fair, output, given)
-        print_lines(*lines, *filter(None, [as_planned_line]))
-
-
 def _replan(
-    network: str,
-    gradient_bytes: float,
-    at_s: float,
-    output: Path | None,
-    as_json: bool,
-    given: SearchOptions,
-) -> None:
-    """Plans the rest of a running schedule, and prints the gain."""
-    if given["start_from"] is None or given["objective"] == "rounds":
-        raise OptionError(
-            "--changed-at: expected --start-from FILE, the schedule that is under way, and "
-            "--objective seconds"
-        )
+    network: str, gradient_bytes: float, at_s: float, output: Path | None, given: SearchOptions
+) -> Answer:
+    """Plans the rest of a running schedule."""
+    assert given["start_from"] is not None  # --changed-at needs it
     with Progress(f"scheduling {network}") as progress:
         topology = network_of(network, given)
         progress("planning what has not begun")
@@ -282,46 +195,32 @@ def _replan(
         if output is not None:
             progress(f"writing {output}")
             found.schedule.save(output)
-    if as_json:
-        summary = {
-            "topology": topology.name,
-            "gradient_bytes": gradient_bytes,
-            "changed_at_s": at_s,
-            "seconds": found.seconds,
-            "as_before_s": found.as_before_s,
-            "replanned_share": found.replanned_share,
-            "verified": True,
-            "output": None if output is None else str(output),
-        }
-        print_json(summary)
-        return
+    summary = {
+        "topology": topology.name,
+        "gradient_bytes": gradient_bytes,
+        "changed_at_s": at_s,
+        **fields_of(found, "seconds", "as_before_s", "replanned_share"),
+        "verified": True,
+    }
     lines = [
         f"{format_size(gradient_bytes)}, links changed after {format_seconds(at_s)}: "
         f"{format_seconds(found.seconds)} in all, {format_seconds(found.as_before_s)} as planned "
         "before",
         f"planned again: {found.replanned_share:.0%} of the gradient, verified",
     ]
-    print_lines(*lines, *([] if output is None else [f"written to {output}"]))
+    return Answer(summary, lines).written_to(output)
 
 
-def _summary(solution: Solution, output: Path | None, objective: Objective) -> dict[str, Any]:
+def _summary(solution: Solution, objective: Objective) -> dict[str, Any]:
     best = solution.schedule
-    summary = {
-        "topology": best.topology.name,
+    summary = network_fields(best.topology) | {
         "scheduler": to_spec(solution.scheduler),
-        "collective": best.collective,
-        "servers": best.topology.num_servers,
-        "links": best.topology.num_links,
-        "rounds": best.rounds,
-        "stages": best.stages,
+        **fields_of(best, "collective", "rounds", "stages"),
         "steps": steps(best),
         "bound": _bound(solution),
-        "optimal": solution.optimal,
-        "optimal_in": list(solution.optimal_in),
+        **fields_of(solution, "optimal", "optimal_in", "stopped"),
         "verified": True,  # Every scheduler verifies before it returns.
         "wall_s": round(solution.wall_s, 4),
-        "stopped": solution.stopped,
-        "output": None if output is None else str(output),
     }
     if solution.kept is not None:
         names = "kept_transfers", "start_transfers", "kept_bytes_share"
@@ -331,7 +230,11 @@ def _summary(solution: Solution, output: Path | None, objective: Objective) -> d
     if solution.timing is not None:
         summary |= _timing(solution.timing)
     if objective == "seconds":
-        summary |= _timed_attempts(solution.attempts)
+        keys = ("pieces", "overlapped", "improved", "seconds", "barrier_seconds")
+        summary["attempts"] = [
+            {"scheduler": to_spec(one.scheduler)} | fields_of(one, *keys)
+            for one in solution.attempts
+        ]
     if solution.runtime is not None:
         summary["runtime"] = dataclasses.asdict(solution.runtime)
     return summary
@@ -355,9 +258,7 @@ def _bound(solution: Solution) -> dict[str, Any] | None:
 def _timing(timing: Timing) -> dict[str, Any]:
     """Fields if rounds do not determine the time."""
     return {
-        "gradient_bytes": timing.gradient_bytes,
-        "seconds": timing.seconds,
-        "barrier_seconds": timing.barrier_seconds,
+        **fields_of(timing, "gradient_bytes", "seconds", "barrier_seconds"),
         "seconds_bound": {
             "seconds": timing.bound.seconds,
             "kind": timing.bound.kind,
@@ -367,64 +268,115 @@ def _timing(timing: Timing) -> dict[str, Any]:
     }
 
 
-def _timed_attempts(attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Fields of the objective seconds."""
-    return {
-        "attempts": [
-            {
-                "scheduler": to_spec(attempt.scheduler),
-                "pieces": attempt.pieces,
-                "overlapped": attempt.overlapped,
-                "improved": attempt.improved,
-                "seconds": attempt.seconds,
-                "barrier_seconds": attempt.barrier_seconds,
-            }
-            for attempt in attempts
-        ],
-    }
+@dataclasses.dataclass(frozen=True)
+class _One:
+    """The schedule for one size, as it is reported."""
+
+    solution: Solution
+    gradient_bytes: float
+    given: SearchOptions
+
+    @functools.cached_property
+    def ready(self) -> list[float] | None:
+        """Release times of the servers, if any is late."""
+        return ready_times_of(self.solution.schedule.topology, self.given["ready_at"])
+
+    @property
+    def objective(self) -> Objective:
+        """The objective, given or by default."""
+        return objective_of(self.solution.schedule.topology, self.given)
+
+    def seconds(self, model: Model) -> float:
+        """The time in one of the models."""
+        best, ready = self.solution.schedule, self.ready
+        return seconds(best, self.gradient_bytes, model, ready_at_s=ready)
+
+    def summary(self, fair: bool) -> dict[str, Any]:
+        """The result for JSON."""
+        ready, size = self.ready, self.gradient_bytes
+        summary = _summary(self.solution, self.objective)
+        summary |= use_fields(self.solution.schedule, size, ready)
+        summary |= {"ready_at_s": ready} if ready else {}
+        if fair:
+            summary |= {"gradient_bytes": size, "fair_seconds": self.seconds("fair")}
+        return summary
+
+    def lines(self, fair: bool, as_planned_line: str) -> Iterator[str]:
+        """The result for people."""
+        solution, best, size = self.solution, self.solution.schedule, self.gradient_bytes
+        yield network_line(best.topology)
+        stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
+        uneven = best.pieces != best.topology.num_servers
+        yield (
+            f"{counted(best.rounds, 'round')} ({', '.join(stages)}), "
+            f"{counted(best.num_transfers, 'transfer')}, verified"
+            + f"; {counted(best.pieces, 'piece')}"
+            * uneven
+        )
+        by_default = not self.given["objective"] and self.given["runtime"] == "ideal"
+        if self.objective == "seconds" and by_default:
+            yield (
+                f"its links differ, so the time for {format_size(size)} is minimised; "
+                "--objective rounds minimises rounds"
+            )
+        yield from _verdicts(solution, self.objective)
+        yield from _runtime_lines(solution)
+        times = [
+            f"{format_seconds(self.seconds(model))} {text}"
+            for model, text in _MODELS
+            if fair or model != "fair"
+        ]
+        yield f"{format_size(size)}: {', '.join(times)}"
+        yield from use_lines(best, size, self.ready)
+        yield from _kept_lines(solution, self.given["start_from"])
+        yield from self._hint()
+        yield from self._message_hint()
+        ended = _ENDED.get(solution.stopped, "")
+        yield f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s{ended}"
+        yield from _tried_line(solution)
+        if as_planned_line:
+            yield as_planned_line
+
+    def _hint(self) -> Iterator[str]:
+        """A recommendation if rounds are the objective and do not determine the time."""
+        timing, schedule = self.solution.timing, self.solution.schedule
+        equal = has_equal_links(schedule.topology)
+        tells = equal and self.solution.scheduler.traits.rounds_compare
+        near = timing is not None and timing.gap < _NEAR
+        if self.objective == "seconds" or tells or near or schedule.collective != "all_reduce":
+            return
+        size = format_size(self.gradient_bytes).replace(" ", "")
+        why = "pieces do" if equal else "links differ"
+        yield (
+            f"rounds do not tell the time here, since its {why}: "
+            f"--objective seconds --size {size} minimises the time"
+        )
+
+    def _message_hint(self) -> Iterator[str]:
+        """The runtime to plan for, if the plan would be slow on the one that people have."""
+        best = self.solution.schedule
+        ideal = self.objective == "seconds" and self.given["runtime"] == "ideal"
+        if not ideal or best.collective != "all_reduce":
+            return
+        fast = best.topology.bandwidth_bytes_per_s.max() >= _OF_GPUS
+        runtime = runtime_of("nccl" if fast else "gloo")
+        own = own_schedule(best.topology, runtime, self.gradient_bytes)
+        if own is None:
+            return
+        plan_s = runtime.seconds(best, self.gradient_bytes, self.ready)
+        own_s = runtime.own_seconds(own, self.gradient_bytes, self.ready)
+        if plan_s > own_s:
+            name = runtime.name
+            yield (
+                f"planned without message costs (--runtime ideal); on {name} it would take "
+                f"{format_seconds(plan_s)}, {name}'s own {own.scheduler.name} "
+                f"{format_seconds(own_s)}: --runtime {name} plans for that"
+            )
 
 
-def _lines(
-    solution: Solution,
-    gradient_bytes: float,
-    ready: list[float] | None,
-    fair: bool,
-    output: Path | None,
-    given: SearchOptions,
-) -> list[str]:
-    best, network = solution.schedule, solution.schedule.topology
-    objective = objective_of(network, given)
-    stages = [f"{rounds} {stage}" for stage, rounds in best.stages.items() if rounds]
-    pieces = f"; {counted(best.pieces, 'piece')}" * (best.pieces != network.num_servers)
-    times = [
-        f"{format_seconds(seconds(best, gradient_bytes, model, ready_at_s=ready))} {text}"
-        for model, text in _MODELS
-        if fair or model != "fair"
-    ]
-    return [
-        f"{network.name}: {counted(network.num_servers, 'server')}, "
-        f"{counted(len(network.switches), 'switch', 'switches')}, "
-        f"{counted(network.num_links, 'link')}",
-        f"{counted(best.rounds, 'round')} ({', '.join(stages)}), "
-        f"{counted(best.num_transfers, 'transfer')}, verified{pieces}",
-        *_default_line(solution, gradient_bytes, objective, given),
-        *_verdicts(solution, objective),
-        *_runtime_lines(solution),
-        f"{format_size(gradient_bytes)}: {', '.join(times)}",
-        *use_lines(best, gradient_bytes, ready),
-        *_kept_lines(solution, given["start_from"]),
-        *_hint(solution, gradient_bytes, objective),
-        *_message_hint(solution, gradient_bytes, objective, ready, given),
-        f"found by {to_spec(solution.scheduler)} in {solution.wall_s:.2f} s"
-        + _ENDED.get(solution.stopped, ""),
-        *_tried_line(solution),
-        *([] if output is None else [f"written to {output}"]),
-    ]
-
-
-def _verdicts(solution: Solution, objective: Objective) -> list[str]:
+def _verdicts(solution: Solution, objective: Objective) -> Iterator[str]:
     """The gaps of rounds and seconds to their bounds, depending on the objective."""
-    lines, timing, bound = [], solution.timing, solution.rounds_bound
+    timing, bound = solution.timing, solution.rounds_bound
     assert bound is not None  # only solutions for jobs have none
     least = bound.described(solution.schedule.topology.id_name)
     if not solution.schedule.certificates and bound.kind != SEARCHED:  # whose reason says so
@@ -433,105 +385,49 @@ def _verdicts(solution: Solution, objective: Objective) -> list[str]:
         pass  # rounds were not looked for
     elif not solution.scheduler.traits.rounds_compare:
         own = "one piece" if solution.schedule.pieces == 1 else "pieces chosen by the strategy"
-        lines.append(f"its rounds are of {own} and do not compare with a bound")
+        yield f"its rounds are of {own} and do not compare with a bound"
     elif solution.optimal:
         only = "" if timing is None or timing.optimal else " only"
-        lines.append(f"{optimal_in(f'rounds{only}', bound.holds_unless)}: {least}")
+        yield f"{optimal_in(f'rounds{only}', bound.holds_unless)}: {least}"
     else:
-        lines.append(f"{rounds_verdict(solution.rounds, bound.rounds, bound.holds_for)}: {least}")
+        yield f"{rounds_verdict(solution.rounds, bound.rounds, bound.holds_for)}: {least}"
     if timing is not None:
         far = f"{timing.gap:.2%} above the lower bound in seconds"
         if timing.optimal:
             far = optimal_in("seconds", timing.bound.holds_unless)
-        lines.append(f"{far}: {timing.bound}")
-    return lines
+        yield f"{far}: {timing.bound}"
 
 
-def _runtime_lines(solution: Solution) -> list[str]:
+def _runtime_lines(solution: Solution) -> Iterator[str]:
     """The plan compared with the runtime's own all-reduce."""
     there = solution.runtime
     if there is None:
-        return []
+        return
     own, plan = format_seconds(there.own_s), format_seconds(there.plan_s)
     if there.own_chosen:
-        return [
+        yield (
             f"on {there.name}: its own {there.own} takes {own}, the best plan {plan}: nothing to "
             f"gain, so this is {there.name}'s own, which executors call"
-        ]
-    return [f"on {there.name}: {plan}; its own {there.own} takes {own}"]
+        )
+    else:
+        yield f"on {there.name}: {plan}; its own {there.own} takes {own}"
 
 
-def _message_hint(
-    solution: Solution,
-    gradient_bytes: float,
-    objective: Objective,
-    ready: list[float] | None,
-    given: SearchOptions,
-) -> list[str]:
-    """Where a plan for seconds is none for a runtime that people have: what to ask for instead."""
-    schedule = solution.schedule
-    if objective != "seconds" or given["runtime"] != "ideal" or schedule.collective != "all_reduce":
-        return []
-    fast = schedule.topology.bandwidth_bytes_per_s.max() >= _OF_GPUS
-    runtime = runtime_of("nccl" if fast else "gloo")
-    own = own_schedule(schedule.topology, runtime, gradient_bytes)
-    if own is None:
-        return []
-    plan_s = runtime.seconds(schedule, gradient_bytes, ready)
-    own_s = runtime.own_seconds(own, gradient_bytes, ready)
-    if plan_s <= own_s:
-        return []
-    name = runtime.name
-    return [
-        f"planned without message costs (--runtime ideal); on {name} it would take "
-        f"{format_seconds(plan_s)}, {name}'s own {own.scheduler.name} {format_seconds(own_s)}: "
-        f"--runtime {name} plans for that"
-    ]
-
-
-def _default_line(
-    solution: Solution, gradient_bytes: float, objective: Objective, given: SearchOptions
-) -> list[str]:
-    """A line if seconds are the objective by default, with the reason."""
-    if objective != "seconds" or given["objective"] or given["runtime"] != "ideal":
-        return []
-    return [
-        f"its links differ, so the time for {format_size(gradient_bytes)} is minimised; "
-        "--objective rounds minimises rounds"
-    ]
-
-
-def _kept_lines(solution: Solution, start_from: Path | None) -> list[str]:
+def _kept_lines(solution: Solution, start_from: Path | None) -> Iterator[str]:
     """The kept share of the schedule before a fault, and the cost of keeping it."""
     if solution.kept is None:
-        return []
+        return
     kept, of, share = solution.kept
-    counts = f"{kept:,} of the {counted(of, 'transfer')} in {start_from}"
-    lines, repair = [f"kept {counts}, {share:.0%} of its bytes"], solution.repair
-    if repair is None:
-        return lines
-    as_before = "a link that it uses is lost"
-    if repair.as_before_s is not None:
-        as_before = f"as it was it would take {format_seconds(repair.as_before_s)}"
-    anew = "so near the lower bound that no new plan was searched for"
-    if repair.anew_s is not None:
-        anew = f"planned anew {format_seconds(repair.anew_s)}"
-    return [*lines, f"{as_before}; repaired {format_seconds(repair.repaired_s)}, {anew}"]
-
-
-def _hint(solution: Solution, gradient_bytes: float, objective: Objective) -> list[str]:
-    """A recommendation if rounds are the objective and do not determine the time."""
-    timing, schedule = solution.timing, solution.schedule
-    tells = has_equal_links(schedule.topology) and solution.scheduler.traits.rounds_compare
-    near = timing is not None and timing.gap < _NEAR
-    if objective == "seconds" or tells or near or schedule.collective != "all_reduce":
-        return []
-    unequal = "its links differ" if not has_equal_links(schedule.topology) else "its pieces do"
-    size = format_size(gradient_bytes).replace(" ", "")
-    return [
-        f"rounds do not tell the time here, since {unequal}: "
-        f"--objective seconds --size {size} minimises the time"
-    ]
+    repair, transfers = solution.repair, counted(of, "transfer")
+    yield f"kept {kept:,} of the {transfers} in {start_from}, {share:.0%} of its bytes"
+    if repair is not None:
+        as_before = "a link that it uses is lost"
+        if repair.as_before_s is not None:
+            as_before = f"as it was it would take {format_seconds(repair.as_before_s)}"
+        anew = "so near the lower bound that no new plan was searched for"
+        if repair.anew_s is not None:
+            anew = f"planned anew {format_seconds(repair.anew_s)}"
+        yield f"{as_before}; repaired {format_seconds(repair.repaired_s)}, {anew}"
 
 
 def _tried_line(solution: Solution) -> list[str]:

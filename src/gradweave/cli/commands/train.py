@@ -1,21 +1,18 @@
 """``gradweave train``: train agents on many devices, with any way to combine what they learn."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave.cli.commands.evaluate import (
-    NEEDED,
-    episodes_option,
-    lines_of,
-    render_option,
-)
-from gradweave.cli.console import Progress, complain, note, print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import excludes
+from gradweave.cli.commands.evaluate import NEEDED, episodes_option, lines_of, render_option
+from gradweave.cli.console import Progress, complain, note
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, positive, writable, writable_folder
+from gradweave.cli.options import FILE, SECONDS, option, writable, writable_folder
 from gradweave.common import lazy
 from gradweave.common.wording import counted
 from gradweave.errors import NotFiniteError, OptionError
@@ -26,118 +23,105 @@ if TYPE_CHECKING:
 
 
 @command(examples=["--env MPE_simple_spread_v3 --algorithm ippo --output run"])
-@click.option(
+@option(
     "--env",
-    metavar="ENV",
-    help="Train in this environment, or in the game that MODULE:OBJECT is or makes.  "
+    "Train in this environment, or in the game that MODULE:OBJECT is or makes.  "
     "[default: MPE_simple_spread_v3]",
+    metavar="ENV",
 )
-@click.option(
+@option(
     "--network",
+    "Factory of the networks (Equinox or Flax), instead of Gradweave's networks.",
     metavar="MODULE:FACTORY",
-    help="Factory of the networks (Equinox or Flax), instead of Gradweave's networks.",
 )
-@click.option("--algorithm", metavar="NAME", help="Train by this algorithm.  [default: ippo]")
-@click.option(
+@option("--algorithm", "Train by this algorithm.  [default: ippo]", metavar="NAME")
+@option(
     "--aggregation",
-    metavar="SPEC",
-    help="Combine what devices learn by mean, ring, parameter_server, scheduled:NET, d_psgd, "
+    "Combine what devices learn by mean, ring, parameter_server, scheduled:NET, d_psgd, "
     "dcd_psgd:bits=4, asynchronous:consistency=ssp,bound=3 and others.  [default: mean]",
+    metavar="SPEC",
 )
-@click.option(
+@option(
     "--devices",
-    type=click.IntRange(1, 4096),
+    "Divide the games among this many devices, or workers of an asynchronous server.  [default: 1]",
+    click.IntRange(1, 4096),
     metavar="N",
-    help="Divide the games among this many devices, or workers of an asynchronous server.  "
-    "[default: 1]",
 )
-@click.option(
+@option(
     "--steps",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Train for this many steps of all games together; more than before extend a training that "
+    "Train for this many steps of all games together; more than before extend a training that "
     "is at its end.  "
     "[default: 1000000]",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**31 - 1),
+    click.IntRange(1),
     metavar="N",
-    help="Make every random choice from this seed.",
 )
-@click.option(
-    "--seeds",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Train this many independent learners side by side.",
+@option(
+    "--seed", "Make every random choice from this seed.", click.IntRange(0, 2**31 - 1), metavar="N"
 )
-@click.option(
-    "--set",
-    "settings",
+@option(
+    "--seeds", "Train this many independent learners side by side.", click.IntRange(1), metavar="N"
+)
+@option(
+    "--set settings",
+    "Change one of the algorithm's settings; may be repeated.",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Change one of the algorithm's settings; may be repeated.",
 )
-@click.option(
-    "--sweep",
-    "sweeps",
+@option(
+    "--sweep sweeps",
+    "Train with each of these values of a setting in one program, each in a subfolder of "
+    "--output. Repeatable, for all combinations.",
     multiple=True,
     metavar="NAME=V,V,...",
-    help="Train with each of these values of a setting in one program, each in a subfolder of "
-    "--output. Repeatable, for all combinations.",
 )
-@click.option(
+@option(
     "--machine",
-    metavar="FILE",
-    help="Reward machine for the agents of a world with events: they observe its state and get its "
+    "Reward machine for the agents of a world with events: they observe its state and get its "
     "rewards, Q-learners also learn from each step in its other states, and episodes end when the "
     "task is lost. `own` is the world's machine.",
-)
-@click.option(
-    "--gossip",
-    metavar="SPEC",
-    help="Let agents of FEN find the mean utility by messages along a ring, complete, a network, "
-    "or exact, for none.",
-)
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read any of these from this TOML file; options count more.",
 )
-@click.option(
+@option(
+    "--gossip",
+    "Let agents of FEN find the mean utility by messages along a ring, complete, a network, "
+    "or exact, for none.",
+    metavar="SPEC",
+)
+@option(
+    "--config file",
+    "Read any of these from this TOML file; options count more.",
+    FILE,
+    metavar="FILE",
+)
+@option(
     "--output",
-    type=click.Path(path_type=Path),
+    "Write policy, checkpoint and logs to this folder; a training that is there is resumed.",
+    FILE,
     metavar="FOLDER",
     default=Path("trained"),
-    show_default=True,
-    help="Write policy, checkpoint and logs to this folder; a training that is there is resumed.",
 )
 @episodes_option
 @render_option
-@click.option(
+@option(
     "--checkpoint-minutes",
-    type=float,
-    callback=positive(float),
+    "Write a checkpoint at this interval in minutes.",
+    SECONDS,
     default=2.0,
-    show_default=True,
     metavar="MINUTES",
-    help="Write a checkpoint at this interval in minutes.",
 )
-@click.option(
+@option(
     "--wandb",
-    metavar="PROJECT",
-    help="Give the curves to this project of Weights & Biases, too, if it is installed; they stay "
+    "Give the curves to this project of Weights & Biases, too, if it is installed; they stay "
     "on this machine unless WANDB_MODE=online is set.",
+    metavar="PROJECT",
 )
-@click.option(
+@option(
     "--distributed",
-    is_flag=True,
-    help="Train together with the other processes of mpirun, Slurm or JAX_COORDINATOR_ADDRESS, "
+    "Train together with the other processes of mpirun, Slurm or JAX_COORDINATOR_ADDRESS, "
     "JAX_NUM_PROCESSES and JAX_PROCESS_ID; --devices counts those of all.",
+    bool,
 )
-@json_option
+@excludes("--sweep", "--distributed", "--render")
 def train(
     file: Path | None,
     settings: tuple[str, ...],
@@ -150,9 +134,8 @@ def train(
     checkpoint_minutes: float,
     wandb: str | None,
     distributed: bool,
-    as_json: bool,
     **options: Any,
-) -> None:
+) -> Iterator[Answer]:
     """Train agents that share an environment.
 
     A checkpoint is written every few minutes and on Ctrl-C; the same command then resumes from it
@@ -172,8 +155,8 @@ def train(
     def ask() -> Request:
         given = settings if gossip is None else (*settings, f"gossip={gossip}")
         asked = read_request(file, options, given, machine)
-        if sweep and (distributed or asked.by_server or render):
-            raise OptionError("--sweep: not with --distributed, --render or asynchronous workers")
+        if sweep and asked.by_server:
+            raise OptionError("--sweep: not with asynchronous workers")
         return asked
 
     def check_files() -> None:
@@ -194,33 +177,25 @@ def train(
             note=note,
             wandb=wandb,
         )
-        if sweep:
-            from gradweave.marl import results
-
-            found = results.of_sweep(several, output, episodes, progress)
-            found["wall_s"] = round(time.monotonic() - begun, 2)
-            results.save(found, output)
-            if as_json:
-                print_json(found)
-            else:
-                print_lines(*_lines_of_sweep(found))
-            _check_finite(several)
-            return
-        (trained,) = several.values()
-        group.leave()
-        if not group.first:
-            return
+        if not sweep:
+            group.leave()
+            if not group.first:
+                return
         from gradweave.marl import results
 
-        result = results.description(trained)
-        result |= results.of_training(trained, output, group.number)
-        result |= results.evaluated(trained, episodes, request.config.seed, render, progress)
+        if sweep:
+            result = results.of_sweep(several, output, episodes, progress)
+        else:
+            (trained,) = several.values()
+
+            result = results.description(trained)
+            result |= results.of_training(trained, output, group.number)
+            result |= results.evaluated(trained, episodes, request.config.seed, render, progress)
     result["wall_s"] = round(time.monotonic() - begun, 2)
     results.save(result, output)
-    if as_json:
-        print_json(result)
-    else:
-        print_lines(*_lines(result))
+    yield Answer(result, _lines_of_sweep(result) if sweep else _lines(result))
+    if sweep:
+        _check_finite(several)
 
 
 def _check_finite(several: "Mapping[str, Trained]") -> None:
@@ -239,36 +214,37 @@ def _check_finite(several: "Mapping[str, Trained]") -> None:
         )
 
 
-def _lines_of_sweep(result: dict[str, Any]) -> list[str]:
+def _lines_of_sweep(result: dict[str, Any]) -> Iterator[str]:
     width = max(map(len, result["sweep"]))
-    return [
+    yield (
         f"{result['algorithm']} on {result['env']}: {len(result['sweep'])} combinations of "
         f"{counted(result['seeds'], 'seed')}, {counted(result['steps'], 'step')} each, in "
-        f"{duration(result['wall_s'])}",
-        *(
+        f"{duration(result['wall_s'])}"
+    )
+    for name, one in result["sweep"].items():
+        yield (
             f"{name:{width}}  return: greedy {one['greedy']['mean']:.4g}, sampled "
             f"{one['sampled']['mean']:.4g}, at random {one['random']['mean']:.4g}"
-            for name, one in result["sweep"].items()
-        ),
-        f"({result['return_is']}; {counted(result['episodes'], 'episode')} a seed)",
+        )
+    yield f"({result['return_is']}; {counted(result['episodes'], 'episode')} a seed)"
+    yield (
         f"in {result['output']}: a folder for each combination, checkpoint.safetensors, "
-        "result.json; gradweave plot shows them",
-    ]
+        "result.json; gradweave plot shows them"
+    )
 
 
-def _lines(result: dict[str, Any]) -> list[str]:
+def _lines(result: dict[str, Any]) -> Iterator[str]:
     now = result["updates"] - result["resumed_from"]
-    rate = result["steps_per_s"]
+    rate, schedule = result["steps_per_s"], result["schedule"]
     devices, processes = result["devices"], result["processes"]
-    schedule = result["schedule"]
-    return [
+    yield (
         f"{result['algorithm']} on {result['env']}: {counted(result['steps'], 'step')}, {now} of "
         f"{counted(result['updates'], 'update')} now, in {duration(result['wall_s'])} on {devices} "
         f"device{'s' * (devices > 1)}"
         + (f" of {processes} processes" if processes > 1 else "")
         + f" by {result['aggregation']}"
         + (f" ({schedule['topology']}, {counted(schedule['rounds'], 'round')})" if schedule else "")
-        + (f", {rate:.3g} steps/s" if rate else ""),
-        *lines_of(result),
-        f"in {result['output']}: policy.safetensors, log.jsonl, tensorboard, result.json",
-    ]
+        + (f", {rate:.3g} steps/s" if rate else "")
+    )
+    yield from lines_of(result)
+    yield f"in {result['output']}: policy.safetensors, log.jsonl, tensorboard, result.json"

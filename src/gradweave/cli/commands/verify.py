@@ -6,15 +6,18 @@ from typing import Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, fields_of
 from gradweave.cli.groups import command
 from gradweave.cli.implicit_plans import verify_implicit
-from gradweave.cli.options import json_option
+from gradweave.cli.options import FILE, option
+from gradweave.cli.placing import bound_line
 from gradweave.common.wording import counted
+from gradweave.errors import ANSWER_IS_NO
 from gradweave.placement.placing import recounted
 from gradweave.report.certified import checked_bounds
 from gradweave.report.rounds_bound import bound_fields, bound_lines, rounds_bound
-from gradweave.schedules.file import load, load_implicit
+from gradweave.schedules.file import load
 from gradweave.schedules.kinds import check_schedule_file, is_implicit_file, is_placement_file
 from gradweave.topology.names import name_of
 from gradweave.topology.topology import Topology
@@ -23,18 +26,10 @@ from gradweave.verifier.verify import verify as check
 
 
 @command(examples=["plan.json"])
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Refuse routes through other servers, which unmerged baselines use.",
-)
-@click.option("--aggregating-switches", is_flag=True, help="Let switches reduce what they receive.")
-@json_option
-@click.pass_context
-def verify(
-    context: click.Context, file: Path, strict: bool, aggregating_switches: bool, as_json: bool
-) -> None:
+@click.argument("file", type=FILE)
+@option("--strict", "Refuse routes through other servers, which unmerged baselines use.", bool)
+@option("--aggregating-switches", "Let switches reduce what they receive.", bool)
+def verify(file: Path, strict: bool, aggregating_switches: bool) -> Answer:
     """Check the schedule in FILE, transfer by transfer.
 
     It checks routes, the capacities of links and contribution counts.
@@ -46,16 +41,10 @@ def verify(
     without writing it out.
     """
     if is_placement_file(file):
-        _placement(file, as_json)
-        return
+        return _placement(file)
     check_schedule_file(file, "verify")
     if is_implicit_file(file):
-        with Progress(f"verifying {file}"):
-            plan = load_implicit(file)
-            verdict = verify_implicit(file, plan, strict, aggregating_switches, as_json)
-        if not verdict.valid:
-            context.exit(1)
-        return
+        return verify_implicit(file, strict, aggregating_switches)
     with Progress(f"reading {file}") as progress:
         schedule = load(file)
         progress(f"verifying {counted(schedule.num_transfers, 'transfer')}")
@@ -67,57 +56,46 @@ def verify(
             progress("recounting the certificates")
             certified = checked_bounds(schedule)
             bound = rounds_bound(schedule, certified)
-    violation = verdict.violation
-    if as_json:
-        print_json(
-            {
-                "file": str(file),
-                "valid": verdict.valid,
-                "topology": schedule.topology.name,
-                "collective": schedule.name,
-                "rounds": schedule.rounds,
-                "transfers": verdict.transfers,
-                "forwarded": verdict.forwarded,
-                "violation": _as_object(violation, schedule.topology) if violation else None,
-            }
-            | bound_fields(schedule, bound)
-            | {"certificates": [one.as_object() for one in certified]}
-        )
-    elif violation:
-        print_lines(f"invalid: {violation.message}")
-    else:
-        forwarded = (
-            f", {verdict.forwarded:,} of them through other servers" if verdict.forwarded else ""
-        )
-        print_lines(
-            f"valid: {schedule.name} on {schedule.topology.name}, "
-            f"{counted(schedule.rounds, 'round')}, {counted(verdict.transfers, 'transfer')}"
-            f"{forwarded}",
-            *bound_lines(schedule, bound, certified),
-        )
+    violation, name = verdict.violation, schedule.topology.name
+    found = {
+        "file": file,
+        "topology": name,
+        "collective": schedule.name,
+        "rounds": schedule.rounds,
+        **fields_of(verdict, "valid", "transfers", "forwarded"),
+        "violation": violation and _as_object(violation, schedule.topology),
+        **bound_fields(schedule, bound),
+        "certificates": [one.as_object() for one in certified],
+    }
     if violation:
-        context.exit(1)
+        return Answer(found, [f"invalid: {violation.message}"], status=ANSWER_IS_NO)
+    valid = (
+        f"valid: {schedule.name} on {name}, {counted(schedule.rounds, 'round')}, "
+        f"{counted(verdict.transfers, 'transfer')}"
+    )
+    if verdict.forwarded:
+        valid += f", {verdict.forwarded:,} of them through other servers"
+    return Answer(found, [valid, *bound_lines(schedule, bound, certified)])
 
 
-def _placement(file: Path, as_json: bool) -> None:
+def _placement(file: Path) -> Answer:
     """Counts a placement's cost and bound again."""
     with Progress(f"counting {file} again"):
         placement = recounted(file)
-    bound, stages = placement.bound, placement.servers.shape
-    if as_json:
-        seconds = None if bound is None else bound.seconds
-        print_json({"file": str(file), "valid": True, "cost_s": placement.cost_s}
-            | {"bound_s": seconds, "optimal": placement.optimal})  # fmt: skip
-        return
-    proved = "without a certificate of a bound"
-    if bound is not None:
-        gap = placement.gap or 0.0
-        above = "the least possible" if placement.optimal else f"{gap:.1%} above the bound"
-        proved = f"{above}: {bound}"
-    print_lines(
-        f"valid: {stages[0]} stages × {stages[1]} pipelines on {placement.topology.name}, "
-        f"{placement.cost_s:.4g} s of communication in the exchange model",
-        proved,
+    bound, (stages, data) = placement.bound, placement.servers.shape
+    found = {
+        "file": file,
+        "valid": True,
+        "bound_s": bound and bound.seconds,
+        **fields_of(placement, "cost_s", "optimal"),
+    }
+    return Answer(
+        found,
+        [
+            f"valid: {stages} stages × {data} pipelines on {placement.topology.name}, "
+            f"{placement.cost_s:.4g} s of communication in the exchange model",
+            bound_line(placement) or "without a certificate of a bound",
+        ],
     )
 
 

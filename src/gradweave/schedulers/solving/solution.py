@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.bounds import Bound, Distance, free_trees
+from gradweave.bounds import Bound, Distance, free_trees, with_certificates
 from gradweave.bounds.classes import class_of
 from gradweave.bounds.demands.job_objectives import ObjectiveBound
 from gradweave.bounds.of_schedule import certified_rounds
@@ -18,6 +18,7 @@ from gradweave.schedulers.repairing.kept import Kept
 from gradweave.schedulers.scheduler import NEAR_BOUND, Strategy, to_spec
 from gradweave.schedulers.solving.timing import Timing
 from gradweave.schedules.objective import JobObjective, Objective
+from gradweave.schedules.planned_for import planned_for
 from gradweave.schedules.schedule import Collective, Schedule
 from gradweave.topology.routes import hop_distances
 from gradweave.topology.topology import Topology
@@ -181,6 +182,16 @@ class Solution(Drawn):
         timed = self.timing is not None and self.timing.optimal
         fewest = self.rounds == self.rounds_bound.rounds
         return ("rounds",) * fewest + ("seconds",) * timed
+
+    def certified(self) -> Schedule:
+        """The schedule with the certificates of its bounds; of the time if that was minimised."""
+        if self.makespan_bound is not None:
+            return with_certificates(self.schedule, bound=self.makespan_bound)
+        size = planned_for(self.schedule).gradient_bytes
+        known = None if self.timing is None else self.timing.bound
+        return (
+            self.schedule if size is None else with_certificates(self.schedule, size, bound=known)
+        )
 
     def __str__(self) -> str:
         schedule = self.schedule

@@ -1,17 +1,17 @@
 """``gradweave job plan``: precomputed plans for the PyTorch backend."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from gradweave.cli.console import Progress, note, print_json, print_table, table, warn
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, warn
 from gradweave.cli.groups import command
 from gradweave.cli.meshes import mesh_axes
-from gradweave.cli.options import json_option, positive
-from gradweave.cli.sizes import sizes_option
+from gradweave.cli.options import FILE, SECONDS, option, sizes_option
 from gradweave.cli.solving import CollectiveType
 from gradweave.common.lazy import require
 from gradweave.common.wording import counted
@@ -43,49 +43,38 @@ _PLANNED = tuple(name for name in NAMES_OF_COLLECTIVES if name not in ("scatter"
     ]
 )
 @click.argument("network", required=False)
-@click.option(
-    "--collective",
-    "collectives",
-    type=CollectiveType(_PLANNED),
+@option(
+    "--collective collectives",
+    "Plan this collective. Repeatable. FSDP needs all_gather and reduce_scatter, experts need "
+    "all_to_all; broadcast and reduce are planned with rank 0 as the root.",
+    CollectiveType(_PLANNED),
     multiple=True,
     default=("all_reduce",),
-    show_default=True,
-    help="Plan this collective. Repeatable. FSDP needs all_gather and reduce_scatter, experts need "
-    "all_to_all; broadcast and reduce are planned with rank 0 as the root.",
 )
 @sizes_option(
     "25MB",
     "Plan for tensors of this size, which is the sum of all ranks' parts.",
     more="A list (1MB,8MB) or a range (1MB..64MB, doubling; 1KB..1GB*10) makes several plans.",
 )
-@click.option(
+@option(
     "--mesh",
-    metavar="AXIS=N,…",
-    help="Plan for the groups along each axis, such as replicate=2,shard=4; ranks along the last "
+    "Plan for the groups along each axis, such as replicate=2,shard=4; ranks along the last "
     "axis are consecutive.  [default: all ranks are one group]",
+    metavar="AXIS=N,…",
 )
-@click.option(
+@option(
     "--runtime",
-    metavar="NAME|FILE",
-    help=f"Plan with the message costs of {', '.join(NAMES)}, or of a TOML file.  "
+    f"Plan with the message costs of {', '.join(NAMES)}, or of a TOML file.  "
     "[default: GRADWEAVE_RUNTIME, else gloo]",
+    metavar="NAME|FILE",
 )
-@click.option(
-    "--time-limit",
-    type=float,
-    callback=positive(float),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="End the search for each plan after this time.",
-)
-@click.option(
+@option("--time-limit", "End the search for each plan after this time.", SECONDS, default=60.0)
+@option(
     "--cache",
-    type=click.Path(path_type=Path),
-    help="Keep plans in this folder.  [default: GRADWEAVE_CACHE, else ~/.cache/gradweave/plans]",
+    "Keep plans in this folder.  [default: GRADWEAVE_CACHE, else ~/.cache/gradweave/plans]",
+    FILE,
 )
-@click.option("--list", "list_all", is_flag=True, help="List the cached plans.")
-@json_option
+@option("--list list_all", "List the cached plans.", bool)
 def plan(
     network: str | None,
     collectives: tuple["Planned", ...],
@@ -95,8 +84,7 @@ def plan(
     time_limit: float,
     cache: Path | None,
     list_all: bool,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Precompute schedules for the PyTorch backend.
 
     Schedules that are in the cache already are not computed again. A job tries each schedule
@@ -116,8 +104,7 @@ def plan(
     if list_all:
         if network is not None:
             raise OptionError("--list lists the plans for all networks; leave out the network")
-        _show(list(_kept(settings.cache)), settings.cache, as_json)
-        return
+        return _answer(list(_kept(settings.cache)), settings.cache)
     if network is None:
         raise OptionError("expected a network to plan for, or --list")
     runtime_of(settings.runtime)  # refused before a search
@@ -128,7 +115,7 @@ def plan(
                 for size in gradient_bytes:
                     progress(f"{collective} of {format_size(size)}")
                     rows.append(_made(plans, collective, size))
-    _show([*{row["file"]: row for row in rows}.values()], settings.cache, as_json)
+    return _answer([*{row["file"]: row for row in rows}.values()], settings.cache)
 
 
 def _groups(settings: Any, mesh: str | None, time_limit: float) -> Iterator["Plans"]:
@@ -210,16 +197,13 @@ def _row(path: Path, schedule: Schedule) -> dict[str, Any]:
     return row
 
 
-def _show(rows: Sequence[dict[str, Any]], cache: Path, as_json: bool) -> None:
-    if as_json:
-        print_json({"cache": str(cache), "plans": list(rows)})
-        return
+def _answer(rows: list[dict[str, Any]], cache: Path) -> Answer:
+    found = {"cache": str(cache), "plans": rows}
     if not rows:
-        note(f"no plans in {cache}")
-        return
-    rows = sorted(rows, key=lambda row: (row["network"], row["collective"], row["bytes"] or 0))
+        return Answer(found, [], [f"no plans in {cache}"])
+    ordered = sorted(rows, key=lambda row: (row["network"], row["collective"], row["bytes"] or 0))
     heads = ["network", "servers", "collective", "size", "found by", "predicted", "gloo's own"]
-    print_table(table(heads, [_cells(row) for row in rows]), f"in {cache}")
+    return Answer(found, [Table(heads, map(_cells, ordered), [f"in {cache}"])])
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

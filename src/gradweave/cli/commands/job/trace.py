@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, warn
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, warn
 from gradweave.cli.groups import command
 from gradweave.cli.jobs import address_of, is_address, quiet_torch
-from gradweave.cli.options import json_option, writable
+from gradweave.cli.options import written_option
 from gradweave.common.lazy import require
 from gradweave.common.wording import counted, listed
 from gradweave.errors import OptionError, RunError
@@ -17,15 +18,14 @@ from gradweave.export.collectives import save_recorded
 
 @command(examples=["node1:29500 --output job.pftrace"])
 @click.argument("jobs", metavar="JOB...", nargs=-1)
-@click.option(
+@written_option(
     "--output",
-    type=click.Path(path_type=Path),
+    "Write this file, which ui.perfetto.dev opens.",
+    (".pftrace",),
     required=True,
     metavar="FILE.pftrace",
-    help="Write this file, which ui.perfetto.dev opens.",
 )
-@json_option
-def trace(jobs: tuple[str, ...], output: Path, as_json: bool) -> None:
+def trace(jobs: tuple[str, ...], output: Path) -> Answer:
     """Write a job's last collectives as a trace for Perfetto.
 
     The trace has the last thousand collectives of each rank.
@@ -33,7 +33,6 @@ def trace(jobs: tuple[str, ...], output: Path, as_json: bool) -> None:
     JOB is HOST:PORT of a running job, whose ranks send their records, or files and folders that
     ranks wrote with GRADWEAVE_TRACE. The default is the job at MASTER_ADDR and MASTER_PORT.
     """
-    writable(output, ".pftrace")
     running = [job for job in jobs if is_address(job)]
     if running and len(jobs) > 1:
         raise OptionError(f"JOB: give {running[0]} alone, or files and folders of one job")
@@ -47,18 +46,16 @@ def trace(jobs: tuple[str, ...], output: Path, as_json: bool) -> None:
         warn(f"{_ranks(silent)} {verb} missing; the trace has the others")
     save_recorded(ranks, output)
     calls = sum(len(rank.calls) for rank in ranks)
-    if as_json:
-        print_json(
-            {
-                "ranks": [rank.rank for rank in ranks],
-                "missing": silent,
-                "calls": calls,
-                "output": str(output),
-            }
-        )
-    else:
-        what = f"{counted(calls, 'call')} of {counted(len(ranks), 'rank')}"
-        print_lines(f"{output}: {what}; open it in ui.perfetto.dev")
+    what = f"{counted(calls, 'call')} of {counted(len(ranks), 'rank')}"
+    return Answer(
+        {
+            "ranks": [rank.rank for rank in ranks],
+            "missing": silent,
+            "calls": calls,
+            "output": str(output),
+        },
+        [f"{output}: {what}; open it in ui.perfetto.dev"],
+    )
 
 
 def _asked(address: str | None) -> tuple[list[RecordedRank], list[int]]:

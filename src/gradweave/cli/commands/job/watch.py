@@ -1,6 +1,7 @@
 """``gradweave job watch``: a running job's collectives, ranks and links."""
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -9,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradweave.cli.console import Progress, note, print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, fields_of, note
 from gradweave.cli.groups import command
 from gradweave.cli.jobs import address_of, quiet_torch
-from gradweave.cli.options import json_option, positive, writable
+from gradweave.cli.options import SECONDS, option, written_option
 from gradweave.common.lazy import require
 from gradweave.common.wording import counted
 from gradweave.errors import RunError
-from gradweave.report.watch_page import Table, write_watch_page
+from gradweave.report.watch_page import Table as OnPage
+from gradweave.report.watch_page import write_watch_page
 from gradweave.topology.units import format_rate
 
 if TYPE_CHECKING:
@@ -31,46 +34,22 @@ _LINK_HEADS = ("link", "rate", "busy")
 
 @command(examples=["node1:29500 --output job.html"])
 @click.argument("address", metavar="[HOST:PORT]", required=False)
-@click.option("--once", is_flag=True, help="Show the job once and end.")
-@click.option(
-    "--every",
-    type=float,
-    default=1.0,
-    show_default=True,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="Refresh after this time.",
+@option("--once", "Show the job once and end.", bool)
+@option("--every", "Refresh after this time.", SECONDS, default=1.0)
+@option(
+    "--slow-after", "Report who holds up a call that takes longer than this.", SECONDS, default=2.0
 )
-@click.option(
-    "--slow-after",
-    type=float,
-    default=2.0,
-    show_default=True,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="Report who holds up a call that takes longer than this.",
+@written_option(
+    "--output", "Keep this page up to date; it reloads itself.", (".html",), metavar="FILE.html"
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE.html",
-    help="Keep this page up to date; it reloads itself.",
-)
-@json_option
 def watch(
-    address: str | None,
-    once: bool,
-    every: float,
-    slow_after: float,
-    output: Path | None,
-    as_json: bool,
-) -> None:
+    address: str | None, once: bool, every: float, slow_after: float, output: Path | None
+) -> Iterator[Answer]:
     """Watch the ranks, stragglers and links of a running job.
 
     HOST:PORT is the address of the job's store, by default MASTER_ADDR and MASTER_PORT. The ranks
     must run with GRADWEAVE_WATCH=1 or GRADWEAVE_SLOW_AFTER. With --json each refresh prints a line.
     """
-    writable(output, ".html")
     require("gradweave job watch", "torch", extra="torch")
     quiet_torch()
     host, port = address_of(address)
@@ -79,10 +58,12 @@ def watch(
         if output is not None:
             title = f"job at {name}"
             write_watch_page(output, title, _summary(view), _holdup(view), _tables(view))
-        if as_json:
-            print_json(_described(view))
-        elif once or output is None or sys.stdout.isatty():
-            _show(name, view, sys.stdout.isatty() and not once)
+        on_terminal = sys.stdout.isatty()
+        shown = once or output is None or on_terminal
+        yield Answer(
+            functools.partial(_described, view),
+            _text(name, view, again=on_terminal and not once) if shown else [],
+        )
         if once:
             return
 
@@ -111,15 +92,16 @@ def _views(host: str, port: int, every: float, slow_after: float) -> Iterator["J
         note("the job has ended")
 
 
-def _show(name: str, view: "JobView", again: bool) -> None:
+def _text(name: str, view: "JobView", *, again: bool) -> Iterator[str | Table]:
+    """The job; again, from the top of the terminal."""
     if again:
         print(_CLEAR, end="")
-    print_lines(f"{name}: {_summary(view)}")
+    yield f"{name}: {_summary(view)}"
     if view.holdup is not None:
-        print_lines(_holdup(view))
+        yield _holdup(view)
     for _, heads, rows in _tables(view):
-        print_lines("")
-        print_table(table(heads, rows))
+        yield ""
+        yield Table(heads, rows)
 
 
 def _summary(view: "JobView") -> str:
@@ -131,7 +113,7 @@ def _holdup(view: "JobView") -> str:
     return view.holdup.text if view.holdup is not None else ""
 
 
-def _tables(view: "JobView") -> list[Table]:
+def _tables(view: "JobView") -> list[OnPage]:
     ranks = [
         [
             str(rank.rank),
@@ -150,19 +132,16 @@ def _tables(view: "JobView") -> list[Table]:
         [f"{link.source} → {link.target}", format_rate(link.bytes_per_s), f"{link.busy:.0%}"]
         for link in view.links[:MOST_LINKS]
     ]
-    tables: list[Table] = [("Ranks", _RANK_HEADS, ranks)]
+    tables: list[OnPage] = [("Ranks", _RANK_HEADS, ranks)]
     return [*tables, ("Links", _LINK_HEADS, links)] if links else tables
 
 
 def _described(view: "JobView") -> dict[str, Any]:
     holdup = view.holdup
-    said = {"kind": holdup.kind.value, "ranks": holdup.ranks, "text": holdup.text} if holdup else {}
-    links = [
-        {"source": x.source, "target": x.target, "bytes_per_s": x.bytes_per_s, "busy": x.busy}
-        for x in view.links
-    ]
+    said = {"kind": holdup.kind.value, **fields_of(holdup, "ranks", "text")} if holdup else None
+    links = [fields_of(x, "source", "target", "bytes_per_s", "busy") for x in view.links]
     return {
         "ranks": [dataclasses.asdict(rank) for rank in view.ranks],
         "links": links,
-        "holdup": said or None,
+        "holdup": said,
     }

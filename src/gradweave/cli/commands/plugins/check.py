@@ -5,19 +5,17 @@ from collections.abc import Sequence
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option
 from gradweave.common.wording import counted
 from gradweave.conformance import Finding, conform
-from gradweave.errors import ANSWER_IS_NO
+from gradweave.errors import ANSWER_IS_NO, SUCCESS
 
 
 @command(examples=["my_package:MyScheduler"])
 @click.argument("target", metavar="TARGET")
-@json_option
-@click.pass_context
-def check(context: click.Context, target: str, as_json: bool) -> None:
+def check(target: str) -> Answer:
     """Test a plugin against everything that its kind promises.
 
     A plugin is a scheduler, a family of networks, an environment or a placement strategy.
@@ -33,22 +31,15 @@ def check(context: click.Context, target: str, as_json: bool) -> None:
             progress(f"{finding.check}: {finding.case}")
             findings.append(finding)
     broken = [finding for finding in findings if finding.fault]
-    if as_json:
-        print_json(
-            {
-                "target": target,
-                "kind": kind,
-                "conforms": not broken,
-                "checks": dict(Counter(finding.check for finding in findings)),
-                "broken": [
-                    {"check": one.check, "case": one.case, "fault": one.fault} for one in broken
-                ],
-            }
-        )
-    else:
-        print_lines(*_lines(kind, findings, broken))
-    if broken:
-        context.exit(ANSWER_IS_NO)
+    answer = {
+        "target": target,
+        "kind": kind,
+        "conforms": not broken,
+        "checks": dict(Counter(finding.check for finding in findings)),
+        "broken": [{"check": one.check, "case": one.case, "fault": one.fault} for one in broken],
+    }
+    status = ANSWER_IS_NO if broken else SUCCESS
+    return Answer(answer, _lines(kind, findings, broken), status=status)
 
 
 def _lines(kind: str, findings: Sequence[Finding], broken: Sequence[Finding]) -> list[str]:

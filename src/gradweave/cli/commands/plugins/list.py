@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from gradweave.cli.answers import Answer
 from gradweave.cli.groups import command
-from gradweave.cli.listing import Entry, print_listing, summary_of, with_plugins
-from gradweave.cli.options import json_option
+from gradweave.cli.listing import Entry, listing, summary_of, with_plugins
 from gradweave.common import plugins
 
 WHAT = ("schedulers", "environments", "algorithms")
@@ -14,14 +14,13 @@ WHAT = ("schedulers", "environments", "algorithms")
 
 @command("list", examples=["schedulers"])
 @click.argument("what", type=click.Choice(WHAT))
-@json_option
-def list_(what: str, as_json: bool) -> None:
+def list_(what: str) -> Answer:
     """List schedulers, environments or algorithms.
 
     Plugins of installed packages are included. Those that cannot be loaded are reported on
     standard error, one line each. 'gradweave topology list' lists the families of networks.
     """
-    print_listing(what, _EACH[what](), as_json)
+    return listing(what, _EACH[what]())
 
 
 def _schedulers() -> Iterator[Entry | str]:

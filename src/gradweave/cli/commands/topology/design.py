@@ -1,13 +1,15 @@
 """``gradweave topology design``: the best network of directly linked servers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, fields_of
 from gradweave.cli.groups import command
-from gradweave.cli.options import SizeType, json_option, positive, seed_option, writable
+from gradweave.cli.options import SECONDS, SizeType, option, seed_option, written_option
 from gradweave.cli.solving import ended_by_ctrl_c
 from gradweave.common.wording import counted
 from gradweave.design.candidates import MOST_SERVERS
@@ -31,25 +33,14 @@ from gradweave.topology.units import (
 @click.argument("servers", type=click.IntRange(2, MOST_SERVERS))
 @click.argument("degree", type=click.IntRange(1, 1024))
 @click.argument("gradient_bytes", metavar="SIZE", type=SizeType())
-@click.option("--bandwidth", metavar="RATE", help="Bandwidth of a link.  [default: 100Gbit/s]")
-@click.option("--latency", metavar="TIME", help="Latency of a link.  [default: 1us]")
-@click.option("--overhead", metavar="TIME", help="Cost of a message on a link.  [default: 1us]")
+@option("--bandwidth", "Bandwidth of a link.  [default: 100Gbit/s]", metavar="RATE")
+@option("--latency", "Latency of a link.  [default: 1us]", metavar="TIME")
+@option("--overhead", "Cost of a message on a link.  [default: 1us]", metavar="TIME")
 @seed_option
-@click.option(
-    "--time-limit",
-    type=float,
-    default=TIME_LIMIT_S,
-    show_default=True,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="End all searches after this time.",
+@option("--time-limit", "End all searches after this time.", SECONDS, default=TIME_LIMIT_S)
+@written_option(
+    "--output", "Write the best network to this file, .json or .graphml.", (".json", ".graphml")
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Write the best network to this file, .json or .graphml.",
-)
-@json_option
 def design(
     servers: int,
     degree: int,
@@ -60,8 +51,7 @@ def design(
     seed: int,
     time_limit: float,
     output: Path | None,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Compare networks of directly linked servers.
 
     SERVERS have at most DEGREE links each; SIZE is the size of the gradient. Candidates are tori,
@@ -69,7 +59,6 @@ def design(
     graph with swapped links, of exactly that many servers, ranked by the time of an all-reduce. The
     first line bounds all networks.
     """
-    writable(output, ".json", ".graphml")
     if degree == 1 and servers > 2:
         raise OptionError(f"expected a degree of 2 or more for {servers} servers, got 1")
     default = Link()
@@ -91,13 +80,9 @@ def design(
         )
     if output is not None:
         save(found.proposals[0].candidate.network, output)
-    if as_json:
-        print_json(_as_object(found, seed, output))
-        return
-    print_lines(_bound_line(found))
-    rows = [_row(proposal) for proposal in found.proposals]
     heads = ["network", "links", "diameter", "mean hops", "time", "bound", "gap"]
-    print_table(table(heads, rows), *_notes(found, output))
+    shown = Table(heads, map(_row, found.proposals), list(_notes(found)))
+    return Answer(_as_object(found, seed), [_bound_line(found), shown]).written_to(output)
 
 
 def _bound_line(found: Design) -> str:
@@ -124,63 +109,45 @@ def _row(proposal: Proposal) -> list[str]:
     ]
 
 
-def _notes(found: Design, output: Path | None) -> list[str]:
-    best, torus, notes = found.proposals[0], found.torus, []
+def _notes(found: Design) -> Iterator[str]:
+    best, torus = found.proposals[0], found.torus
     name = best.candidate.network.name
     if torus is not None:
         gain = torus.seconds / best.seconds - 1
         simple = torus.candidate.network.name
-        notes.append(
-            f"{name} is {100 * gain:.1f}% faster than {simple}"
-            if gain > ROUNDING
-            else f"no candidate is faster than {simple}"
-        )
-    notes.append(
+        if gain > ROUNDING:
+            yield f"{name} is {100 * gain:.1f}% faster than {simple}"
+        else:
+            yield f"no candidate is faster than {simple}"
+    yield (
         f"no network can be more than {100 * (best.seconds / found.bound.seconds - 1):.1f}% faster "
         f"than {name}"
     )
     timed = sum(one.solution.stopped in ("time", "interrupt") for one in found.proposals)
     if timed:
-        notes.append(
-            f"{counted(timed, 'search', 'searches')} of {len(found.proposals)} ended early"
-        )
+        yield f"{counted(timed, 'search', 'searches')} of {len(found.proposals)} ended early"
     if found.unsolved:
-        notes.append(f"{counted(len(found.unsolved), 'network')} not compared: interrupted")
-    notes += [
-        f"{one.candidate.network.name} is also {', '.join(one.candidate.also)}"
-        for one in found.proposals
-        if one.candidate.also
-    ]
-    return [*notes, *([f"written to {output}"] if output is not None else [])]
+        yield f"{counted(len(found.unsolved), 'network')} not compared: interrupted"
+    for one in found.proposals:
+        if one.candidate.also:
+            yield f"{one.candidate.network.name} is also {', '.join(one.candidate.also)}"
 
 
-def _as_object(found: Design, seed: int, output: Path | None) -> dict[str, Any]:
+def _as_object(found: Design, seed: int) -> dict[str, Any]:
     bound, link = found.bound, found.link
     return {
-        "servers": found.servers,
-        "degree": found.degree,
-        "gradient_bytes": found.gradient_bytes,
+        **fields_of(found, "servers", "degree", "gradient_bytes"),
         "seed": seed,
-        "link": {
-            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-            "latency_s": link.latency_s,
-            "overhead_s": link.overhead_s,
-        },
+        "link": fields_of(link, "bandwidth_bytes_per_s", "latency_s", "overhead_s"),
         "every_network": {
-            "seconds": bound.seconds,
-            "bytes_s": bound.bytes_s,
-            "latency_s": bound.latency_s,
+            **fields_of(bound, "seconds", "bytes_s", "latency_s"),
             "diameter": bound.hops,
             "mean_hops": bound.total_hops / (found.servers - 1),
         },
         "networks": [
             {
                 "topology": one.candidate.network.name,
-                "also": list(one.candidate.also),
-                "family": one.candidate.family,
-                "degree": one.candidate.degree,
-                "bundle": one.candidate.bundle,
-                "diameter": one.candidate.diameter,
+                **fields_of(one.candidate, "also", "family", "degree", "bundle", "diameter"),
                 "mean_hops": one.candidate.mean_hops,
                 "seconds": one.seconds,
                 "seconds_bound": one.bound_s,
@@ -189,5 +156,4 @@ def _as_object(found: Design, seed: int, output: Path | None) -> dict[str, Any]:
             for one in found.proposals
         ],
         "not_compared": [one.network.name for one in found.unsolved],
-        "output": str(output) if output is not None else None,
     }

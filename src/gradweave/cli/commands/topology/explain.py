@@ -1,14 +1,15 @@
 """``gradweave topology explain``: times measured by nccl-tests, compared with a network."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gradweave.cli.console import Progress, print_json, print_lines, print_table, table
+from gradweave.cli.answers import Answer
+from gradweave.cli.combinations import needs
+from gradweave.cli.console import Progress, Table
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, writable
-from gradweave.errors import OptionError
+from gradweave.cli.options import FILE, option, written_option
 from gradweave.probe.calibration import calibrated_by_nccl_tests
 from gradweave.probe.calibration import write as write_profile
 from gradweave.probe.nccl_tests import COLLECTIVES, read_measurements
@@ -18,46 +19,36 @@ from gradweave.topology.units import format_rate, format_seconds, format_size
 
 
 @command("explain", examples=["all_reduce.log --network node.xml+fabric.out"])
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=FILE)
+@option(
     "--network",
+    "Compare with this network, whose servers are the ranks in order, or their hosts.",
     metavar="NETWORK",
-    help="Compare with this network, whose servers are the ranks in order, or their hosts.",
 )
-@click.option(
-    "--collective",
-    type=click.Choice(COLLECTIVES),
-    help="The collective of a FILE that does not name it.",
+@option(
+    "--collective", "The collective of a FILE that does not name it.", click.Choice(COLLECTIVES)
 )
-@click.option(
-    "--ranks",
-    type=click.IntRange(min=2),
-    help="The number of ranks of a FILE that does not show it.",
-)
-@click.option(
+@option("--ranks", "The number of ranks of a FILE that does not show it.", click.IntRange(min=2))
+@written_option(
     "--write-runtime",
-    type=click.Path(path_type=Path),
+    "With --network, write the message costs by these times as a profile for --runtime.",
+    (".toml",),
     metavar="FILE.toml",
-    help="With --network, write the message costs by these times as a profile for --runtime.",
 )
-@json_option
+@needs("--network", "--write-runtime")
 def explain_(
     files: tuple[Path, ...],
     network: str | None,
     collective: str | None,
     ranks: int | None,
     write_runtime: Path | None,
-    as_json: bool,
-) -> None:
+) -> Answer:
     """Explain times that nccl-tests or rccl-tests measured.
 
     FILE is their text, with a launcher's or NCCL's lines in between, or the JSON of -J. It says
     what algbw and busbw mean there, what the links of --network permit, and how far the times are
     from its lower bounds.
     """
-    writable(write_runtime, ".toml")
-    if write_runtime is not None and network is None:
-        raise OptionError("--write-runtime: expected --network with it; give both")
     with Progress("explaining times") as progress:
         measured = [
             one
@@ -70,19 +61,23 @@ def explain_(
         if write_runtime is not None and topology is not None:
             progress("fitting message costs")
             write_profile(calibrated_by_nccl_tests(topology, measured), write_runtime)
-    if as_json:
-        written = None if write_runtime is None else str(write_runtime)
-        each = [one.as_object() for one in found]
-        print_json({"network": network, "measurements": each, "runtime": written})
-        return
+    written = None if write_runtime is None else str(write_runtime)
+    each = [one.as_object() for one in found]
+    answer = {"network": network, "measurements": each, "runtime": written}
+    return Answer(answer, _text(found, written))
+
+
+def _text(found: list[Explained], written: str | None) -> Iterator[str | Table]:
     for number, one in enumerate(found):
-        print_lines(*[""] * (number > 0), *one.lines())
-        print_table(_table(one))
-    if write_runtime is not None:
-        print_lines(f"message costs written to {write_runtime}")
+        if number:
+            yield ""
+        yield from one.lines()
+        yield _table(one)
+    if written is not None:
+        yield f"message costs written to {written}"
 
 
-def _table(one: Explained) -> Any:
+def _table(one: Explained) -> Table:
     bounded = any(bound is not None for bound in one.bounds)
     heads = ["size", "time", "algbw", "busbw", *["at least", "busbw at most"] * bounded]
     rows = []
@@ -98,7 +93,7 @@ def _table(one: Explained) -> Any:
             row.append("–" if bound is None else format_seconds(bound.seconds))
             row.append("–" if bus is None else format_rate(bus))
         rows.append(row)
-    return table(heads, rows)
+    return Table(heads, rows)
 
 
 def _rate(bytes_per_s: float) -> str:

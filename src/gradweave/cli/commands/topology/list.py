@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 
+from gradweave.cli.answers import Answer
 from gradweave.cli.groups import command
-from gradweave.cli.listing import Entry, print_listing, with_plugins
-from gradweave.cli.options import json_option
+from gradweave.cli.listing import Entry, listing, with_plugins
 from gradweave.common import plugins
 
 
 @command("list", examples=["--json"])
-@json_option
-def list_(as_json: bool) -> None:
+def list_() -> Answer:
     """List the families of networks.
 
     Plugins of installed packages are included. Those that cannot be loaded are reported on
     standard error, one line each.
     """
-    print_listing("topologies", _topologies(), as_json)
+    return listing("topologies", _topologies())
 
 
 def _topologies() -> Iterator[Entry | str]:

@@ -1,22 +1,16 @@
 """``gradweave topology measure``: a live network, measured into a topology file."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gradweave.cli.console import (
-    Progress,
-    complain,
-    note,
-    print_json,
-    print_lines,
-    print_table,
-    table,
-)
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import Progress, Table, complain, link_fields, note
 from gradweave.cli.groups import command
-from gradweave.cli.options import json_option, positive, writable
+from gradweave.cli.options import FILE, SECONDS, option, writable
 from gradweave.common.wording import counted
 from gradweave.errors import OptionError
 from gradweave.execute.running.joined import ended_at_once
@@ -38,42 +32,34 @@ _MOST_SHOWN = 24
 
 
 @command(examples=["net.json --servers 4"])
-@click.argument("output", type=click.Path(path_type=Path))
-@click.option(
+@click.argument("output", type=FILE)
+@option(
     "--backend",
-    type=click.Choice(sorted(BACKENDS)),
+    "Measure the messages of this backend.",
+    click.Choice(sorted(BACKENDS)),
     default="torch",
-    show_default=True,
-    help="Measure the messages of this backend.",
 )
-@click.option(
+@option(
     "--servers",
-    type=click.IntRange(2, 256),
+    "Start this many processes on this machine, without a launcher.",
+    click.IntRange(2, 256),
     metavar="N",
-    help="Start this many processes on this machine, without a launcher.",
 )
-@click.option(
+@option(
     "--slot",
-    type=float,
+    "Measure a transfer for this long, after its window has grown.",
+    SECONDS,
     default=SLOT_S,
-    show_default=True,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="Measure a transfer for this long, after its window has grown.",
 )
-@click.option(
+@option(
     "--timeout",
-    type=float,
+    "End the measurement when a server has been silent for this long.",
+    SECONDS,
     default=TIMEOUT_S,
-    show_default=True,
-    callback=positive(float),
-    metavar="SECONDS",
-    help="End the measurement when a server has been silent for this long.",
 )
-@json_option
 def measure(
-    output: Path, backend: str, servers: int | None, slot: float, timeout: float, as_json: bool
-) -> None:
+    output: Path, backend: str, servers: int | None, slot: float, timeout: float
+) -> Iterator[Answer]:
     """Measure the network between processes into a file, OUTPUT.
 
     Start it with mpirun or torchrun, one process per server. It measures round trips and bandwidths
@@ -100,29 +86,24 @@ def measure(
             else:
                 on_this_machine(servers, output, terms, progress, note)
     if first:
-        _report(output, as_json)
+        topology, how = read(output), _how(output)
+        yield Answer(_as_object(topology, output, how), _text(topology, output, how))
     if joined and backend == "torch":
         # The engine would take seconds to clear away what goes with the process anyway.
         end_at_once(0, lambda: None)
 
 
-def _report(output: Path, as_json: bool) -> None:
-    """Prints what is in the file."""
-    topology = read(output)
-    how = _how(output)
-    if as_json:
-        print_json(_as_object(topology, output, how))
-        return
-    print_lines(
+def _text(topology: Topology, output: Path, how: dict[str, Any]) -> Iterator[str | Table]:
+    yield (
         f"{topology.num_servers} servers, "
         f"{counted(len(topology.switches), 'switch', 'switches')} (what is shared), "
         f"{counted(topology.num_links, 'link')}, "
         f"measured in {how['seconds']:.1f} s by {how['library']}"
     )
-    print_table(_table(topology))
+    yield _table(topology)
     if topology.num_links > _MOST_SHOWN:
-        print_lines(f"and {topology.num_links - _MOST_SHOWN} more links")
-    print_lines(f"written to {output}")
+        yield f"and {topology.num_links - _MOST_SHOWN} more links"
+    yield f"written to {output}"
 
 
 def _how(output: Path) -> dict[str, Any]:
@@ -140,28 +121,19 @@ def _as_object(topology: Topology, output: Path, how: dict[str, Any]) -> dict[st
         "servers": topology.num_servers,
         "switches": len(topology.switches),
         "labels": list(topology.labels),
-        "links": {
-            "source": topology.source.tolist(),
-            "target": topology.target.tolist(),
-            "bandwidth_bytes_per_s": topology.bandwidth_bytes_per_s.tolist(),
-            "latency_s": topology.latency_s.tolist(),
-            "overhead_s": topology.overhead_s.tolist(),
-        },
+        "links": link_fields(topology),
         "measured": how,
     }
 
 
-def _table(topology: Topology) -> Any:
-    rows = []
-    for link in range(len(topology.source)):
-        back = int(topology.opposite[link])
-        if link < back and len(rows) < _MOST_SHOWN:
-            rows.append(
-                [
-                    topology.link_name(link),
-                    format_bandwidth(float(topology.bandwidth_bytes_per_s[link])),
-                    format_bandwidth(float(topology.bandwidth_bytes_per_s[back])),
-                    format_seconds(float(topology.latency_s[link])),
-                ]
+def _table(topology: Topology) -> Table:
+    shown = Table(["link", "there", "back", "latency"])
+    there, latency = topology.bandwidth_bytes_per_s.tolist(), topology.latency_s.tolist()
+    for link, back in enumerate(topology.opposite.tolist()):
+        if link < back and len(shown.rows) < _MOST_SHOWN:
+            shown.add_row(
+                topology.link_name(link),
+                *(format_bandwidth(there[one]) for one in (link, back)),
+                format_seconds(latency[link]),
             )
-    return table(["link", "there", "back", "latency"], rows)
+    return shown

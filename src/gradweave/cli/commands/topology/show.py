@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -10,19 +10,20 @@ import click
 
 from gradweave.bounds.classes import holds_for
 from gradweave.bounds.seconds_bound import seconds_bound
-from gradweave.cli.console import print_json, print_lines, rank_lines
+from gradweave.cli.answers import Answer
+from gradweave.cli.console import network_line, rank_lines
 from gradweave.cli.groups import command
 from gradweave.cli.options import (
     FaultOptions,
     fault_options,
     faults,
     host_links,
-    json_option,
     network_files,
+    option,
     oversubscription_option,
-    writable,
+    size_option,
+    written_option,
 )
-from gradweave.cli.sizes import size_option
 from gradweave.common.wording import counted
 from gradweave.errors import AssumedWarning, InputWarning
 from gradweave.topology.formats.files import find_all, save, together
@@ -42,25 +43,23 @@ _MOST_ODD = 12
 
 @command(examples=["cluster.yaml", "node.txt fabric.out --size 1GB --output cluster.json"])
 @click.argument("network", metavar="NETWORK|FILE…", nargs=-1, required=True)
-@click.option("--bandwidth", help="Bandwidth that files do not state.  [default: 100Gbit/s]")
+@option("--bandwidth", "Bandwidth that files do not state.  [default: 100Gbit/s]")
 @oversubscription_option
 @fault_options
 @size_option("Bound the time of an all-reduce of this size.", default="100MB")
-@click.option(
+@written_option(
     "--output",
-    type=click.Path(path_type=Path),
-    help="Write the network to this file, .json, .yaml or .graphml.",
+    "Write the network to this file, .json, .yaml or .graphml.",
+    (".json", ".yaml", ".yml", ".graphml"),
 )
-@json_option
 def show(
     network: tuple[str, ...],
     bandwidth: str | None,
     oversubscription: float | None,
     gradient_bytes: float,
     output: Path | None,
-    as_json: bool,
     **given: Unpack[FaultOptions],
-) -> None:
+) -> Answer:
     """Show what is known about NETWORK, or recognised in FILEs.
 
     It prints what each FILE is and what had to be assumed, servers, switches and kinds of links, a
@@ -68,7 +67,6 @@ def show(
     inside (nvidia-smi topo -m, lstopo, …) and a fabric (ibnetdiscover, topology.conf, …) become one
     network; other commands take it as FILE+FILE. 'gradweave show' draws it with a schedule.
     """
-    writable(output, ".json", ".yaml", ".yml", ".graphml")
     links = host_links(bandwidth, oversubscription)
     files = network_files(network[0], links) if len(network) == 1 else list(network)
     with warnings.catch_warnings(record=True) as caught:
@@ -89,10 +87,7 @@ def show(
     }
     if output is not None:
         save(topology, output)
-    if as_json:
-        print_json(about | {"output": str(output) if output else None})
-    else:
-        print_lines(*_lines(topology, about), *([f"written to {output}"] if output else []))
+    return Answer(about, _lines(topology, about)).written_to(output)
 
 
 def _assumed_links() -> str:
@@ -141,33 +136,30 @@ def _kinds(topology: Topology) -> list[dict[str, Any]]:
     return [{"links": count / 2} | dict(zip(columns, row, strict=True)) for row, count in counts]
 
 
-def _lines(topology: Topology, about: dict[str, Any]) -> list[str]:
-    kinds = about["link_kinds"]
+def _lines(topology: Topology, about: dict[str, Any]) -> Iterator[str]:
+    yield network_line(topology)
+    yield from _source_lines(about["files"])
+    yield from (f"assumed: {each}" for each in about["assumed"])
     diameter = counted(about["diameter"], "transfer")
-    lines = [
-        f"{topology.name}: {counted(about['servers'], 'server')}, "
-        f"{counted(about['switches'], 'switch', 'switches')}, {counted(about['links'], 'link')}",
-        *_source_lines(about["files"]),
-        *(f"assumed: {each}" for each in about["assumed"]),
-        f"diameter: {diameter} between the two most distant servers",
-        *(f"links: {_kind_line(kind)}" for kind in kinds[:_MOST_KINDS]),
-    ]
+    yield f"diameter: {diameter} between the two most distant servers"
+    kinds = about["link_kinds"]
+    yield from (f"links: {_kind_line(kind)}" for kind in kinds[:_MOST_KINDS])
     if len(kinds) > _MOST_KINDS:
-        lines.append(f"links: {len(kinds) - _MOST_KINDS} more kinds; --json lists all")
+        yield f"links: {len(kinds) - _MOST_KINDS} more kinds; --json lists all"
     if about["groups"]:
         sizes = " in ".join(f"{count} groups" for count in about["groups"])
-        lines.append(f"servers are in {sizes}, by the links between them")
-    lines += rank_lines(topology)
+        yield f"servers are in {sizes}, by the links between them"
+    yield from rank_lines(topology)
     bound = about["bound"]
-    lines.append(
+    yield (
         f"all-reduce of {format_size(bound['gradient_bytes'])}: at least "
         f"{format_seconds(bound['seconds'])} for {bound['holds_for']}: {bound['reason']}"
     )
     odd = about["stands_out"]
-    lines += [f"stands out: {each}" for each in odd[:_MOST_ODD]]
+    yield from (f"stands out: {each}" for each in odd[:_MOST_ODD])
     if len(odd) > _MOST_ODD:
-        lines.append(f"stands out: {len(odd) - _MOST_ODD} more; --json lists all")
-    return [*lines, *(f"warning: {doubt}" for doubt in about["warnings"])]
+        yield f"stands out: {len(odd) - _MOST_ODD} more; --json lists all"
+    yield from (f"warning: {doubt}" for doubt in about["warnings"])
 
 
 def _source_lines(files: Sequence[Mapping[str, str]]) -> list[str]:
