@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gradweave.learning.plans import CHECKPOINT, PlanConfig, train_plan
 
 from benchmarks.command_line import parser_of
 from benchmarks.plan_training import PlanConfig, train_plan
