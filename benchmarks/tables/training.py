@@ -74,6 +74,25 @@ def diloco() -> str:
     return sourced_table(result, "text | " * (len(texts) > 1) + head, lines)
 
 
+def ten_cities_small() -> str:
+    """Loss, bytes and predicted seconds of decentralized training between ten cities."""
+    result, lines = load("ten_cities_small"), []
+    for row in result["summary"]:
+        low, high = row["between"]
+        to = row["to"]
+        reached = "– | –" if to is None else (
+            f"{to['seconds']:.1f} | {to['bytes_a_worker'] / 1e6:.2f}"
+        )  # fmt: skip
+        lines.append(
+            f"{row['name']} | {row['rate']:g} | {row['loss']:.3f} "
+            f"({low:.3f} to {high:.3f}) | {row['seeds']} | {row['bytes_a_worker'] / 1e6:.2f} | "
+            f"{row['seconds']:.1f} | {row['exchange_s']:.1f} | {reached}"
+        )
+    head = "method | rate | loss at the end (95 %) | seeds | MB per worker | seconds"
+    head += " | of these exchanges | seconds to DiLoCo's loss | MB to it"
+    return sourced_table(result, head, lines)
+
+
 def stragglers() -> str:
     """Asynchronous rules beside synchronous updates when some workers are slow."""
     result, lines = load("stragglers"), []
