@@ -8,12 +8,13 @@ one of ten steps, except synchronous training. The inner optimizer's rate is sea
 its own, for each method.
 
 Seconds are the steps' measured computing, plus predictions: for averages over all workers, of an
-all-reduce by the best schedule for the cities' links; for others, of messages that all leave at
+all-reduce by the best schedule found in three seconds; for others, of messages that all leave at
 once by shortest routes (`exchange_seconds`). An average that workers do not wait for costs what it
 exceeds the computing of the steps in its delay. The workers compute side by side on one device.
 ``--small`` trains a model of an eighth of the parameters, and records it on its own.
 """
 
+import functools
 import pydoc_data.topics
 import sys
 import time
@@ -33,8 +34,8 @@ from record import record, show
 from unfinished import Unfinished
 
 import gradweave as gw
-from gradweave.aggregate import MixingMatrix, exchange_seconds
-from gradweave.aggregate.messages import messages_sent
+from gradweave.aggregate import MixingMatrix, Uncompressed, exchange_seconds
+from gradweave.aggregate.messages import message_bytes, messages_sent
 from gradweave.aggregate.spec import GossipSpec, LocalSpec, parse
 
 NAME, SEEDS, SEARCHED = "ten_cities", 5, 100
@@ -56,7 +57,7 @@ METHODS = {
     "sparse averaging": "sparse_averaging:local_steps=40,fragments=4,delay=5",
 }
 """Aggregations, with BYTES for those of all parameters."""
-RATES = (2e-3, 4e-3, 8e-3)
+RATES = (2e-3, 6e-3, 4e-3)
 """Of the inner optimizer; each method has the best of them on the seed of the search."""
 
 
@@ -83,12 +84,12 @@ def best(rows: list[dict[str, Any]], name: str) -> float:
     return min(of, key=lambda row: row["loss"] if np.isfinite(row["loss"]) else np.inf)["rate"]
 
 
-def plan(kept: Unfinished) -> Iterator[tuple[str, float, int]]:
+def plan(kept: Unfinished, rates: int, seeds: int) -> Iterator[tuple[str, float, int]]:
     """Name, rate and seed of the runs that are left, the search first."""
     there = {(row["name"], row["rate"], row["seed"]) for row in kept.rows()}
-    searched = [(name, rate, SEARCHED) for rate in RATES for name in METHODS]
+    searched = [(name, rate, SEARCHED) for rate in RATES[:rates] for name in METHODS]
     yield from (one for one in searched if one not in there)
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         for name in METHODS:
             if (name, best(kept.rows(), name), seed) not in there:
                 yield name, best(kept.rows(), name), seed
@@ -96,33 +97,53 @@ def plan(kept: Unfinished) -> Iterator[tuple[str, float, int]]:
 
 def run(name: str, rate: float, seed: int) -> dict[str, Any]:
     """One training."""
-    spec, diloco.RATE = METHODS[name].replace("BYTES", str(4 * parameters())), rate
-    made = diloco.trained(spec, False, seed, content())
-    return {"name": name, "rate": rate, "seed": seed, "spec": spec} | made
+    diloco.RATE = rate
+    made = diloco.trained(spec_of(name), False, seed, content())
+    return {"name": name, "rate": rate, "seed": seed, "spec": spec_of(name)} | made
 
 
-def exchange_s(spec: str, bytes_a_worker: float, step_s: float) -> float:
-    """Predicted seconds of a training's exchanges, in addition to its computing."""
-    of, cities, steps = parse(spec), gw.topology.from_spec("cities"), diloco.STEPS
-    if isinstance(of, GossipSpec) or (isinstance(of, LocalSpec) and of.method.mixes):
-        mixing = of.mixing_matrix(diloco.WORKERS)
-        every = of.local_steps if isinstance(of, GossipSpec) else of.method.interval
-        count = steps // every
-        message = bytes_a_worker / count / messages_sent(mixing).max(1).mean()
-        turns = np.arange(count) % mixing.period
-        return float(exchange_seconds(cities, mixing, message)[turns].sum())
-    every, delay = 1, 0
-    if isinstance(of, LocalSpec):
-        every, delay = of.method.interval, of.method.delay
-        if of.method.feeds_back:
-            all_to_all = MixingMatrix.complete(diloco.WORKERS)
-            message = bytes_a_worker / (steps // every) / (diloco.WORKERS - 1)
-            return steps // every * float(exchange_seconds(cities, all_to_all, message)[0])
-    fragments = of.method.fragments if isinstance(of, LocalSpec) else 1
-    size = 4.0 * parameters() / fragments
-    schedule = gw.solve(cities, gradient_bytes=size, time_limit=20).schedule
-    takes = float(gw.simulator.seconds(schedule, size, "events"))
-    return steps // every * max(0.0, takes - delay * step_s)
+def spec_of(name: str) -> str:
+    """The aggregation as text."""
+    return METHODS[name].replace("BYTES", str(4 * parameters()))
+
+
+@functools.cache
+def all_reduce_s(size: float) -> float:
+    """Predicted seconds of an all-reduce of so many bytes, by a schedule for the cities."""
+    cities = gw.topology.from_spec("cities")
+    schedule = gw.solve(cities, gradient_bytes=size, time_limit=3).schedule
+    return float(gw.simulator.seconds(schedule, size, "events"))
+
+
+def exchanges() -> list[dict[str, Any]]:
+    """One communication of each method: bytes of the busiest worker, and predicted seconds."""
+    cities, workers = gw.topology.from_spec("cities"), diloco.WORKERS
+    whole = jax.ShapeDtypeStruct((parameters(),), jnp.float32)
+    found = []
+    for name in METHODS:
+        of, every, delay = parse(spec_of(name)), 1, 0
+        if isinstance(of, LocalSpec):
+            every, delay = of.method.interval, of.method.delay
+        if isinstance(of, LocalSpec) and of.method.feeds_back:
+            mixing = MixingMatrix.complete(workers)
+        elif isinstance(of, GossipSpec) or (isinstance(of, LocalSpec) and of.method.mixes):
+            mixing = of.mixing_matrix(workers)
+            every = of.local_steps if isinstance(of, GossipSpec) else every
+        else:
+            mixing = None
+        if mixing is None:
+            fragments = of.method.fragments if isinstance(of, LocalSpec) else 1
+            size = 4.0 * parameters() / fragments
+            seconds = all_reduce_s(size)
+            sent = 2 * (workers - 1) / workers * size
+        else:
+            assert isinstance(of, GossipSpec | LocalSpec)
+            each = message_bytes(of.compressor or Uncompressed(), [whole])
+            seconds = float(exchange_seconds(cities, mixing, each).mean())
+            sent = float(each * messages_sent(mixing).max(1).mean())
+        row = {"name": name, "bytes_a_worker": sent, "seconds": seconds}
+        found.append(row | {"steps_between": every, "delay": delay})
+    return found
 
 
 def measured_step_s() -> float:
@@ -144,17 +165,32 @@ def measured_step_s() -> float:
     return min(found[1:])
 
 
-def summary(rows: list[dict[str, Any]], step_s: float) -> list[dict[str, Any]]:
+def summary(
+    rows: list[dict[str, Any]], step_s: float, exchanges: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Each method over the seeds, and what it needs to reach DiLoCo's loss at the end."""
-    of = {name: [row for row in rows if row["name"] == name and row["seed"] != SEARCHED]
-          for name in METHODS}  # fmt: skip
+    of = {
+        name: [
+            row
+            for row in rows
+            if (row["name"], row["rate"]) == (name, best(rows, name)) and row["seed"] != SEARCHED
+        ]
+        for name in dict.fromkeys(row["name"] for row in rows)
+    }
+    waited = {
+        one["name"]: diloco.STEPS
+        // one["steps_between"]
+        * max(0.0, one["seconds"] - one["delay"] * step_s)
+        for one in exchanges
+    }
     of = {name: some for name, some in of.items() if some}
-    level = np.mean([row["loss"] for row in of.get("DiLoCo", [])])
-    found = []
+    if "DiLoCo" not in of:
+        return []
+    level, found = np.mean([row["loss"] for row in of["DiLoCo"]]), []
     for name, some in of.items():
         losses = [row["loss"] for row in some]
         curve = np.mean([row["losses"] for row in some], 0)
-        steps, seconds = diloco.STEPS, diloco.STEPS * step_s + some[0]["exchange_s"]
+        steps, seconds = diloco.STEPS, diloco.STEPS * step_s + waited[name]
         segments = reached(curve, float(level))
         share = None if segments is None else segments * diloco.SEGMENT / steps
         found.append(
@@ -166,7 +202,7 @@ def summary(rows: list[dict[str, Any]], step_s: float) -> list[dict[str, Any]]:
                 "between": mean_between(losses, np.random.default_rng(0)),
                 "bytes_a_worker": some[0]["bytes_a_worker"],
                 "seconds": seconds,
-                "exchange_s": some[0]["exchange_s"],
+                "exchange_s": waited[name],
                 "to": share
                 and {
                     "share": share,
@@ -194,24 +230,23 @@ def main() -> None:
     parser = parser_of(__doc__, resumes=True)
     parser.add_argument("--finish", action="store_true", help="record what an ended run kept")
     parser.add_argument("--small", action="store_true", help="train the small model")
+    parser.add_argument("--rates", type=int, default=len(RATES), help="number of rates searched")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="number of seeds")
     asked = parser.parse_args()
     name = NAME + "_small" * asked.small
     command = f"python benchmarks/experiments/{NAME}.py" + " --small" * asked.small
+    if (asked.rates, asked.seeds) != (len(RATES), SEEDS):
+        command += f" --rates {asked.rates} --seeds {asked.seeds}"
     for key, value in (SETTING | (SMALL if asked.small else {})).items():
         setattr(diloco, key, value)
     diloco.started = fresh
     resume = asked.resume or asked.finish
     kept = Unfinished(name, command, resume=resume, libraries=("jax", "optax"))
-    while not asked.finish and (left := next(plan(kept), None)):
+    while not asked.finish and (left := next(plan(kept, asked.rates, asked.seeds), None)):
         row = run(*left)
         kept.add(row)
         show({key: value for key, value in row.items() if key not in ("losses", "spec")})
-    rows, step_s = kept.rows(), measured_step_s()
-    seconds: dict[str, float] = {}
-    for row in rows:
-        if row["name"] not in seconds:
-            seconds[row["name"]] = exchange_s(row["spec"], row["bytes_a_worker"], step_s)
-        row["exchange_s"] = seconds[row["name"]]
+    rows, step_s, each = kept.rows(), measured_step_s(), exchanges()
     record(
         name,
         command,
@@ -223,10 +258,11 @@ def main() -> None:
         step_s=step_s,
         seeds=sorted({row["seed"] for row in rows} - {SEARCHED}),
         searched=SEARCHED,
-        summary=summary(rows, step_s),
+        exchanges=each,
+        summary=summary(rows, step_s, each),
         rows=rows,
     )
-    if not asked.finish:
+    if rows and not asked.finish:
         kept.end()
 
 

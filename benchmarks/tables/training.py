@@ -74,22 +74,15 @@ def diloco() -> str:
     return sourced_table(result, "text | " * (len(texts) > 1) + head, lines)
 
 
-def ten_cities_small() -> str:
-    """Loss, bytes and predicted seconds of decentralized training between ten cities."""
-    result, lines = load("ten_cities_small"), []
-    for row in result["summary"]:
-        low, high = row["between"]
-        to = row["to"]
-        reached = "– | –" if to is None else (
-            f"{to['seconds']:.1f} | {to['bytes_a_worker'] / 1e6:.2f}"
-        )  # fmt: skip
-        lines.append(
-            f"{row['name']} | {row['rate']:g} | {row['loss']:.3f} "
-            f"({low:.3f} to {high:.3f}) | {row['seeds']} | {row['bytes_a_worker'] / 1e6:.2f} | "
-            f"{row['seconds']:.1f} | {row['exchange_s']:.1f} | {reached}"
-        )
-    head = "method | rate | loss at the end (95 %) | seeds | MB per worker | seconds"
-    head += " | of these exchanges | seconds to DiLoCo's loss | MB to it"
+def ten_cities() -> str:
+    """Bytes and predicted seconds of one communication between ten cities, by method."""
+    result = load("ten_cities")
+    head = "method | MB sent by the busiest worker | predicted ms | steps in between"
+    lines = [
+        f"{row['name']} | {row['bytes_a_worker'] / 1e6:.3f} | {1e3 * row['seconds']:.0f} | "
+        f"{row['steps_between']}"
+        for row in result["exchanges"]
+    ]
     return sourced_table(result, head, lines)
 
 
