@@ -133,9 +133,9 @@ def batches(content: np.ndarray, starts: np.ndarray) -> jax.Array:
     return jnp.asarray(content[starts[..., None] + np.arange(CONTEXT + 1)])
 
 
-def inner_optimizer() -> optax.GradientTransformation:
-    rate = optax.cosine_decay_schedule(RATE, STEPS, 0.1)
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.01))
+def inner_optimizer(rate: float | jax.Array) -> optax.GradientTransformation:
+    falling = optax.cosine_decay_schedule(rate, STEPS, 0.1)  # pyright: ignore[reportArgumentType]
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(falling, weight_decay=0.01))
 
 
 def started(seed: int, content: np.ndarray) -> dict[str, Any]:
@@ -196,13 +196,15 @@ def programs(sizes: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 @functools.cache
-def program(spec: str, rate: float, steps: int, workers: int) -> tuple[Any, Any]:
-    """The optimizer, and a step of all workers after their gradients; the same for all seeds."""
-    del rate, steps  # constants of this module, on which the inner optimizer depends
-    optimizer = aggregate.aggregator(spec, workers)(inner_optimizer())
+def step_of(spec: str, steps: int, workers: int) -> Any:
+    """A step of all workers after their gradients, compiled once for all seeds and rates."""
+    del steps  # a constant of this module, on which the inner optimizer depends
 
     @jax.jit
-    def step(gradients: Any, params: Any, state: Any, active: jax.Array) -> Any:
+    def step(
+        gradients: Any, params: Any, state: Any, active: jax.Array, rate: jax.Array
+    ) -> tuple[Any, Any, jax.Array]:
+        optimizer = aggregate.aggregator(spec, workers)(inner_optimizer(rate))
         axes, local = axes_of(state), isinstance(state, LocalState)
 
         def one(gradient: Any, params: Any, state: Any, active: jax.Array) -> Any:
@@ -213,7 +215,7 @@ def program(spec: str, rate: float, steps: int, workers: int) -> tuple[Any, Any]
         every = jax.vmap(one, (0, 0, axes, 0), (0, axes, 0), axis_name=AXIS)
         return every(gradients, params, state, active)
 
-    return optimizer, step
+    return step
 
 
 def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str, Any]:
@@ -226,7 +228,8 @@ def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str
     )
     params = aggregate.replicate(started(seed, content[:cut]), WORKERS)
     gradients, judge = programs((WORKERS, LAYERS, WIDTH, HEADS))
-    optimizer, step = program(spec, RATE, STEPS, WORKERS)
+    step = step_of(spec, STEPS, WORKERS)
+    optimizer = aggregate.aggregator(spec, WORKERS)(inner_optimizer(RATE))
     state = jax.vmap(optimizer.init)(params)
     if isinstance(state, LocalState | GossipState):
         state = state._replace(step=state.step[0])
@@ -236,7 +239,9 @@ def trained(spec: str, faulty: bool, seed: int, content: np.ndarray) -> dict[str
         tokens = batches(content[:cut], starts)
         for number, batch in enumerate(tokens, first):
             active = active_at(number, faulty)
-            params, state, bytes_ = step(gradients(params, batch), params, state, active)
+            params, state, bytes_ = step(
+                gradients(params, batch), params, state, active, jnp.float32(RATE)
+            )
             sent.append(np.asarray(bytes_, np.float64))
         losses.append(float(judge(params, judged)))
     by_step = np.stack(sent)

@@ -75,6 +75,34 @@ def diloco() -> str:
     return sourced_table(result, "text | " * (len(texts) > 1) + head, lines)
 
 
+def ten_cities() -> str:
+    """Bytes and predicted seconds of one communication between ten cities, by method."""
+    result = load("ten_cities")
+    head = "method | MB sent by the busiest worker | predicted ms | steps in between"
+    lines = [
+        f"{row['name']} | {row['bytes_a_worker'] / 1e6:.3f} | {1e3 * row['seconds']:.0f} | "
+        f"{row['steps_between']}"
+        for row in result["exchanges"]
+    ]
+    return sourced_table(result, head, lines)
+
+
+def ten_cities_small() -> str:
+    """Losses of trainings between ten cities over the seeds, with their bytes and seconds."""
+    result, lines = load("ten_cities_small"), []
+    for row in result["summary"]:
+        (low, high), to = row["between"], row["to"]
+        there = "– | –" if to is None else (
+            f"{to['seconds']:.1f} | {to['bytes_a_worker'] / 1e6:.2f}"
+        )  # fmt: skip
+        lines.append(
+            f"{row['name']} | {row['rate']:g} | {row['loss']:.3f} ({low:.3f} to {high:.3f}) | "
+            f"{row['seeds']} | {row['bytes_a_worker'] / 1e6:.2f} | {row['seconds']:.1f} | {there}"
+        )
+    head = "method | rate | loss at the end (95 %) | seeds | MB of a worker | seconds"
+    return sourced_table(result, head + " | seconds to DiLoCo's loss | MB to it", lines)
+
+
 def stragglers() -> str:
     """Asynchronous rules beside synchronous updates when some workers are slow."""
     result, lines = load("stragglers"), []

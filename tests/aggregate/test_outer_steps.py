@@ -103,6 +103,24 @@ def test_bytes(number, each):
     assert not np.delete(sent, np.s_[interval - 1 :: interval], 0).any()
 
 
+def test_a_worker_without_a_partner():
+    """Of three workers one is idle in each exchange."""
+    spec = parse("noloco:local_steps=2")
+    assert isinstance(spec, LocalSpec)
+    optimizer = aggregate.aggregator(spec.text, 3)(optax.sgd(RATE))
+    x, aims = jnp.zeros((3, SIZE)), AIMS[:3]
+    state, update = jax.vmap(optimizer.init)(x), jax.vmap(optimizer.update, axis_name="server")
+    for _ in range(6):
+        updates, state = update(x - aims, state, x)
+        x += updates
+    weights = spec.mixing_matrix(3).weights
+    assert (np.diagonal(weights, axis1=1, axis2=2) == 1).any(1).all()
+    expected = outer_steps(
+        spec.method, weights, lambda theta, _: theta + RATE * (aims - theta), 0 * aims, 6
+    )
+    np.testing.assert_allclose(x, expected[-1], atol=1e-5)
+
+
 def test_the_mean_of_gossip_moves_like_diloco():
     """With the same aims, on any mixing matrix."""
     one = trained("gasloc:local_steps=4,outer_rate=0.7,outer_momentum=0.9")[0].mean(1)

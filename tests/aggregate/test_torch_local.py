@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from gradweave.aggregate import DiLoCo
+from gradweave.aggregate import DiLoCo, GASLoC, SparseLoCo
 from gradweave.errors import OptionError
 from gradweave.torch import LocalUpdates
 from tests.patience import PATIENCE_S
@@ -176,5 +176,6 @@ def test_refusals():
         LocalUpdates([], DiLoCo())
     with pytest.raises(OptionError, match="quorum: a collective waits for all its workers"):
         LocalUpdates([x], DiLoCo(quorum=2))
-    with pytest.raises(OptionError, match="call init_process_group first"):
-        LocalUpdates([x], DiLoCo())
+    for method in (DiLoCo(), GASLoC(), SparseLoCo()):
+        with pytest.raises(OptionError, match="call init_process_group first"):
+            LocalUpdates([x], method)

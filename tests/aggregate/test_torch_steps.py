@@ -203,7 +203,13 @@ def test_buffers_are_averaged_where_they_are_finite(workers, name):
 @pytest.mark.slow
 def test_workers_that_begin_differently_are_named(workers):
     for one in workers:
-        local, quorum, refused, warned, late = one["said"]
+        local, quorum, refused, *unfit, warned, late = one["said"]
+        assert unfit == [
+            "diloco: expected an exchange like BySchedule, got ByMixing",
+            "sparseloco: expected an exchange like Gathered, got Compressed",
+            "the mixing matrix is for 2 workers, the group has 3 processes; make both for the same "
+            "number",
+        ]
         alike = "the same parameters at all workers at the start, but those of 2 are not those of 0"
         assert all(alike in line for line in (local, quorum, refused))
         assert "the parameters of worker 2 differ from those of worker 0" in warned

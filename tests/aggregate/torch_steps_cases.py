@@ -17,7 +17,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gradweave.aggregate import DPSGD, ChocoSGD, DiLoCo, MaxNorm, MixingMatrix, TopKChunks
+from gradweave.aggregate import (
+    DPSGD,
+    ChocoSGD,
+    DiLoCo,
+    GASLoC,
+    MaxNorm,
+    MixingMatrix,
+    SparseLoCo,
+    TopKChunks,
+)
 from gradweave.aggregate.local.methods import LOCAL
 from gradweave.errors import OptionError
 from gradweave.torch import Compressed, Gathered, Gossip, LocalUpdates, QuorumMember
@@ -165,6 +174,9 @@ def said(rank: int) -> list[str]:
         lambda: LocalUpdates([own], DiLoCo()),
         lambda: QuorumMember([own], DiLoCo(), deadline_s=1),
         lambda: Gossip(optimizer, DPSGD(), MixingMatrix.of(WEIGHTS), strictness="refuse"),
+        lambda: LocalUpdates([own], DiLoCo(), MixingMatrix.of(WEIGHTS)),
+        lambda: LocalUpdates([own], SparseLoCo(), Compressed(MaxNorm())),
+        lambda: LocalUpdates([own], GASLoC(), MixingMatrix.ring(2)),
     ):
         try:
             make()

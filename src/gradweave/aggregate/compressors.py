@@ -310,8 +310,9 @@ class TopKChunks(TopK):
     S²/n) of the squared norm arrives. The squared norm of the k is at most 1 + max over n of n·(1 −
     (n − 1)/k)² times as much, and that of the others at most (d − k)/k times.
 
-    Source: the sizes are those of SparseLoCo (Sarfi et al. 2025), whose index also has 12 bits; how
-    it chooses magnitudes was not at hand.
+    Source: the sizes are those of SparseLoCo (Sarfi et al. 2025), for which 146 times fewer bytes
+    than float32 are published, or 14 bits an element; with the magnitudes it is 136 times here. How
+    that method chooses them was not at hand.
     """
 
     name: ClassVar[str] = "top_k_chunks"

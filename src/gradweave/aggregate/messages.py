@@ -202,7 +202,10 @@ class Channel:
         self.sent_bytes += of_this_worker(by_worker, self.axis_name)
 
     def _exchange(self, payload: PyTree, pairs: Pairs) -> PyTree:
-        """The received payload; zeros if nothing is received."""
+        """The received payload; that of an idle worker is its own, and zeros arrive at others."""
+        # `jax.vmap` refuses a permutation of some of the workers.
+        busy = {worker for pair in pairs for worker in pair}
+        pairs += tuple((idle, idle) for idle in range(self.mixing.workers) if idle not in busy)
         return jax.tree.map(lambda leaf: lax.ppermute(leaf, self.axis_name, pairs), payload)
 
 

@@ -37,10 +37,10 @@ class Worker(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """What a worker has after a communication."""
+    """A worker's message and the average that it got."""
 
     message: Array
-    """[size] what it sent, before compression."""
+    """[size] the worker's message, before compression."""
     own: Array
     """[size] the same as the others received it."""
     average: Array
@@ -130,7 +130,7 @@ class LocalMethod(abc.ABC):
         return MixingMatrix.complete(workers)
 
     def message(self, worker: Worker) -> Array:
-        """What a worker sends: Δ, unless a method overrides it."""
+        """The message that a worker sends: Δ, unless a method overrides it."""
         return worker.x - worker.shared
 
     @abc.abstractmethod
@@ -306,7 +306,7 @@ class NoLoCo(Mixed):
 
 @dataclasses.dataclass(frozen=True)
 class GASLoC(Mixed):
-    """Neighbours average what each would have after its own outer step; momentum is a worker's own.
+    """Neighbours average their parameters after an outer step, in which each has separate momentum.
 
     y = φ + η·Δ, φ ← y − γ·(y − ΣWy) + μ·(y − the last y), θ ← φ. m is φ minus the last y. The mean
     of all workers moves exactly as in `DiLoCo`, whose m is (y − the last y) / η. By default W are

@@ -262,17 +262,18 @@ def _exchange_of(method: LocalMethod, given: Any, seed: int) -> Exchange:
     Raises:
         OptionError: the given exchange does not fit it.
     """
-    if method.mixes and (given is None or isinstance(given, MixingMatrix)):
-        workers = default_group().size()
-        return ByMixing(given or method.default_mixing(workers, seed))
-    if method.feeds_back and given is None:
-        return Gathered(method.default_compressor, seed=seed)
-    made = given if isinstance(given, Exchange) else BySchedule(given)
-    if method.mixes != isinstance(made, ByMixing) or (
-        method.feeds_back != isinstance(made, Gathered)
-    ):
-        fits = "ByMixing" if method.mixes else "Gathered" if method.feeds_back else "BySchedule"
+    if given is None and method.mixes:
+        given = method.default_mixing(default_group().size(), seed)
+    elif given is None and method.feeds_back:
+        given = Gathered(method.default_compressor, seed=seed)
+    if isinstance(given, Exchange):
+        made = given
+    else:
+        made = ByMixing(given) if isinstance(given, MixingMatrix) else BySchedule(given)
+    fits = (isinstance(made, ByMixing), isinstance(made, Gathered))
+    if fits != (method.mixes, method.feeds_back):
+        like = "ByMixing" if method.mixes else "Gathered" if method.feeds_back else "BySchedule"
         raise OptionError(
-            f"{method.name}: expected an exchange like {fits}, got {type(given).__name__}"
+            f"{method.name}: expected an exchange like {like}, got {type(made).__name__}"
         )
     return made
