@@ -143,6 +143,11 @@ def test_the_cost_of_a_tree_is_that_of_its_arcs():
     for tolerance, total, parent in ((0.0, 3.0, [-1, 0, 1]), (2.0, 5.0, [-1, 0, 0])):
         found = arborescence.minimum_arborescence(cost, tolerance, 0)
         assert (found[0], found[1].tolist()) == (total, parent)
+    # What an arc may cost more is relative to the mean of the cheapest tree's arcs, 1.5.
+    for flatter, expected in ((1.2, [-1, 0, 1]), (1.4, [-1, 0, 0])):
+        parent = np.empty(3, np.int64)
+        arborescence.write_arborescence(cost, flatter, 0, parent)
+        assert parent.tolist() == expected
 
 
 def test_a_path_is_followed_back_by_its_last_links():

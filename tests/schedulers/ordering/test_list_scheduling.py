@@ -99,6 +99,16 @@ def fan(*hops: tuple[tuple[int, ...], float], bandwidth: list[float]) -> tuple[D
     return trees, Wires(links, first, rate, none, none, np.array(bandwidth, float))
 
 
+def test_links_take_turns_by_their_most_urgent_transfer():
+    """Transfer 8, the third in the order, finds link 3 too full, and waits there. So link 3 comes
+    before link 4, where transfer 7 waits, and its transfer 3 takes the room for one at link 4."""
+    over = [(1,), (0,), (2,), (3, 4), (0, 3), (2, 4, 5), (1, 3, 5), (4,), (1, 3, 5)]
+    rates = [7, 4, 3, 4, 5, 6, 6, 4, 6]
+    trees, wires = fan(*zip(over, rates, strict=True), bandwidth=[10.0] * 6)
+    start, _, _ = dispatched(trees, wires, [0], [10.0], [4, 5, 8, 0, 7, 1, 2, 3, 6])
+    assert start == pytest.approx([0, 0, 0, 0, 0, 0, 11 / 3, 5 / 3, 2])
+
+
 def test_slower_transfers_share_a_link_and_what_does_not_fit_lets_others_pass():
     # Rates of 6, 6 and 4 on a link of 10: the second waits, and the third starts next to the first.
     trees, wires = fan(((0,), 6), ((0,), 6), ((0,), 4), bandwidth=[10])
