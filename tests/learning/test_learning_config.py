@@ -106,7 +106,7 @@ BAD = {
     "unknown field": (with_line("tempo = 3"), "tempo: unknown; known are groups, iterations,"),
     "unknown field of an agent": (
         TEXT.replace("[tree]", "[tree]\nrate = 1"),
-        "tree.rate: unknown; did you mean learning_rate[?] known are learning_rate,",
+        "tree.rate: unknown; did you mean learning_rate[?] known are epochs,",
     ),
     "unknown field of a group": (
         TEXT.replace("at_once = 2", "at_once = 2\nsize = 3"),

@@ -15,10 +15,11 @@ from gradweave.probe.infer import Latencies, inferred
 from gradweave.probe.session import Terms
 from gradweave.probe.traffic import Rate
 from gradweave.probe.transport import PeerError
+from gradweave.processes.children import Children
 from tests.probe.test_probe_session import Clock
 
 
-class Scripted:
+class Scripted(Children):
     """Processes that say what is written down; then time passes only while one listens."""
 
     def __init__(self, messages: list, status: int = 1) -> None:
