@@ -11,7 +11,9 @@ from gradweave.schedulers.kernels import (
     bitset,
     events,
     paths,
+    precedence,
     rarest_piece,
+    residual,
     slots,
     worklist,
 )
@@ -20,7 +22,8 @@ from gradweave.schedulers.problem import grouped, hop_table, hops_over
 from gradweave.schedules.schedule import COPY, REDUCE
 from tests.interpreted import interpreted
 
-KERNELS = lower, arborescence, bitset, events, paths, rarest_piece, slots, worklist
+KERNELS = (lower, arborescence, bitset, events, paths, precedence, rarest_piece, residual, slots,
+           worklist)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -215,3 +218,21 @@ def test_rounds_of_units_and_of_links_with_room_for_two():
         links, first, hop, read, written, 8, np.array([2, 3]), np.ones(6, bool), unit
     )
     assert made.tolist() == [0, 0, 1, 1, 1, 1]
+
+
+def test_a_tail_is_the_longest_path_of_what_follows():
+    """Of three transfers, the last waits for the second only."""
+    waits, first, following = np.array([[0, 0, 1]]), np.array([[0, 0, 1, 1]]), np.array([2])
+    seconds = np.array([[1.0, 2.0, 4.0]])
+    tail_s, per_byte = precedence.tails(waits, first, following, seconds, seconds / 8, seconds * 10)
+    assert tail_s.tolist() == [[1.125, 6.75, 4.5]] and per_byte.tolist() == [[10, 60, 40]]
+
+
+def test_as_many_transfers_share_a_link_as_fit_there_and_behind_it():
+    """Links 0 and 1 have room for exactly two and for three transfers, and behind each are two
+    links with room for one."""
+    slow = np.zeros((4, 4), bool)
+    slow[:2, 2:] = True
+    bandwidth = np.array([2.0, 3.0, 1.0, 1.0])
+    found = residual.transfers_at_once(np.arange(3), 1.0, bandwidth, slow)
+    assert found.tolist() == [2, 2, 1]
