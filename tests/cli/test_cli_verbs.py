@@ -497,7 +497,7 @@ def test_schedulers_may_be_named_one_by_one(gradweave):
 
 
 def test_schedule_says_where_time_goes(gradweave):
-    uneven = ("star:8", "--slow", "0-8=0.5", "--scheduler", "packed:pieces=24")
+    uneven = ("star:8", "--slow", "0-8=0.5", "--scheduler", "packed:pieces=32")
     answer = gradweave("solve", *uneven)
     assert "busiest link " in answer.stdout and "% used, idle " in answer.stdout
     assert "equal parts would be 12.50%" in answer.stdout
