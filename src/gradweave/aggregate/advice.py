@@ -53,6 +53,8 @@ CANDIDATES = (
     "diloco:local_steps=50,bits=4",
     "streaming_diloco:local_steps=50",
     "noloco:local_steps=50",
+    "gasloc:local_steps=50",
+    "sparseloco:local_steps=50",
     "asynchronous",
 )
 """Aggregations that are compared by default; ``scheduled`` is a schedule found for the network."""
@@ -316,8 +318,8 @@ class _Model:
     def _asynchronous(self, spec: AsynchronousSpec) -> Forecast:
         """Each worker pushes its update and pulls parameters; nobody waits for other workers.
 
-        Parameters are spread evenly over the servers; a single one is beside the worker where it is
-        quickest. A step takes as long as a worker alone needs, or as the messages of all workers
+        Parameters are spread evenly over the servers; a single one is next to the worker where it
+        is quickest. A step takes as long as a worker alone needs, or as the messages of all workers
         keep the busiest link, whichever is longer.
         """
         every = np.arange(self.workers)
@@ -329,7 +331,7 @@ class _Model:
         )
         alone_s = max(self._served_s(every[[worker]], place) for worker in every)
         step_s = max(self.compute_s + alone_s, together_s)
-        # The worker beside a server sends its part to all others, and its update to other servers.
+        # The worker next to a server sends its part to all others, and its update to other servers.
         part = self.model_bytes / len(place)
         sent = (self.workers - 1 + len(place) - 1) * part
         # Others end the step that they have begun with the parameters from before the update.

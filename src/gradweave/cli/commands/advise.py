@@ -55,7 +55,7 @@ class _Seconds(click.ParamType):
 @size_option("Size of all gradients, which are float32.", "100MB")
 @option(
     "--compute-time",
-    "What a worker computes per step, without messages, such as 80ms.",
+    "Time that a worker computes per step, such as 80ms, without messages.",
     _Seconds(),
     required=True,
     metavar="TIME",
@@ -77,8 +77,8 @@ class _Seconds(click.ParamType):
 @time_limit_option
 @written_option(
     "--output",
-    "Write the advised aggregation to this file, for gradweave train --config; a schedule or "
-    "network that it needs is saved beside it.",
+    "Write the advised aggregation to this file, for gradweave train --config, and a schedule or "
+    "network that it needs next to it.",
     (".toml",),
     metavar="FILE.toml",
 )
