@@ -4,10 +4,16 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradweave.common import arrays, pytrees
+from gradweave.common.lazy import LazyModule
 from gradweave.errors import FileError, OptionError
+
+if TYPE_CHECKING:
+    from gradweave.common import arrays, pytrees
+else:  # they import JAX, which settings are checked without
+    arrays = LazyModule("gradweave.common.arrays")
+    pytrees = LazyModule("gradweave.common.pytrees")
 
 T = TypeVar("T")
 CHECKPOINT = "checkpoint.safetensors"
