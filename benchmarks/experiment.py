@@ -1,4 +1,4 @@
-"""The runner of experiments: arguments, warm-up, processes, what is left to measure, the record.
+"""The runner of experiments: arguments, warm-up, processes, resumption, the record.
 
     def measure(network: str, limit_s: float) -> dict[str, Any]: ...
 
@@ -7,7 +7,7 @@
 
 Each row is kept as soon as it is measured, with its source; the record is written once no case is
 missing. Options of every experiment: `--resume` goes on after an interruption, `--only` measures
-some cases again beside the recorded rows of the others, `--dry` records nothing.
+some cases again and keeps the recorded rows of the others, `--dry` records nothing.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def grid(**axes: Iterable[Any]) -> list[Case]:
 
 
 def labels(case: Case) -> Row:
-    """What a row says of its case, as JSON reads it again."""
+    """The arguments of a case as they stand in its rows, after a round trip through JSON."""
     return {key: json.loads(json.dumps(getattr(x, "name", x))) for key, x in case.items()}
 
 

@@ -1,6 +1,6 @@
 """Steps that `gradweave advise` predicts, and the same steps measured in the lab.
 
-    python benchmarks/experiments/advice.py [--resume]
+    python benchmarks/experiments/advice.py
 
 Needs root, as experiments/lab.py. One PyTorch process per server sleeps for the time that a step
 computes and then exchanges 1 MB of float32 by each aggregation in turn. A figure is the mean time
@@ -9,28 +9,22 @@ the machine's cores, which the profile given to `advise` says.
 """
 
 import dataclasses
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gradweave as gw
-from benchmarks.command_line import parser_of
-from benchmarks.record import record
-from benchmarks.unfinished import Unfinished
+from benchmarks.experiment import Row, Rows, grid, run
 from gradweave.aggregate.advice import advise
 from gradweave.lab.commands import server_commands
 from gradweave.lab.network import EmulatedNetwork
 from gradweave.processes.children import Children
 from gradweave.simulator.runtime import runtime_of
 
-NAME, LIBRARIES = "advice", ("torch",)
 SIZE, COMPUTE_S = 1_000_000, 0.25
 NETWORKS = (
-    "mesh:2x3,bandwidth=40Mbit/s,latency=0us",
+    "mesh:2x3,bandwidth=40Mbit/s,latency=0s",
     "leaf_spine:leaves=2,spines=1,servers_per_leaf=2,oversubscription=2,bandwidth=40Mbit/s,latency=0us",
 )
 CANDIDATES = (
@@ -43,7 +37,6 @@ CANDIDATES = (
 )
 STEPS = 32
 """Measured steps, a multiple of all local steps, after as many as one period."""
-Row = dict[str, Any]
 
 TRAINING = """
 import json, pathlib, sys, time
@@ -92,9 +85,14 @@ for candidate in sys.argv[5:]:
 """
 
 
-def rows_of(spec: str, folder: Path) -> Iterator[Row]:
+def measure(network: gw.Topology) -> list[Row]:
     """One row for each aggregation on a network."""
-    network = gw.topology.from_spec(spec)
+    with tempfile.TemporaryDirectory() as folder:
+        return measured_in(Path(folder), network)
+
+
+def measured_in(folder: Path, network: gw.Topology) -> list[Row]:
+    """The same, with files in a folder."""
     cores = os.cpu_count() or 1
     runtime = dataclasses.replace(runtime_of("gloo"), processors=cores)
     advice = advise(network, SIZE, COMPUTE_S, runtime=runtime, candidates=CANDIDATES, time_limit=10)
@@ -103,6 +101,7 @@ def rows_of(spec: str, folder: Path) -> Iterator[Row]:
     plan = forecasts["scheduled"].schedule
     assert plan is not None
     plan.save(folder / "plan.json")
+    rows: list[Row] = []
     command = [sys.executable, "-c", TRAINING, str(folder), str(SIZE), str(COMPUTE_S), str(STEPS)]
     with (
         EmulatedNetwork(network) as lab,
@@ -113,35 +112,27 @@ def rows_of(spec: str, folder: Path) -> Iterator[Row]:
             if message is None or message[1] is None:
                 raise SystemExit((folder / "log").read_text()[-4000:])
             one = forecasts[message[1]["aggregation"]]
-            yield {
-                "network": network.name,
-                "workers": network.num_servers,
-                "aggregation": one.aggregation,
-                "predicted_s": one.step_s,
-                "exchange_s": one.exchange_s,
-                "measured_s": message[1]["measured_s"],
-                "step_bytes": one.step_bytes,
-                "reached_after": one.reached_after,
-                "advised": one is advice.advised,
-                "load": os.getloadavg()[0],
-            }
-
-
-def main() -> None:
-    """Measures networks that are not kept yet, and records when all are."""
-    asked = parser_of(__doc__, resumes=True).parse_args()
-    kept = Unfinished(NAME, resume=asked.resume, libraries=LIBRARIES)
-    for spec in NETWORKS:
-        name = gw.topology.from_spec(spec).name
-        if any(row["network"] == name for row in kept.rows()):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            for row in list(rows_of(spec, Path(folder))):
-                print(json.dumps(row), flush=True)
-                kept.add(row)
-    record(NAME, libraries=LIBRARIES, gradient_bytes=SIZE, compute_s=COMPUTE_S, rows=kept.rows())
-    kept.end()
+            rows.append(
+                {
+                    "workers": network.num_servers,
+                    "aggregation": one.aggregation,
+                    "predicted_s": one.step_s,
+                    "exchange_s": one.exchange_s,
+                    "measured_s": message[1]["measured_s"],
+                    "step_bytes": one.step_bytes,
+                    "reached_after": one.reached_after,
+                    "advised": one is advice.advised,
+                    "load": os.getloadavg()[0],
+                }
+            )
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        Rows(grid(network=map(gw.topology.from_spec, NETWORKS)), measure),
+        libraries=["torch"],
+        gradient_bytes=SIZE,
+        compute_s=COMPUTE_S,
+    )

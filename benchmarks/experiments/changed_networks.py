@@ -235,7 +235,7 @@ def measure(change_number: int) -> dict[str, Any]:
 
 
 def searched(change_number: int) -> dict[str, Any]:
-    """What two minutes find."""
+    """The result of a search of two minutes."""
     number, which = divmod(change_number, len(CHANGES))
     _, size, old = before(number)
     _, now = changed(old.grove.wiring.topology, number, CHANGES[which])

@@ -38,7 +38,7 @@ SEEDS_OF_CHUNKS = {1: 20, 2: 10, 4: 5, 8: 2, 16: 1}
 """Its time grows with the square of the chunks: so many runs of each take about as long."""
 TIME_LIMIT_S = 5.0
 PROGRAM = Path("greedy").resolve()
-"""Of the synthesizer, built, in the folder in which the experiment starts."""
+"""The compiled synthesizer, in the folder in which the experiment starts."""
 SEED = 0
 
 

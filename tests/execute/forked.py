@@ -1,5 +1,6 @@
 """Processes of a job, forked from one that has imported what they need."""
 
+import functools
 import os
 import sys
 import traceback
@@ -15,19 +16,21 @@ def forked(processes: int, process: Callable[[int], object]) -> list[int]:
     Returns:
         The statuses of `os.waitpid`, by rank.
     """
-    children = []
-    for rank in range(processes):
-        if child := os.fork():
-            children.append(child)
-            continue
-        status = 1
-        try:
-            process(rank)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+    children = [fork(functools.partial(process, rank)) for rank in range(processes)]
     return [os.waitpid(child, 0)[1] for child in children]
+
+
+def fork(process: Callable[[], object]) -> int:
+    """Runs a function in a forked process, see `forked`; returns the process's id."""
+    if child := os.fork():
+        return child
+    status = 1
+    try:
+        process()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

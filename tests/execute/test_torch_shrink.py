@@ -89,11 +89,11 @@ def test_the_first_proposal_counts(member: Maker):
     zero, one, two = member(0), member(1), member(2)
     zero.lose([3])
     one.lose([2])  # after 3, which zero has found first
-    assert zero.roll.ranks == (0, 1, 2) and one.roll.ranks == (0, 1)
+    assert zero.membership.ranks == (0, 1, 2) and one.membership.ranks == (0, 1)
     assert one.number == 2
     with pytest.raises(LeftOutError, match="rank 2 was taken for lost"):
         two.lose([0])
-    assert zero.advance() and not zero.advance() and zero.roll == one.roll
+    assert zero.advance() and not zero.advance() and zero.membership == one.membership
 
 
 def test_a_member_that_does_not_come_is_lost(member: Maker, monkeypatch: pytest.MonkeyPatch):
@@ -106,7 +106,7 @@ def test_a_member_that_does_not_come_is_lost(member: Maker, monkeypatch: pytest.
     met = together(
         lambda: zero.meet("report", "a"), lambda: one.meet("report", "b"), lambda: three.advance()
     )
-    assert met == [None, None, False] and zero.roll.ranks == one.roll.ranks == (0, 1, 3)
+    assert met == [None, None, False] and zero.membership.ranks == one.membership.ranks == (0, 1, 3)
     three.advance()
     calls = [
         lambda m=m, s=s: m.meet("report", s) for m, s in ((zero, "a"), (one, "b"), (three, "c"))
@@ -117,11 +117,11 @@ def test_a_member_that_does_not_come_is_lost(member: Maker, monkeypatch: pytest.
 def test_a_living_member_has_the_timeout_to_come(member: Maker):
     zero, others = member(0, timeout_s=0.5), [member(rank) for rank in (1, 2, 3)]
     assert zero.meet("report", "a") is None
-    assert zero.roll.ranks == (0,) and others[0].number == 0
+    assert zero.membership.ranks == (0,) and others[0].number == 0
 
 
 def test_who_returns_waits_until_it_is_admitted(member: Maker):
-    from gradweave.execute.torch_distributed.members import Members, Roll
+    from gradweave.execute.torch_distributed.members import Members, Membership
 
     zero = member(0)
     zero.lose([1, 2, 3])
@@ -129,12 +129,15 @@ def test_who_returns_waits_until_it_is_admitted(member: Maker):
     def admits() -> None:
         while zero.asking != {2}:
             threading.Event().wait(0.05)
-        zero.propose(Roll((0, 2), (2,)))
+        zero.propose(Membership((0, 2), (2,)))
 
     _, two = together(admits, lambda: member(2, begin=Members.returning))
-    assert two.roll == zero.roll == Roll((0, 2), (2,)) and two.number == zero.number == 2
+    assert (
+        two.membership == zero.membership == Membership((0, 2), (2,))
+        and two.number == zero.number == 2
+    )
     zero.lose([2])
-    assert zero.roll == Roll((0,))
+    assert zero.membership == Membership((0,))
 
 
 def test_who_is_not_admitted_is_told(member: Maker):

@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradweave as gw
 from gradweave.schedulers import Ring
 from gradweave.torch import Returning, ddp_hook, fsdp_hooks
+from tests.execute.forked import fork
 
 WIDTH, RATE = 24, 0.002
 TIMEOUT = timedelta(seconds=20)
@@ -211,21 +211,11 @@ class Job:
 
     def start(self, rank: int) -> None:
         self.starts[rank] += 1
-        if child := os.fork():
-            self.children[rank] = child
-            return
-        status = 1
-        try:
-            port, start = self._store.port, self.starts[rank]
-            dies = None if start else self._dies.get(rank)
-            train(self.kind, rank, self.size, port, start, self.folder, dies)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+        port, start = self._store.port, self.starts[rank]
+        dies = None if start else self._dies.get(rank)
+        self.children[rank] = fork(
+            lambda: train(self.kind, rank, self.size, port, start, self.folder, dies)
+        )
 
     def kill(self, rank: int) -> list[int]:
         """Kills a server; returns the ranks that are lost, whose processes have ended."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gradweave.aggregate.chosen_matchings import messages_seconds
+from gradweave.aggregate.aggregation import find_schedule
+from gradweave.aggregate.chosen_matchings import messages_of, messages_seconds
 from gradweave.aggregate.compressors import Compressor, Uncompressed
 from gradweave.aggregate.mixing import MixingMatrix
 from gradweave.aggregate.rules import ChocoSGD
@@ -34,7 +35,6 @@ from gradweave.schedulers.solving.own import own_schedule
 from gradweave.schedulers.solving.solve import solve
 from gradweave.schedulers.textbook.parameter_server import CentralParameterServer
 from gradweave.schedulers.textbook.ring import Ring
-from gradweave.schedules.file import load
 from gradweave.schedules.schedule import Schedule
 from gradweave.simulator.runtime import Runtime, runtime_of
 from gradweave.simulator.traffic import traffic
@@ -93,7 +93,7 @@ class Forecast:
     on_front: bool = False
     """Whether no other is at least as good in all three figures and better in one."""
     schedule: Schedule | None = dataclasses.field(default=None, repr=False, compare=False)
-    """What ``scheduled`` runs."""
+    """The schedule of ``scheduled``."""
 
     @property
     def figures(self) -> tuple[float, float, float]:
@@ -114,7 +114,7 @@ class Advice:
 
     @property
     def advised(self) -> Forecast:
-        """Of the aggregations with quick steps, the one whose updates reach all workers soonest.
+        """The aggregation whose updates reach all workers soonest, among those with quick steps.
 
         A step is quick if it takes at most `SLOWER` times as long as the quickest one. Aggregations
         in doubt are advised only if all are.
@@ -199,7 +199,7 @@ def _better(one: Forecast, other: Forecast) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Model:
-    """What the forecasts of one network have in common."""
+    """The network and the training that all forecasts share."""
 
     network: Topology
     parameters: int
@@ -236,35 +236,40 @@ class _Model:
         return self._asynchronous(spec)
 
     def _scheduled(self, text: str, spec: ScheduledSpec | None) -> Forecast:
-        if spec is not None and spec.file is not None:
-            schedule = load(spec.file)
+        if spec is not None:
+            schedule = find_schedule(spec, self.workers, self.seed)
         else:
-            network = self.network if spec is None or spec.network is None else spec.network
             schedule = solve(
-                network,
+                self.network,
                 objective="seconds",
                 gradient_bytes=self.model_bytes,
                 runtime=self.runtime,
                 seed=self.seed,
                 time_limit=self.time_limit,
             ).schedule
-        schedule = schedule.replace(topology=self.network) if spec is None else schedule
-        seconds = self.runtime.seconds(schedule, self.model_bytes)
-        return dataclasses.replace(self._exact(text, seconds, schedule), schedule=schedule)
+        return dataclasses.replace(self._exact(text, schedule), schedule=schedule)
 
     def _averaging(self, spec: AveragingSpec) -> Forecast:
-        size = self.model_bytes
-        if spec.method == "mean" and (own := own_schedule(self.network, self.runtime, size)):
-            return self._exact(spec.text, self.runtime.own_seconds(own, size), own)
+        if spec.method == "mean":
+            return self._forecast(spec.text, *self._all_reduce(self.model_bytes))
         scheduler: Scheduler = Ring()
         if spec.method == "parameter_server":
             scheduler = CentralParameterServer(int(self.network.servers[spec.server]))
-        schedule = scheduler.schedule(self.network)
-        return self._exact(spec.text, self.runtime.seconds(schedule, size), schedule)
+        return self._exact(spec.text, scheduler.schedule(self.network))
 
-    def _exact(self, text: str, exchange_s: float, schedule: Schedule) -> Forecast:
-        sent = float(traffic(schedule, self.model_bytes).sent_bytes.max())
-        return Forecast(text, self.compute_s + exchange_s, exchange_s, 1, sent, 1.0)
+    def _exact(self, text: str, schedule: Schedule) -> Forecast:
+        seconds = self.runtime.seconds(schedule, self.model_bytes)
+        return self._forecast(text, seconds, _most_bytes(schedule, self.model_bytes))
+
+    def _all_reduce(self, size: int) -> tuple[float, float]:
+        """Seconds of the runtime's all-reduce, and the bytes that the busiest worker sends.
+
+        If that is not known, Gradweave's ring takes its place.
+        """
+        if (own := own_schedule(self.network, self.runtime, size)) is not None:
+            return self.runtime.own_seconds(own, size), _most_bytes(own, size)
+        ring = Ring().schedule(self.network)
+        return self.runtime.seconds(ring, size), _most_bytes(ring, size)
 
     def _gossip(self, spec: GossipSpec) -> Forecast:
         if spec.network is None:
@@ -281,11 +286,11 @@ class _Model:
         exchange_s = self._messages_s(mixing, message)
         if spec.compressor is not None:  # one message, and the neighbours' and its own to read
             exchange_s += self._packing_s(self.parameters, _most_sent(mixing) + 1)
-        return self._mixed(
+        return self._forecast(
             spec.text,
             exchange_s,
-            every,
             _most_sent(mixing) * message,
+            every,
             every * reached_after(_slowed(mixing, gamma or 1.0)),
             (*validity.impossible, *validity.doubts),
         )
@@ -300,10 +305,7 @@ class _Model:
             sent = _most_sent(mixing) * size * ELEMENT_BYTES
             reached *= reached_after(mixing)
         elif isinstance(compressor, Uncompressed):
-            schedule = own_schedule(self.network, self.runtime, size * ELEMENT_BYTES)
-            schedule = schedule or Ring().schedule(self.network)
-            seconds = self.runtime.own_seconds(schedule, size * ELEMENT_BYTES)
-            sent = float(traffic(schedule, size * ELEMENT_BYTES).sent_bytes.max())
+            seconds, sent = self._all_reduce(size * ELEMENT_BYTES)
         else:
             # Whole messages to all others; or compressed parts, which a worker adds up and returns.
             whole = method.feeds_back
@@ -313,7 +315,7 @@ class _Model:
             seconds += self._packing_s(size, workers if whole else 2)
             sent = float(turns * (workers - 1) * part)
         hidden_s = method.delay * self.compute_s
-        return self._mixed(spec.text, seconds, method.interval, sent, reached, (), hidden_s)
+        return self._forecast(spec.text, seconds, sent, method.interval, reached, (), hidden_s)
 
     def _asynchronous(self, spec: AsynchronousSpec) -> Forecast:
         """Each worker pushes its update and pulls parameters; nobody waits for other workers.
@@ -322,14 +324,13 @@ class _Model:
         is quickest. A step takes as long as a worker alone needs, or as the messages of all workers
         keep the busiest link, whichever is longer.
         """
-        every = np.arange(self.workers)
+        ranks = np.arange(self.workers)
         places = (
-            [every[:: -(-self.workers // spec.servers)]] if spec.servers > 1 else every[:, None]
+            [ranks[:: -(-self.workers // spec.servers)]] if spec.servers > 1 else ranks[:, None]
         )
-        together_s, place = min(
-            ((self._served_s(every, each), each) for each in places), key=lambda found: found[0]
-        )
-        alone_s = max(self._served_s(every[[worker]], place) for worker in every)
+        place = min(places, key=lambda servers: self._served_s(ranks, servers))
+        together_s = self._served_s(ranks, place)
+        alone_s = max(self._served_s(ranks[[worker]], place) for worker in ranks)
         step_s = max(self.compute_s + alone_s, together_s)
         # The worker next to a server sends its part to all others, and its update to other servers.
         part = self.model_bytes / len(place)
@@ -345,13 +346,13 @@ class _Model:
         source, target = source[apart], target[apart]
         return sum(self._sent_s(*ends, part) for ends in ((source, target), (target, source)))
 
-    def _mixed(
+    def _forecast(
         self,
         text: str,
         exchange_s: float,
-        every: int,
         sent: float,
-        reached: float,
+        every: int = 1,
+        reached: float = 1.0,
         doubts: tuple[str, ...] = (),
         hidden_s: float = 0.0,
     ) -> Forecast:
@@ -360,11 +361,7 @@ class _Model:
 
     def _messages_s(self, mixing: MixingMatrix, message: float) -> float:
         """Mean seconds of an exchange, in which workers with a weight send to each other."""
-        each = []
-        for weights in mixing.weights:
-            target, source = np.nonzero(weights * (1 - np.eye(self.workers)))
-            each.append(self._sent_s(source, target, message))
-        return float(np.mean(each))
+        return float(np.mean([self._sent_s(*ends, message) for ends in messages_of(mixing)]))
 
     def _sent_s(self, source: Ranks, target: Ranks, message: float) -> float:
         """Seconds of messages from ranks [M] to ranks [M], all begun at once."""
@@ -421,7 +418,12 @@ def _slowed(mixing: MixingMatrix, gamma: float) -> MixingMatrix:
     return MixingMatrix(mixing.name, (1 - gamma) * np.eye(mixing.workers) + gamma * mixing.weights)
 
 
+def _most_bytes(schedule: Schedule, size: int) -> float:
+    """Bytes that the busiest worker sends in an all-reduce."""
+    return float(traffic(schedule, size).sent_bytes.max())
+
+
 def _most_sent(mixing: MixingMatrix) -> float:
     """Mean messages per exchange of the worker that sends most."""
-    weights = (mixing.weights != 0) & ~np.eye(mixing.workers, dtype=bool)
-    return float(weights.sum(1).mean(0).max())
+    sent = [np.bincount(source, minlength=mixing.workers) for source, _ in messages_of(mixing)]
+    return float(np.mean(sent, axis=0).max())

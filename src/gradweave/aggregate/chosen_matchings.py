@@ -8,6 +8,7 @@ each step is chosen with regard to both.
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -152,11 +153,16 @@ def exchange_seconds(
     """
     topology = as_topology(topology)
     message_bytes = as_size(message_bytes)
-    seconds = []
+    return np.array(
+        [messages_seconds(topology, *ends, message_bytes) for ends in messages_of(mixing)]
+    )
+
+
+def messages_of(mixing: MixingMatrix) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Sender and receiver of each message [M], for each step of the mixing matrix's period."""
     for weights in mixing.weights:
         target, source = np.nonzero(weights * (1 - np.eye(mixing.workers)))
-        seconds.append(messages_seconds(topology, source, target, message_bytes))
-    return np.array(seconds)
+        yield source, target
 
 
 def messages_seconds(

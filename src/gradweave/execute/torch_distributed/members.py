@@ -33,7 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclasses.dataclass(frozen=True)
-class Roll:
+class Membership:
     """One list of members."""
 
     ranks: tuple[Count, ...]
@@ -41,10 +41,10 @@ class Roll:
     joined: tuple[Count, ...] = ()
     """The ranks of members that still need the others' state."""
 
-    def without(self, lost: Collection[int]) -> "Roll":
+    def without(self, lost: Collection[int]) -> "Membership":
         """The list without some members."""
         both = (self.ranks, self.joined)
-        return Roll(*(tuple(rank for rank in ranks if rank not in lost) for ranks in both))
+        return Membership(*(tuple(rank for rank in ranks if rank not in lost) for ranks in both))
 
     def written(self) -> str:
         """The list as JSON."""
@@ -82,12 +82,12 @@ class Members:
         self.rank, self.size, self._block, self._timeout_s = rank, size, block, timeout_s
         self.place = distributed_c10d.PrefixStore(f"gradweave members {name}", root_store(store))
         """The part of the store that the members share."""
-        self.number, self.roll = 0, Roll(tuple(range(size)))
+        self.number, self.membership = 0, Membership(tuple(range(size)))
         self.asking: frozenset[int] = frozenset()
-        """Servers that are no members and ask to be admitted."""
+        """Servers outside the membership that ask to be admitted."""
         self.notice: Callable[[Callable[[str], None]], None] = lambda bring: None
-        """Called in the thread while the store has a newer list than `roll`, with a function that
-        brings something to its first meeting (`FIRST`)."""
+        """Called in the thread while the store has a newer list than `membership`, with a function
+        that brings something to its first meeting (`FIRST`)."""
         self._alive = True
         """Whether to write signs of life."""
         this, beats = weakref.ref(self), 0
@@ -122,7 +122,7 @@ class Members:
         """
         made = cls(store, name, rank, size, block=block, timeout_s=timeout_s)
         made.number, made._alive = -1, False  # must not be taken for the lost process
-        while made._newest() is not None:
+        while made._follow() is not None:
             pass
         try:
             made.be_admitted()
@@ -138,7 +138,7 @@ class Members:
             RunError: the others have not admitted it within the timeout.
         """
         until = time.monotonic() + self._timeout_s
-        while (roll := self._newest()) is None or self.rank not in roll.joined:
+        while (membership := self._follow()) is None or self.rank not in membership.joined:
             self._ask(lambda store: store.set(_request(self.rank), str(time.time_ns())))
             if time.monotonic() > until:
                 raise RunError(
@@ -148,40 +148,42 @@ class Members:
             time.sleep(_BEAT_S / 4)
         self._alive = True
 
-    def _newest(self) -> Roll | None:
-        """Goes on to the next list, if there is one."""
-        written = self._ask(lambda store: value_of(store, _roll(self.number + 1)))
-        if written is None:
-            return None
-        self.number += 1
-        self.roll = self._read(written)
-        return self.roll
+    def _next(self) -> Membership | None:
+        """The next list, or None if no server has proposed one."""
+        written = self._ask(lambda store: value_of(store, _membership(self.number + 1)))
+        return None if written is None else self._read(written)
 
-    def _read(self, written: bytes) -> Roll:
-        roll: Roll = peer_value(written, Roll, "the list of members in the job's store")
-        if not set(roll.joined) <= set(roll.ranks) <= set(range(self.size)) or not roll.ranks:
-            raise RunError(f"the list of members in the job's store names {roll.ranks}")
-        return roll
+    def _follow(self) -> Membership | None:
+        """Goes on to the next list if there is one, whether or not it has this server."""
+        if (membership := self._next()) is not None:
+            self.number, self.membership = self.number + 1, membership
+        return membership
 
-    def propose(self, roll: Roll) -> None:
+    def _read(self, written: bytes) -> Membership:
+        read: Membership = peer_value(written, Membership, "the list of members in the job's store")
+        if not set(read.joined) <= set(read.ranks) <= set(range(self.size)) or not read.ranks:
+            raise RunError(f"the list of members in the job's store names {read.ranks}")
+        return read
+
+    def propose(self, membership: Membership) -> None:
         """Goes on to the next list, which is the first that any server has proposed.
 
         Raises:
             LeftOutError: it does not have this server.
         """
-        key, mine = _roll(self.number + 1), roll.written()
+        key, mine = _membership(self.number + 1), membership.written()
 
         def first(store: distributed_c10d.Store) -> bytes:
             if self.number == 0:  # for servers that come later
-                store.compare_set(_roll(0), "", self.roll.written())
+                store.compare_set(_membership(0), "", self.membership.written())
             return store.compare_set(key, "", mine)
 
         self._go_on(self._read(self._ask(first)))
 
-    def _go_on(self, roll: Roll) -> None:
-        self.number, self.roll = self.number + 1, roll
-        self.asking -= set(roll.ranks)
-        if self.rank not in roll.ranks:
+    def _go_on(self, membership: Membership) -> None:
+        self.number, self.membership = self.number + 1, membership
+        self.asking -= set(membership.ranks)
+        if self.rank not in membership.ranks:
             self._alive = False
             raise LeftOutError(
                 f"rank {self.rank} was taken for lost: the other servers continue without it"
@@ -193,14 +195,14 @@ class Members:
         Raises:
             LeftOutError: it does not have this server.
         """
-        written = self._ask(lambda store: value_of(store, _roll(self.number + 1)))
-        if written is not None:
-            self._go_on(self._read(written))
-        return written is not None
+        if (membership := self._next()) is None:
+            return False
+        self._go_on(membership)
+        return True
 
     def settled(self) -> None:
         """Notes that all members have the others' state."""
-        self.roll = dataclasses.replace(self.roll, joined=())
+        self.membership = dataclasses.replace(self.membership, joined=())
 
     def lose(self, lost: Collection[int]) -> None:
         """Goes on to a list without lost servers, and those that are lost with them.
@@ -209,9 +211,9 @@ class Members:
             LeftOutError: it does not have this server.
         """
         gone = self.together(lost)
-        while gone & set(self.roll.ranks):
-            self.propose(self.roll.without(gone))
-            gone -= set(self.roll.joined)  # another process that has taken the place
+        while gone & set(self.membership.ranks):
+            self.propose(self.membership.without(gone))
+            gone -= set(self.membership.joined)  # another process that has taken the place
 
     def together(self, lost: Collection[int]) -> set[int]:
         """The servers that are lost if these are."""
@@ -231,7 +233,7 @@ class Members:
         Raises:
             LeftOutError: the new list does not have this server.
         """
-        keys = {rank: f"{what} {self.number} {rank}" for rank in self.roll.ranks}
+        keys = {rank: f"{what} {self.number} {rank}" for rank in self.membership.ranks}
         self._ask(lambda store: store.set(keys[self.rank], mine))
         begin, beats = time.monotonic(), _Beats()
         while True:
@@ -264,11 +266,11 @@ class Members:
             return
         store.set(_beat(self.rank), str(beats))
         newest = self.number
-        while store.check([_roll(newest + 1)]):
+        while store.check([_membership(newest + 1)]):
             newest += 1
         if newest > self.number:
             self.notice(lambda mine: store.set(f"{FIRST} {newest} {self.rank}", mine))
-        others = set(range(self.size)) - set(self.roll.ranks)
+        others = set(range(self.size)) - set(self.membership.ranks)
         asks = {rank: value_of(store, _request(rank)) for rank in others}
         # A request that does not change any more is that of a process that has ended.
         self.asking = frozenset(r for r in asks if r in self._asks and asks[r] != self._asks[r])
@@ -306,5 +308,5 @@ def _request(rank: int) -> str:
     return f"asks {rank}"
 
 
-def _roll(number: int) -> str:
-    return f"roll {number}"
+def _membership(number: int) -> str:
+    return f"membership {number}"

@@ -37,7 +37,7 @@ from gradweave.execute.torch_distributed.backend import Collective
 from gradweave.execute.torch_distributed.gloo_messages import Messages, connected
 from gradweave.execute.torch_distributed.groups import Group, gloo_group, member_of
 from gradweave.execute.torch_distributed.lost import LossDetector
-from gradweave.execute.torch_distributed.members import FIRST, LeftOutError, Members, Roll
+from gradweave.execute.torch_distributed.members import FIRST, LeftOutError, Members, Membership
 from gradweave.execute.torch_distributed.store import group_store, group_timeout
 from gradweave.execute.torch_distributed.verdict import Verdict
 from gradweave.printable import in_one_line
@@ -283,7 +283,7 @@ class Shrinking:
     @property
     def _there(self) -> tuple[int, ...]:
         """The ranks of the members."""
-        return self.members.roll.ranks
+        return self.members.membership.ranks
 
     @property
     def sent_bytes(self) -> int:
@@ -487,7 +487,7 @@ class Shrinking:
             self._attempts += 1
             if self._attempts == _ATTEMPTS:
                 raise RunError("the servers that are left could not connect")
-            self.members.propose(self.members.roll)
+            self.members.propose(self.members.membership)
         return False
 
     def _ready(self) -> None:
@@ -539,7 +539,7 @@ class Shrinking:
         return not set(joined).isdisjoint(self._there)
 
     def _admit(self, joined: tuple[int, ...]) -> None:
-        self.members.propose(Roll(tuple(sorted((*self._there, *joined))), joined))
+        self.members.propose(Membership(tuple(sorted((*self._there, *joined))), joined))
         self._welcome()
         if self._rank == self._there[0]:
             names = ", ".join(self._names[rank] for rank in joined if rank in self._there)
